@@ -1,0 +1,119 @@
+//! What stays whole while others write.
+
+use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, word};
+use crate::ids::{Endpoint, LaneId};
+use crate::lane::Lane;
+use crate::region::WORD_BYTES;
+
+properties! {
+    a_word_never_tears,
+    a_stable_read_is_a_snapshot,
+    concurrent_adds_all_count,
+    compare_and_swap_lets_one_of_many_through,
+}
+
+const ROUNDS: u64 = 20_000;
+
+/// Writers store words whose halves agree; no reader sees halves that differ.
+fn a_word_never_tears(cluster: &Cluster) {
+    let (writers, done) = writers(async |lane, round| {
+        let half = round & 0xFFFF_FFFF;
+        let mut batch = lane.batch();
+        let staged = batch.stage(64);
+        batch.words_mut(staged).fill(half << 32 | half);
+        batch.write(word(MEMORY[0], 0), staged);
+        batch.post().await.expect("nothing fails");
+    });
+    let reader = Coordinator::new(CLIENT, move |lane| async move {
+        while !done.is_set() {
+            let mut batch = lane.batch();
+            let buffer = batch.read(word(MEMORY[0], 0), 64);
+            let seen = batch.post().await.expect("nothing fails");
+            for word in seen.words(buffer) {
+                assert_eq!(word >> 32, word & 0xFFFF_FFFF, "a torn word");
+            }
+        }
+    });
+    cluster.with_regions().run(writers.into_iter().chain([reader]));
+}
+
+/// One writer stores the round into one word after the other. A state of that memory is a prefix
+/// of one round before a suffix of the round before it; anything else mixes two moments (H14).
+fn a_stable_read_is_a_snapshot(cluster: &Cluster) {
+    const WORDS: usize = 24;
+    let done = Flag::default();
+    let finish = done.set_on_drop();
+    let writer = Coordinator::new(PEER, move |lane| async move {
+        let _finish = finish;
+        for round in 1..=ROUNDS {
+            let mut batch = lane.batch();
+            (0..WORDS as u64).for_each(|index| batch.write_word(word(MEMORY[0], index), round));
+            batch.post().await.expect("nothing fails");
+        }
+    });
+    let reader = Coordinator::new(CLIENT, move |lane| async move {
+        while lane.capabilities().stable_reads && !done.is_set() {
+            let mut batch = lane.batch();
+            let buffer = batch.read_stable(word(MEMORY[0], 0), WORDS * WORD_BYTES);
+            let seen = batch.post().await.expect("nothing fails");
+            let words = seen.words(buffer);
+            let ascends = words.windows(2).any(|pair| pair[0] < pair[1]);
+            assert!(!ascends && words[0] - words[WORDS - 1] <= 1, "no snapshot: {words:?}");
+        }
+    });
+    cluster.with_regions().run([writer, reader]);
+}
+
+fn concurrent_adds_all_count(cluster: &Cluster) {
+    let (adders, _) = writers(async |lane, _| {
+        let mut batch = lane.batch();
+        batch.fetch_and_add(word(MEMORY[0], 0), 1);
+        batch.fetch_and_add(word(MEMORY[0], 1), 3);
+        batch.post().await.expect("nothing fails");
+    });
+    let count = adders.len() as u64;
+    cluster.with_regions().run(adders);
+    cluster.solo(async move |lane| {
+        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, count * ROUNDS);
+        assert_eq!(read(&lane, word(MEMORY[0], 1)).await, 3 * count * ROUNDS);
+    });
+}
+
+/// Everybody raises a word by compare-and-swap and counts the successes beside it.
+fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
+    let (swappers, _) = writers(async |lane, _| {
+        let seen = read(lane, word(MEMORY[0], 0)).await;
+        let mut batch = lane.batch();
+        let before = batch.compare_and_swap(word(MEMORY[0], 0), seen, seen + 1);
+        let done = batch.post().await.expect("nothing fails");
+        if done.words(before) == [seen] {
+            let mut batch = lane.batch();
+            batch.fetch_and_add(word(MEMORY[0], 1), 1);
+            batch.post().await.expect("nothing fails");
+        }
+    });
+    cluster.with_regions().run(swappers);
+    cluster.solo(async |lane| {
+        let raised = read(&lane, word(MEMORY[0], 0)).await;
+        assert_eq!(raised, read(&lane, word(MEMORY[0], 1)).await, "raised and counted differ");
+        assert!(raised >= ROUNDS, "fewer raised than one alone would have");
+    });
+}
+
+/// Three coordinators on two nodes, each writing [`ROUNDS`] rounds; and a flag that says when the
+/// first of them has finished.
+fn writers(write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static) -> (Vec<Coordinator>, Flag) {
+    let done = Flag::default();
+    let writer = |at: Endpoint| {
+        let finish: SetOnDrop = done.set_on_drop();
+        Coordinator::new(at, move |lane| async move {
+            let _finish = finish;
+            for round in 1..=ROUNDS {
+                write(&lane, round).await;
+            }
+        })
+    };
+    let places =
+        [PEER, Endpoint { lane: LaneId(1), ..PEER }, Endpoint { lane: LaneId(1), ..CLIENT }];
+    (places.into_iter().map(writer).collect(), done)
+}

@@ -1,0 +1,272 @@
+//! The test suite that every back end passes.
+//!
+//! # What it is
+//! The contract of docs/verbs.md as executable properties, one file a family. A back end
+//! implements [`Harness`] and calls [`run`] in a test of its own.
+//!
+//! # What it is not
+//! A measure of speed, or a test of one back end's insides. It asks only what the contract
+//! promises: where a failed verb's outcome is unknown, either outcome passes.
+//!
+//! # How properties run
+//! A property describes [`Coordinator`]s: a lane and a coroutine each. The harness runs them, on
+//! threads of their own where time is real. A simulator overrides [`Harness::run`], starts them
+//! all on its own thread and turns their executors as virtual time advances. Properties therefore
+//! wait only in ways that an executor sees, and talk to each other through flags and the
+//! fabric itself.
+
+mod atomicity;
+mod calls;
+mod control;
+mod fence;
+mod flow;
+mod messages;
+mod order;
+mod refusal;
+mod verbs;
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::env::Env;
+use crate::exec::Executor;
+use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
+use crate::lane::{Batch, Lane};
+use crate::region::{Rights, WORD_BYTES};
+use crate::transport::Fabric;
+use crate::verbs::VerbError;
+
+/// Nodes that the fabric under test must have, numbered from zero. All of them can hold regions
+/// and open lanes.
+pub const NODES: u16 = 4;
+
+/// What the suite needs to know about a back end.
+pub trait Harness: Send + Sync + 'static {
+    /// The fabric under test, with no region registered and no lane open at first.
+    fn fabric(&self) -> Arc<dyn Fabric>;
+
+    /// How many nodes it has, at least [`NODES`].
+    fn node_count(&self) -> u16 {
+        NODES
+    }
+
+    /// Makes `node` stop answering verbs and losing all messages to and from it, or heals it.
+    /// Takes effect for whatever is posted or sent after the call.
+    fn set_reachable(&self, node: NodeId, reachable: bool);
+
+    /// The environment that the coordinators run in.
+    fn env(&self) -> Env {
+        Env::real(0)
+    }
+
+    /// Runs every coordinator to the end of its body.
+    ///
+    /// # Panics
+    /// With a body's panic, once all have ended.
+    fn run(&self, coordinators: Vec<Coordinator>) {
+        let spawn = |coordinator: Coordinator| {
+            let (fabric, env) = (self.fabric(), self.env());
+            let body = move || {
+                let (mut executor, body) = coordinator.start(&*fabric, env);
+                executor.run(body);
+            };
+            self.env().spawn("coordinator", body).expect("the system has a thread left")
+        };
+        let threads: Vec<_> = coordinators.into_iter().map(spawn).collect();
+        let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+        ends.into_iter().for_each(|end| end.unwrap_or_else(|cause| resume_unwind(cause)));
+    }
+}
+
+/// Runs every property, each on a fabric fresh from `make`.
+///
+/// # Panics
+/// If a property does not hold; the message names all that failed, and how.
+pub fn run<H: Harness>(make: impl Fn() -> H) {
+    let families = [
+        control::PROPERTIES,
+        verbs::PROPERTIES,
+        order::PROPERTIES,
+        atomicity::PROPERTIES,
+        refusal::PROPERTIES,
+        flow::PROPERTIES,
+        fence::PROPERTIES,
+        messages::PROPERTIES,
+        calls::PROPERTIES,
+    ];
+    let mut failures = Vec::new();
+    for (name, property) in families.into_iter().flatten() {
+        let cluster = Cluster { harness: Arc::new(make()) };
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(|| property(&cluster))) {
+            failures.push(format!("{name}: {}", message_of(&*cause)));
+        }
+    }
+    assert!(failures.is_empty(), "properties that do not hold:\n{}", failures.join("\n"));
+}
+
+fn message_of(cause: &(dyn Any + Send)) -> &str {
+    let text = cause.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
+}
+
+/// A name, and a function that panics if the property does not hold.
+type Property = (&'static str, fn(&Cluster));
+
+/// Lists the functions of a family under their own names.
+macro_rules! properties {
+    ($($name:ident),+ $(,)?) => {
+        pub(super) const PROPERTIES: &[super::Property] =
+            &[$((concat!(module_path!(), "::", stringify!($name)), $name)),+];
+    };
+}
+use properties;
+
+/// A coroutine that stays on one thread.
+pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// One lane, and what a property does with it.
+pub struct Coordinator {
+    at: Endpoint,
+    epoch: Epoch,
+    body: Box<dyn FnOnce(Lane) -> LocalFuture + Send>,
+}
+
+impl Coordinator {
+    fn new<F: Future<Output = ()> + 'static>(
+        at: Endpoint,
+        body: impl FnOnce(Lane) -> F + Send + 'static,
+    ) -> Self {
+        Self { at, epoch: Epoch(1), body: Box::new(move |lane| Box::pin(body(lane))) }
+    }
+
+    fn with_epoch(self, epoch: Epoch) -> Self {
+        Self { epoch, ..self }
+    }
+
+    /// Opens the lane on a new executor, which then has to run the returned body to its end. Both
+    /// stay on the calling thread.
+    ///
+    /// # Panics
+    /// If the fabric refuses the lane.
+    pub fn start(self, fabric: &dyn Fabric, env: Env) -> (Executor, LocalFuture) {
+        let mut executor = Executor::new(env);
+        let transport = fabric
+            .open_lane(self.at, self.epoch, executor.handle().waker())
+            .unwrap_or_else(|error| panic!("no lane at {:?}: {error}", self.at));
+        let lane = Lane::new(self.at, executor.handle().clone(), transport);
+        executor.add_driver(lane.driver());
+        (executor, (self.body)(lane))
+    }
+}
+
+/// Nodes that hold regions.
+const MEMORY: [NodeId; 2] = [NodeId(0), NodeId(1)];
+/// Where the only coordinator of a property runs, or the one that checks.
+const CLIENT: Endpoint = Endpoint { node: NodeId(2), lane: LaneId(0) };
+/// Where its counterpart runs, on a node of its own.
+const PEER: Endpoint = Endpoint { node: NodeId(3), lane: LaneId(0) };
+const REGION: RegionId = RegionId(0);
+const REGION_BYTES: u64 = 1 << 16;
+/// The longest that anything promised may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The fabric of one property.
+struct Cluster {
+    harness: Arc<dyn Harness>,
+}
+
+impl Cluster {
+    /// Registers a region with all rights on every node of [`MEMORY`].
+    fn with_regions(&self) -> &Self {
+        MEMORY.into_iter().for_each(|node| self.register(node, REGION, Rights::ALL));
+        self
+    }
+
+    fn register(&self, node: NodeId, region: RegionId, rights: Rights) {
+        let registered = self.harness.fabric().register(node, region, REGION_BYTES, rights);
+        registered.unwrap_or_else(|error| panic!("no region: {error}"));
+    }
+
+    /// Runs one coordinator alone, at [`CLIENT`].
+    fn solo<F: Future<Output = ()> + 'static>(
+        &self,
+        body: impl FnOnce(Lane) -> F + Send + 'static,
+    ) {
+        self.run([Coordinator::new(CLIENT, body)]);
+    }
+
+    fn run(&self, coordinators: impl IntoIterator<Item = Coordinator>) {
+        self.harness.run(coordinators.into_iter().collect());
+    }
+}
+
+/// Something that one coordinator tells the others, once.
+#[derive(Clone, Default)]
+struct Flag(Arc<AtomicBool>);
+
+impl Flag {
+    fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Sets the flag when dropped, so also when its holder panics and others would wait for ever.
+    fn set_on_drop(&self) -> SetOnDrop {
+        SetOnDrop(self.clone())
+    }
+}
+
+struct SetOnDrop(Flag);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// Waits until `condition` holds.
+async fn wait_until(lane: &Lane, what: &str, condition: impl Fn() -> bool) {
+    let executor = lane.executor();
+    let deadline = executor.now().after(LIMIT);
+    while !condition() {
+        assert!(executor.now() < deadline, "{what}: not within {LIMIT:?}");
+        executor.sleep(Duration::from_micros(50)).await;
+    }
+}
+
+/// Word `index` of the common region on `node`.
+fn word(node: NodeId, index: u64) -> RemoteAddr {
+    RemoteAddr::new(node, REGION, index * WORD_BYTES as u64)
+}
+
+async fn read(lane: &Lane, addr: RemoteAddr) -> u64 {
+    read_words(lane, addr, 1).await[0]
+}
+
+async fn read_words(lane: &Lane, addr: RemoteAddr, words: usize) -> Vec<u64> {
+    let mut batch = lane.batch();
+    let buffer = batch.read(addr, words * WORD_BYTES);
+    let done = batch.post().await.unwrap_or_else(|error| panic!("READ at {addr:?}: {error}"));
+    done.words(buffer).to_vec()
+}
+
+async fn write(lane: &Lane, addr: RemoteAddr, value: u64) {
+    let mut batch = lane.batch();
+    batch.write_word(addr, value);
+    batch.post().await.unwrap_or_else(|error| panic!("WRITE at {addr:?}: {error}"));
+}
+
+/// The error of a batch whose verbs all go to one node and one of which must fail.
+async fn error_of(lane: &Lane, build: impl FnOnce(&mut Batch)) -> VerbError {
+    let mut batch = lane.batch();
+    build(&mut batch);
+    batch.post().await.expect_err("the fabric must refuse this").first().error
+}

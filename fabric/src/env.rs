@@ -1,0 +1,155 @@
+//! The only source of time, randomness and threads.
+//!
+//! Real back ends run on [`Env::real`]; a simulated cluster brings its own [`Clock`] and runs the
+//! same code on virtual time. `clippy.toml` bans the standard library's clocks, sleeps and
+//! thread spawns everywhere else, so nothing reaches behaviour past this module.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rand::SeedableRng;
+pub use rand::rngs::SmallRng;
+
+/// Nanoseconds since the Unix epoch on this node's clock. Never runs backwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// A moment that no clock reaches.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `later` after this one.
+    #[must_use]
+    pub fn after(self, later: Duration) -> Self {
+        let later = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(later))
+    }
+
+    /// Time from `earlier` to this moment; zero if it is the other way round.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A clock that can be replaced by a virtual one.
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Nanos;
+}
+
+/// A handle on the environment; cheap to clone.
+#[derive(Clone)]
+pub struct Env {
+    clock: Arc<dyn Clock>,
+    seed: u64,
+}
+
+impl Env {
+    /// The machine's clock, and randomness that derives from `seed`.
+    pub fn real(seed: u64) -> Self {
+        Self::with_clock(Arc::new(MachineClock::start()), seed)
+    }
+
+    /// Another clock, and randomness that derives from `seed`.
+    pub fn with_clock(clock: Arc<dyn Clock>, seed: u64) -> Self {
+        Self { clock, seed }
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// An independent stream of random numbers: the same `stream` of the same seed gives the same
+    /// numbers.
+    pub fn rng(&self, stream: u64) -> SmallRng {
+        // SplitMix64's increment keeps neighbouring streams of neighbouring seeds apart.
+        SmallRng::seed_from_u64(self.seed ^ stream.wrapping_add(1).wrapping_mul(SPLITMIX_INCREMENT))
+    }
+
+    /// Runs `body` on a new thread.
+    ///
+    /// # Errors
+    /// What the operating system says when it has no thread to give.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> std::io::Result<JoinHandle<T>> {
+        std::thread::Builder::new().name(name.to_owned()).spawn(body)
+    }
+}
+
+impl Env {
+    /// Runs `work` once for each of `workers` workers, on threads of their own, and waits.
+    ///
+    /// # Panics
+    /// If one of them does.
+    pub fn in_parallel<T: Send>(&self, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let work = &work;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, T>| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            threads.into_iter().map(join).collect()
+        })
+    }
+
+    /// How many workers make sense on this machine.
+    pub fn parallelism(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}
+
+const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The processor's cycle counter, anchored once to the wall clock.
+struct MachineClock {
+    counter: quanta::Clock,
+    started: quanta::Instant,
+    wall_at_start: u64,
+}
+
+impl MachineClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that asks the system")]
+    fn start() -> Self {
+        let counter = quanta::Clock::new();
+        let wall = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        Self { started: counter.now(), counter, wall_at_start: wall.as_nanos() as u64 }
+    }
+}
+
+impl Clock for MachineClock {
+    #[inline]
+    fn now(&self) -> Nanos {
+        Nanos(self.wall_at_start).after(self.counter.now().duration_since(self.started))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::Rng;
+
+    #[test]
+    fn streams_repeat_and_differ() {
+        let env = Env::real(7);
+        assert_eq!(env.rng(1).random::<u64>(), Env::real(7).rng(1).random::<u64>());
+        assert_ne!(env.rng(1).random::<u64>(), env.rng(2).random::<u64>());
+    }
+
+    #[test]
+    fn time_does_not_run_backwards() {
+        let env = Env::real(0);
+        let earlier = env.now();
+        assert!(env.now() >= earlier);
+        assert_eq!(earlier.since(earlier.after(Duration::from_secs(1))), Duration::ZERO);
+    }
+}

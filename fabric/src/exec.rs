@@ -1,0 +1,541 @@
+//! The coordinator's executor: one thread, N coroutines, no waker on the data path.
+//!
+//! # What it is
+//! A slab of tasks and a list of those that are ready. A completion names the task to poll (the
+//! lane remembers who waits for a batch), so the data path never touches a [`Waker`]. Wakers
+//! exist for everything foreign: channels, other threads, other runtimes. They mark the task in a
+//! shared list and wake the thread.
+//!
+//! # What it is not
+//! It does not steal work, it does not preempt, and its tasks never leave their thread. A future
+//! of this crate must be polled by its own task: combinators that hand out wakers of their own
+//! (`FuturesUnordered`) would wait for ever.
+//!
+//! # Who drives it
+//! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
+//! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::env::{Env, Nanos};
+use crate::transport;
+
+/// Names a task of one executor. Reused after the task ends; a stale one causes a spurious poll.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TaskId(u32);
+
+impl TaskId {
+    /// Names no task; must not be woken.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// How long an idle executor spins before it parks.
+const SPIN: Duration = Duration::from_micros(20);
+/// How often a busy executor looks at the clock for [`Handle::recent`].
+const TURNS_PER_CLOCK_READ: u32 = 64;
+/// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
+const MAX_PARK: Duration = Duration::from_millis(100);
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A coroutine and the waker that names it.
+struct Task {
+    future: BoxFuture,
+    waker: Waker,
+}
+
+struct Slot {
+    /// Taken out while it is polled; `None` as well once it has ended.
+    task: Option<Task>,
+    queued: bool,
+    live: bool,
+}
+
+#[derive(Default)]
+struct Tasks {
+    slots: Vec<Slot>,
+    free: Vec<TaskId>,
+    /// To be polled in the next turn.
+    ready: Vec<TaskId>,
+    live: usize,
+}
+
+/// A handle on an executor, for the futures that run on it.
+#[derive(Clone)]
+pub struct Handle {
+    core: Rc<Core>,
+}
+
+struct Core {
+    env: Env,
+    tasks: RefCell<Tasks>,
+    timers: RefCell<BinaryHeap<Reverse<(Nanos, TaskId)>>>,
+    current: Cell<TaskId>,
+    /// What the clock said last.
+    recent: Cell<Nanos>,
+    foreign: Arc<Foreign>,
+}
+
+impl Handle {
+    /// The environment that the executor runs in.
+    pub fn env(&self) -> &Env {
+        &self.core.env
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        let now = self.core.env.now();
+        self.core.recent.set(now);
+        now
+    }
+
+    /// A time not long ago: when the clock was last asked, which an idle executor does before it
+    /// sleeps and a busy one every few dozen turns. Costs nothing.
+    #[inline]
+    pub fn recent(&self) -> Nanos {
+        self.core.recent.get()
+    }
+
+    /// Adds a task; it is polled for the first time in the next turn.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
+        let future = Box::pin(future);
+        let mut tasks = self.core.tasks.borrow_mut();
+        let reused = tasks.free.pop();
+        let id = reused.unwrap_or(TaskId(tasks.slots.len() as u32));
+        let foreign = Arc::clone(&self.core.foreign);
+        let task = Task { future, waker: Waker::from(Arc::new(TaskWaker { foreign, id })) };
+        let slot = Slot { task: Some(task), queued: true, live: true };
+        if reused.is_some() {
+            tasks.slots[id.0 as usize] = slot;
+        } else {
+            tasks.slots.push(slot);
+        }
+        tasks.ready.push(id);
+        tasks.live += 1;
+        id
+    }
+
+    /// The task that is being polled now.
+    #[inline]
+    pub fn current(&self) -> TaskId {
+        self.core.current.get()
+    }
+
+    /// Marks a task as ready to be polled. Only from the executor's own thread.
+    #[inline]
+    pub fn wake(&self, task: TaskId) {
+        let tasks = &mut *self.core.tasks.borrow_mut();
+        let slot = &mut tasks.slots[task.0 as usize];
+        if slot.live && !slot.queued {
+            slot.queued = true;
+            tasks.ready.push(task);
+        }
+    }
+
+    /// Marks a task as ready once the clock shows `due`.
+    pub(crate) fn wake_at(&self, due: Nanos, task: TaskId) {
+        self.core.timers.borrow_mut().push(Reverse((due, task)));
+    }
+
+    /// Lets every other ready task run once.
+    #[inline]
+    pub fn yield_now(&self) -> impl Future<Output = ()> {
+        let mut yielded = false;
+        std::future::poll_fn(move |_| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            self.wake(self.current());
+            Poll::Pending
+        })
+    }
+
+    /// Waits for the next [`Handle::wake`] of this task. May return early.
+    pub fn suspend(&self) -> impl Future<Output = ()> + use<> {
+        let mut suspended = false;
+        std::future::poll_fn(move |_| {
+            if std::mem::replace(&mut suspended, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+
+    /// Waits until the clock shows `deadline`.
+    pub fn sleep_until(&self, deadline: Nanos) -> impl Future<Output = ()> + use<> {
+        let handle = self.clone();
+        let mut armed_for = None;
+        std::future::poll_fn(move |_| {
+            if handle.now() >= deadline {
+                return Poll::Ready(());
+            }
+            let task = handle.current();
+            if armed_for != Some(task) {
+                armed_for = Some(task);
+                handle.wake_at(deadline, task);
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + use<> {
+        self.sleep_until(self.now().after(duration))
+    }
+
+    /// Wakes the executor's thread from anywhere.
+    pub fn waker(&self) -> Arc<dyn transport::Wake> {
+        Arc::clone(&self.core.foreign) as Arc<dyn transport::Wake>
+    }
+}
+
+/// What an executor polls between its tasks: a lane, or nothing in tests.
+pub trait Driver {
+    /// Takes in completions and messages, waking tasks. Whether there were any.
+    fn drive(&mut self) -> bool;
+    /// Whether `drive` would find something now.
+    fn has_input(&self) -> bool;
+}
+
+/// See the module's essay.
+pub struct Executor {
+    handle: Handle,
+    drivers: Vec<Box<dyn Driver>>,
+    /// What this turn polls; empty between turns.
+    turn: Vec<TaskId>,
+    turns: u32,
+}
+
+impl Executor {
+    /// An executor without tasks or drivers.
+    pub fn new(env: Env) -> Self {
+        let core = Core {
+            recent: Cell::new(env.now()),
+            env,
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            current: Cell::new(TaskId(0)),
+            foreign: Arc::new(Foreign::default()),
+        };
+        let handle = Handle { core: Rc::new(core) };
+        Self { handle, drivers: Vec::new(), turn: Vec::new(), turns: 0 }
+    }
+
+    /// A handle for futures.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Polls `driver` in every turn from now on.
+    pub fn add_driver(&mut self, driver: impl Driver + 'static) {
+        self.drivers.push(Box::new(driver));
+    }
+
+    /// How many tasks have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.handle.core.tasks.borrow().live
+    }
+
+    /// Polls every task that is ready, then the drivers and timers. Whether anything happened.
+    pub fn turn(&mut self) -> bool {
+        let core = &*self.handle.core;
+        std::mem::swap(&mut self.turn, &mut core.tasks.borrow_mut().ready);
+        let mut progress = !self.turn.is_empty();
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
+            self.handle.now();
+        }
+        for id in self.turn.drain(..) {
+            core.poll(id);
+        }
+        for driver in &mut self.drivers {
+            progress |= driver.drive();
+        }
+        progress |= self.take_foreign_wakes();
+        progress |= self.fire_timers();
+        progress
+    }
+
+    /// When the earliest timer is due, if there is one.
+    pub fn next_timer(&self) -> Option<Nanos> {
+        self.handle.core.timers.borrow().peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// Runs until `future` is done; other tasks run meanwhile.
+    pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        // The future may borrow, so it stays on this stack; a task of its own stands for it.
+        let root = Rc::new(Root::default());
+        let task = self.handle.spawn(Root::stand_in(Rc::clone(&root)));
+        let mut idle_since = None;
+        loop {
+            if self.turn() {
+                idle_since = None;
+                let Some(waker) = root.due.take() else { continue };
+                self.handle.core.current.set(task);
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                if let Poll::Ready(value) = polled {
+                    root.done.set(true);
+                    self.handle.wake(task);
+                    return value;
+                }
+                continue;
+            }
+            let now = self.handle.now();
+            let since = *idle_since.get_or_insert(now);
+            if now.since(since) >= SPIN {
+                self.park(now);
+                idle_since = None;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn take_foreign_wakes(&self) -> bool {
+        let foreign = &self.handle.core.foreign;
+        if !foreign.pending.load(Ordering::Acquire) {
+            return false;
+        }
+        // Cleared before the list is read: a wake that comes in between is seen next time.
+        foreign.pending.store(false, Ordering::SeqCst);
+        let mut woken = foreign.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.drain(..).for_each(|task| self.handle.wake(task));
+        true
+    }
+
+    fn fire_timers(&self) -> bool {
+        let core = &*self.handle.core;
+        if core.timers.borrow().is_empty() {
+            return false;
+        }
+        let now = self.handle.now();
+        let mut fired = false;
+        while self.next_timer().is_some_and(|due| due <= now) {
+            if let Some(Reverse((_, task))) = core.timers.borrow_mut().pop() {
+                self.handle.wake(task);
+                fired = true;
+            }
+        }
+        fired
+    }
+
+    /// Sleeps until something foreign happens or the next timer is due.
+    fn park(&self, now: Nanos) {
+        let foreign = &self.handle.core.foreign;
+        let wait = self.next_timer().map_or(MAX_PARK, |due| due.since(now).min(MAX_PARK));
+        foreign.go_to_sleep();
+        // Whoever comes after `go_to_sleep` unparks us; who came before is seen here.
+        let input = foreign.pending.load(Ordering::SeqCst)
+            || self.drivers.iter().any(|driver| driver.has_input());
+        if !input {
+            std::thread::park_timeout(wait);
+        }
+        foreign.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    #[inline]
+    fn poll(&self, id: TaskId) {
+        let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
+        self.current.set(id);
+        let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
+        // Not held while an ended future is dropped: that may wake or spawn others.
+        let mut tasks = self.tasks.borrow_mut();
+        if polled.is_pending() {
+            tasks.slots[id.0 as usize].task = Some(task);
+        } else {
+            tasks.end(id);
+        }
+    }
+}
+
+impl Tasks {
+    #[inline]
+    fn take(&mut self, id: TaskId) -> Option<Task> {
+        let slot = &mut self.slots[id.0 as usize];
+        slot.queued = false;
+        slot.task.take()
+    }
+
+    fn end(&mut self, id: TaskId) {
+        self.slots[id.0 as usize].live = false;
+        self.free.push(id);
+        self.live -= 1;
+    }
+}
+
+impl Drop for Executor {
+    /// Drops the futures. They hold handles, so the core would keep itself alive through them,
+    /// and with it the lanes that the futures use.
+    fn drop(&mut self) {
+        let core = &*self.handle.core;
+        let mut next = 0;
+        while next < core.tasks.borrow().slots.len() {
+            // A statement of its own: the future may wake others while it is dropped.
+            let task = core.tasks.borrow_mut().take(TaskId(next as u32));
+            drop(task);
+            next += 1;
+        }
+    }
+}
+
+/// What a future that [`Executor::run`] polls itself shares with the task that stands for it.
+#[derive(Default)]
+struct Root {
+    /// Set when the task is polled: the future is to be polled with this.
+    due: Cell<Option<Waker>>,
+    done: Cell<bool>,
+}
+
+impl Root {
+    async fn stand_in(root: Rc<Self>) {
+        std::future::poll_fn(|cx| {
+            root.due.set(Some(cx.waker().clone()));
+            if root.done.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// The part of an executor that other threads may touch.
+#[derive(Default)]
+struct Foreign {
+    /// Tasks to poll.
+    woken: Mutex<Vec<TaskId>>,
+    /// Whether `woken` may hold something.
+    pending: AtomicBool,
+    asleep: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Foreign {
+    fn go_to_sleep(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.as_ref().is_none_or(|known| known.id() != std::thread::current().id()) {
+            *thread = Some(std::thread::current());
+        }
+        drop(thread);
+        // SeqCst on both sides (here, then reading the inputs; there, writing the input, then
+        // reading `asleep`): one of the two sees the other.
+        self.asleep.store(true, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl transport::Wake for Foreign {
+    fn wake(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(thread) = thread.as_ref() {
+                thread.unpark();
+            }
+        }
+    }
+}
+
+struct TaskWaker {
+    foreign: Arc<Foreign>,
+    id: TaskId,
+}
+
+impl std::task::Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.foreign.woken.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+        self.foreign.pending.store(true, Ordering::SeqCst);
+        transport::Wake::wake(&*self.foreign);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executor() -> Executor {
+        Executor::new(Env::real(0))
+    }
+
+    #[test]
+    fn tasks_take_turns() {
+        let mut executor = executor();
+        let handle = executor.handle().clone();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        for task in 0..2 {
+            let (handle, order) = (handle.clone(), Rc::clone(&order));
+            executor.handle().spawn(async move {
+                for step in 0..2 {
+                    order.borrow_mut().push((step, task));
+                    handle.yield_now().await;
+                }
+            });
+        }
+        while executor.live_tasks() > 0 {
+            assert!(executor.turn());
+        }
+        assert_eq!(*order.borrow(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_wake_from_another_thread_ends_a_park() {
+        let mut executor = executor();
+        let (sender, receiver) = async_channel::bounded::<u32>(1);
+        let env = executor.handle().env().clone();
+        let thread = env.spawn("sender", move || {
+            std::thread::park_timeout(Duration::from_millis(20));
+            sender.send_blocking(7)
+        });
+        assert_eq!(executor.run(async move { receiver.recv().await }), Ok(7));
+        thread.expect("spawns").join().expect("no panic").expect("received");
+    }
+
+    #[test]
+    fn timers_fire_in_order_and_not_early() {
+        let mut executor = executor();
+        let handle = executor.handle().clone();
+        let start = handle.now();
+        let later = handle.clone();
+        let end = executor.run(async move {
+            later.sleep(Duration::from_millis(3)).await;
+            later.now()
+        });
+        assert!(end.since(start) >= Duration::from_millis(3));
+    }
+
+    #[test]
+    fn a_finished_task_leaves_its_place_to_the_next() {
+        let mut executor = executor();
+        let first = executor.handle().spawn(async {});
+        executor.turn();
+        assert_eq!(executor.live_tasks(), 0);
+        assert_eq!(executor.handle().spawn(async {}), first);
+    }
+
+    #[test]
+    fn an_executor_drops_its_futures_though_they_hold_handles_on_it() {
+        let executor = executor();
+        let (alive, handle) = (Rc::new(()), executor.handle().clone());
+        for _ in 0..3 {
+            let (alive, handle) = (Rc::clone(&alive), handle.clone());
+            executor.handle().spawn(async move {
+                handle.suspend().await;
+                drop(alive);
+            });
+        }
+        drop(executor);
+        assert_eq!(Rc::strong_count(&alive), 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! What a coordinator builds, awaits and reads: [`Batch`], [`Posted`], [`Completed`].
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::{Core, Outcome, Waiting};
+use crate::ids::RemoteAddr;
+use crate::region::WORD_BYTES;
+use crate::verbs::{Buffer, Failure, Op, Work};
+
+/// A batch that the coordinator owns; goes back to the lane's pool when dropped.
+struct Owned {
+    /// Taken to post it or to put it back.
+    parts: Option<(Rc<Core>, Box<Work>)>,
+}
+
+impl Owned {
+    #[inline]
+    fn parts_mut(&mut self) -> (&Core, &mut Work) {
+        let (core, work) = self.parts.as_mut().expect("taken only at the end");
+        (core, work)
+    }
+
+    #[inline]
+    fn work(&self) -> &Work {
+        &self.parts.as_ref().expect("taken only at the end").1
+    }
+}
+
+impl Drop for Owned {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some((core, work)) = self.parts.take() {
+            core.put_back(work);
+        }
+    }
+}
+
+/// Verbs under construction, to one or more nodes.
+pub struct Batch {
+    owned: Owned,
+}
+
+impl Batch {
+    #[inline]
+    pub(super) fn new(core: Rc<Core>, work: Box<Work>) -> Self {
+        Self { owned: Owned { parts: Some((core, work)) } }
+    }
+
+    /// Adds a READ of `bytes` at `addr`; the buffer holds the data once the batch is complete.
+    ///
+    /// # Panics
+    /// If `bytes` is not a multiple of eight or exceeds [`crate::verbs::MAX_VERB_BYTES`].
+    #[inline]
+    pub fn read(&mut self, addr: RemoteAddr, bytes: usize) -> Buffer {
+        self.push_with_buffer(addr, Op::Read, bytes)
+    }
+
+    /// Like [`Batch::read`], copied until two passes agree where the back end could tear (H14).
+    ///
+    /// # Panics
+    /// As `read`.
+    #[inline]
+    pub fn read_stable(&mut self, addr: RemoteAddr, bytes: usize) -> Buffer {
+        self.push_with_buffer(addr, Op::ReadStable, bytes)
+    }
+
+    /// A buffer to fill through [`Batch::words_mut`] and then write, to several replicas if need
+    /// be. Its contents are whatever the last user left.
+    ///
+    /// # Panics
+    /// As `read`.
+    #[inline]
+    pub fn stage(&mut self, bytes: usize) -> Buffer {
+        assert!(bytes.is_multiple_of(WORD_BYTES), "buffers are whole words");
+        let (core, work) = self.owned.parts_mut();
+        work.reserve(bytes / WORD_BYTES, || core.state.borrow_mut().pool.chunk())
+    }
+
+    /// The contents of a staged buffer.
+    #[inline]
+    pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
+        self.owned.parts_mut().1.words_mut(buffer)
+    }
+
+    /// Adds a WRITE of a staged buffer to `addr`.
+    ///
+    /// # Panics
+    /// If the buffer was not staged in this batch.
+    #[inline]
+    pub fn write(&mut self, addr: RemoteAddr, from: Buffer) {
+        self.owned.parts_mut().1.push(addr, Op::Write, from);
+    }
+
+    /// Adds a WRITE of one word, carried inside the request.
+    #[inline]
+    pub fn write_word(&mut self, addr: RemoteAddr, value: u64) {
+        self.owned.parts_mut().1.push(addr, Op::WriteWord { value }, Work::no_buffer());
+    }
+
+    /// Adds a compare-and-swap; the buffer's word tells what the remote word held.
+    #[inline]
+    pub fn compare_and_swap(&mut self, addr: RemoteAddr, expected: u64, new: u64) -> Buffer {
+        self.push_with_buffer(addr, Op::CompareAndSwap { expected, new }, WORD_BYTES)
+    }
+
+    /// Adds a fetch-and-add; the buffer's word tells what the remote word held.
+    #[inline]
+    pub fn fetch_and_add(&mut self, addr: RemoteAddr, addend: u64) -> Buffer {
+        self.push_with_buffer(addr, Op::FetchAndAdd { addend }, WORD_BYTES)
+    }
+
+    /// How many verbs the batch holds.
+    pub fn verb_count(&self) -> usize {
+        self.owned.work().requests().len()
+    }
+
+    /// Posts the batch now; the future completes when all its verbs have. An empty batch completes
+    /// at once.
+    #[inline]
+    pub fn post(mut self) -> Posted {
+        let (core, work) = self.owned.parts.take().expect("taken only at the end");
+        let token = core.post(work);
+        Posted { waiting: Waiting::new(core, token) }
+    }
+
+    #[inline]
+    fn push_with_buffer(&mut self, addr: RemoteAddr, op: Op, bytes: usize) -> Buffer {
+        let buffer = self.stage(bytes);
+        self.owned.parts_mut().1.push(addr, op, buffer);
+        buffer
+    }
+}
+
+/// A batch in flight. Poll it from a task of the lane's executor.
+#[must_use = "a posted batch is in flight; await it to learn what became of it"]
+pub struct Posted {
+    waiting: Waiting,
+}
+
+impl Future for Posted {
+    type Output = BatchResult;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<BatchResult> {
+        match self.waiting.poll() {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready((core, Outcome::Batch(work))) => {
+                let owned = Owned { parts: Some((core, work)) };
+                Poll::Ready(Completed { owned }.into_result())
+            }
+            Poll::Ready(_) => unreachable!("the token names a batch"),
+        }
+    }
+}
+
+/// What a batch brought back: `Ok` when every verb completed.
+pub type BatchResult = Result<Completed, BatchError>;
+
+/// At least one verb of a batch did not complete; see [`BatchError::failures`] for what is known.
+#[derive(Debug, thiserror::Error)]
+#[error("verb {} to {:?}: {}", self.first().verb, self.first().node, self.first().error)]
+pub struct BatchError {
+    failures: Vec<Failure>,
+}
+
+impl BatchError {
+    /// One entry for every node with a failed verb.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// The first failure that the back end reported.
+    pub fn first(&self) -> Failure {
+        self.failures[0]
+    }
+}
+
+/// A completed batch; its buffers return to the pool when it is dropped.
+pub struct Completed {
+    owned: Owned,
+}
+
+impl Completed {
+    #[inline]
+    fn into_result(self) -> BatchResult {
+        if self.failures().is_empty() { Ok(self) } else { Err(self.into_error()) }
+    }
+
+    #[cold]
+    fn into_error(self) -> BatchError {
+        BatchError { failures: self.failures().to_vec() }
+    }
+}
+
+impl Deref for Completed {
+    type Target = Work;
+    #[inline]
+    fn deref(&self) -> &Work {
+        self.owned.work()
+    }
+}
+
+impl std::fmt::Debug for Completed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.requests()).finish()
+    }
+}

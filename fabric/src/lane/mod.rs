@@ -1,0 +1,399 @@
+//! A coordinator's path into the fabric: batches of verbs and messages, as futures.
+//!
+//! A [`Lane`] belongs to one thread and one executor. It builds [`Batch`]es from a pool of
+//! registered buffers, hands them to the back end's [`Transport`], and wakes the task that waits
+//! when one completes. Dropping a future that waits for a batch is always safe: the batch stays
+//! with the back end until its verbs are done, and only then do its buffers return to the pool.
+//!
+//! What users hold is in `batch`; what the back end calls is in `sink`.
+
+mod batch;
+mod sink;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+
+pub use batch::{Batch, BatchError, BatchResult, Completed, Posted};
+
+use crate::counters::VerbCounters;
+use crate::exec::{Driver, Handle, TaskId};
+use crate::ids::{Endpoint, NodeId};
+use crate::region::Chunk;
+use crate::trace::{Recorder, Trace};
+use crate::transport::{MAX_MESSAGE_BYTES, Token, Transport};
+use crate::verbs::{CHUNK_WORDS, Capabilities, VerbError, Work};
+
+/// The most verbs that one lane keeps in flight; further batches wait their turn.
+pub const MAX_VERBS_IN_FLIGHT: usize = 8192;
+/// Chunks that the arena grows by: as many as fill one huge page.
+const CHUNKS_PER_SLAB: usize = 127;
+
+/// Called with the sender and the bytes of every message that arrives.
+pub type MessageHandler = Box<dyn FnMut(Endpoint, &[u8])>;
+
+/// See the module's essay. Cheap to clone; all clones are the same lane.
+#[derive(Clone)]
+pub struct Lane {
+    core: Rc<Core>,
+}
+
+struct Core {
+    at: Endpoint,
+    executor: Handle,
+    transport: RefCell<Box<dyn Transport>>,
+    state: RefCell<State>,
+    messages: RefCell<Messages>,
+    /// Apart from the messages, because a handler may send and so cause more.
+    handler: RefCell<Option<MessageHandler>>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: Entries,
+    pool: Pool,
+    verbs_in_flight: usize,
+    /// Not yet posted, because too much is in flight.
+    waiting: VecDeque<(Token, Deferred)>,
+    counters: VerbCounters,
+    recorder: Option<Recorder>,
+}
+
+enum Deferred {
+    Batch(Box<Work>),
+    /// Behind the batches, so that none of them takes effect after it (H22).
+    Reconnect(NodeId),
+}
+
+/// Messages that came in while the transport was polled: a handler may send, so they are handed
+/// over only when the transport is free again.
+#[derive(Default)]
+struct Messages {
+    inbound: VecDeque<(Endpoint, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// Batches and reconnects that somebody waits for.
+#[derive(Default)]
+struct Entries {
+    slots: Vec<Entry>,
+    free: Vec<Token>,
+}
+
+/// What became of a token so far. Flat, not an enum with payloads: each step touches one field.
+struct Entry {
+    stage: Stage,
+    /// Who is woken when the stage is `Awaited`.
+    waiter: TaskId,
+    /// The batch, once it is done.
+    work: Option<Box<Work>>,
+    /// How a reconnect ended.
+    reconnected: Result<(), VerbError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Free,
+    InFlight,
+    Awaited,
+    /// The future is gone; the buffers go back to the pool on completion.
+    Abandoned,
+    Done,
+}
+
+/// How a token ended.
+enum Outcome {
+    Batch(Box<Work>),
+    Reconnected(Result<(), VerbError>),
+}
+
+impl Entries {
+    #[inline]
+    fn add(&mut self) -> Token {
+        let Some(token) = self.free.pop() else { return self.grow() };
+        self.slots[token.0 as usize].stage = Stage::InFlight;
+        token
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Token {
+        let stage = Stage::InFlight;
+        self.slots.push(Entry { stage, waiter: TaskId::NONE, work: None, reconnected: Ok(()) });
+        Token(self.slots.len() as u32 - 1)
+    }
+
+    /// How the token ended, which is free then; or `task` waits for it.
+    #[inline]
+    fn take_or_wait(&mut self, token: Token, task: TaskId) -> Option<Outcome> {
+        let entry = &mut self.slots[token.0 as usize];
+        if entry.stage != Stage::Done {
+            entry.stage = Stage::Awaited;
+            entry.waiter = task;
+            return None;
+        }
+        entry.stage = Stage::Free;
+        self.free.push(token);
+        Some(match entry.work.take() {
+            Some(work) => Outcome::Batch(work),
+            None => Outcome::Reconnected(entry.reconnected),
+        })
+    }
+
+    /// Records how the token ended. Returns who waits for it, and the outcome if nobody ever will.
+    #[inline]
+    fn finish(&mut self, token: Token, outcome: Outcome) -> Result<Option<TaskId>, Outcome> {
+        let entry = &mut self.slots[token.0 as usize];
+        let stage = std::mem::replace(&mut entry.stage, Stage::Done);
+        assert!(!matches!(stage, Stage::Free | Stage::Done), "a token ends once");
+        if stage == Stage::Abandoned {
+            entry.stage = Stage::Free;
+            self.free.push(token);
+            return Err(outcome);
+        }
+        match outcome {
+            Outcome::Batch(work) => entry.work = Some(work),
+            Outcome::Reconnected(result) => entry.reconnected = result,
+        }
+        Ok((stage == Stage::Awaited).then_some(entry.waiter))
+    }
+
+    /// Nobody waits any more. Returns the outcome if it is there already.
+    fn abandon(&mut self, token: Token) -> Option<Outcome> {
+        let outcome = self.take_or_wait(token, TaskId::NONE);
+        if outcome.is_none() {
+            self.slots[token.0 as usize].stage = Stage::Abandoned;
+        }
+        outcome
+    }
+}
+
+/// Registered buffers and empty batches, ready for use.
+#[derive(Default)]
+struct Pool {
+    chunks: Vec<Chunk>,
+    #[expect(
+        clippy::vec_box,
+        reason = "batches travel as boxes; out of them they would be copied"
+    )]
+    works: Vec<Box<Work>>,
+    chunks_carved: usize,
+}
+
+impl Pool {
+    fn chunk(&mut self) -> Chunk {
+        self.chunks.pop().unwrap_or_else(|| {
+            let grown = Chunk::carve(CHUNKS_PER_SLAB, CHUNK_WORDS);
+            self.chunks = grown.expect("the system has two mebibytes of address space left");
+            self.chunks_carved += CHUNKS_PER_SLAB;
+            self.chunks.pop().expect("just carved")
+        })
+    }
+
+    #[inline]
+    fn put_back(&mut self, mut work: Box<Work>) {
+        if work.clear() {
+            self.take_chunks(&mut work);
+        }
+        self.works.push(work);
+    }
+
+    #[cold]
+    fn take_chunks(&mut self, work: &mut Work) {
+        self.chunks.extend(work.spare_chunks());
+    }
+}
+
+impl State {
+    fn has_room(&self, verbs: usize) -> bool {
+        self.verbs_in_flight == 0 || self.verbs_in_flight + verbs <= MAX_VERBS_IN_FLIGHT
+    }
+}
+
+impl Lane {
+    /// Wraps an opened transport. The caller adds [`Lane::driver`] to the executor.
+    pub fn new(at: Endpoint, executor: Handle, transport: Box<dyn Transport>) -> Self {
+        let core = Core {
+            at,
+            executor,
+            transport: RefCell::new(transport),
+            state: RefCell::default(),
+            messages: RefCell::default(),
+            handler: RefCell::new(None),
+        };
+        Self { core: Rc::new(core) }
+    }
+
+    /// What the executor polls to take in completions and messages of this lane.
+    pub fn driver(&self) -> impl Driver + use<> {
+        sink::LaneDriver { lane: self.clone() }
+    }
+
+    /// The lane's own address.
+    pub fn at(&self) -> Endpoint {
+        self.core.at
+    }
+
+    /// The executor that drives the lane.
+    pub fn executor(&self) -> &Handle {
+        &self.core.executor
+    }
+
+    /// What the back end can do beyond the common contract.
+    pub fn capabilities(&self) -> Capabilities {
+        self.core.transport.borrow().capabilities()
+    }
+
+    /// An empty batch.
+    #[inline]
+    pub fn batch(&self) -> Batch {
+        let work = self.core.state.borrow_mut().pool.works.pop().unwrap_or_default();
+        Batch::new(Rc::clone(&self.core), work)
+    }
+
+    /// Closes the connection to `node` and makes a new one. When this is done, no verb posted
+    /// before can still take effect, and verbs to the node work again (H22).
+    ///
+    /// # Errors
+    /// `Unreachable` or `Revoked`; the connection stays broken.
+    pub fn reconnect(&self, node: NodeId) -> impl Future<Output = Result<(), VerbError>> + use<> {
+        let mut transport = self.core.transport.borrow_mut();
+        let state = &mut *self.core.state.borrow_mut();
+        let token = state.entries.add();
+        if state.waiting.is_empty() {
+            transport.reconnect(token, node);
+        } else {
+            state.waiting.push_back((token, Deferred::Reconnect(node)));
+        }
+        let mut waiting = Waiting::new(Rc::clone(&self.core), token);
+        std::future::poll_fn(move |_| match waiting.poll() {
+            Poll::Ready((_, Outcome::Reconnected(result))) => Poll::Ready(result),
+            Poll::Ready(_) => unreachable!("the token names a reconnect"),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Sends a datagram. It may be lost, duplicated, delayed or overtaken.
+    ///
+    /// # Panics
+    /// If it is longer than [`MAX_MESSAGE_BYTES`].
+    pub fn send(&self, to: Endpoint, bytes: &[u8]) {
+        assert!(bytes.len() <= MAX_MESSAGE_BYTES, "a message holds at most 4 KiB");
+        self.core.state.borrow_mut().counters.count_message(bytes.len());
+        self.core.transport.borrow_mut().send(to, bytes);
+    }
+
+    /// Calls `handler` for every message from now on; replaces the one before.
+    ///
+    /// # Panics
+    /// If called by a handler.
+    pub fn on_message(&self, handler: MessageHandler) {
+        *self.core.handler.borrow_mut() = Some(handler);
+    }
+
+    /// What the lane has posted and sent so far.
+    pub fn counters(&self) -> VerbCounters {
+        self.core.state.borrow().counters.clone()
+    }
+
+    /// Bytes of registered buffers, in use or not. Grows only while more are in use at once than
+    /// ever before.
+    pub fn arena_bytes(&self) -> usize {
+        self.core.state.borrow().pool.chunks_carved * crate::verbs::MAX_VERB_BYTES
+    }
+
+    /// Records the shape of every batch from now on, for [`Lane::take_trace`].
+    pub fn start_recording(&self, max_verbs: usize) {
+        self.core.state.borrow_mut().recorder = Some(Recorder::new(max_verbs));
+    }
+
+    /// Marks the end of one transaction of the current task in the recording, if there is one.
+    #[inline]
+    pub fn mark_transaction(&self) {
+        if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
+            recorder.end_transaction(self.core.executor.current());
+        }
+    }
+
+    /// Stops recording and returns what was recorded.
+    pub fn take_trace(&self) -> Option<Trace> {
+        self.core.state.borrow_mut().recorder.take().map(Recorder::finish)
+    }
+}
+
+impl Core {
+    /// Takes the buffers of a batch back. Not inlined: it would be at every `await` of a batch.
+    #[inline(never)]
+    fn put_back(&self, work: Box<Work>) {
+        self.state.borrow_mut().pool.put_back(work);
+    }
+
+    #[cold]
+    fn abandon(&self, token: Token) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(Outcome::Batch(work)) = state.entries.abandon(token) {
+            state.pool.put_back(work);
+        }
+    }
+
+    #[inline]
+    fn post(&self, work: Box<Work>) -> Token {
+        let state = &mut *self.state.borrow_mut();
+        let verbs = work.requests().len();
+        if verbs == 0 {
+            let token = state.entries.add();
+            let _nobody_waits_yet = state.entries.finish(token, Outcome::Batch(work));
+            return token;
+        }
+        state.counters.count_batch(work.requests());
+        if let Some(recorder) = &mut state.recorder {
+            recorder.batch(self.executor.current(), work.requests());
+        }
+        let token = state.entries.add();
+        if state.waiting.is_empty() && state.has_room(verbs) {
+            state.verbs_in_flight += verbs;
+            self.transport.borrow_mut().post(token, work);
+        } else {
+            state.waiting.push_back((token, Deferred::Batch(work)));
+        }
+        token
+    }
+}
+
+/// Waits for a token; gives it up when dropped.
+struct Waiting {
+    /// `None` once the token's entry was taken: from then on it may name something else.
+    core: Option<Rc<Core>>,
+    token: Token,
+}
+
+impl Waiting {
+    #[inline]
+    fn new(core: Rc<Core>, token: Token) -> Self {
+        Self { core: Some(core), token }
+    }
+
+    /// What became of the token, together with the lane.
+    ///
+    /// # Panics
+    /// When polled again after that.
+    #[inline]
+    fn poll(&mut self) -> Poll<(Rc<Core>, Outcome)> {
+        let core = self.core.as_ref().expect("polled after completion");
+        let task = core.executor.current();
+        let outcome = core.state.borrow_mut().entries.take_or_wait(self.token, task);
+        let Some(outcome) = outcome else { return Poll::Pending };
+        let core = self.core.take().expect("it was there just now");
+        Poll::Ready((core, outcome))
+    }
+}
+
+impl Drop for Waiting {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(core) = self.core.take() {
+            core.abandon(self.token);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The fabric: how compute nodes reach memory nodes and each other.
+//!
+//! # What it is
+//! One contract (docs/verbs.md) with several back ends: registered memory, one-sided verbs in
+//! batches, datagrams and RPC, fencing; plus what every coordinator runs on: an executor for its
+//! coroutines and the only source of time, randomness and threads.
+//!
+//! # What it is not
+//! It knows no records, locks or transactions. It never sleeps on an error and never exits.
+//!
+//! # Where to look
+//! * [`ids`], [`region`], [`verbs`]: the nouns.
+//! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
+//!   randomness.
+//! * [`transport`]: what a back end implements; [`local`]: the one for a single process.
+//! * [`rpc`]: requests and replies over datagrams.
+//! * [`conformance`]: the test suite that every back end passes.
+
+pub mod conformance;
+pub mod counters;
+pub mod env;
+pub mod exec;
+pub mod ids;
+pub mod lane;
+pub mod local;
+pub mod prefetch;
+pub mod region;
+pub mod rpc;
+pub mod trace;
+pub mod transport;
+pub mod verbs;

@@ -1,0 +1,212 @@
+//! The `local` back end: memory nodes and compute nodes in one process.
+//!
+//! Memory-node memory is an anonymous mapping, verbs are copies, messages go through channels.
+//! What makes it fast is what makes RDMA fast: a batch is only *started* when it is posted (its
+//! cache lines are prefetched) and takes effect when the lane is polled, after every other
+//! coroutine had its turn. Memory latency is hidden the way network latency is.
+//!
+//! Set-up lives here ([`LocalFabric`]), the data path in `lane`.
+//!
+//! # Fencing
+//! Checking the epoch and then copying would be a race with the fencer. So each lane publishes
+//! that it is inside a round of copies (its `Gate`); the fencer raises the epoch first and then
+//! waits until every gate of the expelled node was seen open or moved on (H2).
+
+mod lane;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use crossbeam_channel::Sender;
+
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use crate::region::{Memory, Rights};
+use crate::transport::{Fabric, FabricError, Transport, Wake};
+
+/// Messages that wait at one lane before further ones are dropped, as a full receive queue would.
+const MAILBOX_MESSAGES: usize = 4096;
+const REGIONS_PER_NODE: usize = 256;
+
+/// The control path. Clones share one fabric.
+#[derive(Clone)]
+pub struct LocalFabric {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    nodes: Vec<Node>,
+    /// Where messages for an open lane go.
+    mailboxes: RwLock<BTreeMap<Endpoint, Mailbox>>,
+    gates: Mutex<Vec<Arc<Gate>>>,
+}
+
+struct Node {
+    regions: Box<[OnceLock<Region>]>,
+    /// By initiating node: verbs of older epochs are refused.
+    fences: Box<[AtomicU32]>,
+    reachable: AtomicBool,
+}
+
+struct Region {
+    memory: Memory,
+    bytes: u64,
+    rights: Rights,
+}
+
+struct Message {
+    from: Endpoint,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone)]
+struct Mailbox {
+    sender: Sender<Message>,
+    wake: Arc<dyn Wake>,
+}
+
+/// Tells a fencer whether a lane is copying right now.
+#[repr(align(64))]
+struct Gate {
+    node: NodeId,
+    /// Odd while the lane is inside a round.
+    round: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Gate {
+    /// Starts a round of copies, which ends when the guard is dropped, by a panic as well.
+    #[inline]
+    fn enter(&self) -> Round<'_> {
+        // SeqCst, and so a full barrier: the fencer sees the round, or we see its epoch.
+        let before = self.round.fetch_add(1, Ordering::SeqCst);
+        debug_assert_eq!(before % 2, 0, "rounds do not nest");
+        Round { gate: self, after: before + 2 }
+    }
+}
+
+/// A lane's stay between its gate's posts.
+struct Round<'a> {
+    gate: &'a Gate,
+    after: u64,
+}
+
+impl Drop for Round<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: a fencer that sees this sees what the round wrote. Only the lane stores.
+        self.gate.round.store(self.after, Ordering::Release);
+    }
+}
+
+impl LocalFabric {
+    /// A fabric of `nodes` nodes, numbered from zero.
+    pub fn new(nodes: u16) -> Self {
+        let node = || Node {
+            regions: (0..REGIONS_PER_NODE).map(|_| OnceLock::new()).collect(),
+            fences: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
+            reachable: AtomicBool::new(true),
+        };
+        let shared = Shared {
+            nodes: (0..nodes).map(|_| node()).collect(),
+            mailboxes: RwLock::default(),
+            gates: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Makes verbs and messages to `node` fail, or work again. For tests: a node of this back end
+    /// shares the process, so it cannot die alone.
+    ///
+    /// # Errors
+    /// Unknown node.
+    pub fn set_reachable(&self, node: NodeId, reachable: bool) -> Result<(), FabricError> {
+        self.shared.node(node)?.reachable.store(reachable, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn node(&self, node: NodeId) -> Result<&Node, FabricError> {
+        self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
+    }
+}
+
+impl Fabric for LocalFabric {
+    fn register(
+        &self,
+        node: NodeId,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<(), FabricError> {
+        let slot = &self.shared.node(node)?.regions[usize::from(region.0)];
+        let memory = Memory::anonymous(bytes as usize)
+            .map_err(|source| FabricError::OutOfMemory { bytes, source })?;
+        slot.set(Region { memory, bytes, rights })
+            .map_err(|_| FabricError::RegionTaken(node, region))
+    }
+
+    fn open_lane(
+        &self,
+        at: Endpoint,
+        epoch: Epoch,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Box<dyn Transport>, FabricError> {
+        self.shared.node(at.node)?;
+        let (sender, inbox) = crossbeam_channel::bounded(MAILBOX_MESSAGES);
+        let mut mailboxes = self.shared.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
+        if mailboxes.contains_key(&at) {
+            return Err(FabricError::LaneTaken(at));
+        }
+        mailboxes.insert(at, Mailbox { sender, wake });
+        drop(mailboxes);
+        let gate = Gate { node: at.node, round: AtomicU64::new(0), closed: AtomicBool::new(false) };
+        let gate = Arc::new(gate);
+        let mut gates = self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.retain(|gate| !gate.closed.load(Ordering::Acquire));
+        gates.push(Arc::clone(&gate));
+        drop(gates);
+        Ok(Box::new(lane::LocalLane::new(Arc::clone(&self.shared), at, epoch, inbox, gate)))
+    }
+
+    fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
+        self.shared.node(expelled)?;
+        let fence = &self.shared.node(target)?.fences[usize::from(expelled.0)];
+        // Before the gates are looked at: a lane that enters a round later sees the new epoch.
+        fence.fetch_max(epoch.0, Ordering::SeqCst);
+        let gates = self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for gate in gates.iter().filter(|gate| gate.node == expelled) {
+            let seen = gate.round.load(Ordering::SeqCst);
+            while seen % 2 == 1 && gate.round.load(Ordering::SeqCst) == seen {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{self, Harness};
+
+    struct Local(LocalFabric);
+
+    impl Harness for Local {
+        fn fabric(&self) -> Arc<dyn Fabric> {
+            Arc::new(self.0.clone())
+        }
+        fn node_count(&self) -> u16 {
+            self.0.shared.nodes.len() as u16
+        }
+        fn set_reachable(&self, node: NodeId, reachable: bool) {
+            self.0.set_reachable(node, reachable).expect("the node exists");
+        }
+    }
+
+    #[test]
+    fn passes_the_conformance_suite() {
+        conformance::run(|| Local(LocalFabric::new(conformance::NODES + 1)));
+    }
+}

@@ -1,0 +1,428 @@
+//! Requests and replies over datagrams that may be lost, duplicated, delayed or overtaken.
+//!
+//! # What it is
+//! A client that numbers its requests, sends them again until a reply comes or the tries run out,
+//! and a server that hands requests to handlers by service number. Payloads longer than a
+//! datagram travel in fragments.
+//!
+//! # What it is not
+//! Exactly-once. A handler may see a request several times, or long after the caller gave up: it
+//! must be idempotent by what the request says (the lock server uses transaction ids and
+//! watermarks, H9). A call that timed out may have been carried out: its outcome is unknown.
+//!
+//! # Wire format (little-endian, 16 bytes before the payload)
+//! version:8, kind:8 (0 request, 1 reply), service:8, zero:8, fragment:16, fragments:16, id:64.
+//! Bytes that do not parse are dropped and counted. All of it is in `wire`.
+
+mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::env::Nanos;
+use crate::exec::{Handle, TaskId};
+use crate::ids::Endpoint;
+use crate::lane::Lane;
+
+pub use wire::MAX_PAYLOAD_BYTES;
+use wire::{Header, Kind, Reassembly, for_each_datagram};
+
+/// Names a handler on the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Service(pub u8);
+
+/// How long a caller waits, and how often it asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Time before the request is sent again.
+    pub retry_after: Duration,
+    /// How often it is sent altogether.
+    pub tries: u32,
+}
+
+/// Why a call brought no reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// No reply to any try. The request may or may not have been carried out, or still may be.
+    #[error("no reply in time")]
+    TimedOut,
+    /// The payload exceeds [`MAX_PAYLOAD_BYTES`]; nothing was sent.
+    #[error("a payload holds at most {MAX_PAYLOAD_BYTES} bytes")]
+    TooLarge,
+    /// The lane has too many calls pending; nothing was sent. Try again when some have ended.
+    #[error("too many calls are pending")]
+    TooManyCalls,
+}
+
+/// Called with each request for one service.
+pub type Handler = Box<dyn FnMut(Responder, &[u8])>;
+
+/// One lane's client and server. Cheap to clone.
+#[derive(Clone)]
+pub struct Rpc {
+    core: Rc<Core>,
+}
+
+struct Core {
+    lane: Lane,
+    calls: RefCell<Calls>,
+    handlers: RefCell<Vec<Option<Handler>>>,
+    reassembly: RefCell<Reassembly>,
+    buffers: RefCell<Vec<Vec<u8>>>,
+    /// Sends overdue requests again. Started by the first call.
+    sweeper: Cell<Option<TaskId>>,
+    /// When it will look next; no call is due earlier.
+    next_sweep: Cell<Nanos>,
+    malformed: Cell<u64>,
+}
+
+#[derive(Default)]
+struct Calls {
+    slots: Vec<Call>,
+    free: Vec<u16>,
+    next: u64,
+}
+
+struct Call {
+    id: u64,
+    to: Endpoint,
+    service: Service,
+    request: Vec<u8>,
+    due: Nanos,
+    patience: Patience,
+    waiter: Option<TaskId>,
+    outcome: Option<Result<Vec<u8>, RpcError>>,
+}
+
+/// Sends the reply to one request, now or later. Dropped unused, the caller runs into its timeout.
+pub struct Responder {
+    rpc: Rpc,
+    to: Endpoint,
+    service: Service,
+    id: u64,
+}
+
+impl Responder {
+    /// Who asks.
+    pub fn from(&self) -> Endpoint {
+        self.to
+    }
+
+    /// Sends `payload` back.
+    ///
+    /// # Panics
+    /// If it exceeds [`MAX_PAYLOAD_BYTES`].
+    pub fn respond(self, payload: &[u8]) {
+        assert!(payload.len() <= MAX_PAYLOAD_BYTES, "the reply is too large");
+        self.rpc.send(self.to, Kind::Reply, self.service, self.id, payload);
+    }
+}
+
+/// A reply's payload; the buffer is reused when it is dropped.
+pub struct Reply {
+    rpc: Rpc,
+    payload: Vec<u8>,
+}
+
+impl std::ops::Deref for Reply {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.rpc.give_back(std::mem::take(&mut self.payload));
+    }
+}
+
+impl Rpc {
+    /// Takes over the lane's messages.
+    pub fn new(lane: Lane) -> Self {
+        // Ids of an earlier life of this lane must not match: its late replies may still be out
+        // there. No lane starts a call every microsecond for long.
+        let next = lane.executor().now().0 / 1000;
+        let core = Core {
+            lane: lane.clone(),
+            calls: RefCell::new(Calls { next, ..Calls::default() }),
+            handlers: RefCell::default(),
+            reassembly: RefCell::default(),
+            buffers: RefCell::default(),
+            sweeper: Cell::new(None),
+            next_sweep: Cell::new(Nanos::NEVER),
+            malformed: Cell::new(0),
+        };
+        let rpc = Self { core: Rc::new(core) };
+        let receiver = Rc::downgrade(&rpc.core);
+        lane.on_message(Box::new(move |from, message| {
+            if let Some(core) = receiver.upgrade() {
+                Self { core }.receive(from, message);
+            }
+        }));
+        rpc
+    }
+
+    /// The lane underneath.
+    pub fn lane(&self) -> &Lane {
+        &self.core.lane
+    }
+
+    /// Calls `handler` for every request to `service`; replaces the one before.
+    pub fn serve(&self, service: Service, handler: Handler) {
+        let mut handlers = self.core.handlers.borrow_mut();
+        let index = usize::from(service.0);
+        if handlers.len() <= index {
+            handlers.resize_with(index + 1, || None);
+        }
+        handlers[index] = Some(handler);
+    }
+
+    /// Messages dropped because they did not parse or named no service.
+    pub fn malformed(&self) -> u64 {
+        self.core.malformed.get()
+    }
+
+    /// Asks `to`; the future waits for the reply. The request is sent now, so that several can be
+    /// under way before the first is awaited.
+    ///
+    /// The future fails with [`RpcError`]; after `TimedOut` the request's effect is unknown.
+    /// Dropping it gives up waiting, nothing else.
+    pub fn call(
+        &self,
+        to: Endpoint,
+        service: Service,
+        payload: &[u8],
+        patience: Patience,
+    ) -> PendingCall {
+        let id = self.start(to, service, payload, patience);
+        if let Ok(id) = id {
+            self.send(to, Kind::Request, service, id, payload);
+        }
+        PendingCall { rpc: self.clone(), id }
+    }
+
+    fn start(
+        &self,
+        to: Endpoint,
+        service: Service,
+        payload: &[u8],
+        patience: Patience,
+    ) -> Result<u64, RpcError> {
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(RpcError::TooLarge);
+        }
+        let calls = &mut *self.core.calls.borrow_mut();
+        let slot = match calls.free.pop() {
+            Some(slot) => slot,
+            None if calls.slots.len() < 1 << SLOT_BITS => calls.slots.len() as u16,
+            None => return Err(RpcError::TooManyCalls),
+        };
+        calls.next += 1;
+        let id = calls.next << SLOT_BITS | u64::from(slot);
+        let due = self.core.lane.executor().now().after(patience.retry_after);
+        let mut request = self.buffer();
+        request.extend_from_slice(payload);
+        let outcome = None;
+        let call = Call { id, to, service, request, due, patience, waiter: None, outcome };
+        if usize::from(slot) == calls.slots.len() {
+            calls.slots.push(call);
+        } else {
+            calls.slots[usize::from(slot)] = call;
+        }
+        self.sweep_at(due);
+        Ok(id)
+    }
+
+    fn send(&self, to: Endpoint, kind: Kind, service: Service, id: u64, payload: &[u8]) {
+        let header = Header { kind, service, fragment: 0, fragments: 1, id };
+        let mut message = self.buffer();
+        let send = |datagram: &[u8]| self.core.lane.send(to, datagram);
+        for_each_datagram(header, payload, &mut message, send);
+        self.give_back(message);
+    }
+
+    fn receive(&self, from: Endpoint, message: &[u8]) {
+        let Some((header, part)) = Header::decode(message) else { return self.count_malformed() };
+        if header.fragments == 1 {
+            return self.dispatch(from, header, part);
+        }
+        let whole = self.core.reassembly.borrow_mut().add(from, header, part);
+        if let Some(whole) = whole {
+            self.dispatch(from, header, &whole);
+            self.core.reassembly.borrow_mut().recycle(whole);
+        }
+    }
+
+    fn dispatch(&self, from: Endpoint, header: Header, payload: &[u8]) {
+        match header.kind {
+            Kind::Reply => self.finish(from, header.id, payload),
+            Kind::Request => {
+                let mut handlers = self.core.handlers.borrow_mut();
+                let handler = handlers.get_mut(usize::from(header.service.0));
+                let Some(Some(handler)) = handler else { return self.count_malformed() };
+                let Header { service, id, .. } = header;
+                handler(Responder { rpc: self.clone(), to: from, service, id }, payload);
+            }
+        }
+    }
+
+    fn count_malformed(&self) {
+        self.core.malformed.set(self.core.malformed.get() + 1);
+    }
+
+    /// Ends the call `id`, if `from` was asked and somebody still waits for it.
+    fn finish(&self, from: Endpoint, id: u64, payload: &[u8]) {
+        let mut calls = self.core.calls.borrow_mut();
+        let Some(call) = calls.slots.get_mut(slot_of(id)) else { return };
+        if call.id != id || call.to != from || call.outcome.is_some() {
+            return;
+        }
+        let mut reply = self.buffer();
+        reply.extend_from_slice(payload);
+        call.outcome = Some(Ok(reply));
+        if let Some(task) = call.waiter {
+            self.core.lane.executor().wake(task);
+        }
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        self.core.buffers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.core.buffers.borrow_mut().push(buffer);
+    }
+
+    /// Makes sure that the sweeper looks at the calls when one is due at `due`.
+    fn sweep_at(&self, due: Nanos) {
+        let core = &*self.core;
+        if due >= core.next_sweep.get() {
+            return;
+        }
+        core.next_sweep.set(due);
+        let executor = core.lane.executor();
+        let sweeper = core
+            .sweeper
+            .get()
+            .unwrap_or_else(|| executor.spawn(sweep(Rc::downgrade(&self.core), executor.clone())));
+        core.sweeper.set(Some(sweeper));
+        executor.wake_at(due, sweeper);
+    }
+
+    /// Sends overdue requests again or gives them up. Returns when to look next.
+    fn sweep(&self, now: Nanos) -> Option<Nanos> {
+        let executor = self.core.lane.executor();
+        let mut next: Option<Nanos> = None;
+        let count = self.core.calls.borrow().slots.len();
+        for slot in 0..count {
+            let mut calls = self.core.calls.borrow_mut();
+            let call = &mut calls.slots[slot];
+            if call.id == IDLE || call.outcome.is_some() {
+                continue;
+            }
+            let overdue = call.due <= now;
+            if overdue {
+                call.patience.tries = call.patience.tries.saturating_sub(1);
+                if call.patience.tries == 0 {
+                    call.outcome = Some(Err(RpcError::TimedOut));
+                    call.waiter.into_iter().for_each(|task| executor.wake(task));
+                    continue;
+                }
+                call.due = now.after(call.patience.retry_after);
+            }
+            next = Some(next.map_or(call.due, |next| next.min(call.due)));
+            if overdue {
+                let (to, service, id) = (call.to, call.service, call.id);
+                let request = std::mem::take(&mut call.request);
+                drop(calls);
+                self.send(to, Kind::Request, service, id, &request);
+                self.core.calls.borrow_mut().slots[slot].request = request;
+            }
+        }
+        next
+    }
+}
+
+/// Bits of a call's id that name its slot; the rest counts calls.
+const SLOT_BITS: u32 = 13;
+
+fn slot_of(id: u64) -> usize {
+    (id & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+/// The id of a slot that no call uses.
+const IDLE: u64 = 0;
+
+/// The task that looks after unanswered calls, for as long as the lane's RPC exists. Woken early,
+/// by the timer of a call that has ended, it goes back to sleep without setting another.
+async fn sweep(core: Weak<Core>, executor: Handle) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        let rpc = Rpc { core };
+        let now = executor.now();
+        if now >= rpc.core.next_sweep.get() {
+            rpc.core.next_sweep.set(Nanos::NEVER);
+            rpc.sweep(now).into_iter().for_each(|due| rpc.sweep_at(due));
+        }
+        drop(rpc);
+        executor.suspend().await;
+    }
+}
+
+/// A request that was sent; see [`Rpc::call`].
+#[must_use = "await it to learn the reply"]
+pub struct PendingCall {
+    rpc: Rpc,
+    /// Or why the call was never sent.
+    id: Result<u64, RpcError>,
+}
+
+impl std::fmt::Debug for PendingCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingCall").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Future for PendingCall {
+    type Output = Result<Reply, RpcError>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let core = &*self.rpc.core;
+        let mut calls = core.calls.borrow_mut();
+        let call = &mut calls.slots[slot_of(self.id?)];
+        match call.outcome.take() {
+            Some(outcome) => {
+                Poll::Ready(outcome.map(|payload| Reply { rpc: self.rpc.clone(), payload }))
+            }
+            None => {
+                call.waiter = Some(core.lane.executor().current());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        let Ok(id) = self.id else { return };
+        let slot = slot_of(id);
+        let mut calls = self.rpc.core.calls.borrow_mut();
+        let call = &mut calls.slots[slot];
+        call.id = IDLE;
+        let request = std::mem::take(&mut call.request);
+        let outcome = call.outcome.take();
+        calls.free.push(slot as u16);
+        drop(calls);
+        self.rpc.give_back(request);
+        if let Some(Ok(reply)) = outcome {
+            self.rpc.give_back(reply);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The shape of what a lane posted: addresses, sizes and batches, without the data.
+//!
+//! Replayed with the same number of coroutines and no protocol, a trace tells what the fabric
+//! alone could do: the *floor* that the engine is measured against (DESIGN §10).
+
+use crate::exec::TaskId;
+use crate::ids::RemoteAddr;
+use crate::lane::{BatchError, Lane};
+use crate::verbs::{Op, WorkRequest};
+
+/// One recorded verb. Data and operands are dropped: they cost nothing to replay with others.
+#[derive(Clone, Copy, Debug)]
+struct Verb {
+    addr: RemoteAddr,
+    bytes: u32,
+    op: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Read,
+    ReadStable,
+    Write,
+    WriteWord,
+    CompareAndSwap,
+    FetchAndAdd,
+}
+
+/// Verbs of whole transactions, in batches, in the order in which the transactions ended.
+#[derive(Default)]
+pub struct Trace {
+    verbs: Vec<Verb>,
+    /// End of each batch in `verbs`.
+    batches: Vec<u32>,
+    /// End of each transaction in `batches`.
+    transactions: Vec<u32>,
+}
+
+impl Trace {
+    /// How many transactions were recorded.
+    pub fn transaction_count(&self) -> usize {
+        self.transactions.len()
+    }
+
+    /// How many verbs were recorded.
+    pub fn verb_count(&self) -> usize {
+        self.verbs.len()
+    }
+
+    /// Posts the verbs of transaction `index`, batch by batch, waiting for each.
+    ///
+    /// WRITEs carry zeroes or leftovers: replay only over memory that nobody needs any more.
+    ///
+    /// # Errors
+    /// What the fabric says.
+    ///
+    /// # Panics
+    /// If there is no such transaction.
+    pub async fn replay(&self, lane: &Lane, index: usize) -> Result<(), BatchError> {
+        let first = if index == 0 { 0 } else { self.transactions[index - 1] as usize };
+        for batch_index in first..self.transactions[index] as usize {
+            let start = if batch_index == 0 { 0 } else { self.batches[batch_index - 1] as usize };
+            let verbs = &self.verbs[start..self.batches[batch_index] as usize];
+            let mut batch = lane.batch();
+            let writes = verbs.iter().filter(|verb| verb.op == Shape::Write);
+            let staged = batch.stage(writes.map(|verb| verb.bytes as usize).max().unwrap_or(0));
+            for verb in verbs {
+                let bytes = verb.bytes as usize;
+                match verb.op {
+                    Shape::Read => _ = batch.read(verb.addr, bytes),
+                    Shape::ReadStable => _ = batch.read_stable(verb.addr, bytes),
+                    Shape::Write => batch.write(verb.addr, staged.prefix(bytes)),
+                    Shape::WriteWord => batch.write_word(verb.addr, 0),
+                    Shape::CompareAndSwap => _ = batch.compare_and_swap(verb.addr, 0, 0),
+                    Shape::FetchAndAdd => _ = batch.fetch_and_add(verb.addr, 0),
+                }
+            }
+            batch.post().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Records batches as they are posted. Coroutines interleave, so each has a transaction of its
+/// own under construction.
+pub(crate) struct Recorder {
+    trace: Trace,
+    open: Vec<(TaskId, Trace)>,
+    max_verbs: usize,
+}
+
+impl Recorder {
+    pub(crate) fn new(max_verbs: usize) -> Self {
+        Self { trace: Trace::default(), open: Vec::new(), max_verbs }
+    }
+
+    pub(crate) fn batch(&mut self, task: TaskId, requests: &[WorkRequest]) {
+        if self.trace.verbs.len() >= self.max_verbs {
+            return;
+        }
+        let index = self.open.iter().position(|(owner, _)| *owner == task).unwrap_or_else(|| {
+            self.open.push((task, Trace::default()));
+            self.open.len() - 1
+        });
+        let open = &mut self.open[index].1;
+        open.verbs.extend(requests.iter().map(Verb::of));
+        open.batches.push(open.verbs.len() as u32);
+    }
+
+    pub(crate) fn end_transaction(&mut self, task: TaskId) {
+        let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) else {
+            return;
+        };
+        let base = self.trace.verbs.len() as u32;
+        self.trace.verbs.append(&mut open.verbs);
+        self.trace.batches.extend(open.batches.drain(..).map(|end| base + end));
+        self.trace.transactions.push(self.trace.batches.len() as u32);
+    }
+
+    pub(crate) fn finish(self) -> Trace {
+        self.trace
+    }
+}
+
+impl Verb {
+    fn of(request: &WorkRequest) -> Self {
+        let op = match request.op {
+            Op::Read => Shape::Read,
+            Op::ReadStable => Shape::ReadStable,
+            Op::Write => Shape::Write,
+            Op::WriteWord { .. } => Shape::WriteWord,
+            Op::CompareAndSwap { .. } => Shape::CompareAndSwap,
+            Op::FetchAndAdd { .. } => Shape::FetchAndAdd,
+        };
+        Self { addr: request.addr, bytes: request.bytes() as u32, op }
+    }
+}

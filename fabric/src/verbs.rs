@@ -1,0 +1,328 @@
+//! One-sided verbs as plain data: what a coordinator asks a back end to do.
+//!
+//! A [`Work`] is a batch under construction or in flight: a list of [`WorkRequest`]s and the
+//! arena chunks that they read from and write into. It owns its buffers, so nothing that a NIC
+//! may still touch can be borrowed or freed meanwhile. Building one allocates nothing once the
+//! lane's pool is warm. What the verbs promise (order, atomicity, failure) is in docs/verbs.md.
+
+use crate::ids::{NodeId, RemoteAddr};
+use crate::region::{Chunk, LINE_BYTES, WORD_BYTES};
+
+/// Words in one arena chunk.
+pub const CHUNK_WORDS: usize = 2048;
+/// The most bytes that one READ or WRITE may carry: a buffer never spans chunks.
+pub const MAX_VERB_BYTES: usize = CHUNK_WORDS * WORD_BYTES;
+
+/// A buffer inside the chunks of one [`Work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    chunk: u16,
+    first: u16,
+    words: u16,
+}
+
+impl Buffer {
+    /// Length in bytes.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        usize::from(self.words) * WORD_BYTES
+    }
+
+    /// The first `bytes` of the buffer.
+    ///
+    /// # Panics
+    /// If it is shorter than that, or `bytes` is not a multiple of eight.
+    #[inline]
+    #[must_use]
+    pub fn prefix(self, bytes: usize) -> Self {
+        assert!(bytes <= self.bytes() && bytes.is_multiple_of(WORD_BYTES), "not a prefix");
+        Self { words: (bytes / WORD_BYTES) as u16, ..self }
+    }
+}
+
+/// What to do at the remote address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Copy remote memory into the buffer.
+    Read,
+    /// Like `Read`; back ends whose reads can be torn between words copy until two passes agree
+    /// (H14). On a NIC it is a plain READ, so readers still check what they got.
+    ReadStable,
+    /// Copy the buffer to remote memory.
+    Write,
+    /// Store one word that travels with the request.
+    WriteWord {
+        /// The word.
+        value: u64,
+    },
+    /// Compare-and-swap one word; the buffer receives what it held.
+    CompareAndSwap {
+        /// The word must hold this.
+        expected: u64,
+        /// And then holds this.
+        new: u64,
+    },
+    /// Add to one word, wrapping; the buffer receives what it held.
+    FetchAndAdd {
+        /// What to add.
+        addend: u64,
+    },
+}
+
+/// The kind of a verb, for counting and costing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VerbKind {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+    /// Compare-and-swap.
+    CompareAndSwap,
+    /// Fetch-and-add.
+    FetchAndAdd,
+}
+
+/// One verb of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkRequest {
+    /// Where.
+    pub addr: RemoteAddr,
+    /// What.
+    pub op: Op,
+    /// The local side: source of a WRITE, destination of everything else.
+    pub local: Buffer,
+}
+
+impl WorkRequest {
+    /// Bytes of remote memory that the verb touches.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self.op {
+            Op::Read | Op::ReadStable | Op::Write => self.local.bytes(),
+            Op::WriteWord { .. } | Op::CompareAndSwap { .. } | Op::FetchAndAdd { .. } => WORD_BYTES,
+        }
+    }
+
+    /// The verb's kind.
+    #[inline]
+    pub fn kind(&self) -> VerbKind {
+        match self.op {
+            Op::Read | Op::ReadStable => VerbKind::Read,
+            Op::Write | Op::WriteWord { .. } => VerbKind::Write,
+            Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
+            Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
+        }
+    }
+}
+
+/// Why a verb did not complete. A variant's first words say what is known of its effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbError {
+    /// Not applied: the address leaves the region, or no such region is registered.
+    #[error("the access leaves every region of the node")]
+    OutOfBounds,
+    /// Not applied: address and length must be multiples of eight.
+    #[error("the access is not aligned to eight bytes")]
+    Misaligned,
+    /// Not applied: the region does not grant this kind of access.
+    #[error("the region does not allow this access")]
+    AccessDenied,
+    /// Not applied, and never will be: the issuing node has been expelled and fenced (H2).
+    #[error("this node has been fenced")]
+    Revoked,
+    /// Not applied: an earlier verb broke the connection, which has not been re-made.
+    #[error("the connection is broken")]
+    Broken,
+    /// Unknown: a verb before it on the same connection failed while it was in flight (H24).
+    #[error("the verb was flushed after an earlier failure")]
+    Flushed,
+    /// Unknown: the node does not answer.
+    #[error("the node is unreachable")]
+    Unreachable,
+    /// Unknown: no completion in time. It may still take effect until the lane has reconnected.
+    #[error("the verb timed out")]
+    TimedOut,
+}
+
+impl VerbError {
+    /// Whether the verb may have taken effect, or may still do so.
+    pub fn outcome_unknown(self) -> bool {
+        matches!(self, Self::Flushed | Self::Unreachable | Self::TimedOut)
+    }
+}
+
+/// The first failure on one connection; later verbs of the batch to that node did not complete
+/// either.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The node at the other end.
+    pub node: NodeId,
+    /// Index of the verb in its batch.
+    pub verb: usize,
+    /// What happened.
+    pub error: VerbError,
+}
+
+/// What a back end can do beyond the common contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities {
+    /// [`Op::ReadStable`] brings a state in which all its words were current at one moment. Where
+    /// it does not, it is a plain READ.
+    pub stable_reads: bool,
+    /// Compare-and-swap and fetch-and-add under a mask.
+    pub masked_atomics: bool,
+    /// Atomics on 16-byte operands.
+    pub wide_atomics: bool,
+}
+
+/// A list of verbs with the buffers that they use, owned by whoever may touch them now: the
+/// coordinator while building and after completion, the back end in between.
+#[derive(Default)]
+pub struct Work {
+    requests: Vec<WorkRequest>,
+    buffers: Buffers,
+    failures: Vec<Failure>,
+}
+
+/// The local side of a batch: what WRITEs take their data from, and everything else puts it into.
+#[derive(Default)]
+pub struct Buffers {
+    chunks: Vec<Chunk>,
+    /// Of the last chunk.
+    used_words: usize,
+}
+
+impl Buffers {
+    /// The contents of a buffer.
+    #[inline]
+    pub fn words(&self, buffer: Buffer) -> &[u64] {
+        let first = usize::from(buffer.first);
+        &self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
+    }
+
+    /// The contents of a buffer, to be filled.
+    #[inline]
+    pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
+        let first = usize::from(buffer.first);
+        &mut self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
+    }
+
+    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    #[inline]
+    fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
+        assert!(words <= CHUNK_WORDS, "a buffer holds at most {MAX_VERB_BYTES} bytes");
+        if self.chunks.is_empty() || self.used_words + words > CHUNK_WORDS {
+            self.chunks.push(new_chunk());
+            self.used_words = 0;
+        }
+        let buffer = Buffer {
+            chunk: (self.chunks.len() - 1) as u16,
+            first: self.used_words as u16,
+            words: words as u16,
+        };
+        self.used_words += words;
+        buffer
+    }
+
+    /// Whether the buffer was reserved here.
+    #[inline]
+    fn holds(&self, buffer: Buffer) -> bool {
+        let (chunk, end) = (usize::from(buffer.chunk), usize::from(buffer.first + buffer.words));
+        let in_last = chunk + 1 == self.chunks.len() && end <= self.used_words;
+        in_last || chunk + 1 < self.chunks.len()
+    }
+}
+
+impl Work {
+    /// The verbs in posting order.
+    #[inline]
+    pub fn requests(&self) -> &[WorkRequest] {
+        &self.requests
+    }
+
+    /// The contents of a buffer.
+    #[inline]
+    pub fn words(&self, buffer: Buffer) -> &[u64] {
+        self.buffers.words(buffer)
+    }
+
+    /// The contents of a buffer, to be filled.
+    #[inline]
+    pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
+        self.buffers.words_mut(buffer)
+    }
+
+    /// Carries out the verbs in order, for a back end that does so itself. After the first verb to
+    /// a node that fails, further ones to it are skipped.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        mut verb: impl FnMut(&WorkRequest, &mut Buffers) -> Result<(), VerbError>,
+    ) {
+        let Self { requests, buffers, failures } = self;
+        for (index, request) in requests.iter().enumerate() {
+            let node = request.addr.node();
+            if failures.iter().any(|failure| failure.node == node) {
+                continue;
+            }
+            if let Err(error) = verb(request, buffers) {
+                failures.push(Failure { node, verb: index, error });
+            }
+        }
+    }
+
+    /// What failed, at most one entry a node.
+    #[inline]
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Records that `verb` was the first to fail on its connection.
+    pub fn fail(&mut self, verb: usize, error: VerbError) {
+        let node = self.requests[verb].addr.node();
+        debug_assert!(!self.has_failed(node), "one failure a node");
+        self.failures.push(Failure { node, verb, error });
+    }
+
+    /// Whether a verb of this batch to `node` has failed.
+    #[inline]
+    pub fn has_failed(&self, node: NodeId) -> bool {
+        self.failures.iter().any(|failure| failure.node == node)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, addr: RemoteAddr, op: Op, local: Buffer) {
+        let staged = self.buffers.holds(local) || local.words == 0;
+        assert!(staged, "the buffer belongs to another batch");
+        self.requests.push(WorkRequest { addr, op, local });
+    }
+
+    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    #[inline]
+    pub(crate) fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
+        self.buffers.reserve(words, new_chunk)
+    }
+
+    /// An empty buffer, for requests that carry their data themselves.
+    #[inline]
+    pub(crate) const fn no_buffer() -> Buffer {
+        Buffer { chunk: 0, first: 0, words: 0 }
+    }
+
+    /// Empties the list for reuse. Whether it has more chunks than the one that it keeps.
+    #[inline]
+    pub(crate) fn clear(&mut self) -> bool {
+        self.requests.clear();
+        self.failures.clear();
+        self.buffers.used_words = 0;
+        self.buffers.chunks.len() > 1
+    }
+
+    /// Takes out the chunks beyond the first; only after `clear`.
+    pub(crate) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
+        self.buffers.chunks.drain(1..)
+    }
+}
+
+const _: () = assert!(CHUNK_WORDS <= u16::MAX as usize && LINE_BYTES.is_multiple_of(WORD_BYTES));

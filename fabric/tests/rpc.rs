@@ -1,0 +1,150 @@
+//! RPC between two lanes of one executor.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::local::LocalFabric;
+use lotus_fabric::rpc::{Patience, Rpc, RpcError, Service};
+use lotus_fabric::transport::Fabric;
+use proptest::prelude::*;
+
+const CLIENT: Endpoint = Endpoint { node: NodeId(0), lane: LaneId(0) };
+const SERVER: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
+const ECHO: Service = Service(3);
+const SILENT: Service = Service(4);
+const PATIENT: Patience = Patience { retry_after: Duration::from_millis(100), tries: 100 };
+const HASTY: Patience = Patience { retry_after: Duration::from_millis(1), tries: 3 };
+
+/// A client, and a server that echoes, or counts requests and keeps silent.
+struct Pair {
+    executor: Executor,
+    client: Rpc,
+    server: Rpc,
+    silent_requests: Rc<Cell<u32>>,
+}
+
+fn pair() -> Pair {
+    let fabric = LocalFabric::new(2);
+    let mut executor = Executor::new(Env::real(0));
+    let [client, server] = [CLIENT, SERVER].map(|at| {
+        let transport = fabric.open_lane(at, Epoch(1), executor.handle().waker()).expect("opens");
+        let lane = Lane::new(at, executor.handle().clone(), transport);
+        executor.add_driver(lane.driver());
+        Rpc::new(lane)
+    });
+    server.serve(ECHO, Box::new(|responder, request| responder.respond(request)));
+    let silent_requests = Rc::new(Cell::new(0));
+    let count = Rc::clone(&silent_requests);
+    server.serve(SILENT, Box::new(move |_, _| count.set(count.get() + 1)));
+    Pair { executor, client, server, silent_requests }
+}
+
+#[test]
+fn an_unanswered_request_is_sent_as_often_as_the_caller_asked_for() {
+    let Pair { mut executor, client, server: _server, silent_requests } = pair();
+    executor.run(async move {
+        for tries in [0, 1, 5] {
+            silent_requests.set(0);
+            let patience = Patience { tries, ..HASTY };
+            let call = client.call(SERVER, SILENT, b"", patience).await;
+            assert_eq!(call.err(), Some(RpcError::TimedOut));
+            client.lane().executor().sleep(HASTY.retry_after).await;
+            assert_eq!(silent_requests.get(), tries.max(1));
+        }
+    });
+}
+
+#[test]
+fn a_dropped_call_makes_room_for_another_and_is_not_sent_again() {
+    let Pair { mut executor, client, server: _server, silent_requests } = pair();
+    executor.run(async move {
+        for _ in 0..20_000 {
+            drop(client.call(SERVER, SILENT, b"", HASTY));
+        }
+        client.lane().executor().sleep(3 * HASTY.retry_after).await;
+        assert!(silent_requests.get() <= 20_000, "a dropped call was tried again");
+        let reply = client.call(SERVER, ECHO, b"still there", PATIENT).await.expect("answered");
+        assert_eq!(*reply, *b"still there");
+    });
+}
+
+#[test]
+fn too_many_calls_are_refused_and_the_others_go_on() {
+    let Pair { mut executor, client, server: _server, .. } = pair();
+    executor.run(async move {
+        let mut calls = Vec::new();
+        let refused = loop {
+            let mut call = Box::pin(client.call(SERVER, ECHO, b"", PATIENT));
+            let first =
+                std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context)));
+            match first.await {
+                std::task::Poll::Ready(refused) => break refused.err(),
+                std::task::Poll::Pending => calls.push(call),
+            }
+        };
+        assert_eq!(refused, Some(RpcError::TooManyCalls));
+        assert!(calls.len() >= 1024, "only {} calls at once", calls.len());
+        for call in calls {
+            call.await.expect("answered, on a retry where the mailbox was full");
+        }
+    });
+}
+
+/// A reply counts only if it comes from the node that was asked.
+#[test]
+fn a_stranger_s_reply_is_ignored() {
+    let Pair { mut executor, client, server, .. } = pair();
+    executor.run(async move {
+        let forged = |id: u64| {
+            let mut reply = [0; 16 + 6];
+            reply[..8].copy_from_slice(&[1, 1, ECHO.0, 0, 0, 0, 1, 0]);
+            reply[8..16].copy_from_slice(&id.to_le_bytes());
+            reply[16..].copy_from_slice(b"forged");
+            reply
+        };
+        // Asks a lane that is not there, while the server claims to answer whatever is pending.
+        let nobody = Endpoint { lane: LaneId(9), ..SERVER };
+        let mut call = Box::pin(client.call(nobody, ECHO, b"", HASTY));
+        let executor = client.lane().executor().clone();
+        let newest = executor.now().0 / 1000;
+        for id in newest - 100_000..newest + 10 {
+            server.lane().send(CLIENT, &forged(id << 13));
+            if id % 1000 == 0 {
+                executor.yield_now().await;
+            }
+        }
+        assert_eq!(call.as_mut().await.err(), Some(RpcError::TimedOut));
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever bytes arrive, on either side, a proper call still gets its reply.
+    #[test]
+    fn arbitrary_datagrams_harm_nobody(
+        datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..64), 0..50),
+    ) {
+        let Pair { mut executor, client, server, .. } = pair();
+        let sent = datagrams.len() as u64;
+        let malformed = executor.run(async move {
+            for mut bytes in datagrams {
+                client.lane().send(SERVER, &bytes);
+                // Now as one that passes for a fragment of a reply.
+                let plausible = [1, 1, 0, 0, 0, 0, 1, 0];
+                let fixed = bytes.len().min(plausible.len());
+                bytes[..fixed].copy_from_slice(&plausible[..fixed]);
+                server.lane().send(CLIENT, &bytes);
+            }
+            let reply = client.call(SERVER, ECHO, b"after all that", PATIENT).await;
+            assert_eq!(*reply.expect("answered"), *b"after all that");
+            server.malformed()
+        });
+        prop_assert!(malformed <= sent);
+    }
+}
