@@ -1,0 +1,209 @@
+//! Whether a record is the one that a cell spoke of.
+//!
+//! A reader without the row's lock reads the CVT, then the record, while writers replace both
+//! word by word. This page says why it is never deceived; `tests/torn_reads.rs` tries.
+//!
+//! # What writers do
+//!
+//! A writer holds the row's lock and, in this order, each step complete before the next begins
+//! on the replica in question: (1) writes the record slot bound to the victim's cell; (2) writes
+//! that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the version word. An abort
+//! clears the cell instead of (3) and (4). Every record names the version it follows.
+//!
+//! # Why a mix is caught
+//!
+//! Let the reader pick version `v` from the cell, and then read the slot. As a slot belongs to
+//! one cell for ever, whatever mix of an older and a newer tenant the cell's words were, the
+//! slot is the right one to look in; what can be wrong is the record in it.
+//!
+//! - *Words of two records:* the checksum covers writer, key, table and every other word.
+//! - *A newer tenant's record, wholly or in the making:* its writer began after `v` committed,
+//!   so the version it follows is `v` or later, and `v` > previous fails.
+//! - *An older tenant's record:* impossible. The version word `v` was written in step (4), after
+//!   the record was complete, and the slot was read after the version word.
+//! - *Length or state of another tenant:* the record has its own, and they must agree.
+//! - *The wrong pick:* a version newer than `v` but within the snapshot was replaced while the
+//!   CVT was read. Oldest versions go first, so `v` was replaced before it, and the slot holds a
+//!   newer tenant's record, see above.
+//!
+//! The predecessor is a second witness: where the CVT still shows the version before `v`, the
+//! record must name just that one. Cells of a consistent CVT never contradict it, because the
+//! versions in a CVT have no gaps, and it would notice a version word beside another tenant's
+//! record offset even if slots were not bound for ever.
+//!
+//! # What rests on a record, and what cannot
+//!
+//! A deletion writes a record as well, and is believed only with it. Reading the CVT twice with
+//! the same result would not do: a writer that pauses between two words of a cell leaves an old
+//! version word beside a new tombstone for as long as it likes. Nor would a tombstone without a
+//! record do the other way round: its version word beside the state of the value that stood
+//! there before would bring that value back.
+//!
+//! That a row did *not exist* has no record to show for it, and is believed once two readings of
+//! the CVT, one after the other, agree: then all words stood side by side at one moment. At such
+//! a moment a writer in the middle of a cell does no harm, because its victim is a cell without
+//! a version as long as there is one.
+
+use lotus_fabric::ids::{Key, TableId};
+use thiserror::Error;
+
+use crate::key::PrimaryKey;
+use crate::layout::record::Record;
+use crate::visibility::Candidate;
+
+/// What a record must be to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// The row's table.
+    pub table: TableId,
+    /// The row.
+    pub key: Key,
+    /// The row's primary key.
+    pub primary_key: &'a PrimaryKey,
+    /// The cell that led to the record.
+    pub candidate: Candidate,
+}
+
+/// Why a record was not accepted. Unless said otherwise the caller reads the CVT again, a
+/// bounded number of times, and then aborts as retryable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Reject {
+    /// The words are not one record: it was being written.
+    #[error("the record was being written while it was read")]
+    Torn,
+    /// It is another row's: the cached CVT or its address was stale. The caller forgets both.
+    #[error("the record belongs to another row")]
+    OtherRow,
+    /// Another row has the same 64-bit key. Retrying does not help: the caller reports an
+    /// error that names the row, and the application must choose another primary key.
+    #[error("two primary keys have the same 64-bit key")]
+    KeyCollision,
+    /// Its value is longer or shorter than the cell says, or only one of them is a deletion.
+    #[error("the record's contents are not what its cell says")]
+    OtherContents,
+    /// It was written over the expected version or a later one.
+    #[error("the record was replaced by a newer version")]
+    Replaced,
+    /// It does not follow the version that precedes it in the CVT.
+    #[error("the record does not follow the version before it")]
+    OtherPredecessor,
+}
+
+/// The record in `words`, if it is the one that is `expected`: a value or a deletion. There should
+/// be [`crate::TableDef::record_words`] of them.
+///
+/// # Errors
+/// [`Reject`] says what is wrong with the record, and what to do.
+///
+/// # Panics
+/// If `words` are fewer than a record's header.
+#[inline]
+pub fn accept_record<'a>(expected: &Expected<'_>, words: &'a [u64]) -> Result<Record<'a>, Reject> {
+    let Candidate { version, contents, predecessor, .. } = expected.candidate;
+    let record = Record::decode(words).map_err(|_| Reject::Torn)?;
+    if record.key() != expected.key || record.table() != expected.table {
+        return Err(Reject::OtherRow);
+    }
+    if !record.is_of(expected.primary_key) {
+        return Err(Reject::KeyCollision);
+    }
+    if version <= record.previous() {
+        return Err(Reject::Replaced);
+    }
+    if record.contents() != contents {
+        return Err(Reject::OtherContents);
+    }
+    if predecessor.is_some_and(|predecessor| predecessor != record.previous()) {
+        return Err(Reject::OtherPredecessor);
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use lotus_fabric::ids::TxnId;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::layout::cvt::Contents;
+    use crate::layout::record::RecordHeader;
+    use crate::timestamp::Timestamp;
+
+    const KEY: Key = Key(0x5000);
+    const VALUE: [u8; 16] = [0xCD; 16];
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time).expect("63 bits")
+    }
+
+    fn header(previous: u64) -> RecordHeader {
+        let writer = Some(TxnId::from_raw(4));
+        RecordHeader { writer, previous: at(previous), key: KEY, table: TableId(2) }
+    }
+
+    fn candidate(version: u64, predecessor: Option<u64>) -> Candidate {
+        let predecessor = predecessor.map(at);
+        let contents = Contents::Value { length: 16 };
+        Candidate { index: 0, version: at(version), record: 64, contents, predecessor }
+    }
+
+    fn accept(words: &[u64], candidate: Candidate) -> Result<Option<Range<usize>>, Reject> {
+        let primary_key = &PrimaryKey::from(1);
+        let expected = Expected { table: TableId(2), key: KEY, primary_key, candidate };
+        accept_record(&expected, words).map(|record| record.value_range())
+    }
+
+    fn record(header: RecordHeader, key: impl Into<PrimaryKey>, value: Option<&[u8]>) -> [u64; 9] {
+        let mut words = [0; 9];
+        header.encode(&key.into(), value, &mut words);
+        words
+    }
+
+    #[test]
+    fn the_right_record_is_accepted_and_its_value_located() {
+        let words = record(header(5), 1, Some(&VALUE));
+        for predecessor in [None, Some(5)] {
+            let value = accept(&words, candidate(7, predecessor)).expect("the right record");
+            assert_eq!(words.as_bytes()[value.expect("not a deletion")], VALUE);
+        }
+    }
+
+    #[test]
+    fn a_deletion_is_believed_with_its_record_only() {
+        let deletion = |time| Candidate { contents: Contents::Deleted, ..candidate(time, None) };
+        let (deleted, value) = (record(header(5), 1, None), record(header(5), 1, Some(&VALUE)));
+        assert_eq!(accept(&deleted, deletion(7)), Ok(None));
+        assert_eq!(accept(&deleted, deletion(5)), Err(Reject::Replaced));
+        assert_eq!(accept(&value, deletion(7)), Err(Reject::OtherContents));
+    }
+
+    #[test]
+    fn every_other_record_is_rejected_for_what_it_is() {
+        let value = Some(&VALUE[..]);
+        let other_key = RecordHeader { key: Key(0x6000), ..header(5) };
+        let other_table = RecordHeader { table: TableId(3), ..header(5) };
+        let mut torn = record(header(5), 1, value);
+        torn[6] ^= 1;
+        let seven = candidate(7, None);
+        let cases = [
+            (torn, seven, Reject::Torn),
+            ([0; 9], seven, Reject::Torn),
+            (record(other_key, 1, value), seven, Reject::OtherRow),
+            (record(other_table, 1, value), seven, Reject::OtherRow),
+            (record(header(5), 2, value), seven, Reject::KeyCollision),
+            (record(header(5), [0; 7], value), seven, Reject::KeyCollision),
+            (record(header(7), 1, value), seven, Reject::Replaced),
+            (record(header(9), 1, value), seven, Reject::Replaced),
+            (record(header(5), 1, Some(&VALUE[1..])), seven, Reject::OtherContents),
+            (record(header(5), 1, None), seven, Reject::OtherContents),
+            (record(header(5), 1, value), candidate(7, Some(6)), Reject::OtherPredecessor),
+            (record(header(0), 1, value), candidate(7, Some(6)), Reject::OtherPredecessor),
+        ];
+        for (words, candidate, expected) in cases {
+            assert_eq!(accept(&words, candidate), Err(expected), "{words:x?} as {candidate:?}");
+        }
+    }
+}

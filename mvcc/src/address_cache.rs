@@ -1,0 +1,210 @@
+//! The address cache: where the CVTs of rows were last seen (LOTUS §5.1).
+//!
+//! One cache serves every coordinator of a compute node. It is a plain array of words that are
+//! read and written without any order between them, because nothing depends on what it says: a
+//! stale offset, an offset of another row with the same tag, or one that was overwritten a
+//! moment ago leads to a CVT that names another row, which the lookup notices and then reads the
+//! bucket ([`crate::index::Lookup`]). A word holds a whole entry, so none is ever half new.
+//!
+//! ```text
+//! line = 8 entries = 64 bytes           entry = tag:24 | CVT offset:40, 0 for none
+//! ```
+//! A row's entries are all in one cache line, which [`AddressCache::prefetch`] can bring closer
+//! while a transaction is still gathering its locks. The offset is within the region of the
+//! row's replica group, which the row's key names.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lotus_fabric::ids::{Key, TableId};
+use lotus_fabric::prefetch;
+use lotus_fabric::region::Memory;
+
+use crate::layout::{LINE_BYTES, OFFSET_BITS, field};
+
+const LINE_ENTRIES: usize = 8;
+const _: () = assert!(LINE_ENTRIES * size_of::<AtomicU64>() == LINE_BYTES);
+
+type Line = [AtomicU64; LINE_ENTRIES];
+
+/// A lossy map from rows to the offsets of their CVTs, shared without locks.
+pub struct AddressCache {
+    /// A mapping of its own: it begins a page, costs nothing until it is used, and is backed by
+    /// huge pages where there are any, so that a look-up costs one cache miss and no page walk.
+    entries: Memory,
+    lines: usize,
+}
+
+impl AddressCache {
+    /// An empty cache of at least `entries` entries (eight bytes each); at least one line.
+    ///
+    /// # Errors
+    /// What the operating system says when there is no address space left.
+    pub fn with_entries(entries: usize) -> std::io::Result<Self> {
+        let lines = entries.div_ceil(LINE_ENTRIES).max(1);
+        let entries = Memory::anonymous(lines * LINE_BYTES)?;
+        Ok(Self { entries, lines })
+    }
+
+    /// How many entries there are.
+    pub fn capacity(&self) -> usize {
+        self.lines * LINE_ENTRIES
+    }
+
+    /// Where the CVT of row `key` of `table` was last seen, if that is remembered.
+    #[inline]
+    pub fn lookup(&self, table: TableId, key: Key) -> Option<u64> {
+        let place = self.place(table, key);
+        // Relaxed, here and below: the offset is only a guess, checked against what it leads to.
+        let mut entries = place.line.iter().map(|entry| entry.load(Ordering::Relaxed));
+        entries.find_map(|entry| place.offset_in(entry))
+    }
+
+    /// Remembers that the CVT of row `key` of `table` is at `offset`, in the place of another
+    /// row if need be.
+    ///
+    /// # Panics
+    /// If `offset` is 0 or does not fit in 40 bits.
+    #[inline]
+    pub fn insert(&self, table: TableId, key: Key, offset: u64) {
+        assert!(offset != 0 && offset >> OFFSET_BITS == 0, "CVT offset {offset:#x}");
+        let place = self.place(table, key);
+        let entry = place.tag << OFFSET_BITS | offset;
+        let mut target = (place.tag % LINE_ENTRIES as u64) as usize;
+        for (index, existing) in place.line.iter().enumerate() {
+            let existing = existing.load(Ordering::Relaxed);
+            if existing == entry {
+                // The usual case; storing it again would take the line from other processors.
+                return;
+            }
+            if place.offset_in(existing).is_some() {
+                target = index;
+                break;
+            }
+            if existing == 0 {
+                target = index;
+            }
+        }
+        place.line[target].store(entry, Ordering::Relaxed);
+    }
+
+    /// Forgets the row, and any other with the same tag.
+    #[inline]
+    pub fn invalidate(&self, table: TableId, key: Key) {
+        let place = self.place(table, key);
+        for entry in place.line {
+            if place.offset_in(entry.load(Ordering::Relaxed)).is_some() {
+                entry.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Hints that the row will be looked up soon.
+    #[inline]
+    pub fn prefetch(&self, table: TableId, key: Key) {
+        prefetch::read(self.place(table, key).line);
+    }
+
+    #[inline]
+    fn place(&self, table: TableId, key: Key) -> Place<'_> {
+        // A key is a hash already, but not of its table, and its shard bits are few: one
+        // multiplication spreads all of them over both halves of a product.
+        let name = key.0 ^ u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let product = u128::from(name) * 0xD6E8_FEB8_6659_FD93;
+        let mixed = (product >> 64) as u64 ^ product as u64;
+        // The line from the upper bits, as a fraction of all lines; the tag from the lower ones.
+        let index = ((u128::from(mixed) * self.lines as u128) >> 64) as usize;
+        let (line, _) = self.entries[index * LINE_ENTRIES..]
+            .split_first_chunk::<LINE_ENTRIES>()
+            .expect("there are that many lines");
+        Place { line, tag: field(mixed, 0, u64::BITS - OFFSET_BITS) }
+    }
+}
+
+/// Where a row's entry is, if it has one.
+struct Place<'a> {
+    line: &'a Line,
+    tag: u64,
+}
+
+impl Place<'_> {
+    /// The offset in `entry`, if it is one of this tag.
+    #[inline]
+    fn offset_in(&self, entry: u64) -> Option<u64> {
+        let offset = field(entry, 0, OFFSET_BITS);
+        (entry >> OFFSET_BITS == self.tag && offset != 0).then_some(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PrimaryKey;
+    use crate::key::CriticalField;
+
+    const TABLE: TableId = TableId(1);
+
+    fn key(number: u64) -> Key {
+        PrimaryKey::from(number).key(CriticalField::Hashed, 4096)
+    }
+
+    #[test]
+    fn rows_are_remembered_moved_and_forgotten() {
+        let cache = AddressCache::with_entries(1000).expect("maps");
+        assert_eq!(cache.lookup(TABLE, key(1)), None);
+        cache.insert(TABLE, key(1), 72);
+        cache.prefetch(TABLE, key(1));
+        assert_eq!(cache.lookup(TABLE, key(1)), Some(72));
+        assert_eq!(cache.lookup(TableId(2), key(1)), None);
+        cache.insert(TABLE, key(1), (1 << OFFSET_BITS) - 8);
+        assert_eq!(cache.lookup(TABLE, key(1)), Some((1 << OFFSET_BITS) - 8));
+        cache.invalidate(TABLE, key(1));
+        assert_eq!(cache.lookup(TABLE, key(1)), None);
+    }
+
+    #[test]
+    fn a_full_line_gives_way_and_never_invents_an_offset() {
+        let cache = AddressCache::with_entries(1).expect("maps");
+        assert_eq!(cache.capacity(), LINE_ENTRIES);
+        for number in 1..=100 {
+            cache.insert(TABLE, key(number), number * 8);
+            assert_eq!(cache.lookup(TABLE, key(number)), Some(number * 8));
+        }
+        let kept = (1..=100).filter(|number| cache.lookup(TABLE, key(*number)).is_some());
+        assert_eq!(kept.count(), LINE_ENTRIES);
+    }
+
+    #[test]
+    fn a_cache_with_room_for_twice_the_rows_keeps_almost_all() {
+        let cache = AddressCache::with_entries(20_000).expect("maps");
+        for number in 0..10_000 {
+            cache.insert(TABLE, key(number), (number + 1) * 8);
+        }
+        let hit = |number: &u64| cache.lookup(TABLE, key(*number)) == Some((number + 1) * 8);
+        let hits = (0..10_000).filter(hit).count();
+        assert!(hits > 9_700, "{hits} of 10000");
+    }
+
+    #[test]
+    fn lines_begin_at_cache_lines() {
+        for entries in [1, 8, 9, 100_000] {
+            let cache = AddressCache::with_entries(entries).expect("maps");
+            let place = cache.place(TABLE, key(entries as u64));
+            assert_eq!(place.line.as_ptr().addr() % LINE_BYTES, 0);
+        }
+    }
+
+    /// A cache sized for a large data set must not cost a small program its start-up time.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_large_cache_touches_no_memory_until_it_is_used() {
+        let resident_pages = || -> usize {
+            let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+            statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number")
+        };
+        let before = resident_pages();
+        let cache = AddressCache::with_entries(64 << 20).expect("maps");
+        cache.insert(TABLE, key(1), 8);
+        let touched_mib = (resident_pages() - before) * 4 / 1024;
+        assert!(touched_mib < 64, "{touched_mib} MiB of a 512 MiB cache were touched");
+    }
+}

@@ -1,0 +1,477 @@
+//! The hash index: where a row's CVT is, and how to find it.
+//!
+//! # Geometry
+//!
+//! In the region of every replica group a table has one array of home buckets. Shard `s` belongs
+//! to group `s % groups`; within a group, shards lie one after the other with the same number of
+//! buckets each, and a row's home bucket follows from its hash. A bucket that is full continues
+//! in overflow buckets, which belong to the same shard and never leave its chain.
+//!
+//! ```text
+//! group g:  base | shard g: bucket 0, 1, ... | shard g + groups: bucket 0, 1, ... | ...
+//! ```
+//!
+//! # Lookup
+//!
+//! [`Lookup`] is a state machine over words that somebody else reads (LOTUS §5.1, "read CVT"):
+//! it names what to read, takes the words and says what is next. A cached address costs nothing
+//! if it is stale: the CVT names its row, so another row's is noticed and the bucket read.
+//!
+//! # Inserting
+//!
+//! An insert holds the lock of the row *and* of the home bucket, whose name is
+//! [`IndexShape::bucket_key`] in the table's bucket space (LOTUS §4.1 locks the bucket's
+//! address; aligned addresses would name few shards). The one lock covers the whole chain.
+
+use std::ops::Range;
+
+use lotus_fabric::ids::{Key, ShardId};
+
+use crate::layout::bucket::{BUCKET_SLOTS, Bucket, bucket_words, slot_offset};
+use crate::layout::cvt::{Cell, Cvt, CvtHeader, HEADER_WORDS, Slot, cvt_words};
+use crate::layout::{LINE_BYTES, WORD_BYTES};
+use crate::table::{SpecError, TableDef, TableSpec};
+
+/// Home buckets are sized so that this share of their slots is used at a table's capacity: the
+/// other fifth keeps all but a few rows of an even spread out of overflow buckets.
+pub const LOAD_FACTOR_PERCENT: u64 = 80;
+
+/// How a table's index divides into groups, shards and buckets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexShape {
+    groups: u16,
+    shards: u16,
+    buckets_per_shard: u64,
+    bucket_bytes: u64,
+}
+
+impl IndexShape {
+    /// The shape that `spec` takes in a cluster of `groups` replica groups.
+    ///
+    /// # Errors
+    /// What [`TableSpec::validate`] finds.
+    ///
+    /// # Panics
+    /// If there is no group, or more groups than shards in the cluster.
+    pub fn of(spec: &TableSpec, groups: usize) -> Result<Self, SpecError> {
+        spec.validate()?;
+        assert!((1..=usize::from(ShardId::COUNT)).contains(&groups), "{groups} replica groups");
+        let rows_per_bucket_in_100 = BUCKET_SLOTS as u64 * LOAD_FACTOR_PERCENT;
+        let buckets_in_100 = u64::from(spec.shards) * rows_per_bucket_in_100;
+        Ok(Self {
+            groups: groups as u16,
+            shards: spec.shards as u16,
+            buckets_per_shard: (spec.capacity * 100).div_ceil(buckets_in_100),
+            bucket_bytes: (bucket_words(spec.versions as usize) * WORD_BYTES) as u64,
+        })
+    }
+
+    /// Home buckets of each shard; at least one.
+    #[inline]
+    pub fn buckets_per_shard(&self) -> u64 {
+        self.buckets_per_shard
+    }
+
+    /// The replica group that `shard` belongs to.
+    #[inline]
+    pub fn group(&self, shard: ShardId) -> usize {
+        usize::from(shard.raw() % self.groups)
+    }
+
+    /// Bytes of all home buckets in group `group`; 0 if none of the table's shards is there.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn index_bytes(&self, group: usize) -> u64 {
+        let (groups, shards) = (usize::from(self.groups), usize::from(self.shards));
+        assert!(group < groups, "group {group} of {groups}");
+        let shards_here = shards.saturating_sub(group).div_ceil(groups) as u64;
+        shards_here * self.shard_bytes()
+    }
+
+    /// Bytes of one shard's home buckets.
+    #[inline]
+    pub(crate) fn shard_bytes(&self) -> u64 {
+        self.buckets_per_shard * self.bucket_bytes
+    }
+
+    /// The number of the row's home bucket within its shard.
+    #[inline]
+    pub fn home_number(&self, key: Key) -> u64 {
+        const HASH_BITS: u32 = 64 - ShardId::BITS;
+        // The hash as a fraction of its range, times the buckets: no division.
+        ((u128::from(key.hash()) * u128::from(self.buckets_per_shard)) >> HASH_BITS) as u64
+    }
+
+    /// The name of the lock of the row's home bucket, and so of its chain: the bucket's number
+    /// in place of a hash, in the row's own shard.
+    #[inline]
+    pub fn bucket_key(&self, key: Key) -> Key {
+        Key(self.home_number(key) << ShardId::BITS | u64::from(key.shard().raw()))
+    }
+
+    /// Bytes from the group's base to the shard's first bucket.
+    #[inline]
+    fn shard_offset(&self, shard: ShardId) -> u64 {
+        assert!(shard.raw() < self.shards, "shard {} of {}", shard.raw(), self.shards);
+        u64::from(shard.raw() / self.groups) * self.shard_bytes()
+    }
+}
+
+/// A shape and where it lies: the offset of the home buckets in every group's region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexGeometry {
+    shape: IndexShape,
+    bases: Vec<u64>,
+}
+
+impl IndexGeometry {
+    /// The index of this shape, at `bases[g]` in group `g`.
+    ///
+    /// # Panics
+    /// If there is not one base for each group, or one is 0 or not aligned to a cache line.
+    pub fn new(shape: IndexShape, bases: Vec<u64>) -> Self {
+        assert_eq!(bases.len(), usize::from(shape.groups), "one base for each group");
+        let line = LINE_BYTES as u64;
+        assert!(bases.iter().all(|base| *base != 0 && base.is_multiple_of(line)), "{bases:?}");
+        Self { shape, bases }
+    }
+
+    /// How the index divides.
+    #[inline]
+    pub fn shape(&self) -> &IndexShape {
+        &self.shape
+    }
+
+    /// The offset of the first home bucket of `shard`, in its group's region.
+    ///
+    /// # Panics
+    /// If the table has no such shard.
+    #[inline]
+    pub fn shard_base(&self, shard: ShardId) -> u64 {
+        self.bases[self.shape.group(shard)] + self.shape.shard_offset(shard)
+    }
+
+    /// The offset of the row's home bucket, in the region of the group of the row's shard.
+    ///
+    /// # Panics
+    /// If the table has no such shard.
+    #[inline]
+    pub fn home_bucket(&self, key: Key) -> u64 {
+        self.shard_base(key.shard()) + self.shape.home_number(key) * self.shape.bucket_bytes
+    }
+}
+
+/// Words to read from the region of the row's group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// The first byte.
+    pub offset: u64,
+    /// How many words.
+    pub words: usize,
+}
+
+/// A slot that an insert may take, under the lock of the chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreeSlot {
+    /// Where the CVT would begin.
+    pub offset: u64,
+    /// Its first cell, which may still be bound to a record slot by a row that is gone. The
+    /// insert writes the header and this cell, as [`Cell::taken_by`] says, and leaves the other
+    /// cells as they are.
+    pub first_cell: Cell,
+}
+
+/// What a lookup wants or has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Read this and pass the words to [`Lookup::absorb`].
+    Read(Read),
+    /// The row's CVT.
+    Found {
+        /// Where it is; worth remembering in the address cache.
+        offset: u64,
+        /// Which of the words last absorbed it is.
+        words: Range<usize>,
+    },
+    /// The row has no CVT. True only as of these reads, unless a lock keeps inserts away.
+    Absent {
+        /// The last bucket of the chain, where an insert would append an overflow bucket.
+        tail: u64,
+        /// The first slot that an insert may take; `None` if the chain is full.
+        free: Option<FreeSlot>,
+    },
+    /// The row was not seen, but a header was being written: [`Lookup::restart`], a bounded
+    /// number of times.
+    Torn,
+}
+
+/// The search for one row's CVT.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    header: [u64; HEADER_WORDS],
+    cells: usize,
+    /// The home bucket.
+    home: u64,
+    /// What the next words to absorb are.
+    at: At,
+    free: Option<FreeSlot>,
+    torn: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    CachedCvt(u64),
+    Bucket(u64),
+}
+
+impl Lookup {
+    /// Begins to look for row `key` of `table`, at a cached address if there is one.
+    #[inline]
+    pub fn start(table: &TableDef, key: Key, cached: Option<u64>) -> (Self, Read) {
+        let home = table.geometry().home_bucket(key);
+        let at = cached.map_or(At::Bucket(home), At::CachedCvt);
+        let header = table.header(key).encode();
+        let cells = table.cell_count();
+        let lookup = Self { header, cells, home, at, free: None, torn: false };
+        let read = lookup.pending();
+        (lookup, read)
+    }
+
+    /// Begins again at the home bucket.
+    #[inline]
+    pub fn restart(&mut self) -> Read {
+        (self.free, self.torn, self.at) = (None, false, At::Bucket(self.home));
+        self.pending()
+    }
+
+    /// Takes the words that were asked for.
+    ///
+    /// # Panics
+    /// If they are not as many as were asked for.
+    #[inline]
+    pub fn absorb(&mut self, words: &[u64]) -> Step {
+        self.absorb_except(words, |_| false)
+    }
+
+    /// Like [`Lookup::absorb`], for an insert whose transaction has already `claimed` some slots
+    /// of the chain: these are not free.
+    ///
+    /// # Panics
+    /// As `absorb`.
+    #[inline]
+    pub fn absorb_except(&mut self, words: &[u64], claimed: impl Fn(u64) -> bool) -> Step {
+        match self.at {
+            At::CachedCvt(offset) => self.absorb_cached(offset, words),
+            At::Bucket(offset) => {
+                self.absorb_bucket(offset, Bucket::new(words, self.cells), claimed)
+            }
+        }
+    }
+
+    #[inline]
+    fn absorb_cached(&mut self, offset: u64, words: &[u64]) -> Step {
+        assert_eq!(words.len(), self.pending().words, "a CVT was asked for");
+        if words[..HEADER_WORDS] == self.header {
+            return Step::Found { offset, words: 0..words.len() };
+        }
+        Step::Read(self.restart())
+    }
+
+    #[inline]
+    fn absorb_bucket(
+        &mut self,
+        offset: u64,
+        bucket: Bucket<'_>,
+        claimed: impl Fn(u64) -> bool,
+    ) -> Step {
+        // The header as a whole is compared, check word included: the row's own, whole.
+        let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
+        if let Some(slot) = found {
+            let start = slot * cvt_words(self.cells);
+            let words = start..start + cvt_words(self.cells);
+            return Step::Found { offset: offset + slot_offset(self.cells, slot), words };
+        }
+        for (slot, words) in bucket.slots().enumerate() {
+            let cvt = offset + slot_offset(self.cells, slot);
+            match CvtHeader::decode(words) {
+                Slot::Used(_) => {}
+                Slot::Torn => self.torn = true,
+                Slot::Free if claimed(cvt) => {}
+                Slot::Free => self.note_free(cvt, words),
+            }
+        }
+        match bucket.overflow() {
+            Some(next) => {
+                self.at = At::Bucket(next);
+                Step::Read(self.pending())
+            }
+            None if self.torn => Step::Torn,
+            None => Step::Absent { tail: offset, free: self.free },
+        }
+    }
+
+    /// A free slot whose first cell is torn is being freed right now: no slot to take.
+    #[inline]
+    fn note_free(&mut self, offset: u64, words: &[u64]) {
+        match Cvt::new(words).cell(0) {
+            Ok(first_cell) => {
+                self.free.get_or_insert(FreeSlot { offset, first_cell });
+            }
+            Err(_) => self.torn = true,
+        }
+    }
+
+    #[inline]
+    fn pending(&self) -> Read {
+        match self.at {
+            At::CachedCvt(offset) => Read { offset, words: cvt_words(self.cells) },
+            At::Bucket(offset) => Read { offset, words: bucket_words(self.cells) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_fabric::ids::{TableId, TxnId};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::CriticalField;
+    use crate::layout::cvt::Contents;
+
+    const SPEC: TableSpec = TableSpec::new("rows").record_bytes(16).capacity(100).shards(1);
+    const HOME: u64 = 1 << 18;
+    const NEXT: u64 = 2 << 18;
+
+    fn table() -> TableDef {
+        TableDef::new(TableId(3), SPEC.capacity(1), vec![HOME]).expect("valid")
+    }
+
+    fn key(number: u64) -> Key {
+        Key(number << ShardId::BITS)
+    }
+
+    /// A bucket of two-cell CVTs with these rows in its first slots.
+    fn bucket(rows: &[u64], overflow: u64) -> Vec<u64> {
+        let mut words = vec![0; bucket_words(2)];
+        for (row, slot) in rows.iter().zip(words.chunks_exact_mut(cvt_words(2))) {
+            slot[..HEADER_WORDS].copy_from_slice(&table().header(key(*row)).encode());
+        }
+        *words.last_mut().expect("not empty") = overflow;
+        words
+    }
+
+    const fn bucket_read(offset: u64) -> Read {
+        Read { offset, words: 64 }
+    }
+
+    #[test]
+    fn shards_of_a_group_lie_one_after_the_other() {
+        let spec = SPEC.shards(10).capacity(1000).versions(3);
+        let shape = IndexShape::of(&spec, 4).expect("valid");
+        // 100 rows a shard, 5.6 a bucket: 18 buckets of 704 bytes.
+        assert_eq!(shape.buckets_per_shard(), 18);
+        let sizes = [3, 3, 2, 2].map(|shards| shards * 18 * 704);
+        assert_eq!([0, 1, 2, 3].map(|group| shape.index_bytes(group)), sizes);
+        let geometry = IndexGeometry::new(shape, vec![64, 128, 192, 256]);
+        let bases = [0, 1, 4, 9].map(|shard| geometry.shard_base(ShardId::from_low_bits(shard)));
+        assert_eq!(bases, [64, 128, 64 + 18 * 704, 128 + 2 * 18 * 704]);
+    }
+
+    #[test]
+    fn more_groups_than_shards_leaves_groups_empty() {
+        let shape = IndexShape::of(&SPEC.shards(2), 3).expect("valid");
+        assert_eq!(shape.index_bytes(2), 0);
+        assert!(shape.index_bytes(1) > 0);
+    }
+
+    #[test]
+    fn a_lookup_reads_the_chain_to_its_end() {
+        let (mut lookup, read) = Lookup::start(&table(), key(9), None);
+        assert_eq!(read, bucket_read(HOME));
+        let full = bucket(&[1, 2, 3, 4, 5, 6, 7], NEXT);
+        assert_eq!(lookup.absorb(&full), Step::Read(bucket_read(NEXT)));
+        let found = Step::Found { offset: NEXT + 72, words: 9..18 };
+        assert_eq!(lookup.clone().absorb(&bucket(&[8, 9], 0)), found);
+        let free = Some(FreeSlot { offset: NEXT + 72, first_cell: Cell::NEVER_USED });
+        assert_eq!(lookup.absorb(&bucket(&[8], 0)), Step::Absent { tail: NEXT, free });
+        assert_eq!(lookup.restart(), bucket_read(HOME));
+        assert_eq!(
+            lookup.absorb(&bucket(&[1, 2, 3, 4, 5, 6, 7], 0)),
+            Step::Absent { tail: HOME, free: None }
+        );
+    }
+
+    #[test]
+    fn the_first_free_slot_of_the_chain_is_kept_with_its_bound_record() {
+        let cell = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), Contents::Deleted, 4096).cleared();
+        let mut home = bucket(&[1, 2], NEXT);
+        home[2 * 9 + 3..2 * 9 + 6].copy_from_slice(&cell.encode());
+        let (mut lookup, _) = Lookup::start(&table(), key(9), None);
+        lookup.absorb(&home);
+        let free = Some(FreeSlot { offset: HOME + 2 * 72, first_cell: cell });
+        assert_eq!(lookup.absorb(&bucket(&[], 0)), Step::Absent { tail: NEXT, free });
+    }
+
+    #[test]
+    fn a_slot_that_the_transaction_claimed_is_not_free() {
+        let (mut lookup, _) = Lookup::start(&table(), key(9), None);
+        let claims = [HOME + 72, HOME + 2 * 72];
+        let step = lookup.absorb_except(&bucket(&[1], 0), |cvt| claims.contains(&cvt));
+        let free = Some(FreeSlot { offset: HOME + 3 * 72, first_cell: Cell::NEVER_USED });
+        assert_eq!(step, Step::Absent { tail: HOME, free });
+    }
+
+    #[test]
+    fn a_stale_cached_address_falls_back_to_the_bucket() {
+        let cvt = |row| bucket(&[row], 0)[..9].to_vec();
+        let (lookup, read) = Lookup::start(&table(), key(9), Some(NEXT + 72));
+        assert_eq!(read, Read { offset: NEXT + 72, words: 9 });
+        let mut other_table = table().header(key(9));
+        other_table.table = TableId(4);
+        let mut elsewhere = vec![0; 9];
+        elsewhere[..3].copy_from_slice(&other_table.encode());
+        for stale in [cvt(8), vec![0; 9], elsewhere, vec![key(9).0; 9]] {
+            let mut lookup = lookup.clone();
+            assert_eq!(lookup.absorb(&stale), Step::Read(bucket_read(HOME)));
+            let found = Step::Found { offset: HOME, words: 0..9 };
+            assert_eq!(lookup.absorb(&bucket(&[9], 0)), found);
+        }
+        let found = Step::Found { offset: NEXT + 72, words: 0..9 };
+        assert_eq!(lookup.clone().absorb(&cvt(9)), found);
+    }
+
+    #[test]
+    fn a_landing_header_hides_absence_but_not_the_row() {
+        let mut words = bucket(&[1, 9], 0);
+        words[2] = 0;
+        let start = |row| Lookup::start(&table(), key(row), None).0;
+        assert_eq!(start(2).absorb(&words), Step::Torn);
+        assert_eq!(start(1).absorb(&words), Step::Torn);
+        assert!(matches!(start(9).absorb(&words), Step::Found { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn every_home_bucket_lies_in_its_shard(
+            primary in any::<u64>(), capacity in 1_u64..1_000_000_000, shards in 1_u32..=4096,
+            groups in 1_usize..20, hashed in any::<bool>(),
+        ) {
+            let field = CriticalField::Bytes { start: 0, len: 8 };
+            let field = if hashed { CriticalField::Hashed } else { field };
+            let spec = SPEC.capacity(capacity).shards(shards).critical_field(field);
+            let table = TableDef::new(TableId(1), spec, vec![HOME; groups]).expect("valid");
+            let key = table.key(&primary.into());
+            let (geometry, shape) = (table.geometry(), table.geometry().shape());
+            let in_shard = geometry.home_bucket(key) - geometry.shard_base(key.shard());
+            prop_assert!(in_shard < shape.shard_bytes());
+            prop_assert_eq!(in_shard, shape.home_number(key) * 512);
+            let group = shape.group(key.shard());
+            prop_assert!(geometry.home_bucket(key) + 512 - HOME <= shape.index_bytes(group));
+            prop_assert_eq!(shape.bucket_key(key).shard(), key.shard());
+            let slots = shape.buckets_per_shard() * u64::from(shards) * BUCKET_SLOTS as u64;
+            prop_assert!(slots * LOAD_FACTOR_PERCENT >= capacity * 100);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Primary keys, and the 64-bit LOTUS key derived from each.
+//!
+//! A [`PrimaryKey`] is what the application calls a row: up to 31 bytes, held inline. The LOTUS
+//! key is what locks, index and shard map call it: the low 12 bits are the shard, taken from the
+//! table's critical field, and the other 52 a hash of the whole primary key (LOTUS §4.2). The
+//! hash travels between hosts and outlives a process, so it is xxh3 and never a seeded one.
+//!
+//! Numbers are encoded big-endian, so that the order of encoded keys is the order of the
+//! numbers, and a critical field has the same value whichever way the key was built.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use lotus_fabric::ids::{Key, ShardId};
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+use zerocopy::IntoBytes;
+
+const WORDS: usize = 4;
+const SHARD_CLEARED: u64 = u64::MAX << ShardId::BITS;
+const LENGTH_AT: usize = PrimaryKey::MAX_BYTES;
+
+/// A row's full primary key: 1 to 31 bytes, inline, 32 bytes in memory.
+///
+/// ```
+/// use lotus_mvcc::PrimaryKey;
+///
+/// let district = PrimaryKey::from((7_u32, 3_u32));
+/// assert_eq!(district.as_bytes(), [0, 0, 0, 7, 0, 0, 0, 3]);
+/// assert_eq!(PrimaryKey::try_from(&b"alice"[..])?.as_bytes(), b"alice");
+/// # Ok::<(), lotus_mvcc::key::KeyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PrimaryKey {
+    /// The bytes in order; zeroes after the last; the length in the very last byte. Words
+    /// rather than bytes, so that copies, comparisons and 8-byte keys are single instructions.
+    words: [u64; WORDS],
+}
+
+const _: () = assert!(size_of::<PrimaryKey>() == 32);
+
+/// Why bytes are not a primary key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// A key has at least one byte. The caller must choose another key.
+    #[error("a primary key has at least one byte")]
+    Empty,
+    /// Keys are held inline. The caller may use a digest of the long key instead.
+    #[error("a primary key has at most {max} bytes, not {len}", max = PrimaryKey::MAX_BYTES)]
+    TooLong {
+        /// How many bytes there were.
+        len: usize,
+    },
+}
+
+impl PrimaryKey {
+    /// The most bytes a primary key can have.
+    pub const MAX_BYTES: usize = 31;
+
+    /// The key's bytes.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.words.as_bytes()[..self.byte_count()]
+    }
+
+    /// How many bytes the key has, from 1 to [`Self::MAX_BYTES`].
+    #[inline]
+    pub const fn byte_count(&self) -> usize {
+        (self.words[WORDS - 1] >> 56) as usize
+    }
+
+    /// How many 8-byte words the key fills in a record.
+    #[inline]
+    pub(crate) const fn word_count(&self) -> usize {
+        self.byte_count().div_ceil(8)
+    }
+
+    /// Word `index` of the key as a record stores it, padded with zeroes.
+    #[inline]
+    pub(crate) const fn padded_word(&self, index: usize) -> u64 {
+        let without_length = if index == WORDS - 1 { u64::MAX >> 8 } else { u64::MAX };
+        self.words[index] & without_length
+    }
+
+    /// The LOTUS key: the shard below, 52 bits of hash above (LOTUS §4.2).
+    ///
+    /// `shards` is the table's number of shards, from 1 to [`ShardId::COUNT`].
+    #[inline]
+    pub fn key(&self, critical_field: CriticalField, shards: u16) -> Key {
+        let hash = self.hash();
+        let field = match critical_field {
+            // The bits that the key's own hash leaves out, so the two are independent.
+            CriticalField::Hashed => u64::from(ShardId::from_low_bits(hash).raw()),
+            CriticalField::Bytes { start, len } => self.number_at(start, len),
+        };
+        // A division costs more than the rest, and the default of 4096 shards needs none.
+        let shard = if shards.is_power_of_two() {
+            field & u64::from(shards - 1)
+        } else {
+            field % u64::from(shards)
+        };
+        Key((hash & SHARD_CLEARED) | shard)
+    }
+
+    #[inline]
+    fn hash(&self) -> u64 {
+        // With the length known at compile time the hash of the commonest size is a few
+        // instructions and no branch.
+        if self.byte_count() == 8 {
+            xxh3_64(self.words[0].as_bytes())
+        } else {
+            xxh3_64(self.as_bytes())
+        }
+    }
+
+    /// The big-endian number in `len` bytes from `start`; bytes past the end read as zero.
+    #[inline]
+    fn number_at(&self, start: u8, len: u8) -> u64 {
+        let first = usize::from(start / 8);
+        let low = u128::from(self.padded_word(first));
+        let high = if first + 1 < WORDS { u128::from(self.padded_word(first + 1)) } else { 0 };
+        let bytes = (high << 64 | low) >> (8 * (start % 8));
+        (bytes as u64).swap_bytes() >> (64 - 8 * u32::from(len))
+    }
+
+    #[inline]
+    const fn of_words(first: u64, second: u64, byte_count: u64) -> Self {
+        Self { words: [first.to_be(), second.to_be(), 0, byte_count << 56] }
+    }
+}
+
+impl From<u64> for PrimaryKey {
+    #[inline]
+    fn from(number: u64) -> Self {
+        Self::of_words(number, 0, 8)
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for PrimaryKey {
+    /// Arrays of no bytes, or of more than [`Self::MAX_BYTES`], do not compile.
+    #[inline]
+    fn from(bytes: [u8; N]) -> Self {
+        const { assert!(N >= 1 && N <= PrimaryKey::MAX_BYTES) };
+        let mut words = [0; WORDS];
+        let all = words.as_mut_bytes();
+        all[..N].copy_from_slice(&bytes);
+        all[LENGTH_AT] = N as u8;
+        Self { words }
+    }
+}
+
+#[inline]
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+impl From<(u32, u32)> for PrimaryKey {
+    #[inline]
+    fn from((a, b): (u32, u32)) -> Self {
+        Self::of_words(pair(a, b), 0, 8)
+    }
+}
+
+impl From<(u64, u64)> for PrimaryKey {
+    #[inline]
+    fn from((a, b): (u64, u64)) -> Self {
+        Self::of_words(a, b, 16)
+    }
+}
+
+impl From<(u32, u32, u32)> for PrimaryKey {
+    #[inline]
+    fn from((a, b, c): (u32, u32, u32)) -> Self {
+        Self::of_words(pair(a, b), pair(c, 0), 12)
+    }
+}
+
+impl From<(u32, u32, u32, u32)> for PrimaryKey {
+    #[inline]
+    fn from((a, b, c, d): (u32, u32, u32, u32)) -> Self {
+        Self::of_words(pair(a, b), pair(c, d), 16)
+    }
+}
+
+impl TryFrom<&[u8]> for PrimaryKey {
+    type Error = KeyError;
+
+    #[inline]
+    fn try_from(bytes: &[u8]) -> Result<Self, KeyError> {
+        match bytes.len() {
+            0 => Err(KeyError::Empty),
+            len @ 1..=Self::MAX_BYTES => {
+                let mut words = [0; WORDS];
+                let all = words.as_mut_bytes();
+                all[..len].copy_from_slice(bytes);
+                all[LENGTH_AT] = len as u8;
+                Ok(Self { words })
+            }
+            len => Err(KeyError::TooLong { len }),
+        }
+    }
+}
+
+impl Ord for PrimaryKey {
+    /// The order of the bytes, which for keys built of numbers is the order of the numbers.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl PartialOrd for PrimaryKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for PrimaryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0x")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Which part of a primary key decides the shard (LOTUS §4.2, the critical field).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CriticalField {
+    /// None in particular: rows spread over all shards by the hash of the whole key.
+    #[default]
+    Hashed,
+    /// A big-endian number inside the encoded key, such as a warehouse; its value modulo the
+    /// table's shards is the shard. In a key that ends earlier, missing bytes read as zero.
+    Bytes {
+        /// The field's first byte.
+        start: u8,
+        /// How many bytes it has, from 1 to 8.
+        len: u8,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_big_endian_concatenations() {
+        let cases: [(PrimaryKey, &[u8]); 7] = [
+            (0x0102_0304_0506_0708.into(), &[1, 2, 3, 4, 5, 6, 7, 8]),
+            ((1_u32, 2_u32).into(), &[0, 0, 0, 1, 0, 0, 0, 2]),
+            ((1, 2, 3).into(), &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3]),
+            ((1, 2, 3, 4).into(), &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]),
+            ((1_u64, 2_u64).into(), &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]),
+            ([9; 3].into(), &[9; 3]),
+            ([255; 31].into(), &[255; 31]),
+        ];
+        for (key, bytes) in cases {
+            assert_eq!(key.as_bytes(), bytes);
+            assert_eq!(PrimaryKey::try_from(bytes), Ok(key));
+        }
+    }
+
+    #[test]
+    fn lengths_out_of_range_are_refused() {
+        assert_eq!(PrimaryKey::try_from(&[][..]), Err(KeyError::Empty));
+        assert_eq!(PrimaryKey::try_from(&[0; 32][..]), Err(KeyError::TooLong { len: 32 }));
+    }
+
+    #[test]
+    fn a_trailing_zero_makes_another_key() {
+        assert_ne!(PrimaryKey::from([1]), PrimaryKey::from([1, 0]));
+        assert!(PrimaryKey::from([1]) < PrimaryKey::from([1, 0]));
+        assert!(PrimaryKey::from(255) < PrimaryKey::from(256));
+    }
+
+    #[test]
+    fn the_shard_is_the_low_bits_of_the_critical_field() {
+        let long: PrimaryKey = (0_u32, 5000_u32, 0x0102_0304_u32, 77_u32).into();
+        let cases = [
+            (PrimaryKey::from(5000), 0, 8, 4096, 5000 % 4096),
+            (PrimaryKey::from(5000), 6, 2, 4096, 5000 % 4096),
+            (PrimaryKey::from(5000), 0, 8, 10, 0),
+            (long, 4, 4, 4096, 5000 % 4096),
+            (long, 6, 4, 4096, 0x0102),
+            (long, 12, 4, 4096, 77),
+            (PrimaryKey::from([0xAB; 31]), 30, 1, 4096, 0xAB),
+            (PrimaryKey::from([0xAB; 31]), 23, 8, 4096, 0xBAB),
+            (PrimaryKey::from([1]), 0, 2, 4096, 0x100),
+        ];
+        for (key, start, len, shards, shard) in cases {
+            let derived = key.key(CriticalField::Bytes { start, len }, shards);
+            assert_eq!(derived.shard().raw(), shard, "{key:?} from {start}, {len} bytes");
+            assert_eq!(derived.hash(), key.key(CriticalField::Hashed, shards).hash());
+        }
+    }
+
+    #[test]
+    fn the_hash_is_pinned_because_it_outlives_a_build() {
+        let key = PrimaryKey::from(42);
+        assert_eq!(key.hash(), xxh3_64(&42_u64.to_be_bytes()));
+        assert_eq!(key.key(CriticalField::Hashed, 4096), Key(0x2E4F_E982_B689_10AC));
+        assert!(key.key(CriticalField::Hashed, 100).shard().raw() < 100);
+    }
+}

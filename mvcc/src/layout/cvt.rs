@@ -1,0 +1,469 @@
+//! The consecutive version table of one row: a header and N cells (LOTUS §4.4, Figure 11).
+//!
+//! ```text
+//! header   w0  key                       cell   w0  version word
+//!          w1  table:16 cells:8 0:8             w1  record offset:40 0:8 state:8 head CV:8
+//!              value limit:32                   w2  value length:32 0:24 tail CV:8
+//!          w2  check word
+//! ```
+//! Fields are listed from the low bits up. A header is written once, by the insert that takes
+//! the slot; a cell is written whole by each writer of the row, and afterwards its version word
+//! alone, when the writer commits.
+//!
+//! # The version word
+//!
+//! Zero says that the cell holds no version. With the top bit set it is INVISIBLE and the rest
+//! is the writer's [`TxnId`]; otherwise it is the commit timestamp. One word therefore says who
+//! is writing *or* when it was written, and switching from one to the other cannot tear.
+//!
+//! # The record slot
+//!
+//! A cell is bound to a record slot by its first writer and keeps it for ever: aborts and
+//! re-use need no allocation, and no word ever points at a slot that belongs to another cell.
+//! Every write of a cell, a delete included, writes the slot first.
+
+use lotus_fabric::ids::{Key, TableId, TxnId};
+
+use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash};
+use crate::timestamp::Timestamp;
+
+/// Words of a CVT's header.
+pub const HEADER_WORDS: usize = 3;
+/// Words of a cell.
+pub const CELL_WORDS: usize = 3;
+/// The fewest cells: with a single one, the newest committed version would have to be
+/// overwritten before its successor commits, and an abort could not bring it back.
+pub const MIN_CELLS: usize = 2;
+/// The most cells.
+pub const MAX_CELLS: usize = 8;
+
+/// Words of a CVT with `cells` cells.
+#[inline]
+pub const fn cvt_words(cells: usize) -> usize {
+    HEADER_WORDS + CELL_WORDS * cells
+}
+
+/// Bytes from the start of a CVT to cell `index`, where its version word stands.
+#[inline]
+pub const fn cell_offset(index: usize) -> u64 {
+    (cvt_words(index) * WORD_BYTES) as u64
+}
+
+const _: () = assert!(cvt_words(2) * WORD_BYTES == 72, "the paper's 72 bytes at N = 2");
+const _: () = assert!(cell_offset(0) == 24 && cell_offset(1) == 48);
+
+const INVISIBLE: u64 = 1 << 63;
+const CHECK_SET: u64 = 1 << 63;
+
+/// What a version word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Version {
+    /// The cell holds no version.
+    None,
+    /// The writer has not committed yet, or died before it could say so.
+    Invisible(TxnId),
+    /// The version was committed at this time.
+    Committed(Timestamp),
+}
+
+impl Version {
+    /// The word that says this.
+    ///
+    /// # Panics
+    /// If the commit timestamp is [`Timestamp::ZERO`], whose word means "no version".
+    #[inline]
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Invisible(writer) => INVISIBLE | writer.raw(),
+            Self::Committed(time) => {
+                assert!(time > Timestamp::ZERO, "a version's timestamp is never zero");
+                time.raw()
+            }
+        }
+    }
+
+    /// Whether this is a committed version later than `time`.
+    pub fn is_after(self, time: Timestamp) -> bool {
+        matches!(self, Self::Committed(own) if own > time)
+    }
+
+    /// What `word` says.
+    #[inline]
+    pub fn decode(word: u64) -> Self {
+        match Timestamp::new(word) {
+            Some(Timestamp::ZERO) => Self::None,
+            Some(time) => Self::Committed(time),
+            None => Self::Invisible(TxnId::from_raw(word ^ INVISIBLE)),
+        }
+    }
+}
+
+/// What has become of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CellState {
+    /// No writer ever took the cell, so no version was ever lost from it.
+    NeverUsed = 0,
+    /// Its version is a value.
+    Valid = 1,
+    /// Its version is the row's deletion.
+    Tombstone = 2,
+    /// Emptied by an abort, by recovery or by reclamation; what stood there before is gone.
+    Cleared = 3,
+}
+
+impl CellState {
+    #[inline]
+    pub(crate) const fn decode(raw: u64) -> Result<Self, Torn> {
+        match raw {
+            0 => Ok(Self::NeverUsed),
+            1 => Ok(Self::Valid),
+            2 => Ok(Self::Tombstone),
+            3 => Ok(Self::Cleared),
+            _ => Err(Torn),
+        }
+    }
+
+    /// Whether a cell in this state has a version.
+    #[inline]
+    const fn has_version(self) -> bool {
+        matches!(self, Self::Valid | Self::Tombstone)
+    }
+}
+
+/// One version of a row, as its CVT describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cell {
+    /// The version word.
+    pub version: Version,
+    /// What has become of the cell.
+    pub state: CellState,
+    /// Offset of the bound record slot in the group's region; 0 if none was bound yet.
+    pub record: u64,
+    /// Length of the version's value in bytes; 0 for a tombstone.
+    pub length: u32,
+    /// The cacheline version (LOTUS §7.1): how often the cell was written, modulo 256. It
+    /// stands at both ends of the cell, as a cheap first test for a torn read.
+    pub writes: u8,
+}
+
+impl Cell {
+    /// A cell that no writer has taken yet: three zero words.
+    pub const NEVER_USED: Self = Self {
+        version: Version::None,
+        state: CellState::NeverUsed,
+        record: 0,
+        length: 0,
+        writes: 0,
+    };
+
+    /// The cell's words.
+    ///
+    /// # Panics
+    /// If the record offset does not fit in 40 bits.
+    #[inline]
+    pub fn encode(self) -> [u64; CELL_WORDS] {
+        assert!(self.record >> OFFSET_BITS == 0, "record offset {:#x}", self.record);
+        let writes = u64::from(self.writes) << 56;
+        [
+            self.version.encode(),
+            self.record | (self.state as u64) << 48 | writes,
+            u64::from(self.length) | writes,
+        ]
+    }
+
+    /// The cell in `words`, which are [`CELL_WORDS`] long.
+    ///
+    /// # Errors
+    /// [`Torn`] if no writer ever left these three words side by side: the cacheline versions
+    /// differ, or the version word and the state contradict each other.
+    #[inline]
+    pub fn decode(words: &[u64]) -> Result<Self, Torn> {
+        let [version, place, size] = words else {
+            panic!("a cell has {CELL_WORDS} words, not {}", words.len());
+        };
+        let cell = Self {
+            version: Version::decode(*version),
+            state: CellState::decode(field(*place, 48, 8))?,
+            record: field(*place, 0, OFFSET_BITS),
+            length: *size as u32,
+            writes: field(*place, 56, 8) as u8,
+        };
+        let has_version = cell.version != Version::None;
+        let whole = field(*size, 56, 8) == field(*place, 56, 8)
+            && has_version == cell.state.has_version()
+            && (!has_version || cell.record != 0);
+        if whole { Ok(cell) } else { Err(Torn) }
+    }
+
+    /// This cell as the next writer stores it, INVISIBLE until it commits.
+    ///
+    /// `record` is the slot to bind if the cell has none yet; a bound slot stays.
+    ///
+    /// # Panics
+    /// If the cell is unbound and `record` is 0: the writer forgot to reserve memory.
+    #[inline]
+    #[must_use]
+    pub fn taken_by(self, writer: TxnId, contents: Contents, record: u64) -> Self {
+        let record = if self.record == 0 { record } else { self.record };
+        assert!(record != 0, "a cell is written only once its record slot is reserved");
+        let (state, length) = match contents {
+            Contents::Value { length } => (CellState::Valid, length),
+            Contents::Deleted => (CellState::Tombstone, 0),
+        };
+        let version = Version::Invisible(writer);
+        Self { version, state, record, length, writes: self.writes.wrapping_add(1) }
+    }
+
+    /// This cell emptied, by an abort, by recovery or by reclamation.
+    #[inline]
+    #[must_use]
+    pub fn cleared(self) -> Self {
+        Self {
+            version: Version::None,
+            state: CellState::Cleared,
+            length: 0,
+            writes: self.writes.wrapping_add(1),
+            ..self
+        }
+    }
+}
+
+/// What a write leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// A value of this many bytes.
+    Value {
+        /// Bytes of the value.
+        length: u32,
+    },
+    /// Nothing: the row is deleted.
+    Deleted,
+}
+
+impl Contents {
+    /// Bytes of the value; a deletion has none.
+    #[inline]
+    pub const fn byte_count(self) -> usize {
+        match self {
+            Self::Value { length } => length as usize,
+            Self::Deleted => 0,
+        }
+    }
+}
+
+/// The constant part of a CVT: whose versions these are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CvtHeader {
+    /// The row.
+    pub key: Key,
+    /// The row's table.
+    pub table: TableId,
+    /// How many cells follow.
+    pub cells: u8,
+    /// The longest value, in bytes, that any of the record slots can hold.
+    pub value_limit: u32,
+}
+
+/// What stands in a bucket's slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// Nothing; an insert may take it.
+    Free,
+    /// The CVT of the row that the header names.
+    Used(CvtHeader),
+    /// An insert is landing, or the slot is being freed: read it again.
+    Torn,
+}
+
+impl CvtHeader {
+    /// The header's words, check word included.
+    #[inline]
+    pub fn encode(self) -> [u64; HEADER_WORDS] {
+        let shape = u64::from(self.table.0)
+            | u64::from(self.cells) << 16
+            | u64::from(self.value_limit) << 32;
+        [self.key.0, shape, check_word(self.key.0, shape)]
+    }
+
+    /// What the slot that begins with `words` holds.
+    ///
+    /// # Panics
+    /// If there are fewer than [`HEADER_WORDS`].
+    #[inline]
+    pub fn decode(words: &[u64]) -> Slot {
+        let [key, shape, check, ..] = *words else {
+            panic!("a header has {HEADER_WORDS} words, not {}", words.len());
+        };
+        if key | shape | check == 0 {
+            return Slot::Free;
+        }
+        if check != check_word(key, shape) {
+            return Slot::Torn;
+        }
+        Slot::Used(Self {
+            key: Key(key),
+            table: TableId(shape as u16),
+            cells: field(shape, 16, 8) as u8,
+            value_limit: field(shape, 32, 32) as u32,
+        })
+    }
+}
+
+/// Binds a header's words to each other; the top bit tells a used slot from a free one.
+#[inline]
+fn check_word(key: u64, shape: u64) -> u64 {
+    hash(&[key, shape]) | CHECK_SET
+}
+
+/// A CVT as it was read: a view of its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cvt<'a> {
+    words: &'a [u64],
+}
+
+impl<'a> Cvt<'a> {
+    /// The CVT in `words`.
+    ///
+    /// # Panics
+    /// If `words` are not a header and [`MIN_CELLS`] to [`MAX_CELLS`] whole cells.
+    #[inline]
+    pub fn new(words: &'a [u64]) -> Self {
+        let fits = words.len().is_multiple_of(CELL_WORDS)
+            && (cvt_words(MIN_CELLS)..=cvt_words(MAX_CELLS)).contains(&words.len());
+        assert!(fits, "{} words are no CVT", words.len());
+        Self { words }
+    }
+
+    /// All its words.
+    #[inline]
+    pub const fn words(self) -> &'a [u64] {
+        self.words
+    }
+
+    /// Whose versions these are.
+    #[inline]
+    pub fn slot(self) -> Slot {
+        CvtHeader::decode(self.words)
+    }
+
+    /// How many cells there are.
+    #[inline]
+    pub const fn cell_count(self) -> usize {
+        (self.words.len() - HEADER_WORDS) / CELL_WORDS
+    }
+
+    /// Cell `index`.
+    ///
+    /// # Errors
+    /// [`Torn`], as [`Cell::decode`] says.
+    #[inline]
+    pub fn cell(self, index: usize) -> Result<Cell, Torn> {
+        let start = cvt_words(index);
+        Cell::decode(&self.words[start..start + CELL_WORDS])
+    }
+
+    /// Every cell in order.
+    #[inline]
+    pub fn cells(self) -> impl Iterator<Item = Result<Cell, Torn>> + 'a {
+        self.words[HEADER_WORDS..].chunks_exact(CELL_WORDS).map(Cell::decode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: CvtHeader =
+        CvtHeader { key: Key(0xABCD_1234), table: TableId(7), cells: 2, value_limit: 16 };
+
+    fn committed(time: u64) -> Version {
+        Version::Committed(Timestamp::new(time).expect("63 bits"))
+    }
+
+    fn valid() -> Cell {
+        Cell::NEVER_USED.taken_by(TxnId::from_raw(9), Contents::Value { length: 16 }, 4096)
+    }
+
+    #[test]
+    fn version_words_say_one_thing_each() {
+        let all = [
+            (Version::None, 0),
+            (committed(1), 1),
+            (committed(u64::MAX >> 1), u64::MAX >> 1),
+            (Version::Invisible(TxnId::from_raw(0)), 1 << 63),
+            (Version::Invisible(TxnId::from_raw(u64::MAX >> 1)), u64::MAX),
+        ];
+        for (version, word) in all {
+            assert_eq!(version.encode(), word);
+            assert_eq!(Version::decode(word), version);
+        }
+    }
+
+    #[test]
+    fn the_layout_is_pinned() {
+        let cell = Cell {
+            version: committed(0x11),
+            state: CellState::Tombstone,
+            record: 0xAA_BBCC_DDEE,
+            length: 0x1234_5678,
+            writes: 0xF1,
+        };
+        let words = [0x11, 0xF102_00AA_BBCC_DDEE, 0xF100_0000_1234_5678];
+        assert_eq!(cell.encode(), words);
+        assert_eq!(Cell::decode(&words), Ok(cell));
+        assert_eq!(HEADER.encode()[..2], [0xABCD_1234, 16 << 32 | 2 << 16 | 7]);
+        assert_eq!(CvtHeader::decode(&HEADER.encode()), Slot::Used(HEADER));
+        assert_eq!(Cell::NEVER_USED.encode(), [0; CELL_WORDS]);
+    }
+
+    #[test]
+    fn a_header_is_free_whole_or_torn() {
+        let words = HEADER.encode();
+        for landed in 0..1 << HEADER_WORDS {
+            let partly = [0, 1, 2].map(|w| if landed >> w & 1 == 1 { words[w] } else { 0 });
+            let expected = match landed {
+                0 => Slot::Free,
+                7 => Slot::Used(HEADER),
+                _ => Slot::Torn,
+            };
+            assert_eq!(CvtHeader::decode(&partly), expected, "words landed: {landed:03b}");
+        }
+    }
+
+    #[test]
+    fn a_cell_keeps_its_record_slot_through_every_transition() {
+        let writer = TxnId::from_raw(12);
+        let taken = valid();
+        assert_eq!((taken.record, taken.writes, taken.length), (4096, 1, 16));
+        let cleared = taken.cleared();
+        assert_eq!((cleared.record, cleared.writes), (4096, 2));
+        assert_eq!((cleared.version, cleared.state), (Version::None, CellState::Cleared));
+        let again = cleared.taken_by(writer, Contents::Deleted, 0);
+        assert_eq!((again.record, again.state), (4096, CellState::Tombstone));
+        assert_eq!(again.version, Version::Invisible(writer));
+    }
+
+    #[test]
+    fn words_that_never_stood_together_are_torn() {
+        let [version, place, size] = valid().encode();
+        let cases: [(&str, [u64; 3]); 6] = [
+            ("head and tail differ", [version, place, size + (1 << 56)]),
+            ("version without a state", [version, 0, 0]),
+            ("state without a version", [0, place, size]),
+            ("version in a cleared cell", [version, place & !(0xFF << 48) | 3 << 48, size]),
+            ("version without a record", [version, place & !0xFF_FFFF_FFFF, size]),
+            ("unknown state", [version, place | 0x80 << 48, size]),
+        ];
+        for (why, words) in cases {
+            assert_eq!(Cell::decode(&words), Err(Torn), "{why}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "record slot is reserved")]
+    fn an_unbound_cell_is_never_written() {
+        let _ = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), Contents::Deleted, 0);
+    }
+}

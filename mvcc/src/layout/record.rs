@@ -1,0 +1,284 @@
+//! A record: the bytes of one version, and enough of a header to know whose they are.
+//!
+//! ```text
+//! w0  checksum of every word that follows        w3  key
+//! w1  writer tag, 0 for the loader               w4  table:16 key length:8 state:8
+//! w2  previous version, 0 for none                   value length:32
+//! primary key, padded with zeroes to 8 bytes | value, padded with zeroes to 8 bytes
+//! ```
+//! LOTUS puts a cacheline version at each 64-byte boundary of a record (§7.1); a one-byte
+//! counter wraps and a word is the unit that tears, so the checksum stands in for all of them.
+//! Writer, key and table are among the words it covers, which seeds it with all three: bytes of
+//! two writers, or of two rows, never add up.
+//!
+//! The previous version is the newest committed one when the record was written. It says by
+//! itself whether a record is too new for the version word that led to it, see
+//! [`crate::visibility`]. The full primary key is there to tell two rows with one 64-bit key
+//! apart. Every structure of a slot lies within whole cache lines of its own.
+
+use std::ops::Range;
+
+use lotus_fabric::ids::{Key, TableId, TxnId};
+use zerocopy::IntoBytes;
+
+use super::cvt::{CellState, Contents};
+use super::{LINE_BYTES, Torn, WORD_BYTES, field, hash};
+use crate::key::PrimaryKey;
+use crate::timestamp::Timestamp;
+
+/// Words of a record's header.
+pub const RECORD_HEADER_WORDS: usize = 5;
+
+/// Words to read or write for a record whose key and value have these many bytes.
+#[inline]
+pub const fn record_words(key_bytes: usize, value_bytes: usize) -> usize {
+    RECORD_HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES) + value_bytes.div_ceil(WORD_BYTES)
+}
+
+/// Bytes of a slot for records whose key and value have at most these many bytes: whole cache
+/// lines, so that writing one version never disturbs a reader of another.
+#[inline]
+pub const fn slot_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    (record_words(key_bytes, value_bytes) * WORD_BYTES).next_multiple_of(LINE_BYTES)
+}
+
+const _: () = assert!(slot_bytes(8, 16) == 64, "a SmallBank record fills one line");
+const _: () = assert!(slot_bytes(8, 17) == 128);
+
+/// Who wrote a record, over what, and for which row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// The attempt that wrote it; `None` for the loader.
+    pub writer: Option<TxnId>,
+    /// The row's newest committed version when it was written; [`Timestamp::ZERO`] for none.
+    pub previous: Timestamp,
+    /// The row.
+    pub key: Key,
+    /// The row's table.
+    pub table: TableId,
+}
+
+impl RecordHeader {
+    /// Writes a record of this header, `primary_key` and `value` to the front of `words`, and
+    /// returns how many it took. `None` is a deletion.
+    ///
+    /// # Panics
+    /// If they do not fit in `words`, or if the writer is the transaction id 0, which marks the
+    /// loader: attempts are numbered from 1.
+    #[inline]
+    pub fn encode(
+        &self,
+        primary_key: &PrimaryKey,
+        value: Option<&[u8]>,
+        words: &mut [u64],
+    ) -> usize {
+        assert!(self.writer.is_none_or(|writer| writer.raw() != 0), "tag 0 is the loader's");
+        let bytes = value.unwrap_or_default();
+        let state = if value.is_some() { CellState::Valid } else { CellState::Tombstone };
+        let used = record_words(primary_key.byte_count(), bytes.len());
+        let words = &mut words[..used];
+        words[1] = self.writer.map_or(0, TxnId::raw);
+        words[2] = self.previous.raw();
+        words[3] = self.key.0;
+        words[4] = u64::from(self.table.0)
+            | (primary_key.byte_count() as u64) << 16
+            | (state as u64) << 24
+            | (bytes.len() as u64) << 32;
+        let (key, padded_value) =
+            words[RECORD_HEADER_WORDS..].split_at_mut(primary_key.word_count());
+        for (index, word) in key.iter_mut().enumerate() {
+            *word = primary_key.padded_word(index);
+        }
+        if let Some(last) = padded_value.last_mut() {
+            *last = 0;
+        }
+        padded_value.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        words[0] = checksum(&words[1..]);
+        used
+    }
+}
+
+/// Never 0, so that memory that was never written is no record.
+#[inline]
+fn checksum(words: &[u64]) -> u64 {
+    hash(words).max(1)
+}
+
+/// A record whose checksum holds: a view of its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'a> {
+    words: &'a [u64],
+    key_bytes: usize,
+    contents: Contents,
+}
+
+impl<'a> Record<'a> {
+    /// The record at the front of `words`; what follows it there is ignored.
+    ///
+    /// # Errors
+    /// [`Torn`] if it does not end within `words` or its checksum does not hold.
+    ///
+    /// # Panics
+    /// If `words` are fewer than [`RECORD_HEADER_WORDS`].
+    #[inline]
+    pub fn decode(words: &'a [u64]) -> Result<Self, Torn> {
+        let shape = words[4];
+        let (key_bytes, length) = (field(shape, 16, 8) as usize, field(shape, 32, 32));
+        let used = record_words(key_bytes, length as usize);
+        if used > words.len() || words[0] != checksum(&words[1..used]) {
+            return Err(Torn);
+        }
+        let contents = match CellState::decode(field(shape, 24, 8))? {
+            CellState::Valid => Contents::Value { length: length as u32 },
+            CellState::Tombstone => Contents::Deleted,
+            CellState::NeverUsed | CellState::Cleared => return Err(Torn),
+        };
+        Ok(Self { words: &words[..used], key_bytes, contents })
+    }
+
+    /// Who wrote it, over what, and for which row.
+    #[inline]
+    pub fn header(&self) -> RecordHeader {
+        let writer = self.words[1] & Timestamp::MAX.raw();
+        RecordHeader {
+            writer: (writer != 0).then(|| TxnId::from_raw(writer)),
+            previous: self.previous(),
+            key: self.key(),
+            table: self.table(),
+        }
+    }
+
+    /// The row's newest committed version when the record was written.
+    #[inline]
+    pub fn previous(&self) -> Timestamp {
+        Timestamp::new(self.words[2]).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The row.
+    #[inline]
+    pub fn key(&self) -> Key {
+        Key(self.words[3])
+    }
+
+    /// The row's table.
+    #[inline]
+    pub fn table(&self) -> TableId {
+        TableId(self.words[4] as u16)
+    }
+
+    /// Whether it is a value, and of what length.
+    #[inline]
+    pub fn contents(&self) -> Contents {
+        self.contents
+    }
+
+    /// The row's primary key.
+    ///
+    /// # Errors
+    /// If the record has none of a possible length, which no writer leaves behind.
+    pub fn primary_key(&self) -> Result<PrimaryKey, crate::key::KeyError> {
+        let start = RECORD_HEADER_WORDS * WORD_BYTES;
+        PrimaryKey::try_from(&self.words.as_bytes()[start..start + self.key_bytes])
+    }
+
+    /// Whether `primary_key` is the row's.
+    #[inline]
+    pub fn is_of(&self, primary_key: &PrimaryKey) -> bool {
+        let key = self.words[RECORD_HEADER_WORDS..].iter();
+        self.key_bytes == primary_key.byte_count()
+            && key
+                .take(primary_key.word_count())
+                .enumerate()
+                .all(|(index, word)| *word == primary_key.padded_word(index))
+    }
+
+    /// Where the value lies, in bytes from the record's start; `None` for a deletion.
+    #[inline]
+    pub fn value_range(&self) -> Option<Range<usize>> {
+        let start = record_words(self.key_bytes, 0) * WORD_BYTES;
+        match self.contents {
+            Contents::Value { length } => Some(start..start + length as usize),
+            Contents::Deleted => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: RecordHeader = RecordHeader {
+        writer: None,
+        previous: Timestamp::LOADED,
+        key: Key(0x77),
+        table: TableId(3),
+    };
+
+    fn written_by(raw: u64) -> RecordHeader {
+        RecordHeader { writer: Some(TxnId::from_raw(raw)), ..HEADER }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        let keys = [PrimaryKey::from(5), [7; 1].into(), [8; 25].into(), [9; 31].into()];
+        for key in keys {
+            for length in [0, 1, 7, 8, 9, 16, 300] {
+                let value: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+                let mut words = [u64::MAX; 64];
+                let used = written_by(5).encode(&key, Some(&value), &mut words);
+                assert_eq!(used, record_words(key.byte_count(), value.len()));
+                assert_eq!(words[used..], [u64::MAX; 64][used..], "wrote past its end");
+                let record = Record::decode(&words).expect("whole");
+                assert_eq!(record.header(), written_by(5));
+                assert!(record.is_of(&key) && !record.is_of(&[6; 9].into()));
+                let range = record.value_range().expect("a value");
+                assert_eq!(words.as_bytes()[range], value);
+            }
+        }
+    }
+
+    #[test]
+    fn the_layout_is_pinned() {
+        let mut words = [0; 8];
+        let used = written_by(9).encode(&PrimaryKey::from([0xAA; 3]), Some(&[0xBB; 2]), &mut words);
+        assert_eq!(used, 7);
+        let shape = 2 << 32 | 1 << 24 | 3 << 16 | 3;
+        assert_eq!(words[1..7], [9, 1, 0x77, shape, 0xAA_AAAA, 0xBBBB]);
+        assert_eq!(words[0], hash(&words[1..7]));
+    }
+
+    #[test]
+    fn a_deletion_is_a_record_without_a_value() {
+        let mut words = [0; 8];
+        let used = HEADER.encode(&PrimaryKey::from(1), None, &mut words);
+        let record = Record::decode(&words[..used]).expect("whole");
+        assert_eq!(record.contents(), Contents::Deleted);
+        assert_eq!(record.header(), HEADER);
+        assert_eq!(record.value_range(), None);
+    }
+
+    #[test]
+    fn any_mix_of_two_writers_is_torn() {
+        let key = PrimaryKey::from(1);
+        let (mut old, mut new) = ([0; 8], [0; 8]);
+        written_by(1).encode(&key, Some(&[1; 16]), &mut old);
+        written_by(2).encode(&key, Some(&[1; 16]), &mut new);
+        for mask in 0_u32..256 {
+            let mixed: [u64; 8] =
+                std::array::from_fn(
+                    |word| if mask >> word & 1 == 1 { new[word] } else { old[word] },
+                );
+            let whole = mixed == old || mixed == new;
+            assert_eq!(Record::decode(&mixed).is_ok(), whole, "words of the new: {mask:08b}");
+        }
+    }
+
+    #[test]
+    fn memory_never_written_and_lengths_beyond_the_buffer_are_torn() {
+        assert_eq!(Record::decode(&[0; 8]), Err(Torn));
+        assert_eq!(Record::decode(&[u64::MAX; 8]), Err(Torn));
+        let mut words = [0; 8];
+        let used = HEADER.encode(&PrimaryKey::from(1), Some(&[1; 16]), &mut words);
+        assert_eq!(Record::decode(&words[..used - 1]), Err(Torn));
+    }
+}

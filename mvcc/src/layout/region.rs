@@ -1,0 +1,200 @@
+//! The region of a replica group: a header page, a slab directory, and slabs.
+//!
+//! ```text
+//! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | zero to 4096
+//! 4096   one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
+//! then   slabs, each at a multiple of 256 KiB
+//! ```
+//! The cursor only grows, by compare-and-swap on the primary of the group; what it hands out is
+//! named in the directory before it is used, so that recovery can tell whose memory it was.
+//! Word `i` of the directory stands for the bytes from `i` times 256 KiB, the header's own slabs
+//! included, so that a slab's word is found by one shift.
+
+use lotus_fabric::ids::{Incarnation, TableId};
+use thiserror::Error;
+
+use super::{FORMAT_VERSION, OFFSET_BITS, WORD_BYTES, field};
+
+/// Bytes of the header page.
+pub const HEADER_PAGE_BYTES: u64 = 4096;
+/// Bytes of a slab, and the alignment of each.
+pub const SLAB_BYTES: u64 = 256 << 10;
+/// The first word of every region: `LOTUSMEM` in memory order.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"LOTUSMEM");
+/// The offset of the allocation cursor, in bytes.
+pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
+
+const _: () = assert!(CURSOR_OFFSET == 16);
+const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_PAGE_BYTES < SLAB_BYTES);
+
+/// Why a region cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The first word is not [`MAGIC`]: this is not a region, or was never formatted. The
+    /// caller has the wrong address, or must format it.
+    #[error("not a LOTUS region: the first word is {found:#018x}")]
+    NotARegion {
+        /// The word that was found.
+        found: u64,
+    },
+    /// Another version of this program formatted the region. The caller must use that one.
+    #[error("the region has format version {found}, this program reads {FORMAT_VERSION}")]
+    OtherFormat {
+        /// The version that was found.
+        found: u64,
+    },
+    /// The size is not one or more slabs beyond the header, or offsets would not fit in 40
+    /// bits. The caller must choose another size.
+    #[error("a region cannot have {bytes} bytes")]
+    Size {
+        /// The size asked for or found.
+        bytes: u64,
+    },
+}
+
+/// Where things lie in a region of a given size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionLayout {
+    bytes: u64,
+}
+
+impl RegionLayout {
+    /// The layout of a region of `bytes` bytes; what does not fill a slab is left unused.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`] if that leaves no slab, or exceeds the 40 bits of an offset.
+    pub fn new(bytes: u64) -> Result<Self, RegionError> {
+        let layout = Self { bytes };
+        let fits = bytes <= 1 << OFFSET_BITS && layout.first_slab() + SLAB_BYTES <= bytes;
+        if fits { Ok(layout) } else { Err(RegionError::Size { bytes }) }
+    }
+
+    /// The region's size.
+    #[inline]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The offset of the first slab, where the cursor of a new region stands.
+    #[inline]
+    pub const fn first_slab(&self) -> u64 {
+        let directory = self.bytes.div_ceil(SLAB_BYTES) * WORD_BYTES as u64;
+        (HEADER_PAGE_BYTES + directory).next_multiple_of(SLAB_BYTES)
+    }
+
+    /// The end of the last whole slab: an allocation that passes it did not succeed.
+    #[inline]
+    pub const fn end(&self) -> u64 {
+        self.bytes / SLAB_BYTES * SLAB_BYTES
+    }
+
+    /// The offset of the directory word for the slab that holds byte `offset`.
+    #[inline]
+    pub const fn directory_word(offset: u64) -> u64 {
+        HEADER_PAGE_BYTES + offset / SLAB_BYTES * WORD_BYTES as u64
+    }
+
+    /// The header words of a freshly formatted region; all else in it is zero.
+    pub const fn encode(&self) -> [u64; 4] {
+        [MAGIC, FORMAT_VERSION, self.first_slab(), self.bytes]
+    }
+
+    /// The layout of the region with these header words.
+    ///
+    /// # Errors
+    /// A [`RegionError`] that says in what way they are not a region's.
+    pub fn decode(words: [u64; 4]) -> Result<Self, RegionError> {
+        match words {
+            [MAGIC, FORMAT_VERSION, _, bytes] => Self::new(bytes),
+            [MAGIC, found, ..] => Err(RegionError::OtherFormat { found }),
+            [found, ..] => Err(RegionError::NotARegion { found }),
+        }
+    }
+}
+
+/// What a slab is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SlabKind {
+    /// Home buckets of a table's index; a table has one run of such slabs in each group.
+    Index = 1,
+    /// Overflow buckets of a table's index.
+    Overflow = 2,
+    /// Record slots of a table.
+    Records = 3,
+}
+
+/// What the directory says about a slab. A word of 0 says that the slab was never taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlabEntry {
+    /// What it is used for; for ever (H13).
+    pub kind: SlabKind,
+    /// The table that it belongs to; for ever.
+    pub table: TableId,
+    /// The life of the compute node that sub-allocates it, or adopted it.
+    pub owner: Incarnation,
+}
+
+impl SlabEntry {
+    /// The entry's word.
+    #[inline]
+    pub fn encode(self) -> u64 {
+        self.kind as u64 | u64::from(self.table.0) << 8 | u64::from(self.owner.raw()) << 24
+    }
+
+    /// The entry in `word`; `None` if the slab was never taken, or the word is no entry.
+    #[inline]
+    pub fn decode(word: u64) -> Option<Self> {
+        let kind = match field(word, 0, 8) {
+            1 => SlabKind::Index,
+            2 => SlabKind::Overflow,
+            3 => SlabKind::Records,
+            _ => return None,
+        };
+        let owner = Incarnation::new(field(word, 24, 16) as u16)?;
+        Some(Self { kind, table: TableId(field(word, 8, 16) as u16), owner })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_covers_the_region_and_ends_before_the_first_slab() {
+        for bytes in [2 * SLAB_BYTES, 64 << 20, 8 << 30, (8 << 30) + 12_345, 1 << 40] {
+            let layout = RegionLayout::new(bytes).expect("large enough");
+            assert!(layout.first_slab().is_multiple_of(SLAB_BYTES));
+            assert!(RegionLayout::directory_word(bytes - 1) + 8 <= layout.first_slab());
+            assert!(layout.end() <= bytes && layout.end() > layout.first_slab());
+            assert_eq!(RegionLayout::decode(layout.encode()), Ok(layout));
+        }
+        for bytes in [0, SLAB_BYTES, (1 << 40) + 1] {
+            assert_eq!(RegionLayout::new(bytes), Err(RegionError::Size { bytes }));
+        }
+    }
+
+    #[test]
+    fn foreign_regions_are_told_apart() {
+        let good = RegionLayout::new(1 << 30).expect("large enough").encode();
+        let cases = [
+            ([0; 4], RegionError::NotARegion { found: 0 }),
+            ([good[0], 99, good[2], good[3]], RegionError::OtherFormat { found: 99 }),
+            ([good[0], good[1], good[2], 5], RegionError::Size { bytes: 5 }),
+        ];
+        for (words, error) in cases {
+            assert_eq!(RegionLayout::decode(words), Err(error));
+        }
+    }
+
+    #[test]
+    fn directory_words_are_pinned() {
+        let owner = Incarnation::new(0x1234).expect("13 bits");
+        let entry = SlabEntry { kind: SlabKind::Records, table: TableId(0xABCD), owner };
+        assert_eq!(entry.encode(), 0x12_34AB_CD03);
+        assert_eq!(SlabEntry::decode(entry.encode()), Some(entry));
+        assert_eq!(SlabEntry::decode(0), None);
+        assert_eq!(SlabEntry::decode(0xFF), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! Multi-version tables in remote memory: what the bytes are and what they mean.
+//!
+//! # What this crate is
+//!
+//! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`table`]), bytes
+//! ([`layout`]), and the decisions taken over bytes that were read ([`index`],
+//! [`visibility`], [`acceptance`]).
+//! Beside them stand the few pieces of state that a compute node keeps about remote memory: the
+//! [`address_cache`], the [`slab`] sub-allocator and the embedded [`timestamp`] clock.
+//!
+//! # What it is not
+//!
+//! Nothing here posts a verb, waits, takes a lock or asks for the time. The engine reads words,
+//! asks this crate what they say, and carries out the answer; so every rule below can be tested
+//! with a table of examples, and is.
+//!
+//! # Who owns what
+//!
+//! Remote memory belongs to no node: a word may be written only by whoever holds the lock that
+//! covers it. `docs/memory-layout.md` names that lock for every word. Offsets are bytes within
+//! the region of one replica group, alike on all of its replicas.
+
+#![forbid(unsafe_code)]
+
+pub mod acceptance;
+pub mod address_cache;
+pub mod index;
+pub mod key;
+pub mod layout;
+pub mod loader;
+pub mod oracle;
+pub mod slab;
+pub mod table;
+pub mod timestamp;
+pub mod visibility;
+
+pub use key::{CriticalField, PrimaryKey};
+pub use table::{TableDef, TableSpec};
+pub use timestamp::Timestamp;

@@ -1,0 +1,288 @@
+//! Laying out the index of one shard before the first transaction.
+//!
+//! Rows that exist from the start need no locks and no protocol: whoever loads a shard is alone
+//! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then shows
+//! what to write where. It allocates nothing remote: the caller places the records, says where
+//! they are, and provides overflow buckets when asked to.
+
+use lotus_fabric::ids::{Key, ShardId};
+use thiserror::Error;
+
+use crate::layout::WORD_BYTES;
+use crate::layout::bucket::{Bucket, bucket_words};
+use crate::layout::cvt::{
+    Cell, CellState, CvtHeader, HEADER_WORDS, Slot, Version, cell_offset, cvt_words,
+};
+use crate::table::TableDef;
+use crate::timestamp::Timestamp;
+
+/// The single version that a loaded row begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoadedRow {
+    /// Offset of the row's record in the group's region.
+    pub record: u64,
+    /// Length of its value in bytes.
+    pub length: u32,
+}
+
+/// Why a row was not placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// A row with this key was placed before: the same primary key twice, or, once in many
+    /// billions of rows, two with one hash. The caller must drop or rename one of them.
+    #[error("key {key:?} occurs twice")]
+    DuplicateKey {
+        /// The key.
+        key: Key,
+    },
+    /// The row's chain is full. The caller gives the image an overflow bucket with
+    /// [`ShardImage::add_overflow`] and places the row again.
+    #[error("the row's chain of buckets is full")]
+    NeedsOverflow,
+}
+
+/// The buckets of one shard of one table, in local memory.
+#[derive(Debug)]
+pub struct ShardImage<'a> {
+    table: &'a TableDef,
+    shard: ShardId,
+    /// Home buckets, then overflow buckets, each as long as [`bucket_words`] says.
+    words: Vec<u64>,
+    /// For each bucket in `words`, the index of the next in its chain; 0 for none, which is a
+    /// home bucket and follows no other.
+    next: Vec<usize>,
+    /// The offsets of the overflow buckets in the group's region.
+    overflow: Vec<u64>,
+    /// How many of them are linked into a chain: the first so many.
+    linked: usize,
+}
+
+impl<'a> ShardImage<'a> {
+    /// The empty home buckets of `shard`.
+    pub fn new(table: &'a TableDef, shard: ShardId) -> Self {
+        let buckets = table.geometry().shape().buckets_per_shard() as usize;
+        let words = vec![0; buckets * table.bucket_words()];
+        let next = vec![0; buckets];
+        Self { table, shard, words, next, overflow: Vec::new(), linked: 0 }
+    }
+
+    /// Places row `key` with the version [`Timestamp::LOADED`]; returns the offset of its CVT in
+    /// the group's region.
+    ///
+    /// # Errors
+    /// [`PlaceError`] if the key is a duplicate or the chain is full.
+    ///
+    /// # Panics
+    /// If the row is of another shard, or its record has no offset.
+    pub fn place(&mut self, key: Key, row: LoadedRow) -> Result<u64, PlaceError> {
+        assert_eq!(key.shard(), self.shard, "the image is of one shard");
+        assert!(row.record != 0, "a row's record lies behind the region's header");
+        let home = self.table.geometry().shape().home_number(key) as usize;
+        let (bucket, slot) = match self.search(home, key)? {
+            Room::In { bucket, slot } => (bucket, slot),
+            Room::After { tail } => (self.link(tail)?, 0),
+        };
+        let start = bucket * self.bucket_words() + slot * self.table.cvt_words();
+        let cell = Cell {
+            version: Version::Committed(Timestamp::LOADED),
+            state: CellState::Valid,
+            record: row.record,
+            length: row.length,
+            writes: 1,
+        };
+        let cvt = &mut self.words[start..start + cvt_words(1)];
+        cvt[..HEADER_WORDS].copy_from_slice(&self.table.header(key).encode());
+        cvt[HEADER_WORDS..].copy_from_slice(&cell.encode());
+        Ok(self.offset(bucket) + slot as u64 * cell_offset(self.table.cell_count()))
+    }
+
+    /// Adds the bucket at `offset` of the group's region to those that full chains may use.
+    pub fn add_overflow(&mut self, offset: u64) {
+        assert!(offset != 0, "offset 0 ends a chain");
+        self.overflow.push(offset);
+        self.next.push(0);
+        self.words.resize(self.words.len() + self.bucket_words(), 0);
+    }
+
+    /// What to write, as offsets in the group's region and words: all home buckets at once, then
+    /// each overflow bucket, the unused ones too.
+    pub fn images(&self) -> impl Iterator<Item = (u64, &[u64])> {
+        let (homes, overflow) = self.words.split_at(self.home_count() * self.bucket_words());
+        let overflow = overflow.chunks_exact(self.bucket_words());
+        let base = self.table.geometry().shard_base(self.shard);
+        std::iter::once((base, homes)).chain(self.overflow.iter().copied().zip(overflow))
+    }
+
+    /// Goes along the chain, to its first free slot or its end.
+    fn search(&self, home: usize, key: Key) -> Result<Room, PlaceError> {
+        let mut bucket = home;
+        loop {
+            let words = &self.words[bucket * self.bucket_words()..][..self.bucket_words()];
+            let view = Bucket::new(words, self.table.cell_count());
+            for (slot, words) in view.slots().enumerate() {
+                match CvtHeader::decode(words) {
+                    Slot::Free => return Ok(Room::In { bucket, slot }),
+                    Slot::Used(header) if header.key == key => {
+                        return Err(PlaceError::DuplicateKey { key });
+                    }
+                    Slot::Used(_) | Slot::Torn => {}
+                }
+            }
+            match self.next[bucket] {
+                0 => return Ok(Room::After { tail: bucket }),
+                next => bucket = next,
+            }
+        }
+    }
+
+    /// Links an unused overflow bucket behind `tail` and returns its index.
+    fn link(&mut self, tail: usize) -> Result<usize, PlaceError> {
+        let offset = *self.overflow.get(self.linked).ok_or(PlaceError::NeedsOverflow)?;
+        let bucket = self.home_count() + self.linked;
+        let overflow_word = (tail + 1) * self.bucket_words() - 1;
+        self.words[overflow_word] = offset;
+        self.next[tail] = bucket;
+        self.linked += 1;
+        Ok(bucket)
+    }
+
+    fn offset(&self, bucket: usize) -> u64 {
+        let base = self.table.geometry().shard_base(self.shard);
+        let bytes = (self.bucket_words() * WORD_BYTES) as u64;
+        match bucket.checked_sub(self.home_count()) {
+            Some(overflow) => self.overflow[overflow],
+            None => base + bucket as u64 * bytes,
+        }
+    }
+
+    fn home_count(&self) -> usize {
+        self.table.geometry().shape().buckets_per_shard() as usize
+    }
+
+    fn bucket_words(&self) -> usize {
+        bucket_words(self.table.cell_count())
+    }
+}
+
+/// Where a row goes.
+enum Room {
+    In { bucket: usize, slot: usize },
+    After { tail: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lotus_fabric::ids::TableId;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::index::{Lookup, Step};
+    use crate::layout::cvt::Cvt;
+    use crate::table::TableSpec;
+    use crate::visibility::{Newest, newest};
+
+    const SPILL: u64 = 1 << 30;
+
+    fn table(capacity: u64, versions: u32) -> TableDef {
+        let spec = TableSpec::new("rows").record_bytes(16).shards(1).versions(versions);
+        TableDef::new(TableId(9), spec.capacity(capacity), vec![1 << 18]).expect("valid")
+    }
+
+    /// Places every row, giving as many overflow buckets as are asked for.
+    fn place_all<'a>(table: &'a TableDef, rows: &[Key]) -> (ShardImage<'a>, Vec<u64>) {
+        let mut image = ShardImage::new(table, ShardId::from_low_bits(0));
+        let mut spill = SPILL;
+        let place = |(index, key): (usize, &Key)| {
+            let row = LoadedRow { record: 64 * (index as u64 + 1), length: 16 };
+            loop {
+                match image.place(*key, row) {
+                    Ok(offset) => return offset,
+                    Err(PlaceError::NeedsOverflow) => image.add_overflow(spill),
+                    Err(error) => panic!("{error}"),
+                }
+                spill += 4096;
+            }
+        };
+        let offsets = rows.iter().enumerate().map(place).collect();
+        (image, offsets)
+    }
+
+    /// Remote memory after the images were written to it.
+    fn memory(image: &ShardImage<'_>) -> BTreeMap<u64, u64> {
+        let words = |(base, words): (u64, &[u64])| {
+            let place = |(index, word): (usize, &u64)| (base + 8 * index as u64, *word);
+            words.iter().enumerate().map(place).collect::<Vec<_>>()
+        };
+        image.images().flat_map(words).collect()
+    }
+
+    fn find(table: &TableDef, memory: &BTreeMap<u64, u64>, key: Key) -> Option<(u64, Newest)> {
+        let (mut lookup, mut read) = Lookup::start(table, key, None);
+        loop {
+            let words: Vec<u64> =
+                (0..read.words as u64).map(|word| memory[&(read.offset + 8 * word)]).collect();
+            match lookup.absorb(&words) {
+                Step::Read(next) => read = next,
+                Step::Found { offset, words: range } => {
+                    return Some((offset, newest(Cvt::new(&words[range]))));
+                }
+                Step::Absent { .. } => return None,
+                Step::Torn => panic!("nobody is writing"),
+            }
+        }
+    }
+
+    #[test]
+    fn duplicates_are_noticed_wherever_the_first_one_lies() {
+        let table = table(1, 2);
+        let rows: Vec<Key> = (1..=10).map(|number| Key(number << 52)).collect();
+        let (mut image, _) = place_all(&table, &rows);
+        for key in rows {
+            let again = image.place(key, LoadedRow { record: 64, length: 0 });
+            assert_eq!(again, Err(PlaceError::DuplicateKey { key }));
+        }
+    }
+
+    #[test]
+    fn a_full_chain_asks_for_an_overflow_bucket_once() {
+        let table = table(1, 2);
+        let mut image = ShardImage::new(&table, ShardId::from_low_bits(0));
+        let row = LoadedRow { record: 64, length: 16 };
+        let place = |number: u64, image: &mut ShardImage<'_>| image.place(Key(number << 52), row);
+        for number in 0..7 {
+            assert_eq!(place(number, &mut image), Ok((1 << 18) + 72 * number));
+        }
+        assert_eq!(place(7, &mut image), Err(PlaceError::NeedsOverflow));
+        image.add_overflow(SPILL);
+        assert_eq!(place(7, &mut image), Ok(SPILL));
+        assert_eq!(place(8, &mut image), Ok(SPILL + 72));
+        assert_eq!(image.images().count(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_found_where_it_was_placed(
+            hashes in prop::collection::btree_set(0_u64..1 << 52, 0..200),
+            capacity in 1_u64..300, versions in 2_u32..=8,
+        ) {
+            let table = table(capacity, versions);
+            let rows: Vec<Key> = hashes.iter().map(|hash| Key(hash << ShardId::BITS)).collect();
+            let (image, offsets) = place_all(&table, &rows);
+            let memory = memory(&image);
+            for (index, (key, offset)) in rows.iter().zip(offsets).enumerate() {
+                let (found, newest) = find(&table, &memory, *key).expect("it was placed");
+                prop_assert_eq!(found, offset);
+                let Newest::Version(seen) = newest else { panic!("{newest:?}") };
+                prop_assert_eq!(seen.record, 64 * (index as u64 + 1));
+                prop_assert_eq!(seen.version, Timestamp::LOADED);
+            }
+            let absent = (0..50).map(|number| Key((number << 40 | 1) << ShardId::BITS));
+            for key in absent.filter(|key| !rows.contains(key)) {
+                prop_assert_eq!(find(&table, &memory, key), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! Tables: what an application asks for, and what the cluster makes of it.
+//!
+//! A [`TableSpec`] is the application's wish, built in a `const` if it likes. A [`TableDef`] is
+//! that wish validated, numbered, and placed in every replica group; it never changes after
+//! that, so coordinators share it without synchronisation. Neither touches remote memory.
+
+use std::borrow::Cow;
+
+use lotus_fabric::ids::{Key, ShardId, TableId};
+use thiserror::Error;
+
+use crate::index::{IndexGeometry, IndexShape};
+use crate::key::{CriticalField, PrimaryKey};
+use crate::layout::bucket::bucket_words;
+use crate::layout::cvt::{Contents, CvtHeader, MAX_CELLS, MIN_CELLS, cvt_words};
+use crate::layout::record::{record_words, slot_bytes};
+
+/// The longest name of a table, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+/// The longest value, in bytes.
+pub const MAX_RECORD_BYTES: u32 = 8192;
+/// The most rows in a table.
+pub const MAX_CAPACITY: u64 = 1 << 36;
+
+/// A table as the application asks for it.
+///
+/// ```
+/// use lotus_mvcc::{CriticalField, TableSpec};
+///
+/// const CHECKING: TableSpec = TableSpec::new("checking").record_bytes(16).capacity(1_000_000);
+/// const STOCK: TableSpec = TableSpec::new("stock")
+///     .record_bytes(320)
+///     .capacity(10_000_000)
+///     .critical_field(CriticalField::Bytes { start: 0, len: 4 }) // the warehouse
+///     .shards(100);
+/// assert!(CHECKING.validate().is_ok() && STOCK.validate().is_ok());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TableSpec {
+    /// The table's name, unique in a cluster: 1 to [`MAX_NAME_BYTES`] bytes.
+    pub name: Cow<'static, str>,
+    /// The longest value, in bytes: 1 to [`MAX_RECORD_BYTES`]. There is no default.
+    pub record_bytes: u32,
+    /// The longest primary key, in bytes: 1 to [`PrimaryKey::MAX_BYTES`]; 8 by default.
+    pub key_bytes: u32,
+    /// How many rows the index is sized for: 1 to [`MAX_CAPACITY`]. There is no default.
+    pub capacity: u64,
+    /// How many versions of a row are kept: [`MIN_CELLS`] to [`MAX_CELLS`]; 2 by default, as
+    /// in LOTUS §8.
+    pub versions: u32,
+    /// Which part of the primary key decides the shard; none in particular by default.
+    pub critical_field: CriticalField,
+    /// How many shards rows spread over: 1 to 4096, the default. A table whose critical field
+    /// takes fewer values should say so, or the index keeps room in shards that stay empty.
+    pub shards: u32,
+}
+
+/// What is wrong with a [`TableSpec`]. The caller must change the spec.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Name the table.
+    #[error("a table needs a name")]
+    NameEmpty,
+    /// Shorten the name.
+    #[error("a table's name has at most {MAX_NAME_BYTES} bytes, not {bytes}")]
+    NameTooLong {
+        /// Bytes in the name.
+        bytes: usize,
+    },
+    /// Set `record_bytes` within its range; keep larger values in several rows.
+    #[error("record_bytes must be 1 to {MAX_RECORD_BYTES}, not {bytes}")]
+    RecordBytes {
+        /// What was asked for.
+        bytes: u32,
+    },
+    /// Set `key_bytes` within its range; use a digest in place of longer keys.
+    #[error("key_bytes must be 1 to {max}, not {bytes}", max = PrimaryKey::MAX_BYTES)]
+    KeyBytes {
+        /// What was asked for.
+        bytes: u32,
+    },
+    /// Set `versions` within its range.
+    #[error(
+        "versions must be {MIN_CELLS} to {MAX_CELLS}, not {versions}: with a single version a \
+         writer would overwrite the committed value before it commits, and could not undo it"
+    )]
+    Versions {
+        /// What was asked for.
+        versions: u32,
+    },
+    /// Set `capacity` within its range.
+    #[error("capacity must be 1 to 2^36 rows, not {rows}")]
+    Capacity {
+        /// What was asked for.
+        rows: u64,
+    },
+    /// Let the critical field lie within the key and have 1 to 8 bytes.
+    #[error(
+        "the critical field ({len} bytes from {start}) must have 1 to 8 bytes and lie within \
+         the key's {key_bytes}"
+    )]
+    CriticalField {
+        /// The field's first byte.
+        start: u8,
+        /// The field's bytes.
+        len: u8,
+        /// The longest primary key, in bytes.
+        key_bytes: u32,
+    },
+    /// Set `shards` within its range.
+    #[error("shards must be 1 to {max}, not {shards}", max = ShardId::COUNT)]
+    Shards {
+        /// What was asked for.
+        shards: u32,
+    },
+}
+
+impl TableSpec {
+    /// A table of this name; `record_bytes` and `capacity` must still be set.
+    pub const fn new(name: &'static str) -> Self {
+        Self::of(Cow::Borrowed(name))
+    }
+
+    /// Like [`Self::new`], for a name that is known only when the program runs.
+    pub const fn named(name: String) -> Self {
+        Self::of(Cow::Owned(name))
+    }
+
+    const fn of(name: Cow<'static, str>) -> Self {
+        Self {
+            name,
+            record_bytes: 0,
+            key_bytes: 8,
+            capacity: 0,
+            versions: MIN_CELLS as u32,
+            critical_field: CriticalField::Hashed,
+            shards: ShardId::COUNT as u32,
+        }
+    }
+
+    /// Sets the longest value, in bytes.
+    #[must_use]
+    pub const fn record_bytes(mut self, bytes: u32) -> Self {
+        self.record_bytes = bytes;
+        self
+    }
+
+    /// Sets the longest primary key, in bytes.
+    #[must_use]
+    pub const fn key_bytes(mut self, bytes: u32) -> Self {
+        self.key_bytes = bytes;
+        self
+    }
+
+    /// Sets how many rows the index is sized for.
+    #[must_use]
+    pub const fn capacity(mut self, rows: u64) -> Self {
+        self.capacity = rows;
+        self
+    }
+
+    /// Sets how many versions of a row are kept.
+    #[must_use]
+    pub const fn versions(mut self, versions: u32) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    /// Sets which part of the primary key decides the shard.
+    #[must_use]
+    pub const fn critical_field(mut self, field: CriticalField) -> Self {
+        self.critical_field = field;
+        self
+    }
+
+    /// Sets how many shards rows spread over.
+    #[must_use]
+    pub const fn shards(mut self, shards: u32) -> Self {
+        self.shards = shards;
+        self
+    }
+
+    /// Checks every field against its range.
+    ///
+    /// # Errors
+    /// The first [`SpecError`] found, in the order of the fields.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let &Self { record_bytes, key_bytes, capacity, versions, shards, .. } = self;
+        let name_bytes = self.name.len();
+        if name_bytes == 0 {
+            return Err(SpecError::NameEmpty);
+        }
+        if name_bytes > MAX_NAME_BYTES {
+            return Err(SpecError::NameTooLong { bytes: name_bytes });
+        }
+        if !(1..=MAX_RECORD_BYTES).contains(&record_bytes) {
+            return Err(SpecError::RecordBytes { bytes: record_bytes });
+        }
+        if !(1..=PrimaryKey::MAX_BYTES as u32).contains(&key_bytes) {
+            return Err(SpecError::KeyBytes { bytes: key_bytes });
+        }
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
+            return Err(SpecError::Capacity { rows: capacity });
+        }
+        if !(MIN_CELLS as u32..=MAX_CELLS as u32).contains(&versions) {
+            return Err(SpecError::Versions { versions });
+        }
+        if let CriticalField::Bytes { start, len } = self.critical_field
+            && (!(1..=8).contains(&len) || u32::from(start) + u32::from(len) > key_bytes)
+        {
+            return Err(SpecError::CriticalField { start, len, key_bytes });
+        }
+        if !(1..=u32::from(ShardId::COUNT)).contains(&shards) {
+            return Err(SpecError::Shards { shards });
+        }
+        Ok(())
+    }
+}
+
+/// What is too large for its table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SizeError {
+    /// The value exceeds the table's `record_bytes`; store less, or use another table.
+    #[error("a value of this table has at most {limit} bytes, not {bytes}")]
+    Value {
+        /// Bytes of the value.
+        bytes: usize,
+        /// The most that the table holds.
+        limit: u32,
+    },
+    /// The primary key exceeds the table's `key_bytes`; use a shorter one.
+    #[error("a primary key of this table has at most {limit} bytes, not {bytes}")]
+    Key {
+        /// Bytes of the key.
+        bytes: usize,
+        /// The most that the table holds.
+        limit: u32,
+    },
+}
+
+/// A table of a cluster: a valid spec, its number, and where its index lies in every group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableDef {
+    id: TableId,
+    spec: TableSpec,
+    geometry: IndexGeometry,
+}
+
+impl TableDef {
+    /// The table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s
+    /// region. [`IndexShape::index_bytes`] says how much each needs.
+    ///
+    /// # Errors
+    /// What [`TableSpec::validate`] finds.
+    ///
+    /// # Panics
+    /// If there is no group, or a base is 0 or not aligned to a cache line.
+    pub fn new(id: TableId, spec: TableSpec, bases: Vec<u64>) -> Result<Self, SpecError> {
+        let shape = IndexShape::of(&spec, bases.len())?;
+        Ok(Self { id, spec, geometry: IndexGeometry::new(shape, bases) })
+    }
+
+    /// The table's number.
+    #[inline]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// What the application asked for.
+    #[inline]
+    pub fn spec(&self) -> &TableSpec {
+        &self.spec
+    }
+
+    /// Where the index lies.
+    #[inline]
+    pub fn geometry(&self) -> &IndexGeometry {
+        &self.geometry
+    }
+
+    /// The LOTUS key of the row named `primary_key` (LOTUS §4.2).
+    #[inline]
+    pub fn key(&self, primary_key: &PrimaryKey) -> Key {
+        primary_key.key(self.spec.critical_field, self.spec.shards as u16)
+    }
+
+    /// The header of the CVT of row `key`.
+    #[inline]
+    pub fn header(&self, key: Key) -> CvtHeader {
+        CvtHeader {
+            key,
+            table: self.id,
+            cells: self.spec.versions as u8,
+            value_limit: self.spec.record_bytes,
+        }
+    }
+
+    /// How many cells a CVT has.
+    #[inline]
+    pub fn cell_count(&self) -> usize {
+        self.spec.versions as usize
+    }
+
+    /// Words of a CVT.
+    #[inline]
+    pub fn cvt_words(&self) -> usize {
+        cvt_words(self.cell_count())
+    }
+
+    /// Words of an index bucket.
+    #[inline]
+    pub fn bucket_words(&self) -> usize {
+        bucket_words(self.cell_count())
+    }
+
+    /// Words to read for a record with these contents.
+    ///
+    /// They suffice whatever the length of the row's primary key, so that the record of another
+    /// row with the same 64-bit key is recognised and not taken for a torn one.
+    #[inline]
+    pub fn record_words(&self, contents: Contents) -> usize {
+        record_words(self.spec.key_bytes as usize, contents.byte_count())
+    }
+
+    /// Bytes of a record slot: a multiple of a cache line.
+    #[inline]
+    pub fn slot_bytes(&self) -> u64 {
+        slot_bytes(self.spec.key_bytes as usize, self.spec.record_bytes as usize) as u64
+    }
+
+    /// Whether a value of `bytes` bytes fits.
+    ///
+    /// # Errors
+    /// [`SizeError::Value`] if it does not.
+    #[inline]
+    pub fn check_value(&self, bytes: usize) -> Result<(), SizeError> {
+        let limit = self.spec.record_bytes;
+        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Value { bytes, limit }) }
+    }
+
+    /// Whether `primary_key` fits.
+    ///
+    /// # Errors
+    /// [`SizeError::Key`] if it does not.
+    #[inline]
+    pub fn check_key(&self, primary_key: &PrimaryKey) -> Result<(), SizeError> {
+        let (bytes, limit) = (primary_key.byte_count(), self.spec.key_bytes);
+        if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Key { bytes, limit }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: TableSpec = TableSpec::new("checking").record_bytes(16).capacity(1000);
+
+    #[test]
+    fn specs_are_checked_field_by_field() {
+        let field = |start, len| GOOD.critical_field(CriticalField::Bytes { start, len });
+        let cases = [
+            (GOOD, None),
+            (TableSpec::named("x".repeat(64)).record_bytes(1).capacity(1), None),
+            (GOOD.record_bytes(8192).key_bytes(31).versions(8).shards(1), None),
+            (field(0, 8), None),
+            (TableSpec::new(""), Some(SpecError::NameEmpty)),
+            (TableSpec::named("x".repeat(65)), Some(SpecError::NameTooLong { bytes: 65 })),
+            (TableSpec::new("x").capacity(1), Some(SpecError::RecordBytes { bytes: 0 })),
+            (GOOD.record_bytes(8193), Some(SpecError::RecordBytes { bytes: 8193 })),
+            (GOOD.key_bytes(0), Some(SpecError::KeyBytes { bytes: 0 })),
+            (GOOD.key_bytes(32), Some(SpecError::KeyBytes { bytes: 32 })),
+            (GOOD.capacity(0), Some(SpecError::Capacity { rows: 0 })),
+            (GOOD.capacity((1 << 36) + 1), Some(SpecError::Capacity { rows: (1 << 36) + 1 })),
+            (GOOD.versions(1), Some(SpecError::Versions { versions: 1 })),
+            (GOOD.versions(9), Some(SpecError::Versions { versions: 9 })),
+            (GOOD.shards(0), Some(SpecError::Shards { shards: 0 })),
+            (GOOD.shards(4097), Some(SpecError::Shards { shards: 4097 })),
+            (field(0, 0), Some(SpecError::CriticalField { start: 0, len: 0, key_bytes: 8 })),
+            (field(1, 8), Some(SpecError::CriticalField { start: 1, len: 8, key_bytes: 8 })),
+            (
+                field(0, 9).key_bytes(16),
+                Some(SpecError::CriticalField { start: 0, len: 9, key_bytes: 16 }),
+            ),
+        ];
+        for (spec, error) in cases {
+            assert_eq!(spec.validate().err(), error, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked_against_the_spec() {
+        let table = TableDef::new(TableId(1), GOOD, vec![1 << 18]).expect("valid");
+        assert_eq!(table.check_value(16), Ok(()));
+        assert_eq!(table.check_value(17), Err(SizeError::Value { bytes: 17, limit: 16 }));
+        assert_eq!(table.check_key(&[1; 8].into()), Ok(()));
+        assert_eq!(table.check_key(&[1; 9].into()), Err(SizeError::Key { bytes: 9, limit: 8 }));
+        assert_eq!(table.slot_bytes(), 64);
+    }
+}

@@ -1,0 +1,337 @@
+//! Which version of a row a transaction sees, and which one a writer replaces.
+//!
+//! Pure decisions over the words of one CVT; nothing here reads memory. Whether the *record*
+//! that a cell points at is the right one is decided by [`crate::acceptance`].
+//!
+//! # The history that a CVT shows
+//!
+//! Writers of a row are serialised by its lock, and each replaces [`victim`]: a cell without a
+//! version or else the oldest version. So the versions in a CVT are always the newest few of the
+//! row's history, without gaps. Whoever clears cells for another reason (reclamation) must also
+//! begin with the oldest, and never take the newest.
+//!
+//! # Reading at a snapshot
+//!
+//! Before a writer may draw its commit timestamp its cell stands INVISIBLE on every replica, and
+//! a snapshot is at least every timestamp issued before (H18). A reader that reads the CVT after
+//! it drew its snapshot therefore meets, for every version it must see, that version, or its
+//! writer's INVISIBLE word, or whatever replaced it later. Hence the rules: an INVISIBLE word
+//! decides nothing, even if it stands beside an older version that would do (H1); and the lack
+//! of a version says "not found" only if nothing can have been replaced (H13).
+
+use lotus_fabric::ids::TxnId;
+
+use crate::layout::Torn;
+use crate::layout::cvt::{Cell, CellState, Contents, Cvt, Version};
+use crate::timestamp::Timestamp;
+
+/// A committed version that a transaction may read, and where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// The cell's index in its CVT.
+    pub index: usize,
+    /// When it was committed.
+    pub version: Timestamp,
+    /// Offset of its record slot in the group's region.
+    pub record: u64,
+    /// Whether it is a value, and of what length, or the row's deletion.
+    pub contents: Contents,
+    /// The version before it, if the CVT still shows one.
+    pub predecessor: Option<Timestamp>,
+}
+
+/// The newest committed version of a row, as its lock holder finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Newest {
+    /// A value.
+    Version(Candidate),
+    /// The row was deleted at this time. The lock keeps other writers away, so that this, unlike
+    /// a deletion seen by a snapshot, may be believed without its record.
+    Deleted {
+        /// The tombstone's version.
+        version: Timestamp,
+    },
+    /// The CVT holds no version.
+    Absent,
+    /// A transaction died in the middle of a commit and recovery has not reached this row: the
+    /// caller aborts, and never overwrites the cell (H1).
+    InDoubt {
+        /// Whose cell it is.
+        writer: TxnId,
+    },
+    /// Somebody is writing the CVT. Under the row's lock that is recovery or a dead writer's
+    /// last verb: read again, or abort as in [`Newest::InDoubt`].
+    Torn,
+}
+
+impl Newest {
+    /// The version that the next one follows: what its record names as the previous version,
+    /// and what snapshot isolation compares with its snapshot. Zero if there is none.
+    ///
+    /// `None` if that cannot be said yet.
+    #[inline]
+    pub fn version(&self) -> Option<Timestamp> {
+        match *self {
+            Self::Version(Candidate { version, .. }) | Self::Deleted { version } => Some(version),
+            Self::Absent => Some(Timestamp::ZERO),
+            Self::InDoubt { .. } | Self::Torn => None,
+        }
+    }
+}
+
+/// What a snapshot shows of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Visible {
+    /// This value or deletion, provided that its record is accepted: a deletion has one too, and
+    /// must not be believed without it.
+    Version(Candidate),
+    /// The row did not exist; provided that the CVT, read again after this READ completed, still
+    /// has the same words, since an absence has no record that could vouch for it.
+    NotFound,
+    /// The version that the snapshot needs has been replaced: the transaction cannot go on, and
+    /// may be run again with a newer snapshot.
+    TooOld,
+    /// A writer is committing, and may or may not come before the snapshot: read the CVT again
+    /// a bounded number of times, then abort as retryable (H1).
+    Undecided {
+        /// Who is committing.
+        writer: TxnId,
+    },
+    /// A cell was being written: read the CVT again, as in [`Visible::Undecided`].
+    Torn,
+}
+
+/// The newest committed version, for a transaction that holds the row's lock and has not
+/// written the row itself.
+#[inline]
+pub fn newest(cvt: Cvt<'_>) -> Newest {
+    let Ok(scan) = Scan::of(cvt, Timestamp::MAX) else { return Newest::Torn };
+    match (scan.invisible, scan.seen) {
+        (Some(writer), _) => Newest::InDoubt { writer },
+        (None, None) => Newest::Absent,
+        (None, Some(Candidate { contents: Contents::Deleted, version, .. })) => {
+            Newest::Deleted { version }
+        }
+        (None, Some(candidate)) => Newest::Version(candidate),
+    }
+}
+
+/// What a transaction without the row's lock sees at `snapshot`, which it drew before it read
+/// the CVT. A version is visible iff it is at most the snapshot (H1).
+#[inline]
+pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
+    let Ok(scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
+    match (scan.invisible, scan.seen) {
+        (Some(writer), _) => Visible::Undecided { writer },
+        (None, Some(candidate)) => Visible::Version(candidate),
+        (None, None) if scan.never_used || !scan.any_version => Visible::NotFound,
+        (None, None) => Visible::TooOld,
+    }
+}
+
+/// The cell that the holder of the row's write lock overwrites: one without a version, best one
+/// that has a record slot already, or else the oldest version. Never the newest.
+///
+/// `None` if the CVT is in doubt or torn, and so must not be written.
+#[inline]
+pub fn victim(cvt: Cvt<'_>) -> Option<usize> {
+    // A cell without a version goes before the oldest version, a bound one before an unbound:
+    // version zero lies before all others, so one comparison says both.
+    let mut best: Option<((Timestamp, bool), usize)> = None;
+    for (index, cell) in cvt.cells().enumerate() {
+        let cell = cell.ok()?;
+        let rank = match cell.version {
+            Version::Invisible(_) => return None,
+            Version::Committed(time) => (time, false),
+            Version::None => (Timestamp::ZERO, cell.record == 0),
+        };
+        if best.is_none_or(|(least, _)| rank < least) {
+            best = Some((rank, index));
+        }
+    }
+    best.map(|(_, index)| index)
+}
+
+/// What one pass over the cells finds.
+struct Scan {
+    /// The newest version at or before the snapshot.
+    seen: Option<Candidate>,
+    /// The writer of an INVISIBLE cell.
+    invisible: Option<TxnId>,
+    /// Whether some cell was never used, so that no version was ever replaced.
+    never_used: bool,
+    /// Whether some cell holds a committed version, of whatever time.
+    any_version: bool,
+}
+
+impl Scan {
+    #[inline]
+    fn of(cvt: Cvt<'_>, snapshot: Timestamp) -> Result<Self, Torn> {
+        let mut scan = Self { seen: None, invisible: None, never_used: false, any_version: false };
+        for (index, cell) in cvt.cells().enumerate() {
+            let cell = cell?;
+            match cell.version {
+                Version::Invisible(writer) => scan.invisible = Some(writer),
+                Version::None => scan.never_used |= cell.state == CellState::NeverUsed,
+                Version::Committed(version) => {
+                    scan.any_version = true;
+                    if version <= snapshot {
+                        scan.see(index, version, cell);
+                    }
+                }
+            }
+        }
+        Ok(scan)
+    }
+
+    #[inline]
+    fn see(&mut self, index: usize, version: Timestamp, cell: Cell) {
+        match &mut self.seen {
+            Some(newest) if version < newest.version => {
+                newest.predecessor = newest.predecessor.max(Some(version));
+            }
+            seen => {
+                let contents = match cell.state {
+                    CellState::Tombstone => Contents::Deleted,
+                    _ => Contents::Value { length: cell.length },
+                };
+                let predecessor = seen.map(|earlier| earlier.version);
+                let record = cell.record;
+                *seen = Some(Candidate { index, version, record, contents, predecessor });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::cvt::HEADER_WORDS;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time).expect("63 bits")
+    }
+
+    /// A cell in one letter: `.` never used, `_` cleared but bound, `?` invisible, `~` torn,
+    /// a digit is a value committed then, `x` after it a tombstone.
+    fn cvt(picture: &str) -> Vec<u64> {
+        let mut words = vec![0; HEADER_WORDS];
+        for (index, text) in picture.split(' ').enumerate() {
+            let value = Contents::Value { length: 16 };
+            let contents = if text.ends_with('x') { Contents::Deleted } else { value };
+            let slot = 0x1000 * (index as u64 + 1);
+            let mut cell = Cell::NEVER_USED.taken_by(TxnId::from_raw(77), contents, slot);
+            match text.trim_end_matches('x').parse() {
+                Ok(time) => cell.version = Version::Committed(at(time)),
+                Err(_) if text == "." => cell = Cell::NEVER_USED,
+                Err(_) if text == "_" => cell = cell.cleared(),
+                Err(_) => {}
+            }
+            let mut encoded = cell.encode();
+            encoded[2] += if text == "~" { 1 << 56 } else { 0 };
+            words.extend(encoded);
+        }
+        words
+    }
+
+    fn value(index: usize, version: u64, predecessor: Option<u64>) -> Candidate {
+        Candidate {
+            index,
+            version: at(version),
+            record: 0x1000 * (index as u64 + 1),
+            contents: Contents::Value { length: 16 },
+            predecessor: predecessor.map(at),
+        }
+    }
+
+    fn deletion(index: usize, version: u64, predecessor: Option<u64>) -> Candidate {
+        Candidate { contents: Contents::Deleted, ..value(index, version, predecessor) }
+    }
+
+    const WRITER: u64 = 77;
+
+    #[test]
+    fn the_newest_version_is_the_largest_unless_somebody_is_writing() {
+        let in_doubt = Newest::InDoubt { writer: TxnId::from_raw(WRITER) };
+        let cases = [
+            (". .", Newest::Absent),
+            ("_ .", Newest::Absent),
+            ("5 .", Newest::Version(value(0, 5, None))),
+            ("5 7", Newest::Version(value(1, 7, Some(5)))),
+            ("7 5", Newest::Version(value(0, 7, Some(5)))),
+            ("7 5 6", Newest::Version(value(0, 7, Some(6)))),
+            ("5 7 6", Newest::Version(value(1, 7, Some(6)))),
+            ("5 6 7", Newest::Version(value(2, 7, Some(6)))),
+            ("5 7x", Newest::Deleted { version: at(7) }),
+            ("5x 7", Newest::Version(value(1, 7, Some(5)))),
+            ("5 _", Newest::Version(value(0, 5, None))),
+            ("5 ?", in_doubt),
+            ("? 5", in_doubt),
+            ("? .", in_doubt),
+            ("5 ~", Newest::Torn),
+        ];
+        for (picture, expected) in cases {
+            assert_eq!(newest(Cvt::new(&cvt(picture))), expected, "{picture}");
+        }
+    }
+
+    #[test]
+    fn the_version_that_a_write_follows() {
+        let cases =
+            [(". .", Some(0)), ("5 7", Some(7)), ("5 7x", Some(7)), ("5 ?", None), ("5 ~", None)];
+        for (picture, expected) in cases {
+            assert_eq!(newest(Cvt::new(&cvt(picture))).version(), expected.map(at), "{picture}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_sees_the_newest_version_at_or_before_it() {
+        let undecided = Visible::Undecided { writer: TxnId::from_raw(WRITER) };
+        let cases = [
+            ("5 7", 7, Visible::Version(value(1, 7, Some(5)))),
+            ("5 7", 6, Visible::Version(value(0, 5, None))),
+            ("5 7", 5, Visible::Version(value(0, 5, None))),
+            ("5 7", 4, Visible::TooOld),
+            ("5 _", 4, Visible::TooOld),
+            ("5 .", 4, Visible::NotFound),
+            ("5 . _", 4, Visible::NotFound),
+            (". .", 4, Visible::NotFound),
+            ("_ _", 4, Visible::NotFound),
+            ("5 7x", 7, Visible::Version(deletion(1, 7, Some(5)))),
+            ("5 7x", 6, Visible::Version(value(0, 5, None))),
+            ("5x 7", 6, Visible::Version(deletion(0, 5, None))),
+            ("9 7 5", 8, Visible::Version(value(1, 7, Some(5)))),
+            ("9 5 7", 8, Visible::Version(value(2, 7, Some(5)))),
+            // H1: not even where an older version stands beside it, or a newer one.
+            ("5 ?", 6, undecided),
+            ("? .", 6, undecided),
+            ("? 9", 6, undecided),
+            ("5 ~", 6, Visible::Torn),
+            ("5 ? ~", 6, Visible::Torn),
+        ];
+        for (picture, snapshot, expected) in cases {
+            let seen = visible_at(Cvt::new(&cvt(picture)), at(snapshot));
+            assert_eq!(seen, expected, "{picture} at {snapshot}");
+        }
+    }
+
+    #[test]
+    fn a_writer_replaces_what_will_be_missed_least() {
+        let cases = [
+            (". .", Some(0)),
+            (". _", Some(1)),
+            ("5 .", Some(1)),
+            ("5 _", Some(1)),
+            ("5 . _", Some(2)),
+            ("7 5", Some(1)),
+            ("5x 7", Some(0)),
+            ("6 5 7", Some(1)),
+            ("5 ?", None),
+            (". ?", None),
+            ("5 ~", None),
+        ];
+        for (picture, expected) in cases {
+            assert_eq!(victim(Cvt::new(&cvt(picture))), expected, "{picture}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Tries to deceive a reader: the argument of `acceptance`, as a property.
+//!
+//! Remote memory is a history of every word. Writers of one row commit, delete and abort one
+//! after the other, in the protocol's steps, the words of each step landing in any order. A
+//! reader draws a snapshot at some moment and then reads every word at a moment of its own, so
+//! that its CVT may hold words of several commits at once, and its record too. Whatever it then
+//! believes must be what the row was at its snapshot; and once the writers have finished, it must
+//! believe something.
+
+use std::cell::Cell as Counter;
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_mvcc::acceptance::{Expected, Reject, accept_record};
+use lotus_mvcc::layout::cvt::{Contents, Cvt, HEADER_WORDS, Version, cvt_words};
+use lotus_mvcc::layout::record::RecordHeader;
+use lotus_mvcc::visibility::{Visible, newest, victim, visible_at};
+use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use zerocopy::IntoBytes;
+
+const SLOT_WORDS: usize = 8;
+/// The longest that a reader takes, in word writes: a few whole transactions.
+const READ_SPAN: usize = 120;
+
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Commit(u8),
+    Delete,
+    Abort(u8),
+    AbortBeforeRecord,
+}
+
+/// Remote memory: the CVT, then a record slot for each cell, after each word write in turn.
+struct Memory {
+    table: TableDef,
+    now: Vec<u64>,
+    writes: Vec<(usize, u64)>,
+    /// When each timestamp was drawn, and what the row was from then on.
+    commits: Vec<(usize, Timestamp, Option<u8>)>,
+    rng: TestRng,
+}
+
+fn at(time: u64) -> Timestamp {
+    Timestamp::new(time).expect("63 bits")
+}
+
+fn primary_key() -> PrimaryKey {
+    PrimaryKey::from(1)
+}
+
+/// What a value of this name holds: its length depends on it too.
+fn value(name: u8) -> Vec<u8> {
+    vec![name; 9 + usize::from(name % 2) * 7]
+}
+
+impl Memory {
+    fn new(versions: u32, rng: TestRng) -> Self {
+        let spec = TableSpec::new("row").record_bytes(16).capacity(1).shards(1).versions(versions);
+        let table = TableDef::new(TableId(1), spec, vec![64]).expect("valid");
+        let cells = table.cell_count();
+        let mut now = vec![0; cvt_words(cells) + cells * SLOT_WORDS];
+        let header = table.header(table.key(&primary_key())).encode();
+        now[..HEADER_WORDS].copy_from_slice(&header);
+        Self { table, now, writes: Vec::new(), commits: Vec::new(), rng }
+    }
+
+    fn cvt(&self) -> Cvt<'_> {
+        Cvt::new(&self.now[..self.table.cvt_words()])
+    }
+
+    /// Record slots are named by offsets from 64 on; slot `i` is at word `slot_word(64 (i+1))`.
+    fn slot_word(&self, record: u64) -> usize {
+        self.table.cvt_words() + (record as usize / 64 - 1) * SLOT_WORDS
+    }
+
+    /// One WRITE: its words land in any order.
+    fn write(&mut self, start: usize, words: &[u64]) {
+        let mut order: Vec<usize> = (0..words.len()).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, self.rng.random_range(0..=last));
+        }
+        for index in order {
+            self.now[start + index] = words[index];
+            self.writes.push((start + index, words[index]));
+        }
+    }
+
+    fn run(&mut self, attempt: u64, outcome: Outcome) {
+        let previous = newest(self.cvt()).version().expect("no writer is left");
+        let index = victim(self.cvt()).expect("no writer is left");
+        let cell_word = cvt_words(index);
+        let cell = self.cvt().cell(index).expect("no writer is left");
+        let bytes = match outcome {
+            Outcome::Commit(name) | Outcome::Abort(name) => Some(value(name)),
+            Outcome::Delete | Outcome::AbortBeforeRecord => None,
+        };
+        let contents = bytes
+            .as_ref()
+            .map_or(Contents::Deleted, |bytes| Contents::Value { length: bytes.len() as u32 });
+        let writer = TxnId::from_raw(attempt);
+        let taken = cell.taken_by(writer, contents, 64 * (index as u64 + 1));
+        if !matches!(outcome, Outcome::AbortBeforeRecord) {
+            let key = self.table.key(&primary_key());
+            let table = self.table.id();
+            let header = RecordHeader { writer: Some(writer), previous, key, table };
+            let mut record = [0; SLOT_WORDS];
+            let used = header.encode(&primary_key(), bytes.as_deref(), &mut record);
+            self.write(self.slot_word(taken.record), &record[..used]);
+            self.write(cell_word, &taken.encode());
+        }
+        if let Outcome::Abort(_) | Outcome::AbortBeforeRecord = outcome {
+            let cell = self.cvt().cell(index).expect("the cell was written whole");
+            self.write(cell_word, &cell.cleared().encode());
+            return;
+        }
+        let name = if let Outcome::Commit(name) = outcome { Some(name) } else { None };
+        let time = at(10 * attempt);
+        self.commits.push((self.writes.len(), time, name));
+        self.write(cell_word, &[Version::Committed(time).encode()]);
+    }
+
+    /// The words from `start` on, each as it was at a moment of its own between the two, which
+    /// count word writes.
+    fn read(&mut self, start: usize, words: usize, from: usize, to: usize) -> Vec<u64> {
+        let mut read = Vec::with_capacity(words);
+        for word in start..start + words {
+            let moment = self.rng.random_range(from..=to).min(self.writes.len());
+            let earlier = self.writes[..moment].iter().rev();
+            let written = earlier.clone().find(|(written, _)| *written == word);
+            let initial = if word < HEADER_WORDS { self.now[word] } else { 0 };
+            read.push(written.map_or(initial, |(_, value)| *value));
+        }
+        read
+    }
+
+    /// The newest timestamp drawn by then.
+    fn snapshot(&self, moment: usize) -> Timestamp {
+        let drawn = self.commits.iter().rev().find(|(when, ..)| *when <= moment);
+        drawn.map_or(Timestamp::ZERO, |(_, time, _)| *time)
+    }
+
+    /// What the row is at `snapshot`: the name of its value.
+    fn truth(&self, snapshot: Timestamp) -> Option<u8> {
+        let newest = self.commits.iter().rev().find(|(_, time, _)| *time <= snapshot);
+        newest.and_then(|(.., name)| *name)
+    }
+
+    /// What a reader believes that begins at `from` and takes up to `span` for each READ;
+    /// `None` if it must read again.
+    fn believe(&mut self, snapshot: Timestamp, from: usize, span: usize) -> Option<Belief> {
+        let cvt_words = self.table.cvt_words();
+        let first = self.read(0, cvt_words, from, from + span);
+        let seen = visible_at(Cvt::new(&first), snapshot);
+        let (second, end) = (from + span, from + 2 * span);
+        match seen {
+            Visible::Version(candidate) => {
+                let words = self.table.record_words(candidate.contents);
+                let record = self.read(self.slot_word(candidate.record), words, second, end);
+                let (table, primary_key) = (self.table.id(), &primary_key());
+                let key = self.table.key(primary_key);
+                let expected = Expected { table, key, primary_key, candidate };
+                match accept_record(&expected, &record) {
+                    Ok(accepted) => Some(match accepted.value_range() {
+                        Some(range) => Belief::Value(record.as_bytes()[range].to_vec()),
+                        None => Belief::Nothing,
+                    }),
+                    Err(Reject::OtherRow | Reject::KeyCollision) => panic!("there is one row"),
+                    Err(_) => None,
+                }
+            }
+            Visible::NotFound => {
+                let again = self.read(0, cvt_words, second, end);
+                (again == first).then_some(Belief::Nothing)
+            }
+            Visible::TooOld => Some(Belief::TooOld),
+            Visible::Undecided { .. } | Visible::Torn => None,
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Belief {
+    Value(Vec<u8>),
+    Nothing,
+    TooOld,
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        6 => any::<u8>().prop_map(Outcome::Commit),
+        2 => Just(Outcome::Delete),
+        2 => any::<u8>().prop_map(Outcome::Abort),
+        1 => Just(Outcome::AbortBeforeRecord),
+    ]
+}
+
+/// Lets readers loose on a finished history; returns how many believed a value and nothing.
+fn deceive(memory: &mut Memory) -> Result<(u32, u32), TestCaseError> {
+    let (mut values, mut nothings) = (0, 0);
+    let end = memory.writes.len();
+    for reader in 0..200 {
+        let drawn = memory.rng.random_range(0..=end);
+        let begun = memory.rng.random_range(drawn..=end);
+        let span = memory.rng.random_range(0..=READ_SPAN) * (reader % 4) / 3;
+        let snapshot = memory.snapshot(drawn);
+        let truth = memory.truth(snapshot).map(value);
+        match memory.believe(snapshot, begun, span) {
+            Some(Belief::Value(bytes)) => {
+                prop_assert_eq!(Some(bytes), truth);
+                values += 1;
+            }
+            Some(Belief::Nothing) => {
+                prop_assert_eq!(None, truth);
+                nothings += 1;
+            }
+            Some(Belief::TooOld) | None => {}
+        }
+    }
+    // The writers have finished: a fresh snapshot gets an answer, and at once.
+    let fresh = memory.snapshot(end);
+    let truth = memory.truth(fresh).map(value);
+    let answer = memory.believe(fresh, end, 0);
+    prop_assert_eq!(answer, Some(truth.map_or(Belief::Nothing, Belief::Value)));
+    Ok((values, nothings))
+}
+
+#[test]
+fn a_reader_believes_only_what_the_row_was_at_its_snapshot() {
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let history = (2_u32..=3, prop::collection::vec(outcome(), 1..12), any::<[u8; 32]>());
+    let answers = Counter::new((0_u32, 0_u32));
+    let result = runner.run(&history, |(versions, outcomes, seed)| {
+        let mut memory = Memory::new(versions, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+        for (attempt, outcome) in (1..).zip(outcomes) {
+            memory.run(attempt, outcome);
+        }
+        let (values, nothings) = deceive(&mut memory)?;
+        answers.set((answers.get().0 + values, answers.get().1 + nothings));
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    let (values, nothings) = answers.get();
+    assert!(values > 10_000 && nothings > 1_000, "too few answers: {values}, {nothings}");
+}
