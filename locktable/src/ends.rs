@@ -1,0 +1,201 @@
+//! The asking side's memory of ends: which attempts are over and not known to be by an owner.
+//!
+//! # What it is
+//! One tracker per coordinator and owner node. An attempt that asked that owner for locks ends
+//! there too, whether it committed or aborted and whether an answer came or not (H10): the engine
+//! calls [`EndTracker::end`] and from then on the tracker puts the end into datagrams until the
+//! owner acknowledges it. Ends are cumulative per slot, so a slot has at most one.
+//!
+//! # What it is not
+//! It sends nothing and reads no clock: times are values in nanoseconds of the caller's.
+//!
+//! # When to send
+//! Others may be waiting for the locks, so a fresh end goes out with the next datagram to the
+//! owner, of which there should be one at the end of the current round of polling even if it
+//! carries nothing else. After that it is repeated every `resend_ns`.
+
+use lotus_fabric::ids::TxnId;
+
+use crate::wire::{Reply, RequestWriter};
+
+/// The ends that one owner has not acknowledged to one coordinator.
+#[derive(Debug)]
+pub struct EndTracker {
+    resend_ns: u64,
+    /// At most one for each slot of the coordinator; searched from end to end.
+    pending: Vec<Pending>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    txn: TxnId,
+    /// When to send it again, or 0: at once.
+    due_ns: u64,
+}
+
+impl EndTracker {
+    /// A tracker that repeats an end after `resend_ns` without an acknowledgement.
+    pub fn new(resend_ns: u64) -> Self {
+        Self { resend_ns, pending: Vec::new() }
+    }
+
+    /// `txn`, which asked the owner for locks, is over, and so are its slot's earlier attempts.
+    ///
+    /// All that it wrote must be visible on the primaries.
+    pub fn end(&mut self, txn: TxnId) {
+        let end = Pending { txn, due_ns: 0 };
+        match self.pending.iter_mut().find(|pending| same_slot(pending.txn, txn)) {
+            Some(pending) if pending.txn.attempt() < txn.attempt() => *pending = end,
+            Some(_) => {}
+            None => self.pending.push(end),
+        }
+    }
+
+    /// Learns from a reply of the owner which ends it knows.
+    ///
+    /// Besides the acknowledgement itself, any answer to a later attempt of the slot is one: the
+    /// owner ends the earlier attempts before it looks at the request.
+    pub fn learn(&mut self, reply: &Reply) {
+        let (txn, known_below) = match reply {
+            Reply::Ended { txn } => (*txn, txn.attempt() + 1),
+            Reply::Lock { question, .. } => (question.txn, question.txn.attempt()),
+        };
+        self.pending
+            .retain(|pending| !same_slot(pending.txn, txn) || pending.txn.attempt() >= known_below);
+    }
+
+    /// Adds the ends that are due at `now_ns` to a datagram, at most `most` and as far as they
+    /// fit; how many it added.
+    pub fn write_due(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        datagram: &mut RequestWriter<'_>,
+    ) -> usize {
+        let mut written = 0;
+        let due = self.pending.iter_mut().filter(|pending| pending.due_ns <= now_ns);
+        for pending in due.take(most) {
+            if datagram.end(pending.txn).is_err() {
+                break;
+            }
+            pending.due_ns = now_ns.saturating_add(self.resend_ns);
+            written += 1;
+        }
+        written
+    }
+
+    /// When [`Self::write_due`] should next be called: 0 for at once, `None` for never.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.pending.iter().map(|pending| pending.due_ns).min()
+    }
+
+    /// How many ends the owner may not know of.
+    pub fn unacknowledged(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether the owner may not know yet that `txn` is over, though [`Self::end`] said so.
+    pub fn is_pending(&self, txn: TxnId) -> bool {
+        self.pending
+            .iter()
+            .any(|pending| same_slot(pending.txn, txn) && txn.attempt() <= pending.txn.attempt())
+    }
+
+    /// Forgets everything: the owner has been expelled, and its lock table with it.
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+/// Whether both ran in one coroutine slot of one life of a node.
+fn same_slot(one: TxnId, other: TxnId) -> bool {
+    (one.incarnation(), one.slot()) == (other.incarnation(), other.slot())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::wire::{self, Answer, ITEM_BYTES, Question, Request};
+    use lotus_fabric::ids::{Epoch, Incarnation};
+
+    const RESEND_NS: u64 = 100;
+
+    fn txn(slot: u16, attempt: u64) -> TxnId {
+        TxnId::new(Incarnation::new(1).expect("fits"), slot, attempt)
+    }
+
+    fn due(tracker: &mut EndTracker, now_ns: u64, room: usize) -> Vec<TxnId> {
+        let mut buffer = vec![0; wire::HEAD_BYTES + room * ITEM_BYTES];
+        let mut writer = RequestWriter::new(&mut buffer);
+        let written = tracker.write_due(now_ns, usize::MAX, &mut writer);
+        let length = writer.finish(Epoch(1));
+        let ends: Vec<_> = wire::requests(&buffer[..length])
+            .map(|request| match request.expect("well-formed") {
+                Request::End { txn } => txn,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(ends.len(), written);
+        ends
+    }
+
+    fn answered(txn: TxnId) -> Reply {
+        let question = Question { txn, round: 0, fragment: 0 };
+        Reply::Lock { question, answer: Answer::WrongOwner { index: 0 } }
+    }
+
+    #[test]
+    fn h10_an_end_is_repeated_until_it_is_acknowledged() {
+        let mut tracker = EndTracker::new(RESEND_NS);
+        assert_eq!(tracker.next_due_ns(), None);
+        tracker.end(txn(0, 5));
+        assert_eq!(tracker.next_due_ns(), Some(0));
+        assert_eq!(due(&mut tracker, 1000, 9), [txn(0, 5)]);
+        assert_eq!(tracker.next_due_ns(), Some(1100));
+        assert_eq!(due(&mut tracker, 1099, 9), []);
+        assert_eq!(due(&mut tracker, 1100, 9), [txn(0, 5)]);
+        tracker.learn(&Reply::Ended { txn: txn(0, 5) });
+        assert_eq!((tracker.unacknowledged(), tracker.next_due_ns()), (0, None));
+    }
+
+    #[test]
+    fn a_slot_has_one_end_and_the_latest_wins() {
+        let mut tracker = EndTracker::new(RESEND_NS);
+        for attempt in [5, 7, 6] {
+            tracker.end(txn(0, attempt));
+        }
+        tracker.end(txn(1, 2));
+        assert_eq!(due(&mut tracker, 0, 9), [txn(0, 7), txn(1, 2)]);
+        assert!(tracker.is_pending(txn(0, 6)) && !tracker.is_pending(txn(0, 8)));
+    }
+
+    #[test]
+    fn only_what_covers_an_end_acknowledges_it() {
+        // (reply about attempt 5's slot, still pending afterwards)
+        let cases = [
+            (Reply::Ended { txn: txn(0, 4) }, true),
+            (Reply::Ended { txn: txn(0, 5) }, false),
+            (Reply::Ended { txn: txn(0, 6) }, false),
+            (Reply::Ended { txn: txn(1, 9) }, true),
+            (answered(txn(0, 4)), true),
+            (answered(txn(0, 5)), true),
+            (answered(txn(0, 6)), false),
+        ];
+        for (reply, pending) in cases {
+            let mut tracker = EndTracker::new(RESEND_NS);
+            tracker.end(txn(0, 5));
+            tracker.learn(&reply);
+            assert_eq!(tracker.is_pending(txn(0, 5)), pending, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_with_the_next_datagram() {
+        let mut tracker = EndTracker::new(RESEND_NS);
+        (0..3).for_each(|slot| tracker.end(txn(slot, 1)));
+        assert_eq!(due(&mut tracker, 10, 2), [txn(0, 1), txn(1, 1)]);
+        assert_eq!(due(&mut tracker, 11, 2), [txn(2, 1)]);
+        tracker.clear();
+        assert_eq!(tracker.unacknowledged(), 0);
+    }
+}

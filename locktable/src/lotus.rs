@@ -1,0 +1,334 @@
+//! LOTUS's locks as a service: local ones in this node's table, remote ones by RPC (LOTUS §4.1).
+//!
+//! Coordinator i talks to coordinator i of the owner. The locks that one round wants from one
+//! owner travel in one datagram, together with the ends that the owner has not acknowledged. One
+//! background task for each owner sends ends that found no datagram to travel in, and repeats
+//! them until they are acknowledged (H10).
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::TaskId;
+use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
+use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service};
+use lotus_fabric::transport::MAX_MESSAGE_BYTES;
+
+use crate::ends::EndTracker;
+use crate::name::{LockName, LockRequest};
+use crate::server::{LockHost, LockServer};
+use crate::service::{HeldLocks, LockError, LockRoutes, LockService, TakenLock};
+use crate::slot::Refusal;
+use crate::table::LockTable;
+use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
+
+/// The RPC service under which lock servers answer.
+pub const LOCK_SERVICE: Service = Service(1);
+
+/// The longest datagram: RPC needs its header, and one fragment is one chance to be lost.
+const DATAGRAM_BYTES: usize = MAX_MESSAGE_BYTES - 64;
+/// Locks in one datagram: half of it, less its head and the request's own.
+const LOCKS_PER_DATAGRAM: usize = (DATAGRAM_BYTES / 2 - 64) / wire::LOCK_BYTES;
+/// Ends in the other half.
+const ENDS_BESIDE_LOCKS: usize = DATAGRAM_BYTES / 2 / wire::ITEM_BYTES;
+/// A request without an answer is repeated after this long.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// An end without an acknowledgement is repeated after this long.
+const RESEND_END_AFTER: Duration = Duration::from_millis(20);
+
+/// See the module's essay. Cheap to clone.
+pub struct LotusLocks<H> {
+    core: Rc<Core<H>>,
+}
+
+struct Core<H> {
+    table: Arc<LockTable>,
+    host: Arc<H>,
+    server: Rc<RefCell<LockServer<Arc<H>>>>,
+    rpc: Rpc,
+    peers: RefCell<Vec<Rc<Peer>>>,
+}
+
+/// Another compute node that was asked for locks.
+struct Peer {
+    at: Endpoint,
+    ends: RefCell<EndTracker>,
+    sender: Cell<Option<TaskId>>,
+}
+
+impl<H> Clone for LotusLocks<H> {
+    fn clone(&self) -> Self {
+        Self { core: Rc::clone(&self.core) }
+    }
+}
+
+impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
+    /// The service of one coordinator; from now on it also answers its peers.
+    pub fn new(table: Arc<LockTable>, host: Arc<H>, rpc: Rpc) -> Self {
+        let server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
+        let server = Rc::new(RefCell::new(server));
+        let answering = Rc::clone(&server);
+        rpc.serve(
+            LOCK_SERVICE,
+            Box::new(move |responder, datagram| {
+                let mut reply = [0; MAX_MESSAGE_BYTES];
+                // A datagram that does not parse is no request of ours; its sender learns by
+                // running into its timeout.
+                let handled = answering.borrow_mut().handle(datagram, &mut reply);
+                if let Ok(bytes) = handled {
+                    responder.respond(&reply[..bytes]);
+                }
+            }),
+        );
+        Self { core: Rc::new(Core { table, host, server, rpc, peers: RefCell::default() }) }
+    }
+
+    /// Refuses requests of an expelled incarnation from now on (H4, H8).
+    pub fn refuse(&self, incarnation: Incarnation) {
+        self.core.server.borrow_mut().refuse(incarnation);
+    }
+
+    /// Ends that some owner has not acknowledged yet.
+    pub fn unacknowledged_ends(&self) -> usize {
+        self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()
+    }
+
+    fn peer(&self, node: NodeId) -> Rc<Peer> {
+        let at = Endpoint { node, lane: self.core.rpc.lane().at().lane };
+        let mut peers = self.core.peers.borrow_mut();
+        if let Some(peer) = peers.iter().find(|peer| peer.at == at) {
+            return Rc::clone(peer);
+        }
+        let ends = EndTracker::new(RESEND_END_AFTER.as_nanos() as u64);
+        let peer = Rc::new(Peer { at, ends: RefCell::new(ends), sender: Cell::new(None) });
+        let executor = self.core.rpc.lane().executor();
+        let sender = executor.spawn(send_ends(Rc::clone(&self.core), Rc::clone(&peer)));
+        peer.sender.set(Some(sender));
+        peers.push(Rc::clone(&peer));
+        peer
+    }
+
+    /// Takes the locks of `wanted` that this node owns; lists the others with their owners.
+    ///
+    /// The owner of each is looked up once: the map may change between two look-ups, and a lock
+    /// that is remote in one and local in the other would be taken nowhere.
+    #[inline]
+    fn acquire_local(&self, held: &mut HeldLocks, wanted: &[LockRequest]) -> Result<(), LockError> {
+        let (host, table) = (&*self.core.host, &*self.core.table);
+        let this_node = host.this_node();
+        let txn = held.txn();
+        held.remote.clear();
+        for request in wanted {
+            let (owner, shard_epoch) = host.owner(request.name.shard());
+            let lock = TakenLock { request: *request, owner, shard_epoch };
+            if owner != this_node {
+                held.remote.push(lock);
+                continue;
+            }
+            table.try_lock(txn, *request).map_err(|refusal| refused(request.name, refusal))?;
+            held.taken.push(lock);
+            // After the lock was taken: either a hand-over's scan sees it, or we see the hand-over.
+            if !host.owns(request.name.shard(), shard_epoch) {
+                return Err(LockError::Moved(request.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every other owner for its part of [`HeldLocks::remote`].
+    fn ask_all(&self, held: &mut HeldLocks, round: u16, timeout: Duration) {
+        held.asked.clear();
+        let mut remote = std::mem::take(&mut held.remote);
+        remote.sort_unstable_by_key(|lock| lock.owner);
+        for part in remote.chunk_by(|one, other| one.owner == other.owner) {
+            if !held.contacted.contains(&part[0].owner) {
+                held.contacted.push(part[0].owner);
+            }
+            self.ask(held, round, part, timeout);
+        }
+        held.remote = remote;
+    }
+
+    /// Takes in answers until all have come, even after a refusal: what was granted must be known.
+    ///
+    /// All state is in `held`, which keeps the futures of local acquisitions small.
+    fn poll_answers(
+        &self,
+        held: &mut HeldLocks,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), LockError>> {
+        let HeldLocks { asked, remote, taken, .. } = held;
+        for asked in asked.iter_mut().filter(|asked| asked.outcome.is_none()) {
+            let Poll::Ready(reply) = Pin::new(&mut asked.call).poll(cx) else { continue };
+            let locks = &remote[asked.locks.clone()];
+            let reply = reply.map_err(|_| LockError::TimedOut);
+            let (owner, question) = (locks[0].owner, asked.question);
+            let answer = reply.and_then(|reply| self.answer(owner, question, &reply));
+            let outcome = answer.and_then(|answer| granted(answer, locks));
+            if outcome.is_ok() {
+                taken.extend_from_slice(locks);
+            }
+            asked.outcome = Some(outcome);
+        }
+        if asked.iter().any(|asked| asked.outcome.is_none()) {
+            return Poll::Pending;
+        }
+        let outcomes = asked.drain(..).filter_map(|asked| asked.outcome);
+        Poll::Ready(outcomes.fold(Ok(()), Result::and))
+    }
+
+    /// Asks one owner for `locks`; in fragments, if they do not fit in one datagram.
+    fn ask(&self, held: &mut HeldLocks, round: u16, locks: &[TakenLock], timeout: Duration) {
+        let core = &*self.core;
+        let peer = self.peer(locks[0].owner);
+        let now_ns = core.rpc.lane().executor().recent().0;
+        let first = held.asked.last().map_or(0, |asked| asked.locks.end);
+        for (fragment, part) in locks.chunks(LOCKS_PER_DATAGRAM).enumerate() {
+            let question = Question { txn: held.txn(), round, fragment: fragment as u16 };
+            let mut remote =
+                [RemoteLock { request: part[0].request, shard_epoch: 0 }; LOCKS_PER_DATAGRAM];
+            for (slot, lock) in remote.iter_mut().zip(part) {
+                *slot = RemoteLock { request: lock.request, shard_epoch: lock.shard_epoch };
+            }
+            let mut datagram = [0; DATAGRAM_BYTES];
+            let mut writer = RequestWriter::new(&mut datagram);
+            // Ends first: they may release what the locks need.
+            peer.ends.borrow_mut().write_due(now_ns, ENDS_BESIDE_LOCKS, &mut writer);
+            writer.lock(question, &remote[..part.len()]).expect("half a datagram fits");
+            let bytes = writer.finish(core.host.configuration_epoch());
+            let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience(timeout));
+            let start = first + fragment * LOCKS_PER_DATAGRAM;
+            let locks = start..start + part.len();
+            held.asked.push(Asked { question, locks, call, outcome: None });
+        }
+    }
+
+    /// The answer to one question, among the replies in a datagram.
+    fn answer(&self, owner: NodeId, asked: Question, replies: &[u8]) -> Result<Answer, LockError> {
+        let peer = self.peer(owner);
+        let mut found = None;
+        // A reply that does not parse counts as none.
+        for reply in wire::replies(replies).map_while(Result::ok) {
+            peer.ends.borrow_mut().learn(&reply);
+            if let Reply::Lock { question, answer } = reply
+                && question == asked
+            {
+                found = Some(answer);
+            }
+        }
+        found.ok_or(LockError::TimedOut)
+    }
+}
+
+/// A question on its way, and which of the remote locks it asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    question: Question,
+    locks: Range<usize>,
+    call: PendingCall,
+    outcome: Option<Result<(), LockError>>,
+}
+
+/// What an owner's answer means for the locks that it was asked for.
+fn granted(answer: Answer, locks: &[TakenLock]) -> Result<(), LockError> {
+    let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
+    match answer {
+        Answer::Granted => Ok(()),
+        Answer::Refused { index, refusal } => Err(refused(name(index), refusal)),
+        Answer::WrongOwner { index } => Err(LockError::Moved(name(index))),
+        // Only a request that was overtaken by its own end is stale, and nobody waits for one.
+        Answer::Stale => Err(LockError::TimedOut),
+        Answer::Expelled => Err(LockError::Expelled),
+    }
+}
+
+#[cold]
+fn refused(name: LockName, refusal: Refusal) -> LockError {
+    match refusal {
+        Refusal::Conflict => LockError::Conflict(name),
+        Refusal::OwnBucketFull => LockError::OwnBucketFull(name),
+        _ => LockError::Full(name),
+    }
+}
+
+/// As many tries as fit in `time`.
+fn patience(time: Duration) -> Patience {
+    let tries = time.as_nanos().div_ceil(RETRY_AFTER.as_nanos()).clamp(1, 1 << 16);
+    Patience { retry_after: RETRY_AFTER, tries: tries as u32 }
+}
+
+impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
+    #[inline]
+    async fn acquire(
+        &self,
+        held: &mut HeldLocks,
+        round: u16,
+        wanted: &[LockRequest],
+        timeout: Duration,
+    ) -> Result<(), LockError> {
+        // Local locks first: they cost nothing, and a conflict among them saves the messages.
+        self.acquire_local(held, wanted)?;
+        if held.remote.is_empty() {
+            return Ok(());
+        }
+        self.ask_all(held, round, timeout);
+        std::future::poll_fn(|cx| self.poll_answers(held, cx)).await
+    }
+
+    fn release(&self, held: &mut HeldLocks) {
+        let this_node = self.core.host.this_node();
+        let txn = held.txn();
+        for taken in held.taken.drain(..) {
+            if taken.owner == this_node {
+                self.core.table.unlock(txn, &taken.request.name);
+            }
+        }
+        for owner in held.contacted.drain(..) {
+            let peer = self.peer(owner);
+            peer.ends.borrow_mut().end(txn);
+            if let Some(sender) = peer.sender.get() {
+                self.core.rpc.lane().executor().wake(sender);
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, name: &LockName) {
+        self.core.table.prefetch(name);
+    }
+}
+
+/// Sends the ends that `peer` has not acknowledged, for as long as the coordinator lives.
+async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
+    let executor = core.rpc.lane().executor().clone();
+    let once = Patience { retry_after: RESEND_END_AFTER, tries: 1 };
+    loop {
+        let due = peer.ends.borrow().next_due_ns();
+        match due {
+            None => executor.suspend().await,
+            Some(due) if due > executor.now().0 => executor.sleep_until(Nanos(due)).await,
+            Some(_) => {
+                // One round of the other coroutines: their ends travel along, or a lock request
+                // takes these ends with it.
+                executor.yield_now().await;
+                let mut datagram = [0; DATAGRAM_BYTES];
+                let mut writer = RequestWriter::new(&mut datagram);
+                let now_ns = executor.now().0;
+                if peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer) == 0 {
+                    continue;
+                }
+                let bytes = writer.finish(core.host.configuration_epoch());
+                let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once);
+                if let Ok(replies) = call.await {
+                    let mut ends = peer.ends.borrow_mut();
+                    wire::replies(&replies).map_while(Result::ok).for_each(|r| ends.learn(&r));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The lock server of one coordinator: answers the same-numbered coordinators of other nodes.
+//!
+//! # What it is
+//! A state machine over bytes: a datagram of requests in, a datagram of replies out. It executes
+//! requests on the node's [`LockTable`] and remembers, for each coroutine slot that ever asked,
+//! which attempts are over and what the current one holds.
+//!
+//! # What it is not
+//! It sends nothing and knows no time; what is lost is asked again. It does not enumerate or
+//! release what an expelled node held: recovery does, through the table.
+//!
+//! # One number per slot
+//! A slot runs one attempt at a time, so all that a server needs to know about the past of a slot
+//! is its *watermark*: attempts below it are over (H9, H10).
+//!
+//! | attempt | lock request | end |
+//! |---|---|---|
+//! | below the watermark | stale | nothing to do, acknowledged |
+//! | at the watermark | locks for the attempt that holds | releases, raises the watermark |
+//! | above the watermark | earlier attempts are over: releases, raises, then locks | the same |
+//!
+//! So the first request of a slot's next attempt ends the previous one even if its end was lost.
+//! In return the asker promises not to *send* a request of an attempt before everything that the
+//! slot's earlier attempts wrote under their locks is visible on the primaries.
+//!
+//! A request that is repeated is executed again. Where it was granted, everything is already held
+//! and the answer is the same. Where it was refused, it may now be granted: the asker either
+//! still waits for an answer, and gets one that is true, or has ended the attempt, and the end
+//! releases the locks or has made the repeat stale.
+
+use std::sync::Arc;
+
+use lotus_fabric::ids::{Epoch, Incarnation, ShardId, TxnId};
+
+use crate::name::{LockMode, LockName, LockRequest};
+use crate::slot::Grant;
+use crate::table::LockTable;
+use crate::wire::{self, Answer, DecodeError, Locks, Reply, ReplyWriter, Request};
+
+/// What a lock server asks of the node it runs on, and tells it.
+pub trait LockHost {
+    /// Whether this node serves the locks of `shard`, in exactly this epoch of the shard.
+    ///
+    /// Asked *after* the locks were taken. A hand-over stops owning first and scans the holders
+    /// second; so either its scan sees these locks or this question sees the stop, and nothing is
+    /// granted behind its back (H19). Whoever locks in the table directly must do the same.
+    fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
+
+    /// The configuration that this node is in, sent with every reply (H23).
+    fn configuration_epoch(&self) -> Epoch;
+
+    /// A remote transaction now holds `name` to write: what is cached of it goes stale.
+    ///
+    /// Called after the lock is taken and before the asker learns of it (LOTUS §4.4, H11).
+    fn write_granted(&self, name: &LockName) {
+        let _ = name;
+    }
+
+    /// A remote transaction is about to give up `name`, which it holds to write.
+    ///
+    /// Called before the lock is released: who sees it free must see this first (H11).
+    fn write_ending(&self, name: &LockName) {
+        let _ = name;
+    }
+}
+
+impl<H: LockHost + ?Sized> LockHost for Arc<H> {
+    fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        (**self).owns(shard, shard_epoch)
+    }
+
+    fn configuration_epoch(&self) -> Epoch {
+        (**self).configuration_epoch()
+    }
+
+    fn write_granted(&self, name: &LockName) {
+        (**self).write_granted(name);
+    }
+
+    fn write_ending(&self, name: &LockName) {
+        (**self).write_ending(name);
+    }
+}
+
+/// The lock server of one coordinator.
+#[derive(Debug)]
+pub struct LockServer<H> {
+    table: Arc<LockTable>,
+    host: H,
+    /// By incarnation; grows to the largest that was seen.
+    peers: Vec<Peer>,
+    /// Scratch space for one request, kept for its capacity.
+    requests: Vec<LockRequest>,
+    unusual: Vec<(usize, Grant)>,
+}
+
+/// What a server knows about one life of another node.
+#[derive(Debug)]
+enum Peer {
+    /// Its sessions by slot; grows to the largest that was seen.
+    Member(Vec<Session>),
+    /// Out for good: incarnations are not used twice.
+    Expelled,
+}
+
+/// What a server knows about one coroutine slot of another node.
+#[derive(Debug, Default)]
+struct Session {
+    /// Attempts below this one are over.
+    watermark: u64,
+    /// What the attempt at the watermark holds.
+    held: Vec<LockRequest>,
+}
+
+impl<H: LockHost> LockServer<H> {
+    /// A server that nobody has asked anything yet.
+    ///
+    /// A restarted node must own nothing under an epoch of before its restart, and must be told
+    /// by [`Self::refuse`] of the incarnations expelled so far: its watermarks start from zero.
+    pub fn new(table: Arc<LockTable>, host: H) -> Self {
+        Self { table, host, peers: Vec::new(), requests: Vec::new(), unusual: Vec::new() }
+    }
+
+    /// Carries out the requests in `datagram` in order and writes the replies into `reply`;
+    /// returns their length in bytes.
+    ///
+    /// # Errors
+    /// If any part of the datagram is not a request; then none of it was carried out.
+    ///
+    /// # Panics
+    /// If `reply` is shorter than `datagram`, which is as long as the replies can get.
+    pub fn handle(&mut self, datagram: &[u8], reply: &mut [u8]) -> Result<usize, DecodeError> {
+        assert!(reply.len() >= datagram.len(), "replies need as much room as their requests");
+        wire::requests(datagram).try_for_each(|request| request.map(drop))?;
+        let mut replies = ReplyWriter::new(reply);
+        for request in wire::requests(datagram) {
+            let reply = match request? {
+                Request::Lock { question, locks } => {
+                    Reply::Lock { question, answer: self.lock(question.txn, locks) }
+                }
+                Request::End { txn } => {
+                    self.end(txn);
+                    Reply::Ended { txn }
+                }
+            };
+            replies.push(reply).expect("a reply is no longer than its request");
+        }
+        Ok(replies.finish(self.host.configuration_epoch()))
+    }
+
+    /// Serves `incarnation` no more: it has been expelled (H4, H8).
+    ///
+    /// Its locks stay until recovery has settled its transactions and releases them through
+    /// [`LockTable::holders_of`]; its ends are acknowledged and change nothing.
+    pub fn refuse(&mut self, incarnation: Incarnation) {
+        *peer(&mut self.peers, incarnation) = Peer::Expelled;
+    }
+
+    fn lock(&mut self, txn: TxnId, locks: Locks<'_>) -> Answer {
+        let Self { table, host, peers, requests, unusual } = self;
+        let Some(session) = session(peers, txn) else { return Answer::Expelled };
+        if txn.attempt() < session.watermark {
+            return Answer::Stale;
+        }
+        session.raise(txn, txn.attempt(), table, host);
+        requests.clear();
+        requests.extend(locks.iter().map(|lock| lock.request));
+        let outcome = table.lock_set(txn, requests, unusual);
+        // Asked last, for the reason that `LockHost::owns` gives, and it overrules a refusal: an
+        // asker with an old map must learn that, not retry for ever.
+        let foreign =
+            |lock: wire::RemoteLock| !host.owns(lock.request.name.shard(), lock.shard_epoch);
+        let wrong = locks.iter().position(foreign);
+        match (wrong, outcome) {
+            (None, Ok(())) => {
+                session.note(requests, unusual, host);
+                Answer::Granted
+            }
+            (None, Err((index, refusal))) => Answer::Refused { index: index as u16, refusal },
+            (Some(index), outcome) => {
+                if outcome.is_ok() {
+                    table.undo_set(txn, requests, unusual);
+                }
+                Answer::WrongOwner { index: index as u16 }
+            }
+        }
+    }
+
+    fn end(&mut self, txn: TxnId) {
+        if let Some(session) = session(&mut self.peers, txn) {
+            session.raise(txn, txn.attempt() + 1, &self.table, &self.host);
+        }
+    }
+}
+
+impl Session {
+    /// Ends every attempt of `txn`'s slot below `watermark`; nothing if they have ended.
+    fn raise(&mut self, txn: TxnId, watermark: u64, table: &LockTable, host: &impl LockHost) {
+        if watermark <= self.watermark {
+            return;
+        }
+        let holder = TxnId::new(txn.incarnation(), txn.slot(), self.watermark);
+        for request in self.held.drain(..) {
+            if request.mode == LockMode::Write {
+                host.write_ending(&request.name);
+            }
+            table.unlock(holder, &request.name);
+        }
+        self.watermark = watermark;
+    }
+
+    /// Remembers what was granted, and tells the host of new writers.
+    fn note(&mut self, requests: &[LockRequest], unusual: &[(usize, Grant)], host: &impl LockHost) {
+        let mut unusual = unusual.iter().peekable();
+        for (index, request) in requests.iter().enumerate() {
+            match unusual.next_if(|(at, _)| *at == index) {
+                None => self.held.push(*request),
+                Some((_, Grant::Upgraded)) => self
+                    .held
+                    .iter_mut()
+                    .filter(|held| held.name == request.name)
+                    .for_each(|held| held.mode = LockMode::Write),
+                Some(_) => continue,
+            }
+            if request.mode == LockMode::Write {
+                host.write_granted(&request.name);
+            }
+        }
+    }
+}
+
+/// What is known about `incarnation`, which is a member unless refused.
+fn peer(peers: &mut Vec<Peer>, incarnation: Incarnation) -> &mut Peer {
+    let index = usize::from(incarnation.raw());
+    if peers.len() <= index {
+        peers.resize_with(index + 1, || Peer::Member(Vec::new()));
+    }
+    &mut peers[index]
+}
+
+/// The session of `txn`'s slot, which is made if need be; `None` if its node is expelled.
+fn session(peers: &mut Vec<Peer>, txn: TxnId) -> Option<&mut Session> {
+    let Peer::Member(sessions) = peer(peers, txn.incarnation()) else { return None };
+    let index = usize::from(txn.slot());
+    if sessions.len() <= index {
+        sessions.resize_with(index + 1, Session::default);
+    }
+    Some(&mut sessions[index])
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

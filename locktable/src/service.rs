@@ -1,0 +1,131 @@
+//! What a transaction asks of its locks, whatever they are.
+//!
+//! [`LockService`] is implemented by [`crate::LotusLocks`], which never waits, and by
+//! [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
+//! live on memory nodes, pass messages, expire or reset fit as well (DESIGN §5): acquiring is
+//! asynchronous and has a time limit, and nothing assumes that holders can be enumerated.
+//!
+//! A transaction keeps what it holds in a [`HeldLocks`]. That is written *before* anything is
+//! asked of another node, so an acquisition that is dropped half-way, times out or fails is
+//! released like any other.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId, TxnId};
+
+use crate::lotus::Asked;
+use crate::name::{LockName, LockRequest};
+
+/// Where the locks of a shard are kept. Implemented by whoever knows the shard map.
+pub trait LockRoutes {
+    /// This compute node.
+    fn this_node(&self) -> NodeId;
+    /// The owner of `shard` and the epoch since which it is.
+    fn owner(&self, shard: ShardId) -> (NodeId, u32);
+}
+
+/// One lock that was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenLock {
+    /// Which lock, and how.
+    pub request: LockRequest,
+    /// Who granted it.
+    pub owner: NodeId,
+    /// In which epoch of the shard.
+    pub shard_epoch: u32,
+}
+
+/// What one attempt holds, or may hold. Reused from attempt to attempt for its capacity.
+#[derive(Debug, Default)]
+pub struct HeldLocks {
+    txn: Option<TxnId>,
+    pub(crate) taken: Vec<TakenLock>,
+    /// Other nodes that were asked for locks, granted or not.
+    pub(crate) contacted: Vec<NodeId>,
+    /// Locks of the round under way that other nodes own.
+    pub(crate) remote: Vec<TakenLock>,
+    /// What the round under way has asked their owners.
+    pub(crate) asked: Vec<Asked>,
+    /// Memory-node words that were asked for, granted or not.
+    pub(crate) words: Vec<RemoteAddr>,
+}
+
+impl HeldLocks {
+    /// Begins a new attempt.
+    ///
+    /// # Panics
+    /// If the previous attempt's locks were not released.
+    pub fn begin(&mut self, txn: TxnId) {
+        assert!(self.is_empty(), "the previous attempt still holds locks");
+        self.txn = Some(txn);
+    }
+
+    /// The attempt that holds these locks.
+    ///
+    /// # Panics
+    /// Before the first [`Self::begin`].
+    pub fn txn(&self) -> TxnId {
+        self.txn.expect("an attempt has begun")
+    }
+
+    /// The locks that were granted, in the order in which they were.
+    pub fn taken(&self) -> &[TakenLock] {
+        &self.taken
+    }
+
+    /// Whether there is nothing to release anywhere.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.contacted.is_empty() && self.words.is_empty()
+    }
+}
+
+/// Why locks were not granted. What the same call had been granted before is still held until
+/// [`LockService::release`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody else holds this one. Abort and retry.
+    #[error("another transaction holds the lock")]
+    Conflict(LockName),
+    /// The table has no room for it now. Abort and back off.
+    #[error("the lock table has no room")]
+    Full(LockName),
+    /// The attempt's own locks fill the bucket. Terminal: a retry would meet the same.
+    #[error("the transaction's own locks fill a bucket of the lock table")]
+    OwnBucketFull(LockName),
+    /// The shard has moved. Abort, look up the owner anew, retry.
+    #[error("the shard is owned by another node now")]
+    Moved(LockName),
+    /// The owner did not answer. Abort; the release reaches it later.
+    #[error("the owner of a lock did not answer in time")]
+    TimedOut,
+    /// This node has been expelled. Stop.
+    #[error("this node has been expelled")]
+    Expelled,
+}
+
+/// The locks of a cluster, as one coordinator sees them.
+#[allow(async_fn_in_trait, reason = "a coordinator's futures stay on its thread")]
+pub trait LockService {
+    /// Takes all of `wanted` for the attempt in `held`, or fails. `round` numbers the attempt's
+    /// acquisitions. Whoever has to wait for anything gives up after `timeout`.
+    ///
+    /// # Errors
+    /// See [`LockError`]. The caller then releases `held`.
+    async fn acquire(
+        &self,
+        held: &mut HeldLocks,
+        round: u16,
+        wanted: &[LockRequest],
+        timeout: Duration,
+    ) -> Result<(), LockError>;
+
+    /// Gives up everything in `held`. Returns at once; what other nodes must learn of is sent and
+    /// repeated in the background.
+    fn release(&self, held: &mut HeldLocks);
+
+    /// Hints that `name` will be asked for soon.
+    fn prefetch(&self, name: &LockName) {
+        let _ = name;
+    }
+}

@@ -1,0 +1,415 @@
+//! LOTUS's lock table (LOTUS §4.1): slots, holders, and what a transaction asks of them.
+//!
+//! # Layout
+//! A fixed number of buckets, each one cache line of eight slots; see `slot` for what a slot
+//! says. A name's hash gives its bucket and fingerprint. The memory is zero and untouched until
+//! used, so a large table costs what is used of it.
+//!
+//! # Who may change what
+//! A slot and the records of its holders change together under the mutex of the bucket's stripe,
+//! and a decision uses the one load that it was made on: there is no second look to disagree
+//! with (H5, H6). The paper changes the slot by compare-and-swap and logs the holder afterwards;
+//! one short mutex costs as much as the two atomics it replaces and leaves nothing in between.
+//!
+//! Slots are atomic words all the same, because [`LockTable::is_write_locked`] reads them without
+//! the mutex. They are stored with `Release` and loaded there with `Acquire`: who sees a slot
+//! free sees all that its last holder did before it unlocked. Under the mutex, `Relaxed` will do.
+//!
+//! # What it does not do
+//! It never waits for a lock. It does not know which shards it should serve: whoever grants asks
+//! that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
+
+use std::fmt;
+
+use lotus_fabric::ids::{Incarnation, TxnId};
+use lotus_fabric::prefetch;
+
+use crate::name::{LockMode, LockName, LockRequest};
+use crate::primitive::{AtomicU64, Ordering, Words, zeroed_words};
+use crate::slot::{Counter, Grant, Refusal, Word, decide};
+use crate::stripe::{Holder, Records, Stripe};
+
+/// Slots in a bucket: one cache line.
+const SLOTS_PER_BUCKET: usize = 8;
+const BUCKET_BYTES: usize = SLOTS_PER_BUCKET * size_of::<u64>();
+
+/// Mutexes in a table that has at least as many buckets: enough that two coordinators seldom
+/// meet in one, few enough (64 KiB) that they stay in a core's cache.
+const STRIPES: usize = 1024;
+
+/// How many locks of a set are prefetched ahead of the one being taken: about as many cache
+/// misses as a core keeps in flight.
+const LOOKAHEAD: usize = 8;
+
+/// The size of a [`LockTable`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockTableConfig {
+    /// Bytes of slots, rounded down to whole buckets of 64. Default: 32 MiB (LOTUS §8.1).
+    pub bytes: usize,
+    /// Bits of a fingerprint, 1 to 56. Default: 56. Fewer make names conflict that differ, which
+    /// is safe but wasteful: for tests, and for measuring what fingerprints buy.
+    pub fingerprint_bits: u32,
+}
+
+impl Default for LockTableConfig {
+    fn default() -> Self {
+        Self { bytes: 32 << 20, fingerprint_bits: 56 }
+    }
+}
+
+impl LockTableConfig {
+    /// A table of `bytes` bytes.
+    pub fn with_bytes(bytes: usize) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+}
+
+/// Why a lock table could not be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockTableError {
+    /// Ask for at least one bucket of 64 bytes and at most 32 GiB.
+    #[error("a lock table of {bytes} bytes: it takes 64 bytes to 32 GiB")]
+    Size {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// Ask for 1 to 56 bits.
+    #[error("fingerprints of {bits} bits: they have 1 to 56")]
+    FingerprintBits {
+        /// What was asked for.
+        bits: u32,
+    },
+    /// Ask for less: the machine does not have the memory.
+    #[error("no memory for a lock table of {bytes} bytes")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: usize,
+    },
+}
+
+/// What an unlock found. Both mean that the transaction does not hold the lock any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// The lock was held and is free of this transaction.
+    Released,
+    /// There was nothing to release: an unlock that is repeated does no harm (H7).
+    NotHeld,
+}
+
+/// The locks of one compute node, shared by its coordinators.
+pub struct LockTable {
+    /// At least as many as there are slots; the first begins a cache line.
+    words: Words,
+    buckets: usize,
+    fingerprint_mask: u64,
+    stripes: Box<[Stripe]>,
+}
+
+/// Where a name falls.
+struct Place {
+    bucket: usize,
+    fingerprint: u64,
+}
+
+/// What a bucket has for a fingerprint.
+enum Found {
+    /// Its slot, and the word that was seen there.
+    Taken { index: usize, word: Word },
+    /// A slot that it could take.
+    Free { index: usize },
+    /// Eight slots of other fingerprints.
+    Full,
+}
+
+impl LockTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// If the configuration is out of range or the memory is not there.
+    pub fn new(config: LockTableConfig) -> Result<Self, LockTableError> {
+        let LockTableConfig { bytes, fingerprint_bits: bits } = config;
+        let buckets = bytes / BUCKET_BYTES;
+        // Slots are numbered in 32 bits.
+        if buckets == 0 || buckets * SLOTS_PER_BUCKET > 1 << 32 {
+            return Err(LockTableError::Size { bytes });
+        }
+        if !(1..=56).contains(&bits) {
+            return Err(LockTableError::FingerprintBits { bits });
+        }
+        let words = zeroed_words(buckets * SLOTS_PER_BUCKET)
+            .ok_or(LockTableError::OutOfMemory { bytes })?;
+        let stripes = buckets.next_power_of_two().min(STRIPES);
+        let stripes = (0..stripes).map(|_| Stripe::new()).collect();
+        Ok(Self { words, buckets, fingerprint_mask: (1 << bits) - 1, stripes })
+    }
+
+    /// Takes one lock, or says why not. Never waits for its holders.
+    ///
+    /// Repeating a request that was granted is harmless. Asking for a lock to write that is held
+    /// to read upgrades it if there is no other reader.
+    ///
+    /// # Errors
+    /// The reason for the refusal; nothing has changed.
+    #[inline]
+    pub fn try_lock(&self, txn: TxnId, request: LockRequest) -> Result<Grant, Refusal> {
+        let LockRequest { name, mode } = request;
+        let Place { bucket, fingerprint } = self.place(&name);
+        let mut records = self.stripe(bucket).enter();
+        let slots = self.slots(bucket);
+        match find(slots, fingerprint) {
+            Found::Free { index } => {
+                let (grant, counter) = decide(Counter::FREE, Default::default(), mode)?;
+                store(&slots[index], Word::new(fingerprint, counter));
+                records.add(slot_number(bucket, index), txn, &name, mode);
+                Ok(grant)
+            }
+            Found::Taken { index, word } => {
+                let slot = slot_number(bucket, index);
+                let mine = records.of(slot, txn, &name);
+                let (grant, counter) = decide(word.counter(), mine, mode)?;
+                match grant {
+                    Grant::Acquired => records.add(slot, txn, &name, mode),
+                    Grant::Upgraded => {
+                        records.set_mode(txn, &name, mode);
+                    }
+                    Grant::AlreadyHeld => return Ok(grant),
+                }
+                store(&slots[index], Word::new(fingerprint, counter));
+                Ok(grant)
+            }
+            Found::Full => Err(full(&records, bucket, txn)),
+        }
+    }
+
+    /// Gives one lock back, in whatever mode it is held.
+    #[inline]
+    pub fn unlock(&self, txn: TxnId, name: &LockName) -> Release {
+        let Place { bucket, fingerprint } = self.place(name);
+        let mut records = self.stripe(bucket).enter();
+        let Some((slot, mode)) = records.remove(txn, name) else { return Release::NotHeld };
+        let word = &self.slots(bucket)[slot_index(slot)];
+        let seen = Word(word.load(Ordering::Relaxed));
+        assert_eq!(seen.fingerprint(), fingerprint, "a held slot keeps its fingerprint");
+        let counter = match mode {
+            LockMode::Read if seen.counter() != Counter::WRITTEN => {
+                Counter::read_by(seen.counter().readers() - 1)
+            }
+            _ => records.count(slot),
+        };
+        store(word, Word::new(fingerprint, counter));
+        Release::Released
+    }
+
+    /// Takes all of `requests` or none, prefetching ahead; a name may occur more than once.
+    ///
+    /// # Errors
+    /// The index of the first request that was refused, and why. What this call had taken is
+    /// released and what it had upgraded is downgraded; locks held before stay as they were.
+    pub fn try_lock_set(
+        &self,
+        txn: TxnId,
+        requests: &[LockRequest],
+    ) -> Result<(), (usize, Refusal)> {
+        // Does not allocate unless the transaction asks for what it already holds.
+        self.lock_set(txn, requests, &mut Vec::new())
+    }
+
+    /// [`Self::try_lock_set`] that leaves in `unusual` the index and grant of every request that
+    /// was not simply [`Grant::Acquired`], in ascending order.
+    pub(crate) fn lock_set(
+        &self,
+        txn: TxnId,
+        requests: &[LockRequest],
+        unusual: &mut Vec<(usize, Grant)>,
+    ) -> Result<(), (usize, Refusal)> {
+        unusual.clear();
+        if let [_, later @ ..] = requests {
+            later.iter().take(LOOKAHEAD - 1).for_each(|request| self.prefetch(&request.name));
+        }
+        for (index, request) in requests.iter().enumerate() {
+            if let Some(ahead) = requests.get(index + LOOKAHEAD) {
+                self.prefetch(&ahead.name);
+            }
+            match self.try_lock(txn, *request) {
+                Ok(Grant::Acquired) => {}
+                Ok(grant) => unusual.push((index, grant)),
+                Err(refusal) => {
+                    self.undo_set(txn, &requests[..index], unusual);
+                    return Err((index, refusal));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`Self::lock_set`] granted for `granted`, last first; empties `unusual`.
+    pub(crate) fn undo_set(
+        &self,
+        txn: TxnId,
+        granted: &[LockRequest],
+        unusual: &mut Vec<(usize, Grant)>,
+    ) {
+        for (index, request) in granted.iter().enumerate().rev() {
+            match unusual.pop_if(|(at, _)| *at == index) {
+                None => {
+                    self.unlock(txn, &request.name);
+                }
+                Some((_, Grant::Upgraded)) => self.downgrade(txn, &request.name),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Gives back every lock in `names`; those not held are passed over.
+    pub fn unlock_all(&self, txn: TxnId, names: &[LockName]) {
+        for name in names {
+            self.unlock(txn, name);
+        }
+    }
+
+    /// Gives back every lock in `requests`, in whatever mode it is held.
+    pub fn unlock_set(&self, txn: TxnId, requests: &[LockRequest]) {
+        for request in requests {
+            self.unlock(txn, &request.name);
+        }
+    }
+
+    /// Whether some transaction holds `name` to write. Takes no mutex.
+    ///
+    /// The answer was true at one moment during the call. It errs only towards `true`, when
+    /// another name has the same fingerprint in the same bucket.
+    #[inline]
+    pub fn is_write_locked(&self, name: &LockName) -> bool {
+        let Place { bucket, fingerprint } = self.place(name);
+        // A name keeps its slot for as long as it is held, so one pass over the bucket sees it.
+        self.slots(bucket).iter().any(|word| {
+            let word = Word(word.load(Ordering::Acquire));
+            word.fingerprint() == fingerprint && word.counter() == Counter::WRITTEN
+        })
+    }
+
+    /// Brings the two cache lines that locking `name` will touch first closer.
+    #[inline]
+    pub fn prefetch(&self, name: &LockName) {
+        let bucket = self.place(name).bucket;
+        prefetch::read(&self.slots(bucket)[0]);
+        prefetch::read(self.stripe(bucket));
+    }
+
+    /// How many locks are held, each as often as it has holders.
+    ///
+    /// Enters every stripe in turn, so the sum is exact only while nothing changes.
+    pub fn held(&self) -> usize {
+        self.stripes.iter().map(|stripe| stripe.enter().len()).sum()
+    }
+
+    /// Every lock held by transactions of `incarnation`, for releasing what a dead node left.
+    ///
+    /// Complete once nothing can lock for that incarnation any more: refuse it at every lock
+    /// server first (H8).
+    pub fn holders_of(&self, incarnation: Incarnation) -> Vec<Holder> {
+        let mut holders = Vec::new();
+        self.for_each_holder(|holder| {
+            if holder.txn.incarnation() == incarnation {
+                holders.push(holder);
+            }
+        });
+        holders
+    }
+
+    /// Shows every holder to `visit`, one stripe at a time.
+    ///
+    /// `visit` runs inside a stripe: it must not call the table, and should be brief.
+    pub fn for_each_holder(&self, mut visit: impl FnMut(Holder)) {
+        for stripe in &self.stripes {
+            stripe.enter().holders().for_each(&mut visit);
+        }
+    }
+
+    /// Turns a write lock that was an upgrade back into the read lock that it was.
+    fn downgrade(&self, txn: TxnId, name: &LockName) {
+        let Place { bucket, fingerprint } = self.place(name);
+        let mut records = self.stripe(bucket).enter();
+        let slot = records
+            .set_mode(txn, name, LockMode::Read)
+            .expect("only what this transaction just upgraded is downgraded");
+        let word = Word::new(fingerprint, records.count(slot));
+        store(&self.slots(bucket)[slot_index(slot)], word);
+    }
+
+    #[inline]
+    fn place(&self, name: &LockName) -> Place {
+        let spread = name.spread();
+        let bucket = (u128::from(spread.position) * self.buckets as u128) >> 64;
+        let fingerprint = (spread.fingerprint & self.fingerprint_mask).max(1);
+        Place { bucket: bucket as usize, fingerprint }
+    }
+
+    #[inline]
+    fn stripe(&self, bucket: usize) -> &Stripe {
+        // Their number is a power of two; a division would cost more than the rest of the look-up.
+        &self.stripes[bucket & (self.stripes.len() - 1)]
+    }
+
+    #[inline]
+    fn slots(&self, bucket: usize) -> &[AtomicU64; SLOTS_PER_BUCKET] {
+        self.words[bucket * SLOTS_PER_BUCKET..]
+            .first_chunk()
+            .expect("there is a word for every slot of every bucket")
+    }
+}
+
+impl fmt::Debug for LockTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockTable").field("buckets", &self.buckets).finish_non_exhaustive()
+    }
+}
+
+/// Looks for a fingerprint, or failing that for a free slot. Its stripe must be entered.
+#[inline]
+fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
+    let mut found = Found::Full;
+    for (index, word) in slots.iter().enumerate() {
+        let word = Word(word.load(Ordering::Relaxed));
+        if word.fingerprint() == fingerprint {
+            return Found::Taken { index, word };
+        }
+        if word == Word::FREE && matches!(found, Found::Full) {
+            found = Found::Free { index };
+        }
+    }
+    found
+}
+
+/// Changes a slot. Its stripe must be entered.
+#[inline]
+fn store(slot: &AtomicU64, word: Word) {
+    // Release: what the last holder did comes before the slot is seen to be free.
+    slot.store(word.0, Ordering::Release);
+}
+
+/// Tells a bucket that others fill from one that the transaction fills itself (H7).
+#[cold]
+fn full(records: &Records, bucket: usize, txn: TxnId) -> Refusal {
+    let mut slots = (0..SLOTS_PER_BUCKET).map(|index| slot_number(bucket, index));
+    match slots.all(|slot| records.holds_slot(txn, slot)) {
+        true => Refusal::OwnBucketFull,
+        false => Refusal::BucketFull,
+    }
+}
+
+/// A slot's number in its table.
+#[inline]
+fn slot_number(bucket: usize, index: usize) -> u32 {
+    (bucket * SLOTS_PER_BUCKET + index) as u32
+}
+
+/// A slot's index in its bucket.
+#[inline]
+fn slot_index(slot: u32) -> usize {
+    slot as usize % SLOTS_PER_BUCKET
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,476 @@
+//! The lock protocol as bytes: what coordinators of different compute nodes say to each other.
+//!
+//! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
+//! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each. An item
+//! is answered by one item, so a reply is never longer than its request.
+//!
+//! ```text
+//! head  version 1 | zero 1 | items 2 | configuration epoch 4
+//! item  kind 1 | refusal 1 | count or index 2 | round 2 | fragment 2 | transaction 8
+//! lock  key 8 | shard epoch 4 | table 2 | flags 1 (bit 0 write, bit 1 bucket) | zero 1
+//! ```
+//!
+//! A transaction locks in rounds, one for each time that it executes; the locks of one round that
+//! one node owns travel in fragments small enough for a datagram. Both numbers come back in the
+//! answer and mean nothing to the server: repeating a fragment is harmless whatever it says, and
+//! they only tell the asker which question an answer is for.
+//!
+//! Both sides carry their configuration epoch, so that whoever is behind learns of it with the
+//! grant or the unlock itself (H23).
+//!
+//! Decoding trusts nothing: every length, reserved byte, flag and id is checked, and what does
+//! not fit is a [`DecodeError`].
+
+use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::name::{LockMode, LockName, LockRequest, LockSpace};
+use crate::slot::Refusal;
+
+/// The version of this format.
+pub const VERSION: u8 = 1;
+/// Bytes of a datagram's head.
+pub const HEAD_BYTES: usize = 8;
+/// Bytes of an item without its locks.
+pub const ITEM_BYTES: usize = 16;
+/// Bytes of one lock in a request.
+pub const LOCK_BYTES: usize = 16;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    version: u8,
+    zero: u8,
+    items: U16,
+    epoch: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Item {
+    kind: u8,
+    refusal: u8,
+    count: U16,
+    round: U16,
+    fragment: U16,
+    txn: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Lock {
+    key: U64,
+    epoch: U32,
+    table: U16,
+    flags: u8,
+    zero: u8,
+}
+
+const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
+const _: () = assert!(size_of::<Item>() == ITEM_BYTES);
+const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
+
+/// Item kinds. Zero is none of them, so that a zeroed buffer is not a message.
+mod kind {
+    pub(super) const LOCK: u8 = 1;
+    pub(super) const END: u8 = 2;
+    pub(super) const GRANTED: u8 = 3;
+    pub(super) const REFUSED: u8 = 4;
+    pub(super) const WRONG_OWNER: u8 = 5;
+    pub(super) const STALE: u8 = 6;
+    pub(super) const EXPELLED: u8 = 7;
+    pub(super) const ENDED: u8 = 8;
+}
+
+/// Flags of a lock.
+mod flag {
+    pub(super) const WRITE: u8 = 1;
+    pub(super) const BUCKET: u8 = 2;
+}
+
+/// The refusals by their code on the wire.
+const REFUSALS: [Refusal; 4] =
+    [Refusal::Conflict, Refusal::BucketFull, Refusal::OwnBucketFull, Refusal::TooManyReaders];
+
+/// Why bytes are not a message. Drop the datagram: whoever sent it will ask again, or is of
+/// another version and never get an answer, which the operator should hear about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The datagram ends before its items do; drop it.
+    #[error("the datagram is cut short")]
+    Truncated,
+    /// Bytes follow the last item; drop the datagram.
+    #[error("the datagram is longer than its items")]
+    Trailing,
+    /// The sender speaks another version; drop the datagram and count it.
+    #[error("the datagram has version {0}, not {VERSION}")]
+    Version(u8),
+    /// No such item on this side of the protocol; drop the datagram.
+    #[error("no item of kind {0} belongs here")]
+    Kind(u8),
+    /// A reserved byte or flag is set, or a code is out of range; drop the datagram.
+    #[error("a reserved field is not zero or a code is unknown")]
+    Reserved,
+}
+
+/// A message does not fit into the rest of the buffer: send what is there, then this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the buffer is full")]
+pub struct BufferFull;
+
+/// One lock as asked of another node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteLock {
+    /// The lock.
+    pub request: LockRequest,
+    /// The epoch of its shard under which the asker believes the node to own it (H4, H19).
+    pub shard_epoch: u32,
+}
+
+impl RemoteLock {
+    fn encode(&self) -> Lock {
+        let LockRequest { name, mode } = self.request;
+        let write = if mode == LockMode::Write { flag::WRITE } else { 0 };
+        let bucket = if name.space == LockSpace::Bucket { flag::BUCKET } else { 0 };
+        Lock {
+            key: name.key.0.into(),
+            epoch: self.shard_epoch.into(),
+            table: name.table.0.into(),
+            flags: write | bucket,
+            zero: 0,
+        }
+    }
+
+    fn decode(lock: &Lock) -> Self {
+        let has = |flag| lock.flags & flag != 0;
+        let name = LockName {
+            table: TableId(lock.table.get()),
+            space: if has(flag::BUCKET) { LockSpace::Bucket } else { LockSpace::Row },
+            key: Key(lock.key.get()),
+        };
+        let mode = if has(flag::WRITE) { LockMode::Write } else { LockMode::Read };
+        Self { request: LockRequest { name, mode }, shard_epoch: lock.epoch.get() }
+    }
+}
+
+/// Which question an answer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Question {
+    /// The attempt that asks.
+    pub txn: TxnId,
+    /// Which of its executions.
+    pub round: u16,
+    /// Which part of that round's locks.
+    pub fragment: u16,
+}
+
+/// A request, as the server sees it.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Take all of these locks or none.
+    Lock {
+        /// To be echoed in the answer.
+        question: Question,
+        /// The locks.
+        locks: Locks<'a>,
+    },
+    /// This attempt and all earlier ones of its slot are over: release their locks.
+    End {
+        /// The attempt.
+        txn: TxnId,
+    },
+}
+
+/// The locks of one request, checked, still encoded.
+#[derive(Clone, Copy)]
+pub struct Locks<'a>(&'a [Lock]);
+
+impl Locks<'_> {
+    /// The locks in the order in which they were asked for.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RemoteLock> + '_ {
+        self.0.iter().map(RemoteLock::decode)
+    }
+}
+
+impl std::fmt::Debug for Locks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A reply, as the asker sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// What became of a lock request.
+    Lock {
+        /// Which one.
+        question: Question,
+        /// What became of it.
+        answer: Answer,
+    },
+    /// The attempt and all earlier ones of its slot hold nothing at this node any more.
+    Ended {
+        /// The attempt.
+        txn: TxnId,
+    },
+}
+
+/// What became of a lock request. Anything but [`Answer::Granted`] means that it took nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// All locks are held.
+    Granted,
+    /// One lock could not be had; the refusal says what to do.
+    Refused {
+        /// Its index in the request.
+        index: u16,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The node does not own this lock's shard in this epoch: abort, refresh the map, retry.
+    WrongOwner {
+        /// Its index in the request.
+        index: u16,
+    },
+    /// The attempt is over, or a later one of its slot has begun: ignore it (H9).
+    Stale,
+    /// The asker's incarnation has been expelled: it must stop (H2).
+    Expelled,
+}
+
+/// The configuration epoch of a datagram's sender.
+///
+/// # Errors
+/// If the bytes do not begin with a head of this version.
+pub fn sender_epoch(datagram: &[u8]) -> Result<Epoch, DecodeError> {
+    let (head, _) = head(datagram)?;
+    Ok(Epoch(head.epoch.get()))
+}
+
+/// The requests in a datagram; ends after the first error.
+pub fn requests(datagram: &[u8]) -> impl Iterator<Item = Result<Request<'_>, DecodeError>> {
+    items(datagram, take_request)
+}
+
+/// The replies in a datagram; ends after the first error.
+pub fn replies(datagram: &[u8]) -> impl Iterator<Item = Result<Reply, DecodeError>> {
+    items(datagram, take_reply)
+}
+
+fn head(datagram: &[u8]) -> Result<(&Head, &[u8]), DecodeError> {
+    let (head, rest) = Head::ref_from_prefix(datagram).map_err(|_| DecodeError::Truncated)?;
+    match head {
+        Head { version: VERSION, zero: 0, .. } => Ok((head, rest)),
+        Head { version: VERSION, .. } => Err(DecodeError::Reserved),
+        Head { version, .. } => Err(DecodeError::Version(*version)),
+    }
+}
+
+/// Walks a datagram, taking item by item off its front.
+fn items<'a, T>(
+    datagram: &'a [u8],
+    take: impl Fn(&mut &'a [u8]) -> Result<T, DecodeError>,
+) -> impl Iterator<Item = Result<T, DecodeError>> {
+    let mut state = head(datagram).map(|(head, rest)| (head.items.get(), rest));
+    let mut next = move || match &mut state {
+        Err(error) => Err(*error),
+        Ok((0, [])) => Ok(None),
+        Ok((0, _)) => Err(DecodeError::Trailing),
+        Ok((left, rest)) => {
+            *left -= 1;
+            take(rest).map(Some)
+        }
+    };
+    let mut failed = false;
+    std::iter::from_fn(move || {
+        let item = if failed { None } else { next().transpose() };
+        failed = matches!(item, Some(Err(_)));
+        item
+    })
+}
+
+fn take_item<'a>(rest: &mut &'a [u8]) -> Result<(&'a Item, TxnId), DecodeError> {
+    let (item, after) = Item::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
+    *rest = after;
+    match item.txn.get() {
+        raw if raw >> 63 == 0 => Ok((item, TxnId::from_raw(raw))),
+        _ => Err(DecodeError::Reserved),
+    }
+}
+
+fn take_request<'a>(rest: &mut &'a [u8]) -> Result<Request<'a>, DecodeError> {
+    let (item, txn) = take_item(rest)?;
+    let (round, fragment, count) = (item.round.get(), item.fragment.get(), item.count.get());
+    match (item.kind, item.refusal, round, fragment, count) {
+        (kind::LOCK, 0, ..) => {
+            let (locks, after) = <[Lock]>::ref_from_prefix_with_elems(rest, count.into())
+                .map_err(|_| DecodeError::Truncated)?;
+            let known = |lock: &Lock| lock.flags <= flag::WRITE | flag::BUCKET && lock.zero == 0;
+            if !locks.iter().all(known) {
+                return Err(DecodeError::Reserved);
+            }
+            *rest = after;
+            let question = Question { txn, round, fragment };
+            Ok(Request::Lock { question, locks: Locks(locks) })
+        }
+        (kind::END, 0, 0, 0, 0) => Ok(Request::End { txn }),
+        (kind::LOCK | kind::END, ..) => Err(DecodeError::Reserved),
+        (kind, ..) => Err(DecodeError::Kind(kind)),
+    }
+}
+
+fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
+    let (item, txn) = take_item(rest)?;
+    let question = Question { txn, round: item.round.get(), fragment: item.fragment.get() };
+    let index = item.count.get();
+    let answer = match (item.kind, item.refusal, index) {
+        (kind::GRANTED, 0, 0) => Answer::Granted,
+        (kind::REFUSED, code, _) => {
+            let refusal = *REFUSALS.get(usize::from(code)).ok_or(DecodeError::Reserved)?;
+            Answer::Refused { index, refusal }
+        }
+        (kind::WRONG_OWNER, 0, _) => Answer::WrongOwner { index },
+        (kind::STALE, 0, 0) => Answer::Stale,
+        (kind::EXPELLED, 0, 0) => Answer::Expelled,
+        (kind::ENDED, 0, 0) if question.round == 0 && question.fragment == 0 => {
+            return Ok(Reply::Ended { txn });
+        }
+        (kind::GRANTED..=kind::ENDED, ..) => return Err(DecodeError::Reserved),
+        (kind, ..) => return Err(DecodeError::Kind(kind)),
+    };
+    Ok(Reply::Lock { question, answer })
+}
+
+/// Writes a datagram's items into a buffer that the caller owns.
+#[derive(Debug)]
+struct Writer<'a> {
+    buffer: &'a mut [u8],
+    used: usize,
+    items: u16,
+}
+
+impl<'a> Writer<'a> {
+    fn new(buffer: &'a mut [u8]) -> Self {
+        assert!(buffer.len() >= HEAD_BYTES, "a datagram has a head");
+        Self { buffer, used: HEAD_BYTES, items: 0 }
+    }
+
+    /// Writes an item and the locks after it, or nothing.
+    fn push(&mut self, item: &Item, locks: &[RemoteLock]) -> Result<(), BufferFull> {
+        let bytes = ITEM_BYTES + locks.len() * LOCK_BYTES;
+        let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
+        let (front, rest) = room.split_at_mut(ITEM_BYTES);
+        front.copy_from_slice(item.as_bytes());
+        for (slot, lock) in rest.chunks_exact_mut(LOCK_BYTES).zip(locks) {
+            slot.copy_from_slice(lock.encode().as_bytes());
+        }
+        self.items = self.items.checked_add(1).ok_or(BufferFull)?;
+        self.used += bytes;
+        Ok(())
+    }
+
+    fn finish(self, epoch: Epoch) -> usize {
+        let head =
+            Head { version: VERSION, zero: 0, items: self.items.into(), epoch: epoch.0.into() };
+        self.buffer[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+        self.used
+    }
+}
+
+fn item(kind: u8, question: Question, refusal: u8, count: u16) -> Item {
+    let Question { txn, round, fragment } = question;
+    let (count, round, fragment) = (count.into(), round.into(), fragment.into());
+    Item { kind, refusal, count, round, fragment, txn: txn.raw().into() }
+}
+
+/// The item of an end or its acknowledgement, which belong to no round.
+fn end_item(kind: u8, txn: TxnId) -> Item {
+    item(kind, Question { txn, round: 0, fragment: 0 }, 0, 0)
+}
+
+/// Writes a datagram of requests. Ends come before locks that they may make room for.
+#[derive(Debug)]
+pub struct RequestWriter<'a>(Writer<'a>);
+
+impl<'a> RequestWriter<'a> {
+    /// Starts a datagram in `buffer`, whose length is the longest that it may get.
+    ///
+    /// # Panics
+    /// If `buffer` is shorter than [`HEAD_BYTES`].
+    pub fn new(buffer: &'a mut [u8]) -> Self {
+        Self(Writer::new(buffer))
+    }
+
+    /// Adds a request for all of `locks` or none.
+    ///
+    /// # Errors
+    /// If it does not fit; nothing was written. [`Self::room_for_locks`] says what would.
+    pub fn lock(&mut self, question: Question, locks: &[RemoteLock]) -> Result<(), BufferFull> {
+        let count = u16::try_from(locks.len()).map_err(|_| BufferFull)?;
+        self.0.push(&item(kind::LOCK, question, 0, count), locks)
+    }
+
+    /// Adds the news that `txn` and all earlier attempts of its slot are over.
+    ///
+    /// # Errors
+    /// If it does not fit; nothing was written.
+    pub fn end(&mut self, txn: TxnId) -> Result<(), BufferFull> {
+        self.0.push(&end_item(kind::END, txn), &[])
+    }
+
+    /// How many locks one more request could ask for.
+    pub fn room_for_locks(&self) -> usize {
+        (self.0.buffer.len() - self.0.used).saturating_sub(ITEM_BYTES) / LOCK_BYTES
+    }
+
+    /// Whether nothing has been added.
+    pub fn is_empty(&self) -> bool {
+        self.0.items == 0
+    }
+
+    /// Completes the datagram, sent under configuration `epoch`; its length in bytes.
+    pub fn finish(self, epoch: Epoch) -> usize {
+        self.0.finish(epoch)
+    }
+}
+
+/// Writes a datagram of replies.
+#[derive(Debug)]
+pub(crate) struct ReplyWriter<'a>(Writer<'a>);
+
+impl<'a> ReplyWriter<'a> {
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
+        Self(Writer::new(buffer))
+    }
+
+    pub(crate) fn push(&mut self, reply: Reply) -> Result<(), BufferFull> {
+        let item = match reply {
+            Reply::Ended { txn } => end_item(kind::ENDED, txn),
+            Reply::Lock { question, answer } => {
+                let (kind, refusal, index) = match answer {
+                    Answer::Granted => (kind::GRANTED, 0, 0),
+                    Answer::Refused { index, refusal } => (kind::REFUSED, code(refusal), index),
+                    Answer::WrongOwner { index } => (kind::WRONG_OWNER, 0, index),
+                    Answer::Stale => (kind::STALE, 0, 0),
+                    Answer::Expelled => (kind::EXPELLED, 0, 0),
+                };
+                item(kind, question, refusal, index)
+            }
+        };
+        self.0.push(&item, &[])
+    }
+
+    pub(crate) fn finish(self, epoch: Epoch) -> usize {
+        self.0.finish(epoch)
+    }
+}
+
+fn code(refusal: Refusal) -> u8 {
+    let code = REFUSALS.iter().position(|known| *known == refusal);
+    code.expect("every refusal has a code") as u8
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
