@@ -1,0 +1,273 @@
+//! What the cluster has agreed on: a few small versioned values, changed by compare-and-swap.
+//!
+//! # What it is
+//! [`Authority`] is the contract that a coordination service must meet; [`EmbeddedAuthority`]
+//! meets it inside one process. Versions come from one counter for the whole store, as etcd's
+//! revisions do: a later write has a larger version, whatever its key. That makes a version an
+//! *epoch* too: whoever holds the larger one has seen the later state.
+//!
+//! # What it is not
+//! Not a failure detector and not on the data path. A call may take a network round trip, so it
+//! is made by control threads only, never by a coordinator between two polls. It knows nothing of
+//! shards or nodes; keys and values are the caller's.
+//!
+//! # Watching
+//! There are no callbacks: [`Authority::changed_since`] asks for anything newer than a version
+//! that the caller has seen. A watcher that sleeps late skips intermediate values and never
+//! misses the last one, which is all that configuration needs.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use lotus_fabric::ids::Incarnation;
+
+/// A point in the store's history; larger is later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// The version of a key that was never written.
+    pub const ABSENT: Self = Self(0);
+}
+
+/// A value and when it was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Versioned {
+    /// The version that its write was given.
+    pub version: Version,
+    /// The bytes.
+    pub value: Vec<u8>,
+}
+
+/// Why the authority did not answer as asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// The key has another version; nothing was written. Read it and decide again.
+    #[error("the value has changed: its version is {} now", current.0)]
+    Conflict {
+        /// The version now.
+        current: Version,
+    },
+    /// No answer came. A write may or may not have happened: read before repeating it.
+    #[error("the authority did not answer")]
+    Unavailable,
+}
+
+/// A store of small versioned values that all nodes agree on. Linearizable.
+pub trait Authority: Send + Sync {
+    /// The value under `key`, or `None` if it was never written.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError>;
+
+    /// Writes `value` under `key` if the key's version is still `expected`
+    /// ([`Version::ABSENT`] to create it); returns the new version.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Conflict`], or [`AuthorityError::Unavailable`] with the outcome unknown.
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError>;
+
+    /// The value under `key` if it was written after `seen`. Implementations that can be told of
+    /// changes may answer from what they were told.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
+        Ok(self.read(key)?.filter(|found| found.version > seen))
+    }
+}
+
+/// The authority of a cluster that lives in one process.
+#[derive(Debug, Default)]
+pub struct EmbeddedAuthority {
+    store: Mutex<Store>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    last: u64,
+    values: BTreeMap<String, Versioned>,
+}
+
+impl EmbeddedAuthority {
+    /// An empty authority.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with_store<T>(&self, body: impl FnOnce(&mut Store) -> T) -> T {
+        // A poisoned lock is no danger: the store is whole before and after its one insertion.
+        body(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Authority for EmbeddedAuthority {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        Ok(self.with_store(|store| store.values.get(key).cloned()))
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        self.with_store(|store| {
+            let current = store.values.get(key).map_or(Version::ABSENT, |found| found.version);
+            if current != expected {
+                return Err(AuthorityError::Conflict { current });
+            }
+            store.last += 1;
+            let version = Version(store.last);
+            store.values.insert(key.to_owned(), Versioned { version, value: value.to_vec() });
+            Ok(version)
+        })
+    }
+}
+
+/// The key under which the last incarnation given out is stored, as two little-endian bytes.
+const INCARNATION_KEY: &str = "incarnation/last";
+
+/// Why a starting compute node got no incarnation. It must not join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IncarnationError {
+    /// The authority did not answer; start again later. At worst a number is left unused.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// All numbers have been given out; the cluster must be re-created to start more nodes.
+    #[error("all {} incarnations have been used", (1 << Incarnation::BITS) - 1)]
+    Exhausted,
+    /// The stored counter is not one; another program writes to this authority.
+    #[error("the stored incarnation counter is damaged")]
+    Damaged,
+}
+
+/// Takes a fresh incarnation for a compute node that starts: every start gets its own, so nothing
+/// that an earlier life left behind can be mistaken for the new one's (H2, H4).
+///
+/// Numbers begin at 1. Zero is left out so that no transaction id is ever zero, which means "no
+/// writer" in a record and "empty" in a log slot.
+///
+/// # Errors
+/// See [`IncarnationError`].
+pub fn allocate_incarnation(authority: &dyn Authority) -> Result<Incarnation, IncarnationError> {
+    loop {
+        let found = authority.read(INCARNATION_KEY)?;
+        let (version, last) = match found {
+            None => (Version::ABSENT, 0),
+            Some(Versioned { version, value }) => {
+                let bytes = value.try_into().map_err(|_| IncarnationError::Damaged)?;
+                (version, u16::from_le_bytes(bytes))
+            }
+        };
+        let next = last.checked_add(1).and_then(Incarnation::new);
+        let next = next.ok_or(IncarnationError::Exhausted)?;
+        let stored = next.raw().to_le_bytes();
+        match authority.compare_and_swap(INCARNATION_KEY, version, &stored) {
+            Ok(_) => return Ok(next),
+            // Another node started at the same moment and took this number.
+            Err(AuthorityError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn versions_grow_across_keys_and_guard_writes() {
+        let authority = EmbeddedAuthority::new();
+        let a = authority.compare_and_swap("a", Version::ABSENT, b"1").unwrap();
+        let b = authority.compare_and_swap("b", Version::ABSENT, b"2").unwrap();
+        assert!(Version::ABSENT < a && a < b);
+        assert_eq!(
+            authority.compare_and_swap("a", Version::ABSENT, b"3"),
+            Err(AuthorityError::Conflict { current: a })
+        );
+        assert_eq!(
+            authority.compare_and_swap("c", a, b"3"),
+            Err(AuthorityError::Conflict { current: Version::ABSENT })
+        );
+        assert_eq!(
+            authority.read("a").unwrap(),
+            Some(Versioned { version: a, value: b"1".to_vec() })
+        );
+        assert_eq!(authority.read("c").unwrap(), None);
+    }
+
+    #[test]
+    fn a_watcher_skips_what_it_has_seen_and_finds_the_last_value() {
+        let authority = EmbeddedAuthority::new();
+        assert_eq!(authority.changed_since("k", Version::ABSENT).unwrap(), None);
+        let first = authority.compare_and_swap("k", Version::ABSENT, b"1").unwrap();
+        let second = authority.compare_and_swap("k", first, b"2").unwrap();
+        let found = authority.changed_since("k", Version::ABSENT).unwrap().unwrap();
+        assert_eq!((found.version, found.value), (second, b"2".to_vec()));
+        assert_eq!(authority.changed_since("k", second).unwrap(), None);
+    }
+
+    #[test]
+    fn incarnations_begin_at_one_and_end_with_the_last_that_fits() {
+        let authority = EmbeddedAuthority::new();
+        for expected in 1..1_u16 << Incarnation::BITS {
+            assert_eq!(allocate_incarnation(&authority).unwrap().raw(), expected);
+        }
+        assert_eq!(allocate_incarnation(&authority), Err(IncarnationError::Exhausted));
+    }
+
+    #[test]
+    fn a_damaged_counter_is_refused() {
+        let authority = EmbeddedAuthority::new();
+        authority.compare_and_swap(INCARNATION_KEY, Version::ABSENT, b"lots").unwrap();
+        assert_eq!(allocate_incarnation(&authority), Err(IncarnationError::Damaged));
+    }
+
+    /// An authority that loses every third answer after having acted, and lets a rival in before
+    /// every second write.
+    struct Unreliable {
+        inner: EmbeddedAuthority,
+        writes: AtomicU32,
+    }
+
+    impl Authority for Unreliable {
+        fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+            self.inner.read(key)
+        }
+
+        fn compare_and_swap(
+            &self,
+            key: &str,
+            expected: Version,
+            value: &[u8],
+        ) -> Result<Version, AuthorityError> {
+            let turn = self.writes.fetch_add(1, Ordering::Relaxed);
+            if turn.is_multiple_of(2) {
+                allocate_incarnation(&self.inner).expect("the rival finds a free number");
+            }
+            let outcome = self.inner.compare_and_swap(key, expected, value);
+            if turn.is_multiple_of(3) { Err(AuthorityError::Unavailable) } else { outcome }
+        }
+    }
+
+    #[test]
+    fn lost_answers_and_rivals_waste_numbers_but_never_repeat_one() {
+        let authority = Unreliable { inner: EmbeddedAuthority::new(), writes: AtomicU32::new(0) };
+        let taken: Vec<u16> = (0..300)
+            .filter_map(|_| allocate_incarnation(&authority).ok())
+            .map(Incarnation::raw)
+            .collect();
+        assert!(taken.len() > 100);
+        assert!(taken.is_sorted_by(|earlier, later| earlier < later));
+    }
+}

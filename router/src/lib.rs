@@ -1,0 +1,31 @@
+//! Where things are: key → shard → owner compute node and replica memory nodes.
+//!
+//! # What it is
+//! Four small, independent pieces:
+//!
+//! * [`placement`]: which memory nodes hold a shard's replicas, primary first. Fixed.
+//! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch. Changes by
+//!   compare-and-swap.
+//! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
+//! * [`authority`]: what the cluster has agreed on, as small versioned values.
+//!
+//! The first three are asked for every key of every transaction, so they are plain tables in
+//! memory: no lock, no allocation, no I/O. The authority is the control path.
+//!
+//! # What it is not
+//! It moves nothing. Draining a shard's locks, aborting transactions and copying records are
+//! sequences of steps that the engine runs; this crate only says what is where.
+
+#![forbid(unsafe_code)]
+
+pub mod authority;
+pub mod placement;
+pub mod routing;
+pub mod shard_map;
+mod topology;
+
+pub use authority::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
+pub use placement::{GroupId, Placement, Replica, ReplicaSet};
+pub use routing::{Intent, Policy, Router};
+pub use shard_map::{Owner, ShardEpoch, ShardMap, TransferError};
+pub use topology::{MAX_COMPUTE_NODES, MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError};

@@ -1,0 +1,236 @@
+//! Replica placement: which memory nodes hold a shard, and in which region.
+//!
+//! # The scheme
+//! With M memory nodes there are M *replica groups*. Group g has its primary on the g-th memory
+//! node and its backups on the next R − 1, wrapping round; shard s belongs to group s mod M. So
+//! every memory node is primary for one group in M and backup for R − 1 others, and reads and
+//! writes spread evenly whatever M and R are.
+//!
+//! ```text
+//! M = 4, R = 3      node 0   node 1   node 2   node 3
+//! group 0           primary  backup   backup
+//! group 1                    primary  backup   backup
+//! group 2           backup            primary  backup
+//! group 3           backup   backup            primary
+//! ```
+//!
+//! # Regions
+//! A group's replica lives in a region of its own, and that region carries the group's number on
+//! every node. Cells hold offsets within the group (DESIGN §4), so a replica is the same bytes at
+//! the same offsets under the same region number everywhere: promoting a backup, or copying a
+//! group to a new node, changes no address but the node.
+//!
+//! # What it is not
+//! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
+//! configuration epoch.
+
+use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr, ShardId};
+
+use crate::topology::{MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError, check_nodes};
+
+/// A set of shards that share their replicas' memory nodes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GroupId(pub u8);
+
+impl GroupId {
+    /// The region that holds the group on each of its memory nodes.
+    #[inline]
+    pub const fn region(self) -> RegionId {
+        RegionId(self.0)
+    }
+}
+
+/// The region that holds the transaction logs on every memory node, above those of the groups.
+pub const LOG_REGION: RegionId = RegionId(MAX_MEMORY_NODES as u8);
+
+const _: () = assert!(MAX_MEMORY_NODES < u8::MAX as usize, "group and log regions fit in 8 bits");
+
+/// One copy of a group: a region on a memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replica {
+    /// The memory node.
+    pub node: NodeId,
+    /// The region on that node.
+    pub region: RegionId,
+}
+
+impl Replica {
+    /// The address of byte `offset` of the group in this copy.
+    ///
+    /// # Panics
+    /// If `offset` does not fit in [`RemoteAddr::OFFSET_BITS`].
+    #[inline]
+    pub fn at(self, offset: u64) -> RemoteAddr {
+        RemoteAddr::new(self.node, self.region, offset)
+    }
+}
+
+/// The copies of one group: 1 to [`MAX_REPLICAS`], primary first, each on a node of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaSet {
+    members: [Replica; MAX_REPLICAS],
+    count: u8,
+}
+
+impl ReplicaSet {
+    /// The copy that snapshots read and that turns visible last (H3).
+    #[inline]
+    pub const fn primary(&self) -> Replica {
+        self.members[0]
+    }
+
+    /// The other copies.
+    #[inline]
+    pub fn backups(&self) -> &[Replica] {
+        &self.members()[1..]
+    }
+
+    /// All copies, primary first.
+    #[inline]
+    pub fn members(&self) -> &[Replica] {
+        &self.members[..usize::from(self.count)]
+    }
+}
+
+/// Where every shard's data is.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    groups: Box<[ReplicaSet]>,
+    replicas: usize,
+}
+
+impl Placement {
+    /// Places `replicas` copies of every shard on `memory_nodes`, whose order gives the groups
+    /// their numbers.
+    ///
+    /// # Errors
+    /// When the nodes cannot hold that many copies, or are none, too many or named twice.
+    pub fn new(memory_nodes: &[NodeId], replicas: usize) -> Result<Self, TopologyError> {
+        check_nodes(Role::Memory, memory_nodes)?;
+        match replicas {
+            0 => return Err(TopologyError::NoReplicas),
+            _ if replicas > MAX_REPLICAS => {
+                return Err(TopologyError::TooManyReplicas { replicas });
+            }
+            _ if replicas > memory_nodes.len() => {
+                let memory_nodes = memory_nodes.len();
+                return Err(TopologyError::MoreReplicasThanNodes { replicas, memory_nodes });
+            }
+            _ => {}
+        }
+        let groups = (0..memory_nodes.len()).map(|group| {
+            let region = GroupId(group as u8).region();
+            let member = |index| {
+                let node = memory_nodes[(group + index) % memory_nodes.len()];
+                Replica { node, region }
+            };
+            ReplicaSet { members: std::array::from_fn(member), count: replicas as u8 }
+        });
+        Ok(Self { groups: groups.collect(), replicas })
+    }
+
+    /// How many groups there are: as many as memory nodes.
+    #[inline]
+    pub fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// How many copies each group has, the primary included.
+    #[inline]
+    pub fn replica_count(&self) -> usize {
+        self.replicas
+    }
+
+    /// The group that `shard` belongs to.
+    #[inline]
+    pub fn group_of(&self, shard: ShardId) -> GroupId {
+        // 32-bit operands: a 64-bit division costs twice as much.
+        GroupId((u32::from(shard.raw()) % self.groups.len() as u32) as u8)
+    }
+
+    /// The copies of `group`.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    #[inline]
+    pub fn replicas(&self, group: GroupId) -> &ReplicaSet {
+        &self.groups[usize::from(group.0)]
+    }
+
+    /// Every group with its copies, in order.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, &ReplicaSet)> {
+        self.groups.iter().enumerate().map(|(group, set)| (GroupId(group as u8), set))
+    }
+
+    /// The groups that have a copy on `node`, in order: what that node must register.
+    pub fn hosted_by(&self, node: NodeId) -> impl Iterator<Item = GroupId> {
+        self.groups()
+            .filter(move |(_, set)| set.members().iter().any(|member| member.node == node))
+            .map(|(group, _)| group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: u16) -> Vec<NodeId> {
+        (100..100 + count).map(NodeId).collect()
+    }
+
+    #[test]
+    fn the_picture_in_the_essay_is_true() {
+        let placement = Placement::new(&nodes(4), 3).unwrap();
+        let drawn = [[100, 101, 102], [101, 102, 103], [102, 103, 100], [103, 100, 101]];
+        for ((group, set), expected) in placement.groups().zip(drawn) {
+            let expected =
+                expected.map(|node| Replica { node: NodeId(node), region: group.region() });
+            assert_eq!(set.members(), expected);
+            assert_eq!((set.primary(), set.backups()), (expected[0], &expected[1..]));
+        }
+    }
+
+    #[test]
+    fn every_node_hosts_as_many_groups_as_there_are_replicas() {
+        for memory_nodes in 1..=MAX_MEMORY_NODES {
+            for replicas in 1..=MAX_REPLICAS.min(memory_nodes) {
+                let nodes = nodes(memory_nodes as u16);
+                let placement = Placement::new(&nodes, replicas).unwrap();
+                for &node in &nodes {
+                    assert_eq!(placement.hosted_by(node).count(), replicas);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shards_spread_over_groups_evenly() {
+        let placement = Placement::new(&nodes(3), 1).unwrap();
+        let mut shards = [0_u32; 3];
+        for shard in ShardId::all() {
+            shards[usize::from(placement.group_of(shard).0)] += 1;
+        }
+        assert_eq!(shards, [1366, 1365, 1365]);
+    }
+
+    #[test]
+    fn impossible_replica_counts_are_refused() {
+        let refusal = |memory_nodes, replicas| {
+            Placement::new(&nodes(memory_nodes), replicas).map(drop).unwrap_err()
+        };
+        assert_eq!(refusal(3, 0), TopologyError::NoReplicas);
+        assert_eq!(
+            refusal(2, 3),
+            TopologyError::MoreReplicasThanNodes { replicas: 3, memory_nodes: 2 }
+        );
+        assert_eq!(refusal(64, 9), TopologyError::TooManyReplicas { replicas: 9 });
+        assert_eq!(refusal(0, 1), TopologyError::NoNodes(Role::Memory));
+        assert_eq!(refusal(65, 1), TopologyError::TooManyNodes { role: Role::Memory, count: 65 });
+    }
+
+    #[test]
+    fn group_and_log_regions_do_not_collide() {
+        let placement = Placement::new(&nodes(64), 1).unwrap();
+        assert!(placement.groups().all(|(group, _)| group.region() != LOG_REGION));
+    }
+}

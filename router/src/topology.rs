@@ -1,0 +1,113 @@
+//! What a set of nodes must satisfy before anything is placed on it.
+//!
+//! The limits are here and nowhere else: everything that is sized by the number of nodes (region
+//! numbers, log slots, the width of a group number on the wire) derives from them.
+
+use lotus_fabric::ids::NodeId;
+
+/// The most memory nodes in one cluster.
+pub const MAX_MEMORY_NODES: usize = 64;
+/// The most compute nodes in one cluster.
+pub const MAX_COMPUTE_NODES: usize = 64;
+/// The most replicas of one shard, the primary included.
+pub const MAX_REPLICAS: usize = 8;
+
+/// What a node is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Holds records.
+    Memory,
+    /// Runs transactions and holds locks.
+    Compute,
+}
+
+impl Role {
+    const fn limit(self) -> usize {
+        match self {
+            Self::Memory => MAX_MEMORY_NODES,
+            Self::Compute => MAX_COMPUTE_NODES,
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Compute => "compute",
+        })
+    }
+}
+
+/// Why nodes cannot form a cluster. Nothing has been set up; correct the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// A cluster needs a node of this role; name at least one.
+    #[error("a cluster needs at least one {0} node")]
+    NoNodes(Role),
+    /// More nodes than the formats have room for; leave some out.
+    #[error("{count} {role} nodes are more than the limit of {limit}", limit = role.limit())]
+    TooManyNodes {
+        /// The role in question.
+        role: Role,
+        /// How many were named.
+        count: usize,
+    },
+    /// A node is named twice for one role; name it once.
+    #[error("{role} node {} is named twice", node.0)]
+    DuplicateNode {
+        /// The role in question.
+        role: Role,
+        /// The node.
+        node: NodeId,
+    },
+    /// Data without a replica is no data; ask for at least one.
+    #[error("a shard needs at least one replica")]
+    NoReplicas,
+    /// Each replica needs a memory node of its own; add nodes or ask for fewer replicas.
+    #[error("{replicas} replicas need as many memory nodes, and there are {memory_nodes}")]
+    MoreReplicasThanNodes {
+        /// How many replicas were asked for.
+        replicas: usize,
+        /// How many memory nodes there are.
+        memory_nodes: usize,
+    },
+    /// More replicas than the formats have room for; ask for fewer.
+    #[error("{replicas} replicas are more than the limit of {MAX_REPLICAS}")]
+    TooManyReplicas {
+        /// How many were asked for.
+        replicas: usize,
+    },
+}
+
+/// Checks that `nodes` is neither empty, nor too long, nor names a node twice.
+pub(crate) fn check_nodes(role: Role, nodes: &[NodeId]) -> Result<(), TopologyError> {
+    if nodes.is_empty() {
+        return Err(TopologyError::NoNodes(role));
+    }
+    if nodes.len() > role.limit() {
+        return Err(TopologyError::TooManyNodes { role, count: nodes.len() });
+    }
+    for (index, &node) in nodes.iter().enumerate() {
+        if nodes[..index].contains(&node) {
+            return Err(TopologyError::DuplicateNode { role, node });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_is_wrong_in_one_sentence() {
+        let nodes: Vec<NodeId> = (0..=64).map(NodeId).collect();
+        let refusal = |nodes: &[NodeId]| check_nodes(Role::Compute, nodes).unwrap_err().to_string();
+        assert_eq!(refusal(&[]), "a cluster needs at least one compute node");
+        assert_eq!(refusal(&nodes), "65 compute nodes are more than the limit of 64");
+        assert_eq!(refusal(&[NodeId(3), NodeId(3)]), "compute node 3 is named twice");
+        assert_eq!(check_nodes(Role::Memory, &nodes[..64]), Ok(()));
+    }
+}
