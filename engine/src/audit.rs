@@ -1,0 +1,403 @@
+//! What must be true of the memory nodes and lock tables when no transaction runs.
+//!
+//! Every check reads what is really there, through a lane like any other: no state of the
+//! coordinators is believed. Run it only while nothing else runs.
+
+use lotus_fabric::ids::{RemoteAddr, ShardId, TableId, TxnId};
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::Bucket;
+use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, HEADER_PAGE_BYTES};
+use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_recovery::log::{LogEntry, LogError, WriteKind};
+use lotus_recovery::unresolved;
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{GroupId, Replica};
+use zerocopy::IntoBytes;
+
+use crate::cluster::Cluster;
+use crate::error::ClusterError;
+use crate::shared::Shared;
+
+/// The verdict on one property.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What must hold.
+    pub name: &'static str,
+    /// Whether it does.
+    pub passed: bool,
+    /// What was looked at, and the first thing wrong.
+    pub detail: String,
+}
+
+/// How much memory the tables take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    /// Bytes that are allocated in all groups, counted for one replica each.
+    pub replica_bytes: u64,
+    /// Bytes that are allocated on all memory nodes together, logs not included.
+    pub total_bytes: u64,
+}
+
+/// Sees one row: primary key, newest committed value, and who wrote it (`None` for the loader).
+pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
+
+impl Cluster {
+    /// Looks at every replica, cell, record, log entry and lock.
+    ///
+    /// # Errors
+    /// If the memory nodes cannot be read. What is wrong with what is there is in the findings.
+    pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
+        let shared = &*self.shared;
+        let groups = shared.placement.group_count();
+        let by_group = shared.env.in_parallel(groups, |group| {
+            self.with_lane(|lane| Scan { shared, lane }.group(GroupId(group as u8)))
+        });
+        let mut tallies = [
+            Tally::new("every replica is byte for byte the same"),
+            Tally::new("no cell is left INVISIBLE or torn"),
+            Tally::new("every version has its record, whole and its own"),
+        ];
+        for group in by_group {
+            let group = group?.map_err(unreachable_nodes)?;
+            tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
+        }
+        let logs = self.with_lane(|lane| Scan { shared, lane }.logs())?;
+        let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
+        findings.push(logs.map_err(unreachable_nodes)?.finish());
+        findings.push(self.locks_left());
+        Ok(findings)
+    }
+
+    /// Shows every row of a table that exists.
+    ///
+    /// # Errors
+    /// An unknown table, or memory nodes that cannot be read.
+    pub fn scan(&self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), ClusterError> {
+        let shared = &*self.shared;
+        let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
+        let scanned = self.with_lane(|lane| async move {
+            let scan = Scan { shared, lane };
+            for (group, _) in shared.placement.groups() {
+                scan.rows(&table, group, &mut |row| {
+                    let Some((record, words)) = row.newest() else { return };
+                    if let (Some(value), Ok(key)) = (record.value_range(), record.primary_key()) {
+                        visit(&key, &words.as_bytes()[value], record.header().writer);
+                    }
+                })
+                .await?;
+            }
+            Ok(())
+        })?;
+        scanned.map_err(unreachable_nodes)
+    }
+
+    /// How much memory the tables take.
+    ///
+    /// # Errors
+    /// If the memory nodes cannot be read.
+    pub fn memory_use(&self) -> Result<MemoryUse, ClusterError> {
+        let shared = &*self.shared;
+        let replicas = shared.placement.replica_count() as u64;
+        let used = self.with_lane(|lane| async move {
+            let scan = Scan { shared, lane };
+            let mut replica_bytes = 0;
+            for (group, _) in shared.placement.groups() {
+                replica_bytes += scan.cursor(group).await? - shared.region.first_slab();
+            }
+            Ok(MemoryUse { replica_bytes, total_bytes: replica_bytes * replicas })
+        })?;
+        used.map_err(unreachable_nodes)
+    }
+
+    fn locks_left(&self) -> Finding {
+        let mut tally = Tally::new("no lock is left held");
+        for node in &self.shared.nodes {
+            tally.seen += 1;
+            node.locks.for_each_holder(|holder| {
+                tally.complain(|| format!("compute node {} keeps {holder:?}", node.index));
+            });
+        }
+        tally.finish()
+    }
+}
+
+fn unreachable_nodes(error: BatchError) -> ClusterError {
+    ClusterError::Unreachable(error.to_string())
+}
+
+/// What has been looked at for one property.
+struct Tally {
+    name: &'static str,
+    seen: u64,
+    wrong: u64,
+    first: Option<String>,
+}
+
+impl Tally {
+    fn new(name: &'static str) -> Self {
+        Self { name, seen: 0, wrong: 0, first: None }
+    }
+
+    fn complain(&mut self, what: impl FnOnce() -> String) {
+        self.wrong += 1;
+        self.first.get_or_insert_with(what);
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.seen += other.seen;
+        self.wrong += other.wrong;
+        self.first = self.first.take().or(other.first);
+    }
+
+    fn finish(self) -> Finding {
+        let mut detail = format!("{} looked at, {} wrong", self.seen, self.wrong);
+        if let Some(first) = self.first {
+            detail.push_str("; the first: ");
+            detail.push_str(&first);
+        }
+        Finding { name: self.name, passed: self.wrong == 0, detail }
+    }
+}
+
+/// One row's CVT and the records of its committed versions.
+struct SeenRow<'a> {
+    offset: u64,
+    /// `None` where the words are torn.
+    cells: Vec<Option<SeenCell<'a>>>,
+}
+
+struct SeenCell<'a> {
+    cell: Cell,
+    /// The words of the record, for a committed version.
+    record: Option<&'a [u64]>,
+}
+
+impl<'a> SeenRow<'a> {
+    /// The record of the newest committed version, and its words.
+    fn newest(&self) -> Option<(Record<'a>, &'a [u64])> {
+        let cells = self.cells.iter().flatten();
+        let newest = cells.max_by_key(|seen| match seen.cell.version {
+            Version::Committed(time) => time,
+            _ => Timestamp::ZERO,
+        })?;
+        let words = newest.record?;
+        Some((Record::decode(words).ok()?, words))
+    }
+
+    fn check(&self, table: &TableDef, cells: &mut Tally, records: &mut Tally) {
+        let at = |index| self.offset + cell_offset(index);
+        for (index, seen) in self.cells.iter().enumerate() {
+            cells.seen += 1;
+            let Some(seen) = seen else {
+                cells.complain(|| format!("table {}: torn at {:#x}", table.id().0, at(index)));
+                continue;
+            };
+            if let Version::Invisible(writer) = seen.cell.version {
+                cells.complain(|| format!("{writer:?} left {:#x} INVISIBLE", at(index)));
+            }
+            let Some(words) = seen.record else { continue };
+            records.seen += 1;
+            let sound = Record::decode(words).is_ok_and(|record| {
+                let contents = match seen.cell.state {
+                    lotus_mvcc::layout::cvt::CellState::Valid => {
+                        Contents::Value { length: seen.cell.length }
+                    }
+                    _ => Contents::Deleted,
+                };
+                record.table() == table.id()
+                    && record.contents() == contents
+                    && seen.cell.version.is_after(record.previous())
+            });
+            if !sound {
+                records.complain(|| format!("table {}: cell {:#x}", table.id().0, at(index)));
+            }
+        }
+    }
+}
+
+/// Reads everything through one lane.
+struct Scan<'a> {
+    shared: &'a Shared,
+    lane: Lane,
+}
+
+impl Scan<'_> {
+    /// The replicas, cells and records of one group.
+    async fn group(self, group: GroupId) -> Result<[Tally; 3], BatchError> {
+        let (mut replicas, mut cells) = (Tally::new(""), Tally::new(""));
+        let mut records = Tally::new("");
+        self.compare_replicas(group, &mut replicas).await?;
+        let tables = self.shared.all_tables();
+        for table in tables {
+            self.rows(&table, group, &mut |row| row.check(&table, &mut cells, &mut records))
+                .await?;
+        }
+        Ok([replicas, cells, records])
+    }
+
+    fn primary(&self, group: GroupId) -> Replica {
+        self.shared.placement.replicas(group).primary()
+    }
+
+    /// The end of what is allocated in a group.
+    async fn cursor(&self, group: GroupId) -> Result<u64, BatchError> {
+        let cursor = self.primary(group).at(CURSOR_OFFSET);
+        // Allocations that failed for want of room may have left it beyond the end.
+        Ok(self.read(cursor, WORD_BYTES).await?[0].min(self.shared.region.end()))
+    }
+
+    async fn read(&self, addr: RemoteAddr, bytes: usize) -> Result<Vec<u64>, BatchError> {
+        let mut batch = self.lane.batch();
+        let buffer = batch.read(addr, bytes);
+        let done = batch.post().await?;
+        Ok(done.words(buffer).to_vec())
+    }
+
+    /// Compares all that is allocated; of the header page, only the primary's cursor counts, so
+    /// that page is left out.
+    async fn compare_replicas(&self, group: GroupId, tally: &mut Tally) -> Result<(), BatchError> {
+        let end = self.cursor(group).await?;
+        let members = self.shared.placement.replicas(group).members();
+        for offset in (HEADER_PAGE_BYTES..end).step_by(MAX_VERB_BYTES) {
+            let bytes = (end - offset).min(MAX_VERB_BYTES as u64) as usize;
+            let mut batch = self.lane.batch();
+            let copies: Vec<_> =
+                members.iter().map(|replica| batch.read(replica.at(offset), bytes)).collect();
+            let done = batch.post().await?;
+            tally.seen += bytes as u64;
+            let first = done.words(copies[0]);
+            for (copy, replica) in copies.iter().zip(members).skip(1) {
+                let differs = done.words(*copy).iter().zip(first).position(|(a, b)| a != b);
+                if let Some(word) = differs {
+                    let at = offset + (word * WORD_BYTES) as u64;
+                    tally.complain(|| {
+                        format!("group {} differs on node {} at {at:#x}", group.0, replica.node.0)
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows every CVT of a table in one group, with its records.
+    async fn rows(
+        &self,
+        table: &TableDef,
+        group: GroupId,
+        visit: &mut dyn FnMut(&SeenRow<'_>),
+    ) -> Result<(), BatchError> {
+        let geometry = table.geometry();
+        let bytes = geometry.shape().index_bytes(usize::from(group.0));
+        if bytes == 0 {
+            return Ok(());
+        }
+        // The group's first shard has the group's own number.
+        let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
+        let bucket_bytes = table.bucket_words() * WORD_BYTES;
+        let block_bytes = MAX_VERB_BYTES / bucket_bytes * bucket_bytes;
+        let mut overflow = Vec::new();
+        for offset in (base..base + bytes).step_by(block_bytes) {
+            let length = (base + bytes - offset).min(block_bytes as u64) as usize;
+            let words = self.read(self.primary(group).at(offset), length).await?;
+            self.buckets(table, group, offset, &words, &mut overflow, visit).await?;
+            while let Some(offset) = overflow.pop() {
+                let words = self.read(self.primary(group).at(offset), bucket_bytes).await?;
+                self.buckets(table, group, offset, &words, &mut overflow, visit).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the CVTs in adjacent buckets.
+    async fn buckets(
+        &self,
+        table: &TableDef,
+        group: GroupId,
+        offset: u64,
+        words: &[u64],
+        overflow: &mut Vec<u64>,
+        visit: &mut dyn FnMut(&SeenRow<'_>),
+    ) -> Result<(), BatchError> {
+        let cvt_bytes = (table.cvt_words() * WORD_BYTES) as u64;
+        let bucket_bytes = (table.bucket_words() * WORD_BYTES) as u64;
+        let mut batch = self.lane.batch();
+        let mut found = Vec::new();
+        for (number, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
+            let bucket = Bucket::new(bucket, table.cell_count());
+            overflow.extend(bucket.overflow());
+            for (slot, words) in bucket.slots().enumerate() {
+                let cvt = Cvt::new(words);
+                if cvt.slot() == Slot::Free {
+                    continue;
+                }
+                let cells = cvt.cells().map(|cell| {
+                    let cell = cell.ok()?;
+                    let contents = Contents::Value { length: cell.length };
+                    let bytes = table.record_words(contents) * WORD_BYTES;
+                    let committed = matches!(cell.version, Version::Committed(_));
+                    let record =
+                        committed.then(|| batch.read(self.primary(group).at(cell.record), bytes));
+                    Some((cell, record))
+                });
+                let at = offset + number as u64 * bucket_bytes + slot as u64 * cvt_bytes;
+                found.push((at, cells.collect::<Vec<_>>()));
+            }
+        }
+        let done = batch.post().await?;
+        for (offset, cells) in found {
+            let cells = cells.into_iter().map(|cell| {
+                let (cell, record) = cell?;
+                Some(SeenCell { cell, record: record.map(|buffer| done.words(buffer)) })
+            });
+            visit(&SeenRow { offset, cells: cells.collect() });
+        }
+        Ok(())
+    }
+
+    /// Looks at every coroutine slot's log entry on every memory node.
+    async fn logs(self) -> Result<Tally, BatchError> {
+        let mut tally = Tally::new("nothing is unresolved in the logs");
+        let log = self.shared.log;
+        let memory_nodes: Vec<_> =
+            self.shared.placement.groups().map(|(_, set)| set.primary().node).collect();
+        for memory_node in memory_nodes {
+            for node in &self.shared.nodes {
+                for slot in 0..self.shared.config.slots() as u16 {
+                    let offset = log.offset(node.index as u16, slot);
+                    let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);
+                    let words = self.read(addr, log.slot_bytes() as usize).await?;
+                    match LogEntry::decode(&words) {
+                        Ok(entry) => self.check_entry(&entry, &mut tally).await?,
+                        Err(LogError::Empty) => {}
+                        Err(error) => {
+                            tally
+                                .complain(|| format!("slot {slot} of node {}: {error}", node.id.0));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(tally)
+    }
+
+    async fn check_entry(&self, entry: &LogEntry<'_>, tally: &mut Tally) -> Result<(), BatchError> {
+        tally.seen += 1;
+        let mut batch = self.lane.batch();
+        let mut words = Vec::new();
+        for write in entry.writes().filter(|write| write.kind != WriteKind::Link) {
+            let at = write.cvt + cell_offset(usize::from(write.cell));
+            for replica in self.shared.placement.replicas(GroupId(write.group)).members() {
+                words.push(batch.read(replica.at(at), WORD_BYTES));
+            }
+        }
+        let done = batch.post().await?;
+        if unresolved(entry, words.into_iter().map(|buffer| done.words(buffer)[0])) {
+            tally.complain(|| format!("transaction {:?}", entry.txn()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Choosing the shape of an embedded cluster.
+
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
+use crate::error::ClusterError;
+
+/// Collects settings; each method documents its default. See [`Config`] for the whole list.
+///
+/// ```
+/// # fn main() -> Result<(), lotus::ClusterError> {
+/// let cluster = lotus::Cluster::embedded().memory_nodes(3).compute_nodes(2).replicas(3).start()?;
+/// cluster.stop()
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing runs before `start`"]
+pub struct ClusterBuilder {
+    config: Config,
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty;)*) => {
+        impl ClusterBuilder {
+            $($(#[$doc])* pub fn $name(mut self, $name: $kind) -> Self {
+                self.config.$name = $name;
+                self
+            })*
+        }
+    };
+}
+
+settings! {
+    /// How many memory nodes; 3 unless told otherwise.
+    memory_nodes: usize;
+    /// How many compute nodes; 1 unless told otherwise.
+    compute_nodes: usize;
+    /// Copies of every record; 3 unless told otherwise.
+    replicas: usize;
+    /// Coordinators (threads) on each compute node; 1 unless told otherwise.
+    threads: usize;
+    /// Transactions that a coordinator interleaves; 16 unless told otherwise.
+    coroutines: usize;
+    /// Bytes of each compute node's lock table; 32 MiB unless told otherwise.
+    lock_table_bytes: usize;
+    /// The most bytes that a memory node may hold; 16 GiB unless told otherwise.
+    memory_limit: u64;
+    /// The most rows that a transaction may write; 512 unless told otherwise.
+    max_writes: u16;
+    /// How long a commit keeps trying before it reports `Unknown`; 5 s unless told otherwise.
+    commit_timeout: Duration;
+    /// How long a transaction waits for remote locks; 1 s unless told otherwise.
+    lock_timeout: Duration;
+    /// Seed of all randomness; 0 unless told otherwise.
+    seed: u64;
+    /// What serializable transactions read under a lock; the latest version unless told otherwise.
+    read_rule: ReadRule;
+    /// The order of visible writes; backups first unless told otherwise.
+    visible_order: VisibleOrder;
+    /// Which locks; LOTUS's unless told otherwise.
+    locks: LockKind;
+    /// Where timestamps come from; a shared clock unless told otherwise.
+    timestamps: TimestampKind;
+    /// How transactions find their compute node; hybrid unless told otherwise.
+    routing: RoutingPolicy;
+}
+
+impl ClusterBuilder {
+    /// Starts the cluster.
+    ///
+    /// # Errors
+    /// Settings that do not add up, or memory or threads that cannot be had.
+    pub fn start(self) -> Result<Cluster, ClusterError> {
+        Cluster::start(self.config)
+    }
+}

@@ -1,0 +1,361 @@
+//! The commit phase: log, data, timestamp, visible, unlock (LOTUS §5.1, phase 2).
+//!
+//! # The order, and what it is for
+//! 1. To every memory node that holds a replica of a written row, one batch: the log entry, the
+//!    records, the cells as INVISIBLE. On one connection verbs take effect in order, so wherever
+//!    a cell has landed, the log names the whole write set (H12).
+//! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
+//! 3. The version words on all backups; wait. Now the outcome is certain, and the caller is told.
+//! 4. The version words on the primaries, which are what snapshots read; wait (H3).
+//! 5. The locks are released, remote ones by message.
+//!
+//! # When something fails
+//! Before step 1 everything that could be refused has been: cells, slots and memory are
+//! reserved. From then on a commit only goes forward. A verb that failed is repeated after its
+//! connection was closed and re-made, so that the first try can not land later (H22); every verb
+//! here may be repeated. Past the deadline the caller is told `Unknown` and the slot keeps
+//! trying, with all locks held. Once this node is fenced it stops for good, and recovery decides.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
+use lotus_fabric::lane::{Batch, BatchError};
+use lotus_fabric::verbs::{Buffer, VerbError};
+use lotus_locktable::LockService;
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::overflow_offset;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, HEADER_WORDS, Version, cell_offset};
+use lotus_mvcc::layout::record::{RecordHeader, record_words};
+use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
+use lotus_router::GroupId;
+use lotus_router::placement::LOG_REGION;
+
+use crate::config::VisibleOrder;
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::slot::Slot;
+use crate::txn::{Body, Change, Receipt, Target};
+
+/// How long a commit waits before it tries a failed verb again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// What a commit writes where, worked out before the first verb.
+#[derive(Default)]
+pub(crate) struct CommitPlan {
+    writes: Vec<PlannedWrite>,
+    /// Overflow buckets that join their chains.
+    links: Vec<PlannedLink>,
+    logged: Vec<LoggedWrite>,
+    /// The memory nodes that hold a replica of any of the rows.
+    nodes: Vec<NodeId>,
+}
+
+/// One write. Offsets are in the group's region.
+#[derive(Clone, Copy)]
+struct PlannedWrite {
+    /// Index in [`Body::rows`].
+    row: usize,
+    group: GroupId,
+    record: u64,
+    target: Target,
+    /// Set while a batch is built.
+    buffers: Option<StagedWrite>,
+}
+
+/// An overflow word to set: at `link`, to `bucket`.
+struct PlannedLink {
+    group: GroupId,
+    link: u64,
+    bucket: u64,
+}
+
+#[derive(Clone, Copy)]
+struct StagedWrite {
+    record: Buffer,
+    /// The cell, with the CVT's header before it if that is new.
+    cell: Buffer,
+}
+
+impl PlannedWrite {
+    fn version_word(&self) -> u64 {
+        self.target.cvt + cell_offset(self.target.cell_index)
+    }
+
+    /// Where the words of [`StagedWrite::cell`] go.
+    fn cell_begins(&self) -> u64 {
+        if self.target.new_cvt { self.target.cvt } else { self.version_word() }
+    }
+}
+
+impl CommitPlan {
+    pub(crate) fn clear(&mut self) {
+        self.writes.clear();
+        self.links.clear();
+        self.logged.clear();
+        self.nodes.clear();
+    }
+}
+
+/// The committer of a slot: carries out one commit after the other, for ever.
+pub(crate) async fn run(slot: Rc<Slot>) {
+    loop {
+        let mut body = slot.requested().await;
+        let commit = Commit { slot: &slot, txn: body.held.txn(), deadline: Cell::new(None) };
+        match commit.carry_out(&mut body).await {
+            Ok(()) => slot.finish(body),
+            // The buffers go with the slot: the locks in them are not this node's to release.
+            Err(Expelled) => slot.expelled(commit.txn),
+        }
+    }
+}
+
+/// Which replicas' version words a batch changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replicas {
+    Backups,
+    Primaries,
+    All,
+}
+
+/// This node has been fenced: nothing that it does counts any more (H2).
+struct Expelled;
+
+struct Commit<'a> {
+    slot: &'a Slot,
+    txn: TxnId,
+    /// When to give up waiting; set by the first failure, since most commits see none.
+    deadline: Cell<Option<Nanos>>,
+}
+
+impl Commit<'_> {
+    async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        let config = &coordinator.shared.config;
+        body.plan_commit(coordinator);
+        self.until_done(|batch| body.add_data(coordinator, self, batch)).await?;
+        let commit_ts = self.timestamp().await;
+        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
+        let replicas_first = match config.visible_order {
+            VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
+            _ => Replicas::All,
+        };
+        self.until_done(|batch| body.add_versions(coordinator, commit_ts, replicas_first, batch))
+            .await?;
+        self.slot.decide(self.txn, Ok(receipt));
+        if replicas_first == Replicas::Backups {
+            let last = Replicas::Primaries;
+            self.until_done(|batch| body.add_versions(coordinator, commit_ts, last, batch)).await?;
+        }
+        coordinator.locks.release(&mut body.held);
+        coordinator.lane.mark_transaction();
+        Ok(())
+    }
+
+    fn coordinator(&self) -> &Coordinator {
+        &self.slot.coordinator
+    }
+
+    /// Posts what `add` puts into a batch, again and again until every verb has taken effect.
+    #[inline]
+    async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
+        let lane = &self.coordinator().lane;
+        loop {
+            let mut batch = lane.batch();
+            add(&mut batch);
+            let posted = batch.post().await;
+            self.slot.step();
+            match posted {
+                Ok(_) => return Ok(()),
+                Err(error) => Box::pin(self.recover(error)).await?,
+            }
+        }
+    }
+
+    /// Gets the connections of failed verbs working again, however long it takes.
+    #[cold]
+    async fn recover(&self, error: BatchError) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        for failure in error.failures() {
+            let mut outcome = Err(failure.error);
+            while let Err(error) = outcome {
+                if error == VerbError::Revoked {
+                    return Err(Expelled);
+                }
+                self.check_deadline();
+                coordinator.executor.sleep(RETRY_PAUSE).await;
+                outcome = coordinator.lane.reconnect(failure.node).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The commit timestamp; asks again until there is one.
+    #[inline]
+    async fn timestamp(&self) -> Timestamp {
+        let coordinator = self.coordinator();
+        loop {
+            if let Ok(timestamp) = coordinator.timestamps.commit().await {
+                return timestamp;
+            }
+            self.check_deadline();
+            coordinator.executor.sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Past the deadline, tells the caller that the outcome is unknown; the commit goes on.
+    #[cold]
+    fn check_deadline(&self) {
+        let coordinator = self.coordinator();
+        let now = coordinator.executor.now();
+        let limit = || now.after(coordinator.shared.config.commit_timeout);
+        let deadline = self.deadline.get().unwrap_or_else(limit);
+        self.deadline.set(Some(deadline));
+        if now >= deadline {
+            self.slot.decide(self.txn, Err(TxnError::Unknown(self.txn)));
+        }
+    }
+}
+
+impl Body {
+    /// Works out where everything goes.
+    fn plan_commit(&mut self, coordinator: &Coordinator) {
+        let placement = &coordinator.shared.placement;
+        let plan = &mut self.plan;
+        for (index, row) in self.rows.iter_mut().enumerate() {
+            let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
+            let group = row.group;
+            // The cell keeps its record slot for ever; a reserved one is now bound.
+            let bound = row.reserved.take().unwrap_or(target.cell.record);
+            let kind = match (&row.change, target.new_cvt) {
+                (Change::Delete, _) => WriteKind::Delete,
+                (_, true) => WriteKind::Insert,
+                (_, false) => WriteKind::Update,
+            };
+            plan.logged.push(LoggedWrite {
+                group: group.0,
+                table: row.table,
+                kind,
+                cvt: target.cvt,
+                cell: target.cell_index as u8,
+                record: bound,
+            });
+            let buffers = None;
+            plan.writes.push(PlannedWrite { row: index, group, record: bound, target, buffers });
+            for replica in placement.replicas(group).members() {
+                if !plan.nodes.contains(&replica.node) {
+                    plan.nodes.push(replica.node);
+                }
+            }
+        }
+        let tables = self.tables.as_ref().expect("a row was added");
+        // From here on the buckets belong to their chains.
+        for grown in self.grown.drain(..) {
+            let cells = tables[usize::from(grown.table.0)].def.cell_count();
+            let (group, link) = (grown.group, grown.tail + overflow_offset(cells));
+            plan.links.push(PlannedLink { group, link, bucket: grown.bucket });
+            plan.logged.push(LoggedWrite {
+                group: group.0,
+                table: grown.table,
+                kind: WriteKind::Link,
+                cvt: grown.tail,
+                cell: 0,
+                record: grown.bucket,
+            });
+        }
+    }
+
+    /// Log, records and cells, in this order for each memory node (H12).
+    #[inline]
+    fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+        let (shared, node) = (&coordinator.shared, &coordinator.node);
+        let log = batch.stage(entry_words(self.plan.logged.len()) * WORD_BYTES);
+        let logged = self.plan.logged.iter().copied();
+        LogEntry::encode(batch.words_mut(log), commit.txn, node.epoch, logged);
+        let log_offset = shared.log.offset(node.index as u16, commit.slot.number);
+        for index in 0..self.plan.writes.len() {
+            self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
+        }
+        for node in &self.plan.nodes {
+            batch.write(RemoteAddr::new(*node, LOG_REGION, log_offset), log);
+            let here = self.plan.writes.iter().filter_map(|write| {
+                let members = shared.placement.replicas(write.group).members();
+                let replica = members.iter().find(|replica| replica.node == *node)?;
+                Some((write, replica, write.buffers.as_ref()?))
+            });
+            for (write, replica, buffers) in here.clone() {
+                batch.write(replica.at(write.record), buffers.record);
+            }
+            for (write, replica, buffers) in here {
+                batch.write(replica.at(write.cell_begins()), buffers.cell);
+            }
+            for link in &self.plan.links {
+                let members = shared.placement.replicas(link.group).members();
+                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                    batch.write_word(replica.at(link.link), link.bucket);
+                }
+            }
+        }
+    }
+
+    /// Encodes the record and the INVISIBLE cell of one write, once for all replicas.
+    #[inline]
+    fn stage(&self, index: usize, txn: TxnId, batch: &mut Batch) -> StagedWrite {
+        let write = &self.plan.writes[index];
+        let row = &self.rows[write.row];
+        let (value, contents) = match &row.change {
+            Change::Put(range) => {
+                let value = &self.values[range.clone()];
+                (Some(value), Contents::Value { length: value.len() as u32 })
+            }
+            _ => (None, Contents::Deleted),
+        };
+        let PlannedWrite { target, record, .. } = *write;
+        let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
+        let record_buffer = batch.stage(words * WORD_BYTES);
+        let header = RecordHeader {
+            writer: Some(txn),
+            previous: target.previous,
+            key: row.key,
+            table: row.table,
+        };
+        header.encode(&row.primary_key, value, batch.words_mut(record_buffer));
+        let cell = target.cell.taken_by(txn, contents, record).encode();
+        let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
+        let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);
+        let words = batch.words_mut(cell_buffer);
+        if target.new_cvt {
+            let tables = self.tables.as_ref().expect("a row was added");
+            let header = tables[usize::from(row.table.0)].def.header(row.key);
+            words[..HEADER_WORDS].copy_from_slice(&header.encode());
+        }
+        words[header_words..].copy_from_slice(&cell);
+        StagedWrite { record: record_buffer, cell: cell_buffer }
+    }
+
+    /// The version words on some of the replicas.
+    #[inline]
+    fn add_versions(
+        &self,
+        coordinator: &Coordinator,
+        commit_ts: Timestamp,
+        replicas: Replicas,
+        batch: &mut Batch,
+    ) {
+        let word = Version::Committed(commit_ts).encode();
+        for write in &self.plan.writes {
+            let set = coordinator.shared.placement.replicas(write.group);
+            let members = match replicas {
+                Replicas::Backups => set.backups(),
+                Replicas::Primaries => &set.members()[..1],
+                Replicas::All => set.members(),
+            };
+            for replica in members {
+                batch.write_word(replica.at(write.version_word()), word);
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What an embedded cluster can be told, with defaults and units.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::TxnId;
+use lotus_fabric::region::WORD_BYTES;
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
+
+use crate::error::ClusterError;
+
+/// Which version a serializable read-write transaction reads under its lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadRule {
+    /// The newest: the lock keeps it current, so there is nothing to abort for.
+    #[default]
+    Latest,
+    /// The newest up to T_start, and abort if there is a newer one (LOTUS §5.1, phase 1).
+    Snapshot,
+}
+
+/// In which order a commit turns its versions visible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum VisibleOrder {
+    /// All backups, wait, then the primaries: what a reader saw survives its coordinator (H3).
+    #[default]
+    BackupsFirst,
+    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back what was read.
+    AllAtOnce,
+}
+
+/// Which locks the cluster uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockKind {
+    /// Lock tables on compute nodes (LOTUS §4.1).
+    #[default]
+    Lotus,
+    /// Compare-and-swap spin locks on memory nodes: the baseline that LOTUS argues against.
+    CasSpin,
+}
+
+/// Where timestamps come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TimestampKind {
+    /// One atomic clock shared by the process.
+    #[default]
+    Clock,
+    /// The first compute node serves all others by RPC.
+    Oracle,
+}
+
+/// How transactions that name a row find their compute node.
+pub use lotus_router::Policy as RoutingPolicy;
+
+/// All settings of an embedded cluster.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Memory nodes; default 3.
+    pub memory_nodes: usize,
+    /// Compute nodes; default 1.
+    pub compute_nodes: usize,
+    /// Copies of every record, the primary included; default 3.
+    pub replicas: usize,
+    /// Coordinators (threads) on each compute node; default 1.
+    pub threads: usize,
+    /// Transactions that each coordinator interleaves; default 16.
+    pub coroutines: usize,
+    /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
+    pub lock_table_bytes: usize,
+    /// The most bytes that one memory node may hold; default 16 GiB. Backed only as it is used.
+    pub memory_limit: u64,
+    /// The most rows that one transaction may write; default 512.
+    pub max_writes: u16,
+    /// How long a commit keeps trying before it reports `Unknown`; default 5 s.
+    pub commit_timeout: Duration,
+    /// How long a transaction waits for remote locks; default 1 s.
+    pub lock_timeout: Duration,
+    /// Seed of all randomness; default 0.
+    pub seed: u64,
+    /// See [`ReadRule`].
+    pub read_rule: ReadRule,
+    /// See [`VisibleOrder`].
+    pub visible_order: VisibleOrder,
+    /// See [`LockKind`].
+    pub locks: LockKind,
+    /// See [`TimestampKind`].
+    pub timestamps: TimestampKind,
+    /// See [`RoutingPolicy`].
+    pub routing: RoutingPolicy,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            memory_nodes: 3,
+            compute_nodes: 1,
+            replicas: 3,
+            threads: 1,
+            coroutines: 16,
+            lock_table_bytes: 32 << 20,
+            memory_limit: 16 << 30,
+            max_writes: DEFAULT_MAX_WRITES,
+            commit_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(1),
+            seed: 0,
+            read_rule: ReadRule::default(),
+            visible_order: VisibleOrder::default(),
+            locks: LockKind::default(),
+            timestamps: TimestampKind::default(),
+            routing: RoutingPolicy::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Coroutine slots on each compute node.
+    pub(crate) fn slots(&self) -> usize {
+        self.threads.saturating_mul(self.coroutines)
+    }
+
+    /// Checks what no other constructor checks.
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        let setting = |ok: bool, sentence: &str| {
+            if ok { Ok(()) } else { Err(ClusterError::Setting(sentence.to_owned())) }
+        };
+        setting(self.threads > 0, "a compute node needs at least one coordinator")?;
+        setting(self.coroutines > 0, "a coordinator needs at least one coroutine")?;
+        let limit = usize::from(TxnId::MAX_SLOT) + 1;
+        setting(
+            self.slots() <= limit,
+            &format!("threads × coroutines is {}, but at most {limit} fit", self.slots()),
+        )?;
+        let entry_bytes = entry_words(usize::from(self.max_writes)) * WORD_BYTES;
+        setting(
+            entry_bytes <= MAX_VERB_BYTES,
+            &format!("a log entry for {} writes does not fit in one WRITE", self.max_writes),
+        )
+    }
+}

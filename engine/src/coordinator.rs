@@ -1,0 +1,264 @@
+//! One coordinator: a thread of a compute node, what it works with, and its coroutine slots.
+//!
+//! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One
+//! hand-off brings a whole transaction (or a whole benchmark client), never a single operation.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use lotus_fabric::env::SmallRng;
+use lotus_fabric::exec::{Executor, Handle};
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TableId};
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::rpc::Rpc;
+use lotus_fabric::transport::FabricError;
+use lotus_fabric::verbs::VerbError;
+use lotus_locktable::{
+    CasLocks, HeldLocks, LockError, LockName, LockRequest, LockRoutes, LockService, LotusLocks,
+};
+use lotus_mvcc::slab::SlabAllocator;
+use lotus_router::GroupId;
+
+use crate::config::LockKind;
+use crate::error::TxnError;
+use crate::session::Session;
+use crate::shared::{ComputeNode, NodeTable, Shared};
+use crate::slot::Slot;
+use crate::timestamps::Timestamps;
+
+/// Work for one coroutine slot.
+pub(crate) type Job =
+    Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
+
+/// The tables of a node as a transaction sees them, without reference counting on the way.
+pub(crate) type Tables = Rc<[Arc<NodeTable>]>;
+
+/// What the coroutines of one thread share.
+pub(crate) struct Coordinator {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) node: Arc<ComputeNode>,
+    /// Its number on the node.
+    pub(crate) thread: usize,
+    pub(crate) executor: Handle,
+    pub(crate) lane: Lane,
+    pub(crate) locks: Locks,
+    pub(crate) timestamps: Timestamps,
+    pub(crate) slabs: RefCell<SlabAllocator>,
+    pub(crate) rng: RefCell<SmallRng>,
+    tables: RefCell<Tables>,
+}
+
+impl Coordinator {
+    fn new(
+        shared: Arc<Shared>,
+        node: Arc<ComputeNode>,
+        thread: usize,
+        executor: &mut Executor,
+    ) -> Result<Rc<Self>, FabricError> {
+        let handle = executor.handle().clone();
+        let at = Endpoint { node: node.id, lane: LaneId(thread as u16) };
+        let transport = shared.fabric.open_lane(at, node.epoch, handle.waker())?;
+        let lane = Lane::new(at, handle.clone(), transport);
+        executor.add_driver(lane.driver());
+        let rpc = Rpc::new(lane.clone());
+        let locks = Locks::new(&shared, &node, &rpc);
+        let timestamps = Timestamps::new(&shared, &node, &rpc);
+        let stream = (node.index * shared.config.threads + thread) as u64;
+        let coordinator = Self {
+            thread,
+            executor: handle,
+            lane,
+            locks,
+            timestamps,
+            slabs: RefCell::new(SlabAllocator::new(shared.placement.group_count() as u16)),
+            rng: RefCell::new(shared.env.rng(stream)),
+            tables: RefCell::new(Rc::new([])),
+            shared,
+            node,
+        };
+        Ok(Rc::new(coordinator))
+    }
+
+    /// The tables of this node, `wanted` among them if it exists.
+    #[inline]
+    pub(crate) fn tables(&self, wanted: TableId) -> Tables {
+        if usize::from(wanted.0) >= self.tables.borrow().len() {
+            let all = self.node.tables.read().unwrap_or_else(PoisonError::into_inner);
+            *self.tables.borrow_mut() = all.iter().cloned().collect();
+        }
+        Rc::clone(&self.tables.borrow())
+    }
+
+    /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
+    #[inline]
+    pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
+        self.node.owner(shard) == (owner, shard_epoch)
+    }
+
+    /// What a transaction that has written nothing yet makes of failed verbs, once the broken
+    /// connections were closed and made anew: nothing of the batch can still take effect (H22),
+    /// and the next transaction finds them working.
+    #[cold]
+    pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
+        for failure in error.failures() {
+            // A node that does not answer now is tried again by the next transaction.
+            let reconnected = self.lane.reconnect(failure.node).await;
+            if failure.error == VerbError::Revoked || reconnected == Err(VerbError::Revoked) {
+                return TxnError::Fenced;
+            }
+        }
+        TxnError::Timeout
+    }
+
+    /// The group that stores a shard.
+    #[inline]
+    pub(crate) fn group_of(&self, shard: ShardId) -> GroupId {
+        self.shared.placement.group_of(shard)
+    }
+}
+
+impl LockRoutes for ComputeNode {
+    #[inline]
+    fn this_node(&self) -> NodeId {
+        self.id
+    }
+
+    #[inline]
+    fn owner(&self, shard: ShardId) -> (NodeId, u32) {
+        let owner = self.shards.owner(shard);
+        (owner.node, owner.epoch.0)
+    }
+}
+
+/// The locks that this cluster was configured with.
+pub(crate) enum Locks {
+    Lotus(LotusLocks<ComputeNode>),
+    CasSpin(CasLocks),
+}
+
+impl Locks {
+    fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
+        match shared.config.locks {
+            LockKind::Lotus => {
+                Self::Lotus(LotusLocks::new(Arc::clone(&node.locks), Arc::clone(node), rpc.clone()))
+            }
+            LockKind::CasSpin => {
+                let shared = Arc::clone(shared);
+                let word_of = move |name: &LockName, hash| shared.lock_word(name.shard(), hash);
+                Self::CasSpin(CasLocks::new(rpc.lane().clone(), Rc::new(word_of)))
+            }
+        }
+    }
+}
+
+impl LockService for Locks {
+    #[inline]
+    async fn acquire(
+        &self,
+        held: &mut HeldLocks,
+        round: u16,
+        wanted: &[LockRequest],
+        timeout: Duration,
+    ) -> Result<(), LockError> {
+        match self {
+            Self::Lotus(locks) => locks.acquire(held, round, wanted, timeout).await,
+            Self::CasSpin(locks) => locks.acquire(held, round, wanted, timeout).await,
+        }
+    }
+
+    #[inline]
+    fn release(&self, held: &mut HeldLocks) {
+        match self {
+            Self::Lotus(locks) => locks.release(held),
+            Self::CasSpin(locks) => locks.release(held),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, name: &LockName) {
+        match self {
+            Self::Lotus(locks) => locks.prefetch(name),
+            Self::CasSpin(locks) => locks.prefetch(name),
+        }
+    }
+}
+
+/// The body of a coordinator's thread: says through `ready` whether it has started, then takes
+/// jobs until their channel is closed and every slot is idle.
+///
+/// A panic in here (not in a transaction's own code, which is caught where it runs) leaves locks
+/// and writes in doubt, so it expels the whole node (H21).
+pub(crate) fn run(
+    shared: Arc<Shared>,
+    node: Arc<ComputeNode>,
+    thread: usize,
+    jobs: Receiver<Job>,
+    ready: &Sender<Result<(), FabricError>>,
+) {
+    let mut guard = ExpelOnPanic { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
+    let mut executor = Executor::new(shared.env.clone());
+    let coroutines = shared.config.coroutines;
+    let started = Coordinator::new(shared, node, thread, &mut executor);
+    let (coordinator, outcome) = match started {
+        Ok(coordinator) => (Some(coordinator), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // Whoever starts the cluster waits for this; if it has given up, the jobs are closed as well.
+    let _ = ready.try_send(outcome);
+    let Some(coordinator) = coordinator else {
+        guard.armed = false;
+        return;
+    };
+    let (done, all_done) = async_channel::bounded::<()>(1);
+    for coroutine in 0..coroutines {
+        let number = (thread * coroutines + coroutine) as u16;
+        let slot = Slot::new(Rc::clone(&coordinator), number);
+        let (jobs, done) = (jobs.clone(), done.clone());
+        executor.handle().spawn(async move {
+            slot.serve(jobs).await;
+            drop(done);
+        });
+    }
+    drop(done);
+    executor.run(async move {
+        // Nothing is ever sent: the channel closes when the last slot has ended.
+        let _ = all_done.recv().await;
+    });
+    drain_unlocks(&coordinator, &mut executor);
+    guard.armed = false;
+}
+
+/// Gives the last remote unlocks time to be acknowledged.
+fn drain_unlocks(coordinator: &Rc<Coordinator>, executor: &mut Executor) {
+    let Locks::Lotus(locks) = &coordinator.locks else { return };
+    let (locks, handle) = (locks.clone(), executor.handle().clone());
+    let deadline = handle.now().after(coordinator.shared.config.lock_timeout);
+    executor.run(async move {
+        while locks.unacknowledged_ends() > 0 && handle.now() < deadline {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+struct ExpelOnPanic {
+    node: Arc<ComputeNode>,
+    jobs: Receiver<Job>,
+    armed: bool,
+}
+
+impl Drop for ExpelOnPanic {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        self.node.expel();
+        // Whoever waits for a job to be taken or answered must not wait for ever.
+        self.jobs.close();
+        while self.jobs.try_recv().is_ok() {}
+    }
+}

@@ -1,0 +1,184 @@
+//! What can go wrong, and what the caller may do about it: one enum per family of operations.
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_fabric::transport::FabricError;
+use lotus_locktable::LockTableError;
+use lotus_mvcc::PrimaryKey;
+use lotus_mvcc::table::{SizeError, SpecError};
+use lotus_recovery::log::GeometryError;
+use lotus_router::TopologyError;
+use lotus_router::authority::IncarnationError;
+
+/// Why an operation of a transaction failed.
+///
+/// After any error but those of "misuse" the attempt is over and holds nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// Another transaction holds or has changed the row. Retry as a new attempt.
+    #[error("another transaction is using row {key:?} of table {}", table.0)]
+    Conflict {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The row carries a write whose fate is open. Retry later; recovery settles it.
+    #[error("row {key:?} of table {} carries an undecided write", table.0)]
+    InDoubt {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The version that the snapshot needs has been overwritten. Retry with a newer snapshot.
+    #[error("the snapshot is too old to read row {key:?} of table {}", table.0)]
+    SnapshotTooOld {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The owner's lock table has no room. Back off, then retry.
+    #[error("the lock table is full")]
+    LockTableFull,
+    /// The transaction's own locks fill a bucket of the lock table, so no retry can help. Lock
+    /// fewer rows at once, or configure a larger lock table.
+    #[error("the transaction locks too many rows for this lock table")]
+    TooManyLocks,
+    /// A node did not answer in time. The attempt had no effect; retry.
+    #[error("a node did not answer in time")]
+    Timeout,
+    /// The row does not exist, so it cannot be updated or deleted.
+    #[error("table {} has no row {key:?}", table.0)]
+    NotFound {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// The row exists, so it cannot be inserted.
+    #[error("table {} already has a row {key:?}", table.0)]
+    AlreadyExists {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
+    /// A key or value exceeds the table's limit. Nothing was changed; shorten it.
+    #[error(transparent)]
+    TooLarge(#[from] SizeError),
+    /// The transaction writes more rows than a log slot can name. Split it.
+    #[error("a transaction writes at most {limit} rows")]
+    TooManyWrites {
+        /// The limit.
+        limit: usize,
+    },
+    /// The memory nodes have no room for another version or row of this table.
+    #[error("table {} is full: the memory limit is reached", table.0)]
+    TableFull {
+        /// The table.
+        table: TableId,
+    },
+    /// Another row of this table has the same 64-bit key. Choose other primary keys; nothing was
+    /// merged.
+    #[error("the 64-bit key of row {key:?} of table {} belongs to another row", table.0)]
+    KeyCollision {
+        /// The table.
+        table: TableId,
+        /// The row that was asked for.
+        key: PrimaryKey,
+    },
+    /// There is no such table.
+    #[error("there is no table {}", .0.0)]
+    UnknownTable(TableId),
+    /// Misuse, no effect: the sentence says what to do instead.
+    #[error("{0}")]
+    Misuse(&'static str),
+    /// The transaction may or may not have committed, and its rows stay locked until that is
+    /// settled. Never retry blindly.
+    #[error("the outcome of transaction {0:?} is unknown")]
+    Unknown(TxnId),
+    /// This compute node has been expelled or has failed. Use another one; what was in flight is
+    /// unknown.
+    #[error("this compute node no longer takes part in the cluster")]
+    Fenced,
+    /// The transaction's own code panicked. The attempt was aborted, unless its commit had begun.
+    #[error("the transaction's code panicked")]
+    Panicked,
+}
+
+impl TxnError {
+    /// Whether the attempt certainly had no effect and a new one may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Conflict { .. }
+                | Self::InDoubt { .. }
+                | Self::SnapshotTooOld { .. }
+                | Self::LockTableFull
+                | Self::Timeout
+        )
+    }
+}
+
+/// Why a cluster could not be started, or a table not be made or filled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// The nodes or replicas do not add up; correct the configuration.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A setting is out of range; the sentence says which and what is allowed.
+    #[error("{0}")]
+    Setting(String),
+    /// The lock table's size is out of range.
+    #[error(transparent)]
+    LockTable(#[from] LockTableError),
+    /// The logs cannot be laid out.
+    #[error(transparent)]
+    Log(#[from] GeometryError),
+    /// No incarnation could be had for a compute node.
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
+    /// The fabric refused.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The table's specification is not valid.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A table of that name exists already.
+    #[error("there is a table named \"{0}\" already")]
+    TableExists(String),
+    /// There is no such table.
+    #[error("there is no table {}", .0.0)]
+    UnknownTable(TableId),
+    /// The memory nodes have no room; raise the memory limit or lower the capacity.
+    #[error("table {}: {needed} more bytes do not fit under the memory limit", table.0)]
+    OutOfMemory {
+        /// The table.
+        table: TableId,
+        /// How much was asked for at once.
+        needed: u64,
+    },
+    /// A row to be loaded is not valid.
+    #[error("row {row}: {reason}")]
+    Row {
+        /// The row's number in the source.
+        row: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system gave no thread.
+    #[error("could not start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// Memory nodes could not be reached.
+    #[error("the memory nodes could not be reached: {0}")]
+    Unreachable(String),
+    /// A coordinator has stopped after a panic; the cluster cannot be used any more.
+    #[error("a coordinator of compute node {node} has failed")]
+    CoordinatorFailed {
+        /// The compute node's index.
+        node: usize,
+    },
+}

@@ -1,0 +1,53 @@
+//! Lotus: ACID transactions over disaggregated memory.
+//!
+//! # What it is
+//! The transaction protocol of LOTUS (§5) with the hazards it leaves open closed, coordinators
+//! that carry it out, and the public interface: a [`Cluster`] to start, tables to create and load,
+//! and [`Transaction`]s to run.
+//!
+//! # What it is not
+//! Verbs and messages are `lotus_fabric`'s business, bytes and visibility `lotus_mvcc`'s, locks
+//! `lotus_locktable`'s, placement and routing `lotus_router`'s, log entries `lotus_recovery`'s.
+//! This crate decides in which order they are used.
+//!
+//! # Where to look
+//! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
+//! * [`Session`], [`Transaction`]: what a job on a coordinator uses.
+//! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
+//! * [`audit`]: what must be true when nothing runs.
+
+#![forbid(unsafe_code)]
+
+pub mod audit;
+mod builder;
+mod cluster;
+mod commit;
+mod config;
+mod coordinator;
+mod error;
+mod load;
+#[cfg(feature = "may")]
+pub mod may;
+mod memory;
+mod read;
+mod session;
+mod shared;
+mod slot;
+mod submit;
+mod timestamps;
+mod txn;
+
+pub use builder::ClusterBuilder;
+pub use cluster::{Cluster, Seat};
+pub use config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
+pub use error::{ClusterError, TxnError};
+pub use load::RowSource;
+pub use lotus_fabric::counters::VerbCounters;
+pub use lotus_fabric::env::Nanos;
+pub use lotus_fabric::ids::{ShardId, TableId, TxnId};
+pub use lotus_fabric::trace::Trace;
+pub use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec, Timestamp};
+pub use lotus_router::Intent;
+pub use session::{Isolation, Session, SessionView};
+pub use submit::Submitted;
+pub use txn::{Item, Receipt, Transaction};

@@ -1,0 +1,151 @@
+//! Taking slabs from the memory nodes: the one allocation that needs the network.
+//!
+//! The cursor in a group's header page on the primary is advanced by compare-and-swap: adding
+//! first and looking afterwards would push it past the end of a full region. The taker then
+//! enters the slabs in the directory of every replica. Offsets mean the same on all of them, so
+//! replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
+//! it. A node that dies between the two steps leaks the slabs it took, nothing else.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::verbs::VerbError;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
+use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_router::{GroupId, ReplicaSet};
+
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+
+/// How long a failed directory entry waits before it is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Why slabs could not be taken.
+#[derive(Debug)]
+pub(crate) enum SlabError {
+    /// The region has no room for them; none was taken.
+    Full,
+    /// The memory nodes did not answer.
+    Fabric(BatchError),
+}
+
+impl From<BatchError> for SlabError {
+    fn from(error: BatchError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+/// Takes enough contiguous slabs for `bytes` in the group stored at `replicas` and enters them
+/// everywhere; returns the offset of the first.
+pub(crate) async fn take_slabs(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    layout: &RegionLayout,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<u64, SlabError> {
+    let offset = advance_cursor(lane, replicas, layout, bytes).await?;
+    enter(lane, replicas, offset, bytes, entry).await?;
+    Ok(offset)
+}
+
+async fn advance_cursor(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    layout: &RegionLayout,
+    bytes: u64,
+) -> Result<u64, SlabError> {
+    let bytes = bytes.next_multiple_of(SLAB_BYTES);
+    if bytes > layout.end() {
+        return Err(SlabError::Full);
+    }
+    let cursor = replicas.primary().at(CURSOR_OFFSET);
+    let mut batch = lane.batch();
+    let seen = batch.read(cursor, WORD_BYTES);
+    let mut offset = batch.post().await?.words(seen)[0];
+    loop {
+        if offset + bytes > layout.end() {
+            return Err(SlabError::Full);
+        }
+        let mut batch = lane.batch();
+        let held = batch.compare_and_swap(cursor, offset, offset + bytes);
+        match batch.post().await?.words(held)[0] {
+            found if found == offset => return Ok(offset),
+            // Somebody else came first.
+            found => offset = found,
+        }
+    }
+}
+
+/// Enters slabs in the directory of every replica. May be repeated.
+async fn enter(
+    lane: &Lane,
+    replicas: &ReplicaSet,
+    offset: u64,
+    bytes: u64,
+    entry: SlabEntry,
+) -> Result<(), BatchError> {
+    let mut batch = lane.batch();
+    for slab in (offset..offset + bytes).step_by(SLAB_BYTES as usize) {
+        for replica in replicas.members() {
+            batch.write_word(replica.at(RegionLayout::directory_word(slab)), entry.encode());
+        }
+    }
+    batch.post().await.map(drop)
+}
+
+impl Coordinator {
+    /// Adds a slab for at least one slot of `bytes` to this coordinator's own.
+    ///
+    /// A task of the coordinator's does the work, not the transaction that asks: whatever becomes
+    /// of that, a slab that was taken is entered in every directory and then used.
+    #[cold]
+    pub(crate) async fn take_slab(
+        self: &Rc<Self>,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+    ) -> Result<(), TxnError> {
+        let (sender, outcome) = async_channel::bounded(1);
+        let coordinator = Rc::clone(self);
+        self.executor.spawn(async move {
+            let taken = coordinator.take_and_enter(purpose, group, bytes, &sender).await;
+            // Nobody waits any more once the transaction is dropped or was told already.
+            let _ = sender.try_send(taken);
+        });
+        outcome.recv().await.unwrap_or(Err(TxnError::Fenced))
+    }
+
+    async fn take_and_enter(
+        &self,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+        waiting: &async_channel::Sender<Result<(), TxnError>>,
+    ) -> Result<(), TxnError> {
+        let (lane, replicas) = (&self.lane, self.shared.placement.replicas(group));
+        let kind = match purpose.slots {
+            SlotKind::Record => SlabKind::Records,
+            SlotKind::Bucket => SlabKind::Overflow,
+        };
+        let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
+        let offset = match advance_cursor(lane, replicas, &self.shared.region, bytes).await {
+            Ok(offset) => offset,
+            Err(SlabError::Full) => return Err(TxnError::TableFull { table: purpose.table }),
+            Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
+        };
+        while let Err(error) = enter(lane, replicas, offset, SLAB_BYTES, entry).await {
+            let revoked = error.failures().iter().any(|f| f.error == VerbError::Revoked);
+            let told = self.after_failure(error).await;
+            let _ = waiting.try_send(Err(told));
+            if revoked || self.node.has_failed() {
+                return Err(TxnError::Fenced);
+            }
+            self.executor.sleep(RETRY_PAUSE).await;
+        }
+        self.slabs.borrow_mut().add_slab(purpose, offset, SLAB_BYTES);
+        Ok(())
+    }
+}

@@ -1,0 +1,512 @@
+//! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
+//!
+//! Every row advances by one READ per round: its CVT (at the cached address) or index bucket,
+//! then the record that the CVT leads to. One batch carries the READs of all rows, so a
+//! transaction takes as many round trips as its slowest row. What a READ means is decided by
+//! pure functions of `lotus_mvcc`; this module asks them and carries out the answers.
+
+use std::rc::Rc;
+
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::Buffer;
+use lotus_locktable::{LockError, LockName, LockRequest, LockService};
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::acceptance::{Expected, Reject, accept_record};
+use lotus_mvcc::index::{Lookup, Read, Step};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
+use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
+use lotus_mvcc::slab::SlotKind;
+use lotus_mvcc::visibility::{Candidate, Newest, Visible, newest, victim, visible_at};
+use zerocopy::IntoBytes;
+
+use crate::config::ReadRule;
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::shared::NodeTable;
+use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target, allocate};
+
+/// How often a row is read again because a writer was at work, before the transaction aborts as
+/// retryable (H1).
+const MAX_REREADS: u32 = 64;
+
+/// One row that is being read.
+pub(crate) struct Fetch {
+    row: usize,
+    wants: Wants,
+    /// Where the data of this round's READ will be.
+    buffer: Option<Buffer>,
+    rereads: u32,
+    /// Offset of the CVT, once known or remembered.
+    cvt: u64,
+    /// The search through the buckets, where no remembered address led to the CVT: an index into
+    /// [`Body::lookups`], because most fetches have none.
+    lookup: Option<usize>,
+    /// An absence that is believed once the same words are read again; only where a READ may be
+    /// torn.
+    unconfirmed: Option<Vec<u64>>,
+}
+
+/// What a fetch needs next.
+#[derive(Clone, Copy)]
+enum Wants {
+    /// The words at [`Fetch::cvt`], if they still are this row's CVT.
+    Cvt,
+    /// The words of an index bucket.
+    Bucket(Read),
+    /// The record of a version.
+    Record(Candidate),
+    /// Another bucket behind this one, for an insert into a full chain.
+    Overflow { tail: u64 },
+}
+
+/// What a READ led to.
+enum Next {
+    /// Another READ, as [`Fetch::wants`] says.
+    Read,
+    /// The same again, because a writer is at work.
+    Reread,
+    /// The row is read.
+    Done,
+}
+
+/// Which version of a row counts.
+#[derive(Clone, Copy)]
+enum View {
+    /// The newest; the row is locked. It must not be newer than the limit.
+    Locked { limit: Timestamp },
+    /// The newest up to this; the row is not locked.
+    Snapshot(Timestamp),
+}
+
+impl View {
+    fn of(mode: Mode, access: Access, rule: ReadRule, snapshot: Option<Timestamp>) -> Self {
+        let latest = Self::Locked { limit: Timestamp::MAX };
+        let Some(snapshot) = snapshot else { return latest };
+        match mode {
+            Mode::Serializable if rule == ReadRule::Latest => latest,
+            Mode::Serializable => Self::Locked { limit: snapshot },
+            Mode::Snapshot if access != Access::Read => Self::Locked { limit: snapshot },
+            Mode::Snapshot | Mode::ReadOnly => Self::Snapshot(snapshot),
+        }
+    }
+}
+
+impl Body {
+    /// Locks and reads every row that is not yet executed.
+    #[inline]
+    pub(crate) async fn execute(
+        &mut self,
+        coordinator: &Rc<Coordinator>,
+        mode: Mode,
+    ) -> Result<(), TxnError> {
+        self.list_locks(mode);
+        if !self.wanted.is_empty() {
+            self.rounds += 1;
+            let timeout = coordinator.shared.config.lock_timeout;
+            let locks = &coordinator.locks;
+            let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
+            granted.map_err(|error| self.lock_error(error))?;
+        }
+        self.start_fetches();
+        while !self.fetches.is_empty() {
+            let mut batch = coordinator.lane.batch();
+            self.post_reads(coordinator, &mut batch);
+            let done = match batch.post().await {
+                Ok(done) => done,
+                // Boxed, like whatever is rare: it keeps the future of the common path small.
+                Err(error) => return Err(Box::pin(coordinator.after_failure(error)).await),
+            };
+            let again = self.absorb(coordinator, mode, &done)?;
+            drop(done);
+            if again {
+                // Let the writer go on.
+                coordinator.executor.yield_now().await;
+            }
+            if self.fetches.iter().any(|fetch| matches!(fetch.wants, Wants::Overflow { .. })) {
+                Box::pin(self.grow_chains(coordinator)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the locks that the rows to execute need.
+    fn list_locks(&mut self, mode: Mode) {
+        self.wanted.clear();
+        if mode == Mode::ReadOnly {
+            return;
+        }
+        for row in self.rows.iter().filter(|row| !row.executed) {
+            let name = LockName::row(row.table, row.key);
+            match row.access {
+                Access::Read if mode == Mode::Snapshot => {}
+                Access::Read => self.wanted.push(LockRequest::read(name)),
+                Access::Write => self.wanted.push(LockRequest::write(name)),
+                Access::Insert => {
+                    let tables = self.tables.as_ref().expect("a row was added");
+                    let table = &tables[usize::from(row.table.0)].def;
+                    let bucket = table.geometry().shape().bucket_key(row.key);
+                    self.wanted.push(LockRequest::write(name));
+                    self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn lock_error(&self, error: LockError) -> TxnError {
+        match error {
+            LockError::Conflict(name) | LockError::Moved(name) => self.conflict(&name),
+            LockError::Full(_) => TxnError::LockTableFull,
+            LockError::OwnBucketFull(_) => TxnError::TooManyLocks,
+            LockError::Expelled => TxnError::Fenced,
+            _ => TxnError::Timeout,
+        }
+    }
+
+    fn start_fetches(&mut self) {
+        // Left over if an earlier execution was given up half-way.
+        self.fetches.clear();
+        self.lookups.clear();
+        let Some(tables) = self.tables.as_ref() else { return };
+        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| !row.executed) {
+            let table = &tables[usize::from(row.table.0)];
+            // An insert must see the whole chain.
+            let cached = match row.access {
+                Access::Insert => None,
+                Access::Read | Access::Write => table.addresses.lookup(row.table, row.key),
+            };
+            let mut fetch = Fetch {
+                row: index,
+                wants: Wants::Cvt,
+                buffer: None,
+                rereads: 0,
+                cvt: cached.unwrap_or(0),
+                lookup: None,
+                unconfirmed: None,
+            };
+            if cached.is_none() {
+                fetch.search(table, row, &mut self.lookups);
+            }
+            self.fetches.push(fetch);
+        }
+    }
+
+    fn post_reads(&mut self, coordinator: &Coordinator, batch: &mut Batch) {
+        let tables = self.tables.as_ref().expect("a row was added");
+        for fetch in &mut self.fetches {
+            let row = &self.rows[fetch.row];
+            let primary = coordinator.shared.placement.replicas(row.group).primary();
+            let table = &tables[usize::from(row.table.0)].def;
+            fetch.buffer = match &fetch.wants {
+                Wants::Cvt => {
+                    let bytes = table.cvt_words() * WORD_BYTES;
+                    Some(batch.read_stable(primary.at(fetch.cvt), bytes))
+                }
+                Wants::Bucket(Read { offset, words }) => {
+                    Some(batch.read_stable(primary.at(*offset), words * WORD_BYTES))
+                }
+                Wants::Record(version) => {
+                    let bytes = table.record_words(version.contents) * WORD_BYTES;
+                    Some(batch.read(primary.at(version.record), bytes))
+                }
+                Wants::Overflow { .. } => None,
+            };
+        }
+    }
+
+    /// Takes in one round of READs. Whether some row must be read again because of a writer.
+    fn absorb(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        done: &Completed,
+    ) -> Result<bool, TxnError> {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let mut again = false;
+        let mut left = 0;
+        for index in 0..fetches.len() {
+            let fetch = &mut fetches[index];
+            let next = match fetch.buffer.take().map(|buffer| done.words(buffer)) {
+                Some(words) => match fetch.wants {
+                    Wants::Record(version) => self.absorb_record(fetch, version, words)?,
+                    _ => self.absorb_index(coordinator, mode, fetch, words)?,
+                },
+                None => Next::Read,
+            };
+            match next {
+                Next::Done => {
+                    self.rows[fetch.row].executed = true;
+                    continue;
+                }
+                Next::Reread => {
+                    again = true;
+                    fetch.rereads += 1;
+                    if fetch.rereads > MAX_REREADS {
+                        let row = &self.rows[fetch.row];
+                        return Err(TxnError::InDoubt { table: row.table, key: row.primary_key });
+                    }
+                }
+                Next::Read => {}
+            }
+            fetches.swap(left, index);
+            left += 1;
+        }
+        fetches.truncate(left);
+        self.fetches = fetches;
+        Ok(again)
+    }
+
+    /// What follows from the words of a CVT or bucket.
+    #[inline]
+    fn absorb_index(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let tables = self.tables.as_ref().expect("a row was added");
+        let table = &tables[usize::from(row.table.0)];
+        let Some(lookup) = fetch.lookup.map(|index| &mut self.lookups[index]) else {
+            // Read at a remembered address: it may have become another row's, or nobody's.
+            if words[..HEADER_WORDS] != table.def.header(row.key).encode() {
+                fetch.search(table, row, &mut self.lookups);
+                return Ok(Next::Read);
+            }
+            return self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words));
+        };
+        let claimed = |offset| {
+            let mut targets = self.rows.iter().filter_map(|row| row.target.as_ref());
+            targets.any(|target| target.new_cvt && target.cvt == offset)
+        };
+        match lookup.absorb_except(words, claimed) {
+            Step::Read(read) => {
+                fetch.wants = Wants::Bucket(read);
+                Ok(Next::Read)
+            }
+            Step::Found { offset, words: range } => {
+                table.addresses.insert(row.table, row.key, offset);
+                (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
+                self.absorb_cvt(coordinator, mode, fetch, Cvt::new(&words[range]))
+            }
+            Step::Torn => {
+                fetch.wants = Wants::Bucket(lookup.restart());
+                Ok(Next::Reread)
+            }
+            Step::Absent { free, tail } if row.access == Access::Insert => match free {
+                None => {
+                    fetch.wants = Wants::Overflow { tail };
+                    Ok(Next::Read)
+                }
+                // Noted before another insert of this transaction claimed it: look again.
+                Some(free) if claimed(free.offset) => {
+                    fetch.wants = Wants::Bucket(lookup.restart());
+                    Ok(Next::Read)
+                }
+                Some(free) => {
+                    let target = Target::new_cvt(free.offset, free.first_cell);
+                    self.claim(fetch.row, target)?;
+                    Ok(Next::Done)
+                }
+            },
+            Step::Absent { .. } => {
+                fetch.wants = Wants::Bucket(lookup.restart());
+                Ok(self.absent(coordinator, mode, fetch, words))
+            }
+        }
+    }
+
+    /// Gives an insert the place for its CVT, unless another insert of this transaction has the
+    /// same 64-bit key.
+    fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
+        let Row { table, key, primary_key, .. } = self.rows[row];
+        let twin = |other: &Row| {
+            (other.table, other.key) == (table, key)
+                && other.primary_key != primary_key
+                && other.target.is_some_and(|target| target.new_cvt)
+        };
+        if self.rows.iter().any(twin) {
+            return Err(TxnError::KeyCollision { table, key: primary_key });
+        }
+        self.rows[row].target = Some(target);
+        Ok(())
+    }
+
+    /// What follows from the row's CVT.
+    #[inline]
+    fn absorb_cvt(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        cvt: Cvt<'_>,
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let rule = coordinator.shared.config.read_rule;
+        let snapshot = match View::of(mode, row.access, rule, self.snapshot) {
+            View::Locked { limit } => return self.absorb_locked(fetch, cvt, limit),
+            View::Snapshot(snapshot) => snapshot,
+        };
+        match visible_at(cvt, snapshot) {
+            Visible::Version(version) => {
+                fetch.wants = Wants::Record(version);
+                Ok(Next::Read)
+            }
+            Visible::NotFound => Ok(self.absent(coordinator, mode, fetch, cvt.words())),
+            Visible::TooOld => {
+                Err(TxnError::SnapshotTooOld { table: row.table, key: row.primary_key })
+            }
+            Visible::Undecided { .. } | Visible::Torn => Ok(Next::Reread),
+        }
+    }
+
+    /// What follows from the CVT of a locked row.
+    #[inline]
+    fn absorb_locked(
+        &mut self,
+        fetch: &mut Fetch,
+        cvt: Cvt<'_>,
+        limit: Timestamp,
+    ) -> Result<Next, TxnError> {
+        let row = &mut self.rows[fetch.row];
+        let (table, key) = (row.table, &row.primary_key);
+        let found = newest(cvt);
+        let Some(previous) = found.version() else {
+            return match found {
+                Newest::InDoubt { .. } => Err(TxnError::InDoubt { table, key: *key }),
+                _ => Ok(Next::Reread),
+            };
+        };
+        if previous > limit {
+            return Err(TxnError::Conflict { table, key: *key });
+        }
+        if row.access != Access::Read {
+            let Some(cell_index) = victim(cvt) else { return Ok(Next::Reread) };
+            let Ok(cell) = cvt.cell(cell_index) else { return Ok(Next::Reread) };
+            let (cvt, new_cvt) = (fetch.cvt, false);
+            row.target = Some(Target { cvt, cell_index, cell, previous, new_cvt });
+        }
+        match found {
+            // Read for an insert as well: only the record tells which row of this key it is.
+            Newest::Version(version) => {
+                fetch.wants = Wants::Record(version);
+                Ok(Next::Read)
+            }
+            _ => {
+                (row.value, row.writer) = (None, None);
+                Ok(Next::Done)
+            }
+        }
+    }
+
+    /// The row does not exist, as far as `words` say. An absence has no record to vouch for it,
+    /// so where a READ may be torn and no lock keeps writers away it takes two equal readings.
+    #[cold]
+    fn absent(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        words: &[u64],
+    ) -> Next {
+        let row = &mut self.rows[fetch.row];
+        let locked = mode == Mode::Serializable || row.access != Access::Read;
+        let certain = locked || coordinator.lane.capabilities().stable_reads;
+        if !certain && fetch.unconfirmed.as_deref() != Some(words) {
+            fetch.unconfirmed = Some(words.to_vec());
+            return Next::Reread;
+        }
+        (row.value, row.writer) = (None, None);
+        Next::Done
+    }
+
+    /// What follows from the words of a record.
+    #[inline]
+    fn absorb_record(
+        &mut self,
+        fetch: &mut Fetch,
+        version: Candidate,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &mut self.rows[fetch.row];
+        let expected = Expected {
+            table: row.table,
+            key: row.key,
+            primary_key: &row.primary_key,
+            candidate: version,
+        };
+        match accept_record(&expected, words) {
+            Ok(_) if row.access == Access::Insert => {
+                Err(TxnError::AlreadyExists { table: row.table, key: row.primary_key })
+            }
+            Ok(record) => {
+                row.writer = record.header().writer;
+                row.value = record.value_range().map(|range| {
+                    let start = self.values.len();
+                    self.values.extend_from_slice(&words.as_bytes()[range]);
+                    start..self.values.len()
+                });
+                Ok(Next::Done)
+            }
+            Err(Reject::KeyCollision) => {
+                Err(TxnError::KeyCollision { table: row.table, key: row.primary_key })
+            }
+            Err(_) => {
+                fetch.wants = Wants::Cvt;
+                Ok(Next::Reread)
+            }
+        }
+    }
+
+    /// Finds room for inserts whose chains are full, in overflow buckets that become part of the
+    /// chains when the transaction commits. The chains are under its bucket locks.
+    #[cold]
+    async fn grow_chains(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
+        for index in 0..self.fetches.len() {
+            let Fetch { row, wants: Wants::Overflow { tail }, .. } = self.fetches[index] else {
+                continue;
+            };
+            let Row { table, group, .. } = self.rows[row];
+            let tables = self.tables.as_ref().expect("a row was added");
+            let def = &tables[usize::from(table.0)].def;
+            let (cells, bytes) = (def.cell_count(), (def.bucket_words() * WORD_BYTES) as u64);
+            // Buckets of this transaction's own behind the same tail, one behind the other.
+            let mut tail = tail;
+            let place = |grown: &GrownBucket| (grown.table, grown.group, grown.tail);
+            let found = loop {
+                let next = |grown: &GrownBucket| place(grown) == (table, group, tail);
+                match self.grown.iter().position(next) {
+                    Some(found) if self.grown[found].claimed < BUCKET_SLOTS => break found,
+                    Some(full) => tail = self.grown[full].bucket,
+                    None => {
+                        let kind = SlotKind::Bucket;
+                        let bucket = allocate(coordinator, kind, table, group, bytes).await?;
+                        self.grown.push(GrownBucket { table, group, tail, bucket, claimed: 0 });
+                        break self.grown.len() - 1;
+                    }
+                }
+            };
+            let grown = &mut self.grown[found];
+            let cvt = grown.bucket + slot_offset(cells, grown.claimed);
+            grown.claimed += 1;
+            self.claim(row, Target::new_cvt(cvt, Cell::NEVER_USED))?;
+            self.rows[row].executed = true;
+        }
+        let rows = &self.rows;
+        self.fetches.retain(|fetch| !rows[fetch.row].executed);
+        Ok(())
+    }
+}
+
+impl Fetch {
+    /// Looks for the row's CVT in its chain of buckets.
+    #[cold]
+    fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {
+        let (lookup, read) = Lookup::start(&table.def, row.key, None);
+        lookups.push(lookup);
+        self.lookup = Some(lookups.len() - 1);
+        self.wants = Wants::Bucket(read);
+    }
+}

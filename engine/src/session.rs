@@ -1,0 +1,141 @@
+//! A coroutine slot as its user sees it: the place where transactions begin.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::TableId;
+use lotus_fabric::trace::Trace;
+use lotus_mvcc::PrimaryKey;
+use rand::Rng;
+
+use crate::cluster::Seat;
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::slot::Slot;
+use crate::txn::{Mode, Transaction};
+
+/// How much of other transactions' work a read-write transaction may notice (LOTUS §5.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Isolation {
+    /// As if transactions ran one after another.
+    #[default]
+    Serializable,
+    /// All reads come from one snapshot; a row that somebody else wrote since conflicts.
+    Snapshot,
+}
+
+/// One coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread.
+pub struct Session {
+    slot: Rc<Slot>,
+}
+
+impl Session {
+    pub(crate) fn new(slot: Rc<Slot>) -> Self {
+        Self { slot }
+    }
+
+    /// Begins a read-write transaction. Waits until the slot's previous commit has unlocked.
+    ///
+    /// # Errors
+    /// `Misuse` if the slot's previous transaction is still alive, `Timeout` or `Fenced`.
+    pub async fn begin(&mut self, isolation: Isolation) -> Result<Transaction, TxnError> {
+        let mode = match isolation {
+            Isolation::Serializable => Mode::Serializable,
+            Isolation::Snapshot => Mode::Snapshot,
+        };
+        Transaction::begin(&self.slot, mode).await
+    }
+
+    /// Begins a transaction that reads one snapshot, without locks (LOTUS §5.1).
+    ///
+    /// # Errors
+    /// As [`Session::begin`].
+    pub async fn begin_read_only(&mut self) -> Result<Transaction, TxnError> {
+        Transaction::begin(&self.slot, Mode::ReadOnly).await
+    }
+
+    /// What can be asked of the coordinator besides transactions, also while one runs.
+    pub fn view(&self) -> SessionView {
+        SessionView { slot: Rc::clone(&self.slot) }
+    }
+
+    /// Waits a random time before a retry: up to 2 µs doubled for each of `attempts`, at most
+    /// 1 ms. Random, so that two transactions in each other's way do not stay in step (H7).
+    pub async fn back_off(&self, attempts: u32) {
+        let limit = Duration::from_micros(2 << attempts.min(9)).as_nanos() as u64;
+        let pause = self.coordinator().rng.borrow_mut().random_range(0..limit);
+        self.coordinator().executor.sleep(Duration::from_nanos(pause)).await;
+    }
+
+    /// The time on this node's clock.
+    pub fn now(&self) -> Nanos {
+        self.coordinator().executor.now()
+    }
+
+    /// Verbs and messages of the whole coordinator so far.
+    pub fn counters(&self) -> lotus_fabric::counters::VerbCounters {
+        self.coordinator().lane.counters()
+    }
+
+    /// Records the verbs of the whole coordinator's transactions from now on.
+    pub fn start_recording(&self, max_verbs: usize) {
+        self.coordinator().lane.start_recording(max_verbs);
+    }
+
+    /// Stops recording.
+    pub fn take_trace(&self) -> Option<Trace> {
+        self.coordinator().lane.take_trace()
+    }
+
+    /// Posts the verbs of one recorded transaction, without any protocol. Destroys data.
+    ///
+    /// # Errors
+    /// `Timeout` if the fabric fails.
+    pub async fn replay(&self, trace: &Trace, transaction: usize) -> Result<(), TxnError> {
+        let replayed = trace.replay(&self.coordinator().lane, transaction).await;
+        replayed.map_err(|_| TxnError::Timeout)
+    }
+
+    fn coordinator(&self) -> &Coordinator {
+        &self.slot.coordinator
+    }
+}
+
+/// A coordinator's clock and map, for whoever runs in one of its slots.
+#[derive(Clone)]
+pub struct SessionView {
+    slot: Rc<Slot>,
+}
+
+impl SessionView {
+    /// The time on this node's clock.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        self.slot.coordinator.executor.now()
+    }
+
+    /// Lets other coroutines run until `deadline`.
+    pub async fn sleep_until(&self, deadline: Nanos) {
+        self.slot.coordinator.executor.sleep_until(deadline).await;
+    }
+
+    /// This coordinator.
+    pub fn seat(&self) -> Seat {
+        let coordinator = &self.slot.coordinator;
+        Seat { compute_node: coordinator.node.index, thread: coordinator.thread }
+    }
+
+    /// The place, among the compute nodes, of the one that owns the locks of a row.
+    ///
+    /// # Errors
+    /// `UnknownTable`.
+    #[inline]
+    pub fn owner_of(&self, table: TableId, key: &PrimaryKey) -> Result<usize, TxnError> {
+        let coordinator = &self.slot.coordinator;
+        let tables = coordinator.tables(table);
+        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        let owner = coordinator.shared.shards.owner(known.def.key(key).shard()).node;
+        coordinator.shared.index_of(owner).ok_or(TxnError::Fenced)
+    }
+}

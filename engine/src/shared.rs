@@ -1,0 +1,111 @@
+//! What all threads of an embedded cluster share: who the nodes are and where things are.
+//!
+//! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
+use lotus_fabric::local::LocalFabric;
+use lotus_fabric::region::WORD_BYTES;
+use lotus_fabric::transport::Fabric;
+use lotus_locktable::{LockHost, LockTable};
+use lotus_mvcc::TableDef;
+use lotus_mvcc::address_cache::AddressCache;
+use lotus_mvcc::layout::region::RegionLayout;
+use lotus_mvcc::timestamp::SharedClock;
+use lotus_recovery::LogGeometry;
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{Placement, Router, ShardMap};
+
+use crate::config::Config;
+
+/// The region of spin-lock words on every memory node, behind the logs.
+pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
+/// Its size: a million words, so that two locks seldom share one.
+pub(crate) const LOCK_REGION_BYTES: u64 = 8 << 20;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) env: Env,
+    pub(crate) fabric: Arc<dyn Fabric>,
+    /// The same fabric, for tests that let nodes fail.
+    pub(crate) local: LocalFabric,
+    pub(crate) placement: Placement,
+    pub(crate) shards: Arc<ShardMap>,
+    pub(crate) router: Router,
+    pub(crate) log: LogGeometry,
+    /// Alike for every replica group.
+    pub(crate) region: RegionLayout,
+    pub(crate) clock: SharedClock,
+    pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    pub(crate) nodes: Vec<Arc<ComputeNode>>,
+}
+
+/// One compute node: what its coordinators share.
+pub(crate) struct ComputeNode {
+    pub(crate) id: NodeId,
+    /// Its place among the compute nodes, from zero.
+    pub(crate) index: usize,
+    pub(crate) incarnation: Incarnation,
+    /// The configuration epoch in which it joined.
+    pub(crate) epoch: Epoch,
+    pub(crate) locks: Arc<LockTable>,
+    pub(crate) shards: Arc<ShardMap>,
+    pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
+    /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
+    /// doubt, so it takes no more work.
+    pub(crate) failed: AtomicBool,
+}
+
+/// A table as one compute node sees it.
+pub(crate) struct NodeTable {
+    pub(crate) def: Arc<TableDef>,
+    pub(crate) addresses: AddressCache,
+}
+
+impl Shared {
+    pub(crate) fn table(&self, id: TableId) -> Option<Arc<TableDef>> {
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        tables.get(usize::from(id.0)).cloned()
+    }
+
+    pub(crate) fn all_tables(&self) -> Vec<Arc<TableDef>> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The word on a memory node that a spin lock of this hash uses.
+    pub(crate) fn lock_word(&self, shard: ShardId, hash: u64) -> RemoteAddr {
+        let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;
+        let word = hash % (LOCK_REGION_BYTES / WORD_BYTES as u64);
+        RemoteAddr::new(node, LOCK_REGION, word * WORD_BYTES as u64)
+    }
+
+    /// The node's place among the compute nodes.
+    pub(crate) fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|known| known.id == node)
+    }
+}
+
+impl ComputeNode {
+    /// Takes no more work from now on.
+    pub(crate) fn expel(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+}
+
+impl LockHost for ComputeNode {
+    fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        let owner = self.shards.owner(shard);
+        owner.node == self.id && owner.epoch.0 == shard_epoch
+    }
+
+    fn configuration_epoch(&self) -> Epoch {
+        self.epoch
+    }
+}

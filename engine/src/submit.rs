@@ -1,0 +1,106 @@
+//! Handing whole transactions to coordinators, from any thread.
+
+use std::future::{Future, IntoFuture};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use async_channel::{Receiver, Sender};
+
+use crate::error::TxnError;
+use crate::session::{Isolation, Session};
+use crate::txn::Transaction;
+
+/// How often a transaction is tried before its last error is reported.
+const MAX_ATTEMPTS: u32 = 256;
+
+/// A transaction or job on its way. Await it, or [`Submitted::wait`] for it; dropping it changes
+/// nothing about the job.
+#[must_use = "await it or wait for it to learn the outcome"]
+pub struct Submitted<T> {
+    reply: Receiver<Result<T, TxnError>>,
+}
+
+/// The job's end of a [`Submitted`].
+pub(crate) struct Reply<T> {
+    sender: Sender<Result<T, TxnError>>,
+}
+
+impl<T> Submitted<T> {
+    pub(crate) fn channel() -> (Reply<T>, Self) {
+        let (sender, reply) = async_channel::bounded(1);
+        (Reply { sender }, Self { reply })
+    }
+
+    /// Blocks this thread until the outcome is known.
+    ///
+    /// # Errors
+    /// What the transaction ended with; `Fenced` if its coordinator has failed.
+    pub fn wait(self) -> Result<T, TxnError> {
+        self.reply.recv_blocking().unwrap_or(Err(TxnError::Fenced))
+    }
+}
+
+impl<T: Send + 'static> IntoFuture for Submitted<T> {
+    type Output = Result<T, TxnError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.reply.recv().await.unwrap_or(Err(TxnError::Fenced)) })
+    }
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn send(self, outcome: Result<T, TxnError>) {
+        // Nobody may be waiting any more.
+        let _ = self.sender.try_send(outcome);
+    }
+}
+
+/// Runs a job's own code; a panic in it ends the job and nothing else. (A panic of the coordinator
+/// itself is not caught here: it drops the reply unsent.)
+pub(crate) async fn catch_panics<T, Fut>(job: impl FnOnce() -> Fut) -> Result<T, TxnError>
+where
+    Fut: Future<Output = Result<T, TxnError>>,
+{
+    let Ok(running) = catch_unwind(AssertUnwindSafe(job)) else { return Err(TxnError::Panicked) };
+    let mut running = pin!(running);
+    std::future::poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx)));
+        polled.unwrap_or(Poll::Ready(Err(TxnError::Panicked)))
+    })
+    .await
+}
+
+/// What kind of transaction to begin.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Read,
+    Write(Isolation),
+}
+
+/// Runs attempts of a transaction until one ends with anything but a retryable error.
+pub(crate) async fn retry<T, F, Fut>(
+    mut session: Session,
+    kind: Kind,
+    body: F,
+) -> Result<T, TxnError>
+where
+    F: Fn(Transaction) -> Fut,
+    Fut: Future<Output = Result<T, TxnError>>,
+{
+    let mut attempts = 0;
+    loop {
+        let transaction = match kind {
+            Kind::Read => session.begin_read_only().await?,
+            Kind::Write(isolation) => session.begin(isolation).await?,
+        };
+        match body(transaction).await {
+            Err(error) if error.is_retryable() && attempts + 1 < MAX_ATTEMPTS => {
+                session.back_off(attempts).await;
+                attempts += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}

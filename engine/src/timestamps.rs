@@ -1,0 +1,55 @@
+//! The timestamp service that the cluster was configured with (DESIGN §6).
+
+use std::sync::Arc;
+
+use lotus_fabric::exec::Handle;
+use lotus_fabric::rpc::Rpc;
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::oracle::{OracleClient, OracleServer};
+
+use crate::config::TimestampKind;
+use crate::error::TxnError;
+use crate::shared::{ComputeNode, Shared};
+
+pub(crate) enum Timestamps {
+    Clock { shared: Arc<Shared>, executor: Handle },
+    Oracle(OracleClient),
+}
+
+impl Timestamps {
+    pub(crate) fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
+        match shared.config.timestamps {
+            TimestampKind::Clock => {
+                let executor = rpc.lane().executor().clone();
+                Self::Clock { shared: Arc::clone(shared), executor }
+            }
+            TimestampKind::Oracle => {
+                let oracle = shared.nodes[0].id;
+                if node.id == oracle {
+                    let shared = Arc::clone(shared);
+                    OracleServer::serve(rpc, move |now| shared.clock.next(now.0));
+                }
+                Self::Oracle(OracleClient::new(rpc.clone(), oracle))
+            }
+        }
+    }
+
+    /// A commit timestamp: later than every snapshot drawn before.
+    #[inline]
+    pub(crate) async fn commit(&self) -> Result<Timestamp, TxnError> {
+        match self {
+            // A recent time will do: it only keeps timestamps near physical time.
+            Self::Clock { shared, executor } => Ok(shared.clock.next(executor.recent().0)),
+            Self::Oracle(client) => client.timestamp().await.map_err(|_| TxnError::Timeout),
+        }
+    }
+
+    /// A snapshot: at least every timestamp issued before this call (H18).
+    #[inline]
+    pub(crate) async fn snapshot(&self) -> Result<Timestamp, TxnError> {
+        match self {
+            Self::Clock { shared, .. } => Ok(shared.clock.latest()),
+            Self::Oracle(client) => client.timestamp().await.map_err(|_| TxnError::Timeout),
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! A transaction: declare rows, execute, read and write, commit (LOTUS §7.3).
+//!
+//! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; nothing is allocated
+//! for one once the buffers have grown to fit. `execute` locks and reads what was added since the
+//! last call (`crate::read`); `commit` hands the write set to the slot's committer
+//! (`crate::commit`). Dropping a transaction aborts it: its locks are released at once, remote
+//! ones by a message that is repeated until acknowledged.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use lotus_fabric::ids::{Key, TableId, TxnId};
+use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
+use lotus_mvcc::index::Lookup;
+use lotus_mvcc::layout::cvt::Cell;
+use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_router::GroupId;
+
+use crate::commit::CommitPlan;
+use crate::coordinator::{Coordinator, Tables};
+use crate::error::TxnError;
+use crate::read::Fetch;
+use crate::slot::Slot;
+
+/// Names one row of one transaction, in the order in which rows were added.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Item(u32);
+
+impl Item {
+    /// The item with this place in its transaction.
+    #[inline]
+    pub fn from_index(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Its place in its transaction, from zero.
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// What a committed transaction learns about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Receipt {
+    /// When it took effect; `None` when it wrote nothing.
+    pub commit_ts: Option<Timestamp>,
+    /// The snapshot that its reads came from; `None` when they came from under locks.
+    pub snapshot: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Serializable,
+    Snapshot,
+    ReadOnly,
+}
+
+/// What a transaction wants of a row; later ones include the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Insert,
+}
+
+/// What a commit will do to a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    None,
+    /// The new value, as a range of [`Body::values`].
+    Put(Range<usize>),
+    Delete,
+}
+
+/// Where a commit will write a row, settled when the row was read under its lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// Offset of the CVT in the group's region.
+    pub(crate) cvt: u64,
+    /// The cell to overwrite, and what stands in it.
+    pub(crate) cell_index: usize,
+    pub(crate) cell: Cell,
+    /// The newest committed version, which the new one follows.
+    pub(crate) previous: Timestamp,
+    /// The CVT itself is new: the header is written as well.
+    pub(crate) new_cvt: bool,
+}
+
+impl Target {
+    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`.
+    pub(crate) fn new_cvt(cvt: u64, cell: Cell) -> Self {
+        Self { cvt, cell_index: 0, cell, previous: Timestamp::ZERO, new_cvt: true }
+    }
+}
+
+/// A bucket taken for an insert whose chain is full. It becomes part of the chain when the
+/// transaction commits, and is free memory until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrownBucket {
+    pub(crate) table: TableId,
+    pub(crate) group: GroupId,
+    /// Offset of the last bucket of the chain, whose overflow word will name the new one.
+    pub(crate) tail: u64,
+    /// Offset of the new bucket.
+    pub(crate) bucket: u64,
+    /// How many of its slots this transaction has claimed.
+    pub(crate) claimed: usize,
+}
+
+/// One row of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) table: TableId,
+    pub(crate) key: Key,
+    /// The replica group of the key's shard.
+    pub(crate) group: GroupId,
+    pub(crate) primary_key: PrimaryKey,
+    pub(crate) access: Access,
+    /// Locked and read.
+    pub(crate) executed: bool,
+    /// The value that was read, as a range of [`Body::values`]; `None` if the row is absent.
+    pub(crate) value: Option<Range<usize>>,
+    /// Who wrote the version that was read.
+    pub(crate) writer: Option<TxnId>,
+    pub(crate) target: Option<Target>,
+    pub(crate) change: Change,
+    /// A record slot taken for this write and not bound to the cell yet.
+    pub(crate) reserved: Option<u64>,
+}
+
+/// The buffers of one transaction. Reused from one to the next.
+#[derive(Default)]
+pub(crate) struct Body {
+    pub(crate) rows: Vec<Row>,
+    /// Values read and values to write, one after the other.
+    pub(crate) values: Vec<u8>,
+    pub(crate) held: HeldLocks,
+    pub(crate) wanted: Vec<LockRequest>,
+    pub(crate) fetches: Vec<Fetch>,
+    /// Searches for rows whose address is not remembered.
+    pub(crate) lookups: Vec<Lookup>,
+    /// Overflow buckets that this transaction's inserts need.
+    pub(crate) grown: Vec<GrownBucket>,
+    pub(crate) plan: CommitPlan,
+    pub(crate) tables: Option<Tables>,
+    pub(crate) snapshot: Option<Timestamp>,
+    /// How many times the transaction has executed.
+    pub(crate) rounds: u16,
+}
+
+impl Body {
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.held.is_empty(), "locks are released before the buffers are reused");
+        self.rows.clear();
+        self.values.clear();
+        self.wanted.clear();
+        self.fetches.clear();
+        self.grown.clear();
+        self.plan.clear();
+        self.snapshot = None;
+        self.rounds = 0;
+    }
+
+    /// Copies bytes into the values.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.values.len();
+        self.values.extend_from_slice(bytes);
+        start..self.values.len()
+    }
+}
+
+/// See the module's essay.
+pub struct Transaction {
+    slot: Rc<Slot>,
+    /// `None` once it has ended.
+    body: Option<Box<Body>>,
+    id: TxnId,
+    mode: Mode,
+}
+
+impl Transaction {
+    pub(crate) async fn begin(slot: &Rc<Slot>, mode: Mode) -> Result<Self, TxnError> {
+        let coordinator = &slot.coordinator;
+        slot.idle().await;
+        if coordinator.node.has_failed() {
+            return Err(TxnError::Fenced);
+        }
+        let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
+        let id = slot.next_attempt()?;
+        let mut body = slot.take_body().ok_or(misuse)?;
+        body.held.begin(id);
+        // From here on the transaction's `drop` gives the buffers back.
+        let mut begun = Self { slot: Rc::clone(slot), body: Some(body), id, mode };
+        let from_snapshot = match mode {
+            Mode::Serializable => {
+                coordinator.shared.config.read_rule == crate::config::ReadRule::Snapshot
+            }
+            Mode::Snapshot | Mode::ReadOnly => true,
+        };
+        if from_snapshot {
+            begun.body_mut()?.snapshot = Some(coordinator.timestamps.snapshot().await?);
+        }
+        Ok(begun)
+    }
+
+    /// The id of this attempt; no two attempts share one.
+    pub fn id(&self) -> TxnId {
+        self.id
+    }
+
+    /// Adds a row that will be read. Adding a row again names the same item.
+    ///
+    /// # Errors
+    /// `UnknownTable`, `TooLarge`, or `Misuse` once the attempt is over.
+    #[inline]
+    pub fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.add(table, key.into(), Access::Read)
+    }
+
+    /// Adds a row that will be read and may be written.
+    ///
+    /// # Errors
+    /// As [`Transaction::add_ro`]; `Misuse` in a read-only transaction.
+    #[inline]
+    pub fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.add(table, key.into(), Access::Write)
+    }
+
+    /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists`
+    /// if it does.
+    ///
+    /// # Errors
+    /// As [`Transaction::add_rw`]; `TooLarge` if the value is.
+    pub fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        let item = self.add(table, key.into(), Access::Insert)?;
+        self.put(item, value)?;
+        Ok(item)
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        table: TableId,
+        primary_key: PrimaryKey,
+        access: Access,
+    ) -> Result<Item, TxnError> {
+        if self.mode == Mode::ReadOnly && access != Access::Read {
+            return Err(TxnError::Misuse("a read-only transaction cannot write"));
+        }
+        let coordinator = Rc::clone(&self.slot.coordinator);
+        let body = self.body_mut()?;
+        let known = body.tables.as_ref().is_some_and(|all| usize::from(table.0) < all.len());
+        if !known {
+            body.tables = Some(coordinator.tables(table));
+        }
+        let tables = body.tables.as_ref().expect("just set");
+        let node_table = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        node_table.def.check_key(&primary_key)?;
+        let key = node_table.def.key(&primary_key);
+        let same =
+            |row: &Row| row.key == key && row.table == table && row.primary_key == primary_key;
+        if let Some(index) = body.rows.iter().position(same) {
+            let row = &mut body.rows[index];
+            if access > row.access {
+                // The lock is upgraded and the row read again at the next execution.
+                (row.access, row.executed) = (access, false);
+            }
+            return Ok(Item(index as u32));
+        }
+        node_table.addresses.prefetch(table, key);
+        coordinator.locks.prefetch(&LockName::row(table, key));
+        body.rows.push(Row {
+            table,
+            key,
+            group: coordinator.group_of(key.shard()),
+            primary_key,
+            access,
+            executed: false,
+            value: None,
+            writer: None,
+            target: None,
+            change: Change::None,
+            reserved: None,
+        });
+        Ok(Item(body.rows.len() as u32 - 1))
+    }
+
+    /// Locks and reads the rows added since the last call. Whatever fails, the attempt is over.
+    ///
+    /// # Errors
+    /// Retryable ones (see [`TxnError::is_retryable`]), `AlreadyExists`, `KeyCollision`,
+    /// `TableFull`, or `Fenced`.
+    pub async fn execute(&mut self) -> Result<(), TxnError> {
+        let (mode, coordinator) = (self.mode, Rc::clone(&self.slot.coordinator));
+        let body = self.body_mut()?;
+        let outcome = body.execute(&coordinator, mode).await;
+        if outcome.is_err() {
+            self.end();
+        }
+        outcome
+    }
+
+    /// The value of a row: what this transaction has put, or else what it has read. `None` if the
+    /// row does not exist, was deleted, or has not been executed yet.
+    #[inline]
+    pub fn value(&self, item: Item) -> Option<&[u8]> {
+        let body = self.body.as_ref()?;
+        let row = body.rows.get(item.0 as usize)?;
+        let range = match &row.change {
+            Change::None => row.value.as_ref()?,
+            Change::Put(range) => range,
+            Change::Delete => return None,
+        };
+        body.values.get(range.clone())
+    }
+
+    /// Who wrote the version that was read; `None` for a loaded row or an absent one.
+    #[inline]
+    pub fn writer(&self, item: Item) -> Option<TxnId> {
+        self.body.as_ref()?.rows.get(item.0 as usize)?.writer
+    }
+
+    /// Sets the value that the commit writes.
+    ///
+    /// # Errors
+    /// `NotFound` if the row was executed and does not exist, `TooLarge`, or `Misuse`.
+    #[inline]
+    pub fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let body = self.body_mut()?;
+        let (table, _) = body.writable(item)?;
+        let tables = body.tables.as_ref().expect("a row was added");
+        tables[usize::from(table.0)].def.check_value(value.len())?;
+        let range = match &body.rows[item.0 as usize].change {
+            // A second put of the same length takes the place of the first.
+            Change::Put(range) if range.len() == value.len() => {
+                let range = range.clone();
+                body.values[range.clone()].copy_from_slice(value);
+                range
+            }
+            _ => body.keep(value),
+        };
+        body.rows[item.0 as usize].change = Change::Put(range);
+        Ok(())
+    }
+
+    /// Deletes the row when the transaction commits.
+    ///
+    /// # Errors
+    /// `NotFound` if the row was executed and does not exist, or `Misuse`.
+    pub fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        let body = self.body_mut()?;
+        let (_, access) = body.writable(item)?;
+        if access == Access::Insert {
+            return Err(TxnError::Misuse("a row cannot be inserted and deleted at once"));
+        }
+        body.rows[item.0 as usize].change = Change::Delete;
+        Ok(())
+    }
+
+    /// Makes all changes visible at one moment, or none of them. Rows that were added and not
+    /// executed are executed first.
+    ///
+    /// Once the commit has begun it is carried through even if this future is dropped.
+    ///
+    /// # Errors
+    /// As [`Transaction::execute`], `TooManyWrites`, and `Unknown`.
+    pub async fn commit(mut self) -> Result<Receipt, TxnError> {
+        if self.body_mut()?.rows.iter().any(|row| !row.executed) {
+            // Boxed: most commits follow an execution, and their future should be small.
+            Box::pin(self.execute()).await?;
+        }
+        let coordinator = Rc::clone(&self.slot.coordinator);
+        let body = self.body_mut()?;
+        let writes = body.check_changes(&coordinator)?;
+        body.reserve(&coordinator).await?;
+        // The last thing before the point of no return, and after the last read (H4).
+        body.check_locks(&coordinator)?;
+        let snapshot = body.snapshot;
+        if writes == 0 {
+            self.end();
+            coordinator.lane.mark_transaction();
+            return Ok(Receipt { commit_ts: None, snapshot });
+        }
+        let body = self.body.take().expect("the attempt is not over");
+        let verdict = self.slot.request_commit(self.id, body);
+        verdict.await
+    }
+
+    /// Gives up. Nothing of the attempt is ever seen.
+    pub fn abort(self) {}
+
+    /// Ends the attempt without a commit.
+    fn end(&mut self) {
+        if let Some(mut body) = self.body.take() {
+            let coordinator = &self.slot.coordinator;
+            coordinator.locks.release(&mut body.held);
+            body.free_reserved(coordinator);
+            self.slot.give_back(body);
+        }
+    }
+
+    #[inline]
+    fn body_mut(&mut self) -> Result<&mut Body, TxnError> {
+        let over = TxnError::Misuse("the transaction has ended; begin a new one");
+        self.body.as_deref_mut().ok_or(over)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Body {
+    /// The table and access of a row that may be written.
+    #[inline]
+    fn writable(&self, item: Item) -> Result<(TableId, Access), TxnError> {
+        let unknown = TxnError::Misuse("the item belongs to another transaction");
+        let row = self.rows.get(item.0 as usize).ok_or(unknown)?;
+        if row.access == Access::Read {
+            return Err(TxnError::Misuse("the row was added for reading only"));
+        }
+        let gone = row.value.is_none() || row.change == Change::Delete;
+        if row.executed && row.access == Access::Write && gone {
+            return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+        }
+        Ok((row.table, row.access))
+    }
+
+    /// How many rows will be written, if all of them can be.
+    fn check_changes(&self, coordinator: &Coordinator) -> Result<usize, TxnError> {
+        let limit = usize::from(coordinator.shared.log.max_writes());
+        let mut writes = 0;
+        for row in self.rows.iter().filter(|row| row.change != Change::None) {
+            // Put before the row was executed, and then it was not there.
+            if row.access == Access::Write && row.value.is_none() {
+                return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
+            }
+            writes += 1;
+        }
+        let logged = writes + self.grown.len();
+        if logged > limit { Err(TxnError::TooManyWrites { limit }) } else { Ok(writes) }
+    }
+
+    /// Whether every lock still is what it was when it was granted (H4).
+    #[inline]
+    fn check_locks(&self, coordinator: &Coordinator) -> Result<(), TxnError> {
+        for lock in self.held.taken() {
+            let name = &lock.request.name;
+            if !coordinator.still_owned(name.shard(), lock.owner, lock.shard_epoch) {
+                return Err(self.conflict(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The conflict over a lock, by the row that it stands for. A bucket's lock stands for no row
+    /// of its own; any row of the transaction will do.
+    #[cold]
+    pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
+        let named = |row: &&Row| row.table == name.table && row.key == name.key;
+        let row = self.rows.iter().find(named).unwrap_or(&self.rows[0]);
+        TxnError::Conflict { table: row.table, key: row.primary_key }
+    }
+
+    /// Takes a record slot for every write whose cell has none, so that nothing can fail for want
+    /// of memory once the first remote write is out (H12).
+    async fn reserve(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
+        for index in 0..self.rows.len() {
+            let row = &self.rows[index];
+            let unbound = row.target.is_some_and(|target| target.cell.record == 0);
+            if row.change == Change::None || !unbound || row.reserved.is_some() {
+                continue;
+            }
+            let (table, group) = (row.table, row.group);
+            let tables = self.tables.as_ref().expect("a row was added");
+            let bytes = tables[usize::from(table.0)].def.slot_bytes();
+            let slot = allocate(coordinator, SlotKind::Record, table, group, bytes).await?;
+            self.rows[index].reserved = Some(slot);
+        }
+        Ok(())
+    }
+
+    fn free_reserved(&mut self, coordinator: &Coordinator) {
+        let mut slabs = coordinator.slabs.borrow_mut();
+        for row in &mut self.rows {
+            if let Some(offset) = row.reserved.take() {
+                slabs.release(purpose(row.table, row.group, SlotKind::Record), offset);
+            }
+        }
+        for grown in self.grown.drain(..) {
+            slabs.release(purpose(grown.table, grown.group, SlotKind::Bucket), grown.bucket);
+        }
+    }
+}
+
+fn purpose(table: TableId, group: GroupId, slots: SlotKind) -> Purpose {
+    Purpose { table, group: u16::from(group.0), slots }
+}
+
+/// Takes one slot of `bytes` for a table in a group, from this coordinator's slab or a new one.
+pub(crate) async fn allocate(
+    coordinator: &Rc<Coordinator>,
+    slots: SlotKind,
+    table: TableId,
+    group: GroupId,
+    bytes: u64,
+) -> Result<u64, TxnError> {
+    let purpose = purpose(table, group, slots);
+    loop {
+        if let Some(offset) = coordinator.slabs.borrow_mut().alloc(purpose, bytes) {
+            return Ok(offset);
+        }
+        // Boxed, because it happens once in thousands of times.
+        Box::pin(coordinator.take_slab(purpose, group, bytes)).await?;
+    }
+}
