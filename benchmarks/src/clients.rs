@@ -1,0 +1,265 @@
+//! Who asks for transactions, and which coordinator gets them.
+//!
+//! # Closed loop
+//! There are as many clients as coroutines in the whole cluster, and each has one transaction in
+//! flight. A client stands outside the compute nodes: it is a token of randomness that draws a
+//! request and goes where the request belongs (LOTUS §4.3). If that is the node where it already
+//! is, its worker just goes on; otherwise it queues at the coordinator with the same number on
+//! the other node.
+//!
+//! # Open loop
+//! One pacer per coordinator draws requests at random intervals that keep to a rate and queues
+//! them, whether or not earlier ones have ended. Latency counts from the moment a request was
+//! meant to start, so a stall is not hidden by the requests that it delays.
+//!
+//! # The end
+//! Clients stop at the deadline, pacers too; what pacers have queued by then is still served.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use async_channel::{Receiver, Sender};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Exp1};
+
+use crate::config::{ClusterConfig, LoadConfig, Routing};
+use crate::deployment::{Host, Seat};
+use crate::progress::Progress;
+use crate::workload::{Access, Workload, mix};
+
+/// Requests that may wait for one coordinator in an open loop. A pacer that finds the queue full
+/// waits, and its requests keep their intended start.
+const OPEN_LOOP_BACKLOG: usize = 1 << 14;
+/// Keeps the pacers' and workers' random numbers apart from the clients'.
+const PACER_STREAM: u64 = 1 << 32;
+const WORKER_STREAM: u64 = 2 << 32;
+
+/// A closed-loop client.
+pub(crate) struct Client {
+    rng: SmallRng,
+    /// Names it in histories: its transactions never overlap.
+    session: u32,
+}
+
+/// A request on its way to a worker.
+pub(crate) struct Call<R> {
+    pub(crate) request: R,
+    /// When it was meant to start.
+    pub(crate) issued_ns: u64,
+    /// Who waits for it; nobody in an open loop.
+    pub(crate) client: Option<Client>,
+}
+
+impl<R> Call<R> {
+    /// The history's session of this call if it is served on `seat`.
+    pub(crate) fn session(&self, seat: u32) -> u32 {
+        self.client.as_ref().map_or(seat, |client| client.session)
+    }
+}
+
+/// When clients issue transactions, and from when on these count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) starts_ns: u64,
+    pub(crate) counts_from_ns: u64,
+    pub(crate) until_ns: u64,
+}
+
+/// What all workers and pacers of one run share.
+pub(crate) struct Run<W: Workload> {
+    pub(crate) workload: Arc<W>,
+    pub(crate) load: LoadConfig,
+    pub(crate) progress: Arc<Progress>,
+    cns: usize,
+    threads: usize,
+    coroutines: usize,
+    /// By coordinator.
+    queues: Vec<Queue<W::Request>>,
+    window: OnceLock<Window>,
+    stopped: AtomicBool,
+    fatal: OnceLock<String>,
+    pacing: AtomicUsize,
+}
+
+type Queue<R> = (Sender<Call<R>>, Receiver<Call<R>>);
+
+impl<W: Workload> Run<W> {
+    pub(crate) fn new(
+        workload: Arc<W>,
+        cluster: &ClusterConfig,
+        load: LoadConfig,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let coordinators = cluster.cns * cluster.threads;
+        let capacity = match load.rate_tps {
+            Some(_) => OPEN_LOOP_BACKLOG,
+            None => coordinators * cluster.coroutines,
+        };
+        Self {
+            workload,
+            load,
+            progress,
+            cns: cluster.cns,
+            threads: cluster.threads,
+            coroutines: cluster.coroutines,
+            queues: (0..coordinators).map(|_| async_channel::bounded(capacity)).collect(),
+            window: OnceLock::new(),
+            stopped: AtomicBool::new(false),
+            fatal: OnceLock::new(),
+            pacing: AtomicUsize::new(coordinators),
+        }
+    }
+
+    /// Tasks per coordinator: its workers and, in an open loop, a pacer after them.
+    pub(crate) fn tasks(&self) -> usize {
+        self.coroutines + usize::from(self.load.rate_tps.is_some())
+    }
+
+    pub(crate) fn is_pacer(&self, seat: Seat) -> bool {
+        seat.task == self.coroutines
+    }
+
+    pub(crate) fn coordinator(&self, seat: Seat) -> usize {
+        seat.cn * self.threads + seat.thread
+    }
+
+    /// Numbers all workers of the cluster.
+    pub(crate) fn worker(&self, seat: Seat) -> usize {
+        self.coordinator(seat) * self.coroutines + seat.task
+    }
+
+    pub(crate) fn worker_rng(&self, seat: Seat) -> SmallRng {
+        self.rng(WORKER_STREAM | self.worker(seat) as u64)
+    }
+
+    /// The run's times; they start when the first task asks.
+    pub(crate) fn window(&self, now_ns: u64) -> Window {
+        *self.window.get_or_init(|| {
+            let after = |secs: f64, from_ns: u64| from_ns.saturating_add((secs * 1e9) as u64);
+            let counts_from_ns = after(self.load.warmup_secs, now_ns);
+            let until_ns = after(self.load.secs, counts_from_ns);
+            self.progress.set_span(now_ns, until_ns);
+            Window { starts_ns: now_ns, counts_from_ns, until_ns }
+        })
+    }
+
+    /// From when on transactions count; `None` if nothing ever ran.
+    pub(crate) fn counts_from_ns(&self) -> Option<u64> {
+        self.window.get().map(|window| window.counts_from_ns)
+    }
+
+    /// Whether workers should start nothing more.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Lets nothing more start, whatever is queued.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.close();
+    }
+
+    /// Stops because the run makes no sense any more.
+    pub(crate) fn fail(&self, why: String) {
+        // Only the first reason counts; the others may follow from it.
+        let _ = self.fatal.set(why);
+        self.stop();
+    }
+
+    /// Why the run makes no sense, if it does not.
+    pub(crate) fn failure(&self) -> Option<&String> {
+        self.fatal.get()
+    }
+
+    /// The next call queued for a worker; `None` when there will be none.
+    pub(crate) async fn receive(&self, seat: Seat) -> Option<Call<W::Request>> {
+        self.queues[self.coordinator(seat)].1.recv().await.ok()
+    }
+
+    /// The first call of the client that starts on a worker's seat, if it stays there.
+    pub(crate) fn first_call<H: Host>(
+        &self,
+        seat: Seat,
+        host: &H,
+        now_ns: u64,
+    ) -> Option<Call<W::Request>> {
+        if self.load.rate_tps.is_some() {
+            return None;
+        }
+        let worker = self.worker(seat);
+        let client = Client { rng: self.rng(worker as u64), session: worker as u32 };
+        self.next_call(client, seat, host, now_ns)
+    }
+
+    /// The next call of a client that is at `seat`, if it stays there. Otherwise it has moved on.
+    #[inline]
+    pub(crate) fn next_call<H: Host>(
+        &self,
+        mut client: Client,
+        seat: Seat,
+        host: &H,
+        now_ns: u64,
+    ) -> Option<Call<W::Request>> {
+        let request = self.workload.draw(&mut client.rng);
+        let cn = self.route(&request, &mut client.rng, host);
+        let call = Call { request, issued_ns: now_ns, client: Some(client) };
+        if cn == seat.cn {
+            return Some(call);
+        }
+        // The queue has room for all clients there are; when it is closed the run is over.
+        let _ = self.queues[self.coordinator(Seat { cn, ..seat })].0.try_send(call);
+        None
+    }
+
+    /// Which compute node a request goes to (LOTUS §4.3).
+    #[inline]
+    fn route<H: Host>(&self, request: &W::Request, rng: &mut SmallRng, host: &H) -> usize {
+        match (self.load.routing, W::access(request)) {
+            (Routing::Hybrid, Access::ReadWrite) => {
+                let (table, key) = self.workload.first_record(request);
+                host.owner(table, &key)
+            }
+            _ => rng.random_range(0..self.cns),
+        }
+    }
+
+    /// Queues one coordinator's share of an open loop's requests until the run ends.
+    pub(crate) async fn pace<H: Host>(&self, seat: Seat, host: &H, rate_tps: f64) {
+        let window = self.window(host.now_ns());
+        let mut rng = self.rng(PACER_STREAM | self.coordinator(seat) as u64);
+        let mean_gap_ns = 1e9 * self.queues.len() as f64 / rate_tps;
+        let mut due_ns = window.starts_ns as f64;
+        loop {
+            let gap: f64 = Exp1.sample(&mut rng);
+            due_ns += gap * mean_gap_ns;
+            let issued_ns = due_ns as u64;
+            if issued_ns >= window.until_ns || self.is_stopped() {
+                break;
+            }
+            if host.now_ns() < issued_ns {
+                host.sleep_until(issued_ns).await;
+            }
+            let request = self.workload.draw(&mut rng);
+            let cn = self.route(&request, &mut rng, host);
+            let queue = &self.queues[self.coordinator(Seat { cn, ..seat })].0;
+            if queue.send(Call { request, issued_ns, client: None }).await.is_err() {
+                break;
+            }
+        }
+        if self.pacing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        for (sender, _) in &self.queues {
+            sender.close();
+        }
+    }
+
+    fn rng(&self, stream: u64) -> SmallRng {
+        SmallRng::seed_from_u64(self.load.seed ^ mix(stream + 1))
+    }
+}

@@ -1,0 +1,205 @@
+//! What a workload needs of a transaction engine, and nothing more.
+//!
+//! # What it is
+//! The trait pair [`TxnEngine`] and [`Txn`]: a workload is written once against them, and any
+//! engine that implements them can run it, ours or a baseline. They follow the shape that systems
+//! on disaggregated memory share: declare the data, execute (lock and read it), write, commit
+//! (LOTUS §5.1).
+//!
+//! # What it is not
+//! It is not the public interface of an engine. It has no tables to create and no cluster to
+//! start; that is [`crate::deployment`].
+//!
+//! # Cost
+//! Everything is dispatched statically and nothing here allocates, so that what is measured is the
+//! engine. Futures stay on their coordinator's thread and need not be `Send`.
+
+use std::fmt;
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_mvcc::PrimaryKey;
+use serde::Serialize;
+
+/// The isolation level of a read-write transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Isolation {
+    /// Equivalent to some serial order; data that is only read is read-locked.
+    #[serde(rename = "sr")]
+    Serializable,
+    /// Reads come from one snapshot; of two concurrent writers of a key one aborts.
+    #[serde(rename = "si")]
+    Snapshot,
+}
+
+impl Isolation {
+    /// The name that flags, reports and histories use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Serializable => "sr",
+            Self::Snapshot => "si",
+        }
+    }
+}
+
+/// What a transaction declares about itself when it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxnKind {
+    /// It may write.
+    ReadWrite(Isolation),
+    /// It writes nothing and reads from one snapshot, without locks.
+    ReadOnly,
+}
+
+/// Names one record of one transaction, in the order in which the engine handed it out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Item(pub u32);
+
+/// What a committed transaction learns about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Receipt {
+    /// The commit timestamp; `None` when nothing was written.
+    pub commit_ts: Option<u64>,
+    /// The snapshot that the reads came from; `None` when they came from under locks.
+    pub snapshot: Option<u64>,
+}
+
+/// Why an attempt certainly had no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AbortReason {
+    /// Another transaction holds or has changed the data. Retry.
+    Conflict,
+    /// A lock bucket is full. Back off and retry.
+    LockTableFull,
+    /// The data carries the write of a transaction whose fate is open. Retry.
+    InDoubt,
+    /// The snapshot's versions have been overwritten. Retry with a newer one.
+    SnapshotTooOld,
+    /// A node did not answer in time, or has left. Retry.
+    Unavailable,
+    /// The workload itself rolled back, as its rules ask. Do not retry.
+    Logic,
+}
+
+impl AbortReason {
+    /// Every reason, in the order of [`AbortReason::index`].
+    pub const ALL: [Self; 6] = [
+        Self::Conflict,
+        Self::LockTableFull,
+        Self::InDoubt,
+        Self::SnapshotTooOld,
+        Self::Unavailable,
+        Self::Logic,
+    ];
+
+    /// Where the reason stands in [`AbortReason::ALL`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name that reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::LockTableFull => "lock_table_full",
+            Self::InDoubt => "in_doubt",
+            Self::SnapshotTooOld => "snapshot_too_old",
+            Self::Unavailable => "unavailable",
+            Self::Logic => "logic",
+        }
+    }
+}
+
+impl fmt::Display for AbortReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How an operation of a transaction can fail.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// The attempt had no effect. The reason says whether to retry, as a new attempt.
+    #[error("the transaction aborted ({0})")]
+    Aborted(AbortReason),
+    /// The attempt may or may not have committed. Never retry it blindly.
+    #[error("the outcome of the transaction is unknown")]
+    Unknown,
+    /// The run makes no sense any more: a full table, a damaged value, misuse. Stop and show the
+    /// sentence to the user.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// One coroutine's way to begin transactions.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait TxnEngine {
+    /// A transaction in progress.
+    type Txn: Txn;
+
+    /// Begins an attempt. Every retry begins anew.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
+}
+
+/// One attempt of one transaction.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait Txn {
+    /// The id of this attempt; no two attempts share one.
+    fn id(&self) -> TxnId;
+
+    /// Declares a record that will be read.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
+
+    /// Declares a record that will be read and may be written.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
+
+    /// Locks and reads what was added since the last call. May be called again after adding more.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; after an error only [`Txn::abort`] is left.
+    async fn execute(&mut self) -> Result<(), TxnError>;
+
+    /// The value that an executed item had when it was read; `None` if there is none.
+    fn value(&self, item: Item) -> Option<&[u8]>;
+
+    /// Who wrote the version that was read; `None` for a loaded row or an absent one.
+    fn writer(&self, item: Item) -> Option<TxnId>;
+
+    /// Sets the value that the commit will write. The item comes from [`Txn::add_rw`].
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError>;
+
+    /// Makes the writes visible, or none of them.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    async fn commit(self) -> Result<Receipt, TxnError>;
+
+    /// Gives up. Nothing of the attempt is ever seen.
+    fn abort(self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_counted_where_they_stand() {
+        for (at, reason) in AbortReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), at, "{reason}");
+        }
+    }
+}

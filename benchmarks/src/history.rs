@@ -1,0 +1,326 @@
+//! What every attempt read and wrote, for an isolation checker (DESIGN §9).
+//!
+//! # Versions
+//! A version is named by the attempt that wrote it. A read reports the writer of what it got
+//! (`null` for a loaded or absent row), a write reports its own attempt; a read-modify-write is a
+//! read and a write. An aborted attempt's writes therefore carry a version that nobody can have
+//! read.
+//!
+//! # Who owns what
+//! Each worker fills a [`Log`] of its own, and [`Recorded`] feeds it by standing between workload
+//! and engine. Without a log it only passes calls on. [`History`] merges the logs when all workers
+//! have ended.
+
+use std::io::{self, Write};
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_mvcc::PrimaryKey;
+use serde::{Serialize, Serializer};
+
+use crate::engine::{Isolation, Item, Receipt, Txn, TxnError};
+
+/// How an attempt ended, as far as its client knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It committed.
+    Ok,
+    /// It certainly did not.
+    Fail,
+    /// Nobody knows.
+    Info,
+}
+
+/// What the harness knows of an attempt beyond its operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// The attempt.
+    pub id: TxnId,
+    /// The client that asked; its attempts never overlap.
+    pub session: u32,
+    /// When it began, in nanoseconds.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+    /// The isolation level of the run.
+    pub isolation: Isolation,
+    /// How it ended.
+    pub status: Status,
+    /// What a committed attempt learned about itself.
+    pub receipt: Receipt,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    access: Access,
+    table: TableId,
+    key: PrimaryKey,
+    version: Option<TxnId>,
+}
+
+/// One worker's attempts, in the order in which they ended.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Each attempt with the end of its operations.
+    attempts: Vec<(Attempt, usize)>,
+    operations: Vec<Operation>,
+    /// What the attempt in progress has declared, by item.
+    declared: Vec<(Item, TableId, PrimaryKey)>,
+    /// How many of those have been read.
+    read: usize,
+}
+
+impl Log {
+    /// Ends the attempt whose operations were recorded since the last call.
+    pub fn finish(&mut self, attempt: Attempt) {
+        self.declared.clear();
+        self.read = 0;
+        self.attempts.push((attempt, self.operations.len()));
+    }
+
+    fn note(&mut self, access: Access, item: usize, version: Option<TxnId>) {
+        let (_, table, key) = self.declared[item];
+        self.operations.push(Operation { access, table, key, version });
+    }
+
+    /// Every attempt with its operations.
+    fn entries(&self) -> impl Iterator<Item = (&Attempt, &[Operation])> {
+        let starts = std::iter::once(0).chain(self.attempts.iter().map(|(_, end)| *end));
+        self.attempts
+            .iter()
+            .zip(starts)
+            .map(|((attempt, end), start)| (attempt, &self.operations[start..*end]))
+    }
+}
+
+/// A transaction whose operations go into a log.
+pub struct Recorded<'l, T> {
+    txn: T,
+    log: &'l mut Log,
+}
+
+impl<'l, T: Txn> Recorded<'l, T> {
+    /// Records `txn` into `log`.
+    pub fn new(txn: T, log: &'l mut Log) -> Self {
+        Self { txn, log }
+    }
+}
+
+impl<T: Txn> Txn for Recorded<'_, T> {
+    #[inline]
+    fn id(&self) -> TxnId {
+        self.txn.id()
+    }
+
+    #[inline]
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        let key = key.into();
+        let item = self.txn.add_ro(table, key)?;
+        self.log.declared.push((item, table, key));
+        Ok(item)
+    }
+
+    #[inline]
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        let key = key.into();
+        let item = self.txn.add_rw(table, key)?;
+        self.log.declared.push((item, table, key));
+        Ok(item)
+    }
+
+    #[inline]
+    async fn execute(&mut self) -> Result<(), TxnError> {
+        self.txn.execute().await?;
+        for at in self.log.read..self.log.declared.len() {
+            let writer = self.txn.writer(self.log.declared[at].0);
+            self.log.note(Access::Read, at, writer);
+        }
+        self.log.read = self.log.declared.len();
+        Ok(())
+    }
+
+    #[inline]
+    fn value(&self, item: Item) -> Option<&[u8]> {
+        self.txn.value(item)
+    }
+
+    #[inline]
+    fn writer(&self, item: Item) -> Option<TxnId> {
+        self.txn.writer(item)
+    }
+
+    #[inline]
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        self.txn.put(item, value)?;
+        let at = self.log.declared.iter().position(|(declared, ..)| *declared == item);
+        let at = at.expect("the engine accepted the item, so it was declared");
+        self.log.note(Access::Write, at, Some(self.txn.id()));
+        Ok(())
+    }
+
+    #[inline]
+    async fn commit(self) -> Result<Receipt, TxnError> {
+        self.txn.commit().await
+    }
+
+    #[inline]
+    fn abort(self) {
+        self.txn.abort();
+    }
+}
+
+/// All workers' logs of one run.
+#[derive(Debug)]
+pub struct History {
+    tables: Vec<(TableId, String)>,
+    logs: Vec<Log>,
+}
+
+impl History {
+    /// The history that `logs` make up, with the tables' names.
+    pub fn new(tables: Vec<(TableId, String)>, logs: Vec<Log>) -> Self {
+        Self { tables, logs }
+    }
+
+    /// Writes JSON Lines, one attempt a line, ordered by start.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut entries: Vec<_> = self.logs.iter().flat_map(Log::entries).collect();
+        entries.sort_by_key(|(attempt, _)| (attempt.start_ns, attempt.id));
+        let mut ops = Vec::new();
+        for (attempt, operations) in entries {
+            ops.clear();
+            ops.extend(operations.iter().map(|operation| self.line_op(operation)));
+            serde_json::to_writer(&mut *out, &Line::new(attempt, &ops))?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn line_op(&self, operation: &Operation) -> LineOp<'_> {
+        let known = self.tables.iter().find(|(id, _)| *id == operation.table);
+        let kind = match operation.access {
+            Access::Read => 'r',
+            Access::Write => 'w',
+        };
+        let table = known.map_or("", |(_, name)| name.as_str());
+        LineOp(kind, table, LineKey(operation.key), operation.version.map(TxnId::raw))
+    }
+}
+
+/// One line of the file.
+#[derive(Serialize)]
+struct Line<'a> {
+    id: u64,
+    session: u32,
+    start: u64,
+    end: Option<u64>,
+    iso: &'static str,
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cts: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snap: Option<u64>,
+    ops: &'a [LineOp<'a>],
+}
+
+impl<'a> Line<'a> {
+    fn new(attempt: &Attempt, ops: &'a [LineOp<'a>]) -> Self {
+        Self {
+            id: attempt.id.raw(),
+            session: attempt.session,
+            start: attempt.start_ns,
+            // What nobody knows the outcome of may still take effect.
+            end: (attempt.status != Status::Info).then_some(attempt.end_ns),
+            iso: attempt.isolation.name(),
+            status: attempt.status,
+            cts: attempt.receipt.commit_ts,
+            snap: attempt.receipt.snapshot,
+            ops,
+        }
+    }
+}
+
+/// Kind, table, key, version.
+#[derive(Serialize)]
+struct LineOp<'a>(char, &'a str, LineKey, Option<u64>);
+
+/// A key of eight bytes as the integer that it stands for, any other in hexadecimal.
+struct LineKey(PrimaryKey);
+
+impl Serialize for LineKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = self.0.as_bytes();
+        match bytes.try_into() {
+            Ok(word) => serializer.serialize_u64(u64::from_be_bytes(word)),
+            Err(_) => serializer.collect_str(&format_args!("{bytes:02x?}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::Incarnation;
+
+    fn id(attempt: u64) -> TxnId {
+        TxnId::new(Incarnation::new(0).expect("small"), 0, attempt)
+    }
+
+    fn attempt(number: u64, status: Status, receipt: Receipt) -> Attempt {
+        Attempt {
+            id: id(number),
+            session: 3,
+            start_ns: 100 + number,
+            end_ns: 140,
+            isolation: Isolation::Serializable,
+            status,
+            receipt,
+        }
+    }
+
+    /// One log, three attempts: read-modify-write, a failed write, and a read of unknown outcome.
+    fn sample() -> History {
+        let mut log = Log::default();
+        let table = TableId(5);
+        log.declared.push((Item(0), table, 17.into()));
+        log.note(Access::Read, 0, None);
+        log.note(Access::Write, 0, Some(id(1)));
+        let receipt = Receipt { commit_ts: Some(131), snapshot: None };
+        log.finish(attempt(1, Status::Ok, receipt));
+        log.declared.push((Item(0), table, 9.into()));
+        log.note(Access::Write, 0, Some(id(2)));
+        log.finish(attempt(2, Status::Fail, Receipt::default()));
+        log.declared.push((Item(0), table, 17.into()));
+        log.note(Access::Read, 0, Some(id(1)));
+        let receipt = Receipt { commit_ts: None, snapshot: Some(7) };
+        log.finish(attempt(0, Status::Info, receipt));
+        History::new(vec![(table, "acct".to_owned())], vec![Log::default(), log])
+    }
+
+    #[test]
+    fn lines_are_as_the_design_says_and_ordered_by_start() {
+        let mut text = Vec::new();
+        sample().write(&mut text).expect("memory takes everything");
+        let expected = concat!(
+            r#"{"id":0,"session":3,"start":100,"end":null,"iso":"sr","status":"info","snap":7,"#,
+            r#""ops":[["r","acct",17,1]]}"#,
+            "\n",
+            r#"{"id":1,"session":3,"start":101,"end":140,"iso":"sr","status":"ok","cts":131,"#,
+            r#""ops":[["r","acct",17,null],["w","acct",17,1]]}"#,
+            "\n",
+            r#"{"id":2,"session":3,"start":102,"end":140,"iso":"sr","status":"fail","#,
+            r#""ops":[["w","acct",9,2]]}"#,
+            "\n",
+        );
+        assert_eq!(String::from_utf8(text).expect("JSON is text"), expected);
+    }
+}

@@ -1,0 +1,342 @@
+//! Lotus under the harness: a thin adapter from [`Deployment`] to an embedded cluster.
+//!
+//! Every task of the harness is a job in a coroutine slot of a coordinator. Nothing is decided
+//! here, and nothing is added to the path of a transaction but the mapping of errors.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lotus::{Cluster, Nanos, PrimaryKey, Session, SessionView, TableSpec, Trace, Transaction};
+use lotus_fabric::ids::{TableId, TxnId};
+
+use crate::audit::Check;
+use crate::config::{ClusterConfig, LoadConfig};
+use crate::config::{Locks, ReadRule, Routing, Timestamps, Visible};
+use crate::deployment::{
+    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+};
+use crate::engine::{AbortReason, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+
+/// The most verbs that each coordinator records for the floor.
+const MAX_RECORDED_VERBS: usize = 4_000_000;
+
+/// An embedded cluster as the harness sees it.
+pub struct Embedded {
+    cluster: Cluster,
+    rows: u64,
+    recording: bool,
+}
+
+impl Embedded {
+    /// Starts a cluster of this shape for this load.
+    ///
+    /// # Errors
+    /// [`DeployError::Refused`] if the configuration does not allow it.
+    pub fn start(config: &ClusterConfig, load: &LoadConfig) -> Result<Self, DeployError> {
+        // An open loop has one pacer beside the workers of each coordinator.
+        let pacers = usize::from(load.rate_tps.is_some());
+        let mut builder = Cluster::embedded()
+            .memory_nodes(config.mns)
+            .compute_nodes(config.cns)
+            .replicas(config.replicas)
+            .threads(config.threads)
+            .coroutines(config.coroutines + pacers)
+            .lock_table_bytes(config.lock_table_bytes as usize)
+            .seed(load.seed)
+            .read_rule(match config.read_rule {
+                ReadRule::Latest => lotus::ReadRule::Latest,
+                ReadRule::Snapshot => lotus::ReadRule::Snapshot,
+            })
+            .locks(match config.locks {
+                Locks::Lotus => lotus::LockKind::Lotus,
+                Locks::Cas => lotus::LockKind::CasSpin,
+            })
+            .timestamps(match config.timestamps {
+                Timestamps::Clock => lotus::TimestampKind::Clock,
+                Timestamps::Oracle => lotus::TimestampKind::Oracle,
+            })
+            .visible_order(match config.visible {
+                Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
+                Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
+            })
+            .routing(match load.routing {
+                Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
+                Routing::Random => lotus::RoutingPolicy::Random,
+            });
+        if let Some(bytes) = config.memory_limit_bytes {
+            builder = builder.memory_limit(bytes);
+        }
+        let cluster = builder.start().map_err(|error| DeployError::Refused(error.to_string()))?;
+        Ok(Self { cluster, rows: 0, recording: false })
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> DeployError {
+    DeployError::Failed(error.to_string())
+}
+
+impl Deployment for Embedded {
+    type Host = Slot;
+
+    fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
+        self.cluster.create_table(spec).map_err(|error| DeployError::Refused(error.to_string()))
+    }
+
+    fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
+        let loaded = AtomicU64::new(0);
+        let done = self.cluster.load(table, rows, row, &loaded);
+        self.rows += loaded.load(Ordering::Relaxed);
+        done.map_err(|error| DeployError::Refused(error.to_string()))
+    }
+
+    fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
+    where
+        F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let recording = self.recording;
+        let mut submitted = Vec::new();
+        for seat in self.cluster.seats() {
+            for number in 0..tasks {
+                let place = Seat { cn: seat.compute_node, thread: seat.thread, task: number };
+                let body = task.clone();
+                submitted.push(self.cluster.submit(seat, move |session| async move {
+                    if recording && number == 0 {
+                        session.start_recording(MAX_RECORDED_VERBS);
+                    }
+                    Ok(body(place, Slot::new(session)).await)
+                }));
+            }
+        }
+        submitted.into_iter().map(|task| task.wait().map_err(failed)).collect()
+    }
+
+    fn traffic(&self) -> Traffic {
+        // A coordinator that has failed has reported so to its tasks already.
+        let counted = self.cluster.counters().unwrap_or_default();
+        Traffic {
+            reads: counted.reads,
+            writes: counted.writes,
+            compare_and_swaps: counted.compare_and_swaps,
+            fetch_and_adds: counted.fetch_and_adds,
+            doorbells: counted.doorbells,
+            messages: counted.messages,
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let Ok(used) = self.cluster.memory_use() else { return Memory::default() };
+        Memory {
+            bytes_per_record_and_replica: used.replica_bytes as f64 / self.rows.max(1) as f64,
+            resident_bytes: resident_bytes().unwrap_or(0),
+        }
+    }
+
+    fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
+        self.cluster.scan(table, visit).map_err(failed)
+    }
+
+    fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
+        let findings = self.cluster.audit().map_err(failed)?;
+        let check =
+            |found: lotus::audit::Finding| Check::new(found.name, found.passed, found.detail);
+        Ok(findings.into_iter().map(check).collect())
+    }
+
+    fn record_verbs(&mut self) {
+        self.recording = true;
+    }
+
+    fn replay(&mut self, secs: f64) -> Result<Replay, DeployError> {
+        self.recording = false;
+        let coroutines = self.cluster.config().coroutines;
+        let before = self.traffic();
+        let mut replays = Vec::new();
+        for seat in self.cluster.seats() {
+            let trace =
+                self.cluster.submit(seat, |session| async move { Ok(session.take_trace()) });
+            let trace = trace.wait().map_err(failed)?.filter(|trace| trace.transaction_count() > 0);
+            let trace = Arc::new(trace.ok_or_else(|| failed("no transaction was recorded"))?);
+            replays.push((seat, trace));
+        }
+        let mut submitted = Vec::new();
+        for (seat, trace) in replays {
+            for number in 0..coroutines {
+                let trace = Arc::clone(&trace);
+                submitted.push(self.cluster.submit(seat, move |session| async move {
+                    replay_for(&session, &trace, number, coroutines, secs).await
+                }));
+            }
+        }
+        let mut transactions = 0;
+        let mut longest_s = 0.0_f64;
+        for task in submitted {
+            let (replayed, took_s) = task.wait().map_err(failed)?;
+            transactions += replayed;
+            longest_s = longest_s.max(took_s);
+        }
+        let verbs = (self.traffic() - before).verbs();
+        Ok(Replay { tps: transactions as f64 / longest_s, verbs_per_s: verbs as f64 / longest_s })
+    }
+}
+
+/// Replays every `step`-th recorded transaction from `first` on, over and over, for `secs`
+/// seconds; how many, and how long that took in seconds.
+async fn replay_for(
+    session: &Session,
+    trace: &Trace,
+    first: usize,
+    step: usize,
+    secs: f64,
+) -> Result<(u64, f64), lotus::TxnError> {
+    let start = session.now();
+    let mut replayed = 0;
+    let mut next = first;
+    loop {
+        let took_s = session.now().since(start).as_secs_f64();
+        if took_s >= secs {
+            return Ok((replayed, took_s));
+        }
+        session.replay(trace, next % trace.transaction_count()).await?;
+        next += step;
+        replayed += 1;
+    }
+}
+
+/// Resident memory of this process, from the kernel's count of pages.
+fn resident_bytes() -> Option<u64> {
+    const PAGE_BYTES: u64 = 4096;
+    let counts = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = counts.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * PAGE_BYTES)
+}
+
+/// One coroutine slot of a coordinator.
+pub struct Slot {
+    /// Taken by the engine, for which it is meant.
+    session: RefCell<Option<Session>>,
+    /// Time and place, also while the engine has the session.
+    view: SessionView,
+}
+
+impl Slot {
+    fn new(session: Session) -> Self {
+        Self { view: session.view(), session: RefCell::new(Some(session)) }
+    }
+}
+
+impl Host for Slot {
+    type Engine = Engine;
+
+    fn engine(&self) -> Result<Engine, DeployError> {
+        let taken = self.session.borrow_mut().take();
+        taken.map(|session| Engine { session }).ok_or_else(|| failed("the slot is taken"))
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.view.now().0
+    }
+
+    async fn sleep_until(&self, ns: u64) {
+        self.view.sleep_until(Nanos(ns)).await;
+    }
+
+    #[inline]
+    fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
+        // The harness asks only about tables that it has made.
+        self.view.owner_of(table, key).unwrap_or(0)
+    }
+}
+
+/// Begins transactions in one slot.
+pub struct Engine {
+    session: Session,
+}
+
+impl TxnEngine for Engine {
+    type Txn = LotusTxn;
+
+    #[inline]
+    async fn begin(&mut self, kind: TxnKind) -> Result<LotusTxn, TxnError> {
+        let begun = match kind {
+            TxnKind::ReadWrite(Isolation::Serializable) => {
+                self.session.begin(lotus::Isolation::Serializable).await
+            }
+            TxnKind::ReadWrite(Isolation::Snapshot) => {
+                self.session.begin(lotus::Isolation::Snapshot).await
+            }
+            TxnKind::ReadOnly => self.session.begin_read_only().await,
+        };
+        Ok(LotusTxn(begun.map_err(mapped)?))
+    }
+}
+
+/// A transaction of the engine. Items of both interfaces count rows in the order of adding.
+pub struct LotusTxn(Transaction);
+
+#[cold]
+fn mapped(error: lotus::TxnError) -> TxnError {
+    use lotus::TxnError as Lotus;
+    match error {
+        Lotus::Conflict { .. } => TxnError::Aborted(AbortReason::Conflict),
+        Lotus::InDoubt { .. } => TxnError::Aborted(AbortReason::InDoubt),
+        Lotus::SnapshotTooOld { .. } => TxnError::Aborted(AbortReason::SnapshotTooOld),
+        Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
+        Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
+        Lotus::Unknown(_) => TxnError::Unknown,
+        fatal => TxnError::Fatal(fatal.to_string()),
+    }
+}
+
+impl Txn for LotusTxn {
+    #[inline]
+    fn id(&self) -> TxnId {
+        self.0.id()
+    }
+
+    #[inline]
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.0.add_ro(table, key).map(|item| Item(item.index())).map_err(mapped)
+    }
+
+    #[inline]
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.0.add_rw(table, key).map(|item| Item(item.index())).map_err(mapped)
+    }
+
+    #[inline]
+    async fn execute(&mut self) -> Result<(), TxnError> {
+        self.0.execute().await.map_err(mapped)
+    }
+
+    #[inline]
+    fn value(&self, item: Item) -> Option<&[u8]> {
+        self.0.value(lotus::Item::from_index(item.0))
+    }
+
+    #[inline]
+    fn writer(&self, item: Item) -> Option<TxnId> {
+        self.0.writer(lotus::Item::from_index(item.0))
+    }
+
+    #[inline]
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        self.0.put(lotus::Item::from_index(item.0), value).map_err(mapped)
+    }
+
+    #[inline]
+    async fn commit(self) -> Result<Receipt, TxnError> {
+        let receipt = self.0.commit().await.map_err(mapped)?;
+        Ok(Receipt {
+            commit_ts: receipt.commit_ts.map(lotus::Timestamp::raw),
+            snapshot: receipt.snapshot.map(lotus::Timestamp::raw),
+        })
+    }
+
+    fn abort(self) {
+        self.0.abort();
+    }
+}

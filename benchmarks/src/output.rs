@@ -1,0 +1,230 @@
+//! Files that a run writes when it has ended, checked before it starts.
+//!
+//! A regular file is written beside its place under a temporary name and renamed, so that it is
+//! either complete or untouched. A special file (a pipe, a null device) is written directly.
+//! [`Output::check`] tries all this out before the run, touches nothing and leaves nothing behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Why a file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The path names a directory. Name a file.
+    #[error("cannot write {0}: it is a directory")]
+    Directory(PathBuf),
+    /// The path's directory does not exist. Create it, or name another.
+    #[error("cannot write {0}: its directory does not exist")]
+    NoParent(PathBuf),
+    /// The system refuses. Look at what it says.
+    #[error("cannot write {0}: {1}")]
+    Refused(PathBuf, io::Error),
+}
+
+/// Where a result goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// The standard output.
+    Stdout,
+    /// A regular file, which may not exist yet.
+    Regular(PathBuf),
+    /// Something that cannot be replaced by renaming.
+    Special(PathBuf),
+}
+
+impl Output {
+    /// The output that `path` names (`-` is the standard output), if it can be written.
+    ///
+    /// # Errors
+    /// [`OutputError`] if it cannot.
+    pub fn check(path: &Path) -> Result<Self, OutputError> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdout);
+        }
+        let refused = |error| OutputError::Refused(path.to_owned(), error);
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(refused(error)),
+        };
+        match metadata {
+            Some(metadata) if metadata.is_dir() => Err(OutputError::Directory(path.to_owned())),
+            // Opening a pipe would wait for its reader, so special files are taken on trust.
+            Some(metadata) if !metadata.is_file() || is_stream_alias(path) => {
+                Ok(Self::Special(path.to_owned()))
+            }
+            Some(_) => {
+                OpenOptions::new().append(true).open(path).map_err(refused)?;
+                let target = path.canonicalize().map_err(refused)?;
+                try_creating_beside(&target).map_err(refused)?;
+                Ok(Self::Regular(target))
+            }
+            None => {
+                let (parent, name) = (parent_of(path), path.file_name());
+                let Some(name) = name.filter(|_| parent.is_dir()) else {
+                    return Err(OutputError::NoParent(path.to_owned()));
+                };
+                let target = parent.canonicalize().map_err(refused)?.join(name);
+                try_creating_beside(&target).map_err(refused)?;
+                Ok(Self::Regular(target))
+            }
+        }
+    }
+
+    /// Whether two results may share it: a pipe or a null device takes whatever comes.
+    pub fn is_special(&self) -> bool {
+        matches!(self, Self::Special(_))
+    }
+
+    /// Lets `body` write the whole result.
+    ///
+    /// # Errors
+    /// [`OutputError`] if the system refuses; a regular file is then as it was before.
+    pub fn write(
+        &self,
+        body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), OutputError> {
+        match self {
+            Self::Stdout => buffered(io::stdout().lock(), body)
+                .map_err(|error| OutputError::Refused("the standard output".into(), error)),
+            Self::Special(path) => OpenOptions::new()
+                .append(true)
+                .open(path)
+                .and_then(|file| buffered(file, body))
+                .map_err(|error| OutputError::Refused(path.clone(), error)),
+            Self::Regular(path) => {
+                replace(path, body).map_err(|error| OutputError::Refused(path.clone(), error))
+            }
+        }
+    }
+}
+
+fn buffered(
+    sink: impl Write,
+    body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut sink = BufWriter::new(sink);
+    body(&mut sink)?;
+    sink.flush()
+}
+
+fn replace(path: &Path, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let temporary = temporary_beside(path);
+    let written = create_new(&temporary)
+        .and_then(|file| buffered(&file, body).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // It may not even exist; the first error is the one that says why.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn try_creating_beside(path: &Path) -> io::Result<()> {
+    let temporary = temporary_beside(path);
+    create_new(&temporary)?;
+    fs::remove_file(&temporary)
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// A hidden name in the same directory that only this process uses.
+fn temporary_beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether the path stands for an open stream, which may well be a redirected regular file.
+fn is_stream_alias(path: &Path) -> bool {
+    ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|alias| path.starts_with(alias))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of this test's own, removed when it ends.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("lotus-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).expect("a scratch directory");
+            Self(path)
+        }
+
+        fn files(&self) -> usize {
+            fs::read_dir(&self.0).expect("it exists").count()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn checking_leaves_no_trace_and_truncates_nothing() {
+        let dir = Scratch::new("check");
+        let existing = dir.0.join("old");
+        fs::write(&existing, "kept").expect("writable");
+        for path in [dir.0.join("new"), existing.clone()] {
+            assert!(matches!(Output::check(&path), Ok(Output::Regular(_))), "{path:?}");
+        }
+        assert_eq!(dir.files(), 1);
+        assert_eq!(fs::read_to_string(&existing).expect("readable"), "kept");
+    }
+
+    #[test]
+    fn impossible_paths_are_refused() {
+        let dir = Scratch::new("refuse");
+        assert!(matches!(Output::check(&dir.0), Err(OutputError::Directory(_))));
+        let orphan = dir.0.join("missing/file");
+        assert!(matches!(Output::check(&orphan), Err(OutputError::NoParent(_))));
+        let file = dir.0.join("file");
+        fs::write(&file, "").expect("writable");
+        assert!(matches!(Output::check(&file.join("x")), Err(OutputError::Refused(..))));
+        assert!(Output::check(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file() {
+        let dir = Scratch::new("fail");
+        let path = dir.0.join("file");
+        fs::write(&path, "old").expect("writable");
+        let output = Output::check(&path).expect("writable");
+        let failed = output.write(|out| {
+            out.write_all(b"half")?;
+            Err(io::Error::other("no more"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(
+            (fs::read_to_string(&path).expect("readable").as_str(), dir.files()),
+            ("old", 1)
+        );
+        output.write(|out| out.write_all(b"new")).expect("writable");
+        assert_eq!(
+            (fs::read_to_string(&path).expect("readable").as_str(), dir.files()),
+            ("new", 1)
+        );
+    }
+
+    #[test]
+    fn a_null_device_is_written_directly() {
+        let output = Output::check(Path::new("/dev/null")).expect("it is always there");
+        assert!(matches!(output, Output::Special(_)));
+        output.write(|out| out.write_all(b"gone")).expect("it takes everything");
+    }
+}

@@ -1,0 +1,336 @@
+//! What a person or a program gets to see of a benchmark (DESIGN §10).
+//!
+//! [`Report`] is the JSON, field by field; [`Report::table`] says the same to a person, with
+//! units. Latencies are microseconds, rates per second.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::audit::Audit;
+use crate::config::{ClusterConfig, LoadConfig};
+use crate::deployment::{Memory, Replay, Traffic};
+use crate::engine::AbortReason;
+use crate::harness::{Options, Outcome};
+use crate::stats::Counts;
+
+/// The result of a benchmark.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The workload's name.
+    pub workload: &'static str,
+    /// The fabric's name.
+    pub fabric: &'static str,
+    /// Everything needed to repeat the run.
+    pub config: Config,
+    /// From the end of the warm-up to the end of the last transaction.
+    pub elapsed_s: f64,
+    /// All types of transaction together.
+    #[serde(flatten)]
+    pub total: Figures,
+    /// Each type of transaction.
+    pub by_transaction: BTreeMap<&'static str, Figures>,
+    /// What a committed transaction cost, aborted attempts included.
+    pub verbs_per_txn: VerbsPerTxn,
+    /// What the data takes.
+    pub memory: Memory,
+    /// What was found in the data; absent if nobody looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
+    /// What the fabric alone did; absent if it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
+}
+
+/// Everything needed to repeat a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// The cluster.
+    #[serde(flatten)]
+    pub cluster: ClusterConfig,
+    /// The clients.
+    #[serde(flatten)]
+    pub load: LoadConfig,
+    /// The workload's own settings.
+    #[serde(flatten)]
+    pub workload: serde_json::Value,
+}
+
+/// What happened to some transactions.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// How many committed.
+    pub committed: u64,
+    /// How many committed a second.
+    pub throughput_tps: f64,
+    /// Attempts that aborted, by reason; reasons that never came up are left out.
+    pub aborted: BTreeMap<&'static str, u64>,
+    /// Aborted attempts among all attempts, in 0..=1.
+    pub abort_rate: f64,
+    /// Transactions whose outcome nobody knows.
+    pub unknown: u64,
+    /// From intended start to commit, retries included.
+    pub latency_us: Latency,
+}
+
+/// Latency percentiles, in microseconds, to one per cent.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Half of the transactions took no longer.
+    pub p50: f64,
+    /// 90 % took no longer.
+    pub p90: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// None took longer.
+    pub max: f64,
+}
+
+/// What one committed transaction sent.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct VerbsPerTxn {
+    /// READ verbs.
+    pub read: f64,
+    /// WRITE verbs.
+    pub write: f64,
+    /// Compare-and-swap verbs.
+    pub compare_and_swap: f64,
+    /// Fetch-and-add verbs.
+    pub fetch_and_add: f64,
+    /// Doorbells.
+    pub doorbells: f64,
+    /// Messages.
+    pub messages: f64,
+}
+
+/// The fabric without a protocol, beside the engine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Floor {
+    /// Transactions' verb lists replayed a second.
+    pub tps: f64,
+    /// The engine's throughput divided by that.
+    pub ratio: f64,
+    /// One-sided verbs replayed a second.
+    pub verbs_per_s: f64,
+}
+
+impl Report {
+    /// The report on `outcome`.
+    pub fn new(options: &Options, outcome: &Outcome) -> Self {
+        let total = Figures::new(&outcome.tally.total(), outcome.elapsed_s);
+        let by_transaction = outcome.transactions.iter().zip(&outcome.tally.by_transaction);
+        let by_transaction =
+            by_transaction.map(|(name, counts)| (*name, Figures::new(counts, outcome.elapsed_s)));
+        Self {
+            workload: outcome.workload,
+            fabric: options.cluster.fabric.name(),
+            config: Config {
+                cluster: options.cluster.clone(),
+                load: options.load.clone(),
+                workload: outcome.settings.clone(),
+            },
+            elapsed_s: outcome.elapsed_s,
+            by_transaction: by_transaction.collect(),
+            verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
+            memory: outcome.memory,
+            audit: outcome.audit.clone(),
+            floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
+            total,
+        }
+    }
+
+    /// The report for a person: several lines, the last one ending with a line break.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for (what, figures) in self.summary() {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{what:<14}{figures}");
+        }
+        let _ = writeln!(text, "\n{}", self.transaction_table());
+        if let Some(audit) = &self.audit {
+            text.push('\n');
+            for check in &audit.checks {
+                let mark = if check.passed { "ok" } else { "FAILED" };
+                let _ = writeln!(text, "{mark:<8}{}: {}", check.name, check.detail);
+            }
+        }
+        text
+    }
+
+    /// One line for each part of the report but transactions and audit.
+    fn summary(&self) -> Vec<(&'static str, String)> {
+        let Memory { bytes_per_record_and_replica: bytes, resident_bytes } = self.memory;
+        let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
+        let mut lines = vec![
+            (self.workload, self.setting()),
+            ("throughput", self.throughput()),
+            ("aborts", self.total.aborts()),
+            ("per txn", self.verbs_per_txn.line()),
+            (
+                "memory",
+                format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident"),
+            ),
+        ];
+        if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
+            let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
+            let percent = ratio * 100.0;
+            let line = format!("{tps} txn/s, {verbs} verbs/s; the engine reaches {percent:.1} %");
+            lines.push(("floor", line));
+        }
+        lines
+    }
+
+    fn setting(&self) -> String {
+        let ClusterConfig { cns, threads, coroutines, mns, replicas, .. } = &self.config.cluster;
+        let (fabric, isolation) = (self.fabric, self.config.load.isolation.name());
+        format!(
+            "{fabric} fabric, {cns} CNs x {threads} coordinators x {coroutines} coroutines, \
+             {mns} MNs, {replicas} replicas, {isolation}"
+        )
+    }
+
+    fn throughput(&self) -> String {
+        let Figures { committed, throughput_tps, .. } = self.total;
+        let (committed, tps) = (grouped(committed), grouped(throughput_tps as u64));
+        format!("{tps} txn/s ({committed} committed in {:.2} s)", self.elapsed_s)
+    }
+
+    fn transaction_table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN).set_header([
+            "transaction",
+            "committed",
+            "txn/s",
+            "aborts %",
+            "p50 us",
+            "p90 us",
+            "p99 us",
+            "p99.9 us",
+            "max us",
+        ]);
+        for (name, figures) in &self.by_transaction {
+            table.add_row(figures.row(name));
+        }
+        if self.by_transaction.len() > 1 {
+            table.add_row(self.total.row("all"));
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+impl Figures {
+    fn new(counts: &Counts, elapsed_s: f64) -> Self {
+        let aborted = AbortReason::ALL.into_iter().zip(counts.aborted);
+        let percentile = |quantile| counts.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        Self {
+            committed: counts.committed,
+            throughput_tps: if elapsed_s > 0.0 { counts.committed as f64 / elapsed_s } else { 0.0 },
+            aborted: aborted
+                .filter(|(_, count)| *count > 0)
+                .map(|(reason, count)| (reason.name(), count))
+                .collect(),
+            abort_rate: counts.abort_rate(),
+            unknown: counts.unknown,
+            latency_us: Latency {
+                p50: percentile(0.5),
+                p90: percentile(0.9),
+                p99: percentile(0.99),
+                p999: percentile(0.999),
+                max: counts.latency_ns.max() as f64 / 1e3,
+            },
+        }
+    }
+
+    fn aborts(&self) -> String {
+        let mut text = format!("{:.2} % of attempts", self.abort_rate * 100.0);
+        let mut separator = " (";
+        for (reason, count) in &self.aborted {
+            let _ = write!(text, "{separator}{reason} {}", grouped(*count));
+            separator = ", ";
+        }
+        if !self.aborted.is_empty() {
+            text.push(')');
+        }
+        if self.unknown > 0 {
+            let _ = write!(text, ", {} outcomes unknown", grouped(self.unknown));
+        }
+        text
+    }
+
+    fn row(&self, name: &str) -> [String; 9] {
+        let Latency { p50, p90, p99, p999, max } = self.latency_us;
+        let [p50, p90, p99, p999, max] = [p50, p90, p99, p999, max].map(|us| format!("{us:.1}"));
+        let abort_percent = format!("{:.2}", self.abort_rate * 100.0);
+        let throughput = grouped(self.throughput_tps as u64);
+        let committed = grouped(self.committed);
+        [name.to_owned(), committed, throughput, abort_percent, p50, p90, p99, p999, max]
+    }
+}
+
+impl VerbsPerTxn {
+    fn new(traffic: &Traffic, committed: u64) -> Self {
+        let per_txn = |count: u64| count as f64 / committed.max(1) as f64;
+        Self {
+            read: per_txn(traffic.reads),
+            write: per_txn(traffic.writes),
+            compare_and_swap: per_txn(traffic.compare_and_swaps),
+            fetch_and_add: per_txn(traffic.fetch_and_adds),
+            doorbells: per_txn(traffic.doorbells),
+            messages: per_txn(traffic.messages),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { read, write, compare_and_swap, fetch_and_add, doorbells, messages } = self;
+        format!(
+            "{read:.2} READ, {write:.2} WRITE, {compare_and_swap:.2} CAS, {fetch_and_add:.2} FAA, \
+             {doorbells:.2} doorbells, {messages:.2} messages"
+        )
+    }
+}
+
+impl Floor {
+    fn new(replay: &Replay, engine_tps: f64) -> Self {
+        let ratio = if replay.tps > 0.0 { engine_tps / replay.tps } else { 0.0 };
+        Self { tps: replay.tps, ratio, verbs_per_s: replay.verbs_per_s }
+    }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn nothing_measured_gives_zeroes() {
+        let figures = Figures::new(&Counts::default(), 0.0);
+        assert_eq!((figures.throughput_tps, figures.abort_rate), (0.0, 0.0));
+        assert_eq!((figures.latency_us.p50, figures.latency_us.max), (0.0, 0.0));
+    }
+}

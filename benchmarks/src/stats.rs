@@ -1,0 +1,144 @@
+//! What one worker counts, and how all workers' counts add up.
+//!
+//! A [`Tally`] belongs to one worker and is written without synchronisation; tallies are merged
+//! when all workers have ended. Latencies go into histograms with two significant digits: 30 KiB
+//! each instead of 300, so that the measurement stays in the cache.
+
+use hdrhistogram::Histogram;
+
+use crate::audit::Effects;
+use crate::engine::AbortReason;
+
+/// The longest latency that is told apart, in nanoseconds: a minute.
+const MAX_LATENCY_NS: u64 = 60_000_000_000;
+/// Digits of a latency that are kept: one per cent.
+const SIGNIFICANT_DIGITS: u8 = 2;
+
+/// What happened to transactions of one type.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Transactions that committed.
+    pub committed: u64,
+    /// Transactions whose outcome nobody knows.
+    pub unknown: u64,
+    /// Attempts that aborted, by [`AbortReason::index`].
+    pub aborted: [u64; AbortReason::ALL.len()],
+    /// From a request's intended start to its commit, retries included, in nanoseconds.
+    pub latency_ns: Histogram<u32>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let latency_ns = Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
+            .expect("the bounds are sound constants");
+        Self { committed: 0, unknown: 0, aborted: [0; AbortReason::ALL.len()], latency_ns }
+    }
+}
+
+impl Counts {
+    /// Adds other counts.
+    pub fn merge(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.unknown += other.unknown;
+        for (sum, more) in self.aborted.iter_mut().zip(other.aborted) {
+            *sum += more;
+        }
+        self.latency_ns.add(&other.latency_ns).expect("all histograms have the same bounds");
+    }
+
+    /// Attempts that aborted, for whatever reason.
+    pub fn aborts(&self) -> u64 {
+        self.aborted.iter().sum()
+    }
+
+    /// Aborted attempts among all attempts.
+    pub fn abort_rate(&self) -> f64 {
+        let attempts = self.aborts() + self.committed + self.unknown;
+        if attempts == 0 { 0.0 } else { self.aborts() as f64 / attempts as f64 }
+    }
+}
+
+/// What one worker, or all of them, have seen.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// By transaction type; only what was issued after the warm-up.
+    pub by_transaction: Vec<Counts>,
+    /// Every commit, warm-up included.
+    pub all_committed: u64,
+    /// What all transactions did to the balance, warm-up included.
+    pub effects: Effects,
+    /// When the last transaction ended, in nanoseconds.
+    pub last_end_ns: u64,
+}
+
+impl Tally {
+    /// An empty tally for `types` types of transaction.
+    pub fn new(types: usize) -> Self {
+        Self {
+            by_transaction: vec![Counts::default(); types],
+            all_committed: 0,
+            effects: Effects::default(),
+            last_end_ns: 0,
+        }
+    }
+
+    /// Adds another worker's tally.
+    pub fn merge(&mut self, other: &Self) {
+        for (sum, more) in self.by_transaction.iter_mut().zip(&other.by_transaction) {
+            sum.merge(more);
+        }
+        self.all_committed += other.all_committed;
+        self.effects.merge(&other.effects);
+        self.last_end_ns = self.last_end_ns.max(other.last_end_ns);
+    }
+
+    /// The counts of all types together.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        for counts in &self.by_transaction {
+            total.merge(counts);
+        }
+        total
+    }
+
+    /// A transaction that took `latency_ns` committed.
+    #[inline]
+    pub(crate) fn commit(&mut self, kind: usize, latency_ns: Option<u64>, effect: i64) {
+        self.all_committed += 1;
+        self.effects.add_committed(effect);
+        if let Some(latency_ns) = latency_ns {
+            let counts = &mut self.by_transaction[kind];
+            counts.committed += 1;
+            counts.latency_ns.saturating_record(latency_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_add_up() {
+        let mut first = Tally::new(2);
+        first.commit(0, Some(1_000), 5);
+        first.commit(1, None, -2);
+        let mut second = Tally::new(2);
+        second.commit(1, Some(3_000), 1);
+        second.by_transaction[1].aborted[AbortReason::Conflict.index()] = 2;
+        second.last_end_ns = 9;
+        first.merge(&second);
+        let total = first.total();
+        assert_eq!((total.committed, total.aborts(), first.all_committed), (2, 2, 3));
+        assert_eq!((first.effects.committed, first.last_end_ns), (4, 9));
+        assert!((total.abort_rate() - 0.5).abs() < 1e-9);
+        assert!(total.latency_ns.max() >= 2_970);
+    }
+
+    #[test]
+    fn a_latency_beyond_the_bounds_counts_as_the_longest() {
+        let mut tally = Tally::new(1);
+        tally.commit(0, Some(u64::MAX), 0);
+        assert_eq!(tally.total().latency_ns.len(), 1);
+    }
+}

@@ -1,0 +1,209 @@
+//! One coroutine that serves clients' calls, and what it counts.
+//!
+//! A worker runs one transaction at a time until it commits, rolls itself back, or has an unknown
+//! outcome; after any other abort it waits a random while and tries again as a new attempt. It
+//! reads the clock once per attempt: a transaction that follows another on the same worker starts
+//! when that one ended.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::clients::{Call, Run, Window};
+use crate::deployment::{Host, Seat};
+use crate::engine::{AbortReason, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use crate::history::{Attempt, Log, Recorded, Status};
+use crate::stats::Tally;
+use crate::workload::{Access, Workload};
+
+/// The longest wait after a first abort, in nanoseconds; it doubles with every further one.
+const FIRST_BACK_OFF_NS: u64 = 20_000;
+/// How often it doubles: up to about a millisecond.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// What a worker leaves behind.
+pub(crate) struct Ended {
+    pub(crate) tally: Tally,
+    pub(crate) log: Option<Log>,
+}
+
+/// The body of every task: a worker, or the coordinator's pacer.
+pub(crate) async fn task<W: Workload, H: Host>(
+    run: Arc<Run<W>>,
+    seat: Seat,
+    host: H,
+    log: Option<Log>,
+) -> Ended {
+    let tally = Tally::new(W::TRANSACTIONS.len());
+    if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
+        run.pace(seat, &host, rate_tps).await;
+        return Ended { tally, log: None };
+    }
+    let engine = match host.engine() {
+        Ok(engine) => engine,
+        Err(error) => {
+            run.fail(error.to_string());
+            return Ended { tally, log: None };
+        }
+    };
+    let window = run.window(host.now_ns());
+    let rng = run.worker_rng(seat);
+    let mut worker = Worker { run: &run, host: &host, engine, seat, window, rng, tally, log };
+    worker.work().await;
+    Ended { tally: worker.tally, log: worker.log }
+}
+
+struct Worker<'r, W: Workload, H: Host> {
+    run: &'r Run<W>,
+    host: &'r H,
+    engine: H::Engine,
+    seat: Seat,
+    window: Window,
+    rng: SmallRng,
+    tally: Tally,
+    log: Option<Log>,
+}
+
+/// How an attempt ended, with its effect on the balance where it may have had one.
+enum Outcome {
+    Committed(i64),
+    Aborted(AbortReason),
+    Unknown(i64),
+    Fatal(String),
+}
+
+impl Outcome {
+    fn of_error(error: TxnError, effect: i64) -> Self {
+        match error {
+            TxnError::Aborted(reason) => Self::Aborted(reason),
+            TxnError::Unknown => Self::Unknown(effect),
+            TxnError::Fatal(why) => Self::Fatal(why),
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self {
+            Self::Committed(_) => Status::Ok,
+            Self::Aborted(_) => Status::Fail,
+            Self::Unknown(_) | Self::Fatal(_) => Status::Info,
+        }
+    }
+}
+
+impl<W: Workload, H: Host> Worker<'_, W, H> {
+    async fn work(&mut self) {
+        let mut held = self.run.first_call(self.seat, self.host, self.window.starts_ns);
+        loop {
+            let call = match held.take() {
+                Some(call) => call,
+                None => match self.run.receive(self.seat).await {
+                    Some(call) => call,
+                    None => return,
+                },
+            };
+            if self.run.is_stopped() {
+                return;
+            }
+            let end_ns = self.serve(&call).await;
+            let Some(client) = call.client else { continue };
+            if end_ns >= self.window.until_ns {
+                return self.run.stop();
+            }
+            held = self.run.next_call(client, self.seat, self.host, end_ns);
+        }
+    }
+
+    /// Runs a call to its end; returns when that was.
+    async fn serve(&mut self, call: &Call<W::Request>) -> u64 {
+        let kind = W::kind(&call.request);
+        let counts = call.issued_ns >= self.window.counts_from_ns;
+        let coordinator = self.run.coordinator(self.seat);
+        let mut aborts = 0;
+        loop {
+            let (outcome, end_ns) = self.attempt(call).await;
+            self.tally.last_end_ns = end_ns;
+            let committed = matches!(outcome, Outcome::Committed(_));
+            self.run.progress.tick(coordinator, end_ns, committed);
+            match outcome {
+                Outcome::Committed(effect) => {
+                    let latency_ns = counts.then(|| end_ns.saturating_sub(call.issued_ns));
+                    self.tally.commit(kind, latency_ns, effect);
+                    return end_ns;
+                }
+                Outcome::Aborted(reason) => {
+                    let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
+                    *seen += u64::from(counts);
+                    if reason == AbortReason::Logic || self.run.is_stopped() {
+                        return end_ns;
+                    }
+                }
+                Outcome::Unknown(effect) => {
+                    self.tally.by_transaction[kind].unknown += u64::from(counts);
+                    self.tally.effects.add_unknown(effect);
+                    return end_ns;
+                }
+                Outcome::Fatal(why) => {
+                    self.run.fail(why);
+                    return end_ns;
+                }
+            }
+            self.back_off(aborts, end_ns).await;
+            aborts += 1;
+        }
+    }
+
+    /// Runs one attempt; returns how and when it ended.
+    async fn attempt(&mut self, call: &Call<W::Request>) -> (Outcome, u64) {
+        let isolation = self.run.load.isolation;
+        let kind = match W::access(&call.request) {
+            Access::ReadOnly => TxnKind::ReadOnly,
+            Access::ReadWrite => TxnKind::ReadWrite(isolation),
+        };
+        let start_ns = if self.log.is_some() { self.host.now_ns() } else { 0 };
+        let txn = match self.engine.begin(kind).await {
+            Ok(txn) => txn,
+            Err(error) => return (Outcome::of_error(error, 0), self.host.now_ns()),
+        };
+        let id = txn.id();
+        let workload = &*self.run.workload;
+        let (outcome, receipt) = match self.log.as_mut() {
+            None => carry_out(workload, txn, &call.request).await,
+            Some(log) => carry_out(workload, Recorded::new(txn, log), &call.request).await,
+        };
+        let end_ns = self.host.now_ns();
+        if let Some(log) = &mut self.log {
+            let session = call.session(self.run.worker(self.seat) as u32);
+            let status = outcome.status();
+            log.finish(Attempt { id, session, start_ns, end_ns, isolation, status, receipt });
+        }
+        (outcome, end_ns)
+    }
+
+    /// Waits a random while, longer the more often the transaction has aborted, so that two that
+    /// keep meeting come apart.
+    async fn back_off(&mut self, aborts: u32, now_ns: u64) {
+        let longest_ns = FIRST_BACK_OFF_NS << aborts.min(MOST_DOUBLINGS);
+        self.host.sleep_until(now_ns + self.rng.random_range(0..longest_ns)).await;
+    }
+}
+
+/// Runs the workload's part of one attempt and commits it; the receipt is empty unless it did.
+#[inline]
+async fn carry_out<W: Workload, T: Txn>(
+    workload: &W,
+    mut txn: T,
+    request: &W::Request,
+) -> (Outcome, Receipt) {
+    let outcome = match workload.attempt(&mut txn, request).await {
+        Ok(effect) => match txn.commit().await {
+            Ok(receipt) => return (Outcome::Committed(effect), receipt),
+            Err(error) => Outcome::of_error(error, effect),
+        },
+        Err(error) => {
+            txn.abort();
+            Outcome::of_error(error, 0)
+        }
+    };
+    (outcome, Receipt::default())
+}

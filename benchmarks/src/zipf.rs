@@ -1,0 +1,224 @@
+//! Which key comes next: Zipf-distributed popularity, scattered over the key space.
+//!
+//! Below θ = 1 this is the generator of Gray et al. ("Quickly generating billion-record synthetic
+//! databases", SIGMOD 1994) that YCSB made customary, with its harmonic sum computed once. It does
+//! not converge at θ ≥ 1, where rejection sampling (`rand_distr`) takes over at three times the
+//! cost. θ = 0 is uniform.
+//!
+//! Popularity ranks are scattered over the keys by multiplying with a number coprime to the number
+//! of keys. Unlike YCSB's hash this is one-to-one: every key can be drawn, and the ranks keep
+//! their exact probabilities.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand_distr::Distribution;
+
+/// A one-to-one scattering of `0..n` over itself: neighbours end up far apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scatter {
+    n: u64,
+    step: u64,
+}
+
+impl Scatter {
+    /// A scattering of `0..n`, for `n` in `1..=2^32`.
+    pub(crate) fn new(n: u64) -> Self {
+        assert!((1..=KeyChooser::MAX_KEYS).contains(&n), "{n} is not in 1..=2^32");
+        Self { n, step: coprime_step(n) }
+    }
+
+    /// Where `rank`, below `n`, ends up.
+    #[inline]
+    pub(crate) fn apply(&self, rank: u64) -> u64 {
+        rank * self.step % self.n
+    }
+}
+
+/// Draws keys from `0..keys`.
+#[derive(Clone, Debug)]
+pub struct KeyChooser {
+    scatter: Scatter,
+    popularity: Popularity,
+}
+
+#[derive(Clone, Debug)]
+enum Popularity {
+    Uniform,
+    Gray(Gray),
+    Steep(rand_distr::Zipf<f64>),
+}
+
+impl KeyChooser {
+    /// The most keys that a chooser can draw from: rank times step must fit in 64 bits.
+    pub const MAX_KEYS: u64 = 1 << 32;
+
+    /// A chooser over `keys` keys with skew `theta`.
+    ///
+    /// # Panics
+    /// If `keys` is zero or above [`Self::MAX_KEYS`], or `theta` is negative or not finite.
+    pub fn new(keys: u64, theta: f64) -> Self {
+        let scatter = Scatter::new(keys);
+        assert!(theta >= 0.0 && theta.is_finite(), "a skew of {theta} makes no sense");
+        let popularity = if theta == 0.0 {
+            Popularity::Uniform
+        } else if theta < 1.0 {
+            Popularity::Gray(Gray::new(keys, theta))
+        } else {
+            let zipf = rand_distr::Zipf::new(keys as f64, theta);
+            Popularity::Steep(zipf.expect("keys and theta were checked"))
+        };
+        Self { scatter, popularity }
+    }
+
+    /// The next key.
+    #[inline]
+    pub fn draw(&self, rng: &mut SmallRng) -> u64 {
+        match &self.popularity {
+            Popularity::Uniform => rng.random_range(0..self.scatter.n),
+            Popularity::Gray(gray) => self.scatter.apply(gray.rank(rng.random())),
+            Popularity::Steep(zipf) => self.scatter.apply(zipf.sample(rng) as u64 - 1),
+        }
+    }
+}
+
+/// A multiplier near the golden section of `n` that shares no factor with it.
+fn coprime_step(n: u64) -> u64 {
+    const GOLDEN_SECTION: f64 = 0.618_033_988_749_894_9;
+    let mut step = ((n as f64 * GOLDEN_SECTION) as u64).max(1);
+    while greatest_common_divisor(step, n) != 1 {
+        step += 1;
+    }
+    step
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Gray et al.'s inversion, exact for the two most popular ranks and close for the others.
+#[derive(Clone, Debug)]
+struct Gray {
+    n: f64,
+    alpha: f64,
+    eta: f64,
+    zeta: f64,
+    zeta_two: f64,
+}
+
+impl Gray {
+    fn new(keys: u64, theta: f64) -> Self {
+        let n = keys as f64;
+        let zeta = harmonic(keys, theta);
+        let zeta_two = 1.0 + 0.5_f64.powf(theta);
+        Self {
+            n,
+            alpha: 1.0 / (1.0 - theta),
+            // Not a number for fewer than three keys, where the first two ranks are everything.
+            eta: (1.0 - (2.0 / n).powf(1.0 - theta)) / (1.0 - zeta_two / zeta),
+            zeta,
+            zeta_two,
+        }
+    }
+
+    /// The rank, from zero, at which the distribution function passes `uniform`, a number in 0..1.
+    #[inline]
+    fn rank(&self, uniform: f64) -> u64 {
+        let scaled = uniform * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < self.zeta_two {
+            return 1;
+        }
+        let rank = self.n * (self.eta * (uniform - 1.0) + 1.0).powf(self.alpha);
+        rank.min(self.n - 1.0) as u64
+    }
+}
+
+/// `1/1^theta + 1/2^theta + … + 1/n^theta`.
+///
+/// The first terms are summed, the rest follow from the Euler–Maclaurin formula, whose error is
+/// below 1e-12 there: summing billions of powers would take minutes.
+fn harmonic(n: u64, theta: f64) -> f64 {
+    const SUMMED: u64 = 10_000;
+    let head: f64 = (1..=n.min(SUMMED)).map(|i| (i as f64).powf(-theta)).sum();
+    if n <= SUMMED {
+        return head;
+    }
+    let (from, to) = (SUMMED as f64, n as f64);
+    let integral = (to.powf(1.0 - theta) - from.powf(1.0 - theta)) / (1.0 - theta);
+    let ends = (to.powf(-theta) - from.powf(-theta)) / 2.0;
+    let slopes = theta / 12.0 * (from.powf(-theta - 1.0) - to.powf(-theta - 1.0));
+    head + integral + ends + slopes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    fn frequencies(keys: u64, theta: f64, draws: u32) -> Vec<f64> {
+        let chooser = KeyChooser::new(keys, theta);
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut counts = vec![0u32; keys as usize];
+        for _ in 0..draws {
+            counts[chooser.draw(&mut rng) as usize] += 1;
+        }
+        (0..keys)
+            .map(|rank| f64::from(counts[chooser.scatter.apply(rank) as usize]) / f64::from(draws))
+            .collect()
+    }
+
+    #[test]
+    fn popular_ranks_get_their_share() {
+        for theta in [0.5, 0.99, 1.0, 1.5] {
+            let found = frequencies(1000, theta, 400_000);
+            let zeta: f64 = (1..=1000).map(|i| f64::from(i).powf(-theta)).sum();
+            for rank in [0, 1] {
+                let expected = f64::from(rank + 1).powf(-theta) / zeta;
+                let found = found[rank as usize];
+                assert!((found - expected).abs() < 0.05 * expected, "{theta} {rank}: {found}");
+            }
+            let head: f64 = found[..100].iter().sum();
+            let expected = (1..=100).map(|i| f64::from(i).powf(-theta)).sum::<f64>() / zeta;
+            assert!((head - expected).abs() < 0.02, "{theta}: {head} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn without_skew_every_key_is_as_likely() {
+        let found = frequencies(10, 0.0, 100_000);
+        assert!(found.iter().all(|share| (share - 0.1).abs() < 0.01), "{found:?}");
+    }
+
+    #[test]
+    fn the_shortcut_of_the_harmonic_sum_is_exact_enough() {
+        for theta in [0.01, 0.5, 0.99] {
+            let summed: f64 = (1..=100_000).map(|i| f64::from(i).powf(-theta)).sum();
+            let error = (harmonic(100_000, theta) / summed - 1.0).abs();
+            assert!(error < 1e-9, "{theta}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn keys_stay_in_range(keys in 1..5000_u64, theta in 0.0..3.0_f64, seed: u64) {
+            let chooser = KeyChooser::new(keys, theta);
+            let mut rng = SmallRng::seed_from_u64(seed);
+            for _ in 0..50 {
+                prop_assert!(chooser.draw(&mut rng) < keys);
+            }
+        }
+
+        #[test]
+        fn scattering_is_one_to_one(keys in 1..5000_u64) {
+            let scatter = Scatter::new(keys);
+            let mut seen = vec![false; keys as usize];
+            for rank in 0..keys {
+                let key = scatter.apply(rank) as usize;
+                prop_assert!(!std::mem::replace(&mut seen[key], true));
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The command line: every flag with its range and default (DESIGN §10).
+//!
+//! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
+//! wrong only together are refused by [`CommonArgs::check`].
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use lotus_benchmarks::config::{
+    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
+};
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::Options;
+use lotus_benchmarks::zipf::KeyChooser;
+
+/// The most coroutines on one compute node: they are numbered in ten bits.
+const MAX_COROUTINES_PER_CN: usize = 1024;
+/// The longest run, in seconds.
+const MAX_SECS: f64 = 86_400.0;
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;
+
+/// ACID transactions over disaggregated memory.
+#[derive(Debug, Parser)]
+#[command(name = "lotus", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs a workload and reports throughput, latency, verbs and an audit of the data.
+    #[command(arg_required_else_help = true)]
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub workload: WorkloadArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WorkloadArgs {
+    /// One table of 8-byte keys and 40-byte values; transactions read or update one record.
+    Kvs(KvsArgs),
+    /// A bank with savings and checking accounts and six transactions.
+    Smallbank(SmallbankArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct KvsArgs {
+    /// Records.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
+    pub keys: u64,
+    /// Share of transactions that update a record.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
+    pub update_ratio: f64,
+    /// Skew of the keys' popularity; 0 is uniform.
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
+    pub zipf: f64,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct SmallbankArgs {
+    /// Customers, each with two accounts.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(2..=KeyChooser::MAX_KEYS))]
+    pub accounts: u64,
+    /// Customers in the hot set; 0 for none [default: 4 % of the accounts, at least 2].
+    #[arg(long, value_name = "N")]
+    pub hot_accounts: Option<u64>,
+    /// Share of transactions that go to the hot set.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.9, value_parser = ratio)]
+    pub hot_ratio: f64,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CommonArgs {
+    /// How the nodes reach each other.
+    #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
+    pub fabric: Fabric,
+    /// Model of the network card, for the simulated fabric.
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Description of a running cluster, for shm, tcp and rdma.
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
+    /// Compute nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
+    pub cns: usize,
+    /// Coordinators on each compute node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(64))]
+    pub threads: usize,
+    /// Coroutines on each coordinator.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(64))]
+    pub coroutines: usize,
+    /// Memory nodes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(64))]
+    pub mns: usize,
+    /// Copies of each record.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(8))]
+    pub replicas: usize,
+    /// How long clients issue transactions that count, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = positive_secs)]
+    pub secs: f64,
+    /// How long they issue transactions before that, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = secs)]
+    pub warmup: f64,
+    /// Transactions a second in an open loop [default: a closed loop].
+    #[arg(long, value_name = "TPS", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Where all randomness starts.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Serializable or snapshot isolation.
+    #[arg(long, default_value = "sr", value_parser = one_of(ISOLATIONS))]
+    pub isolation: Isolation,
+    /// Versions of each record.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
+    pub versions: u32,
+    /// Which version a serializable read-write transaction reads.
+    #[arg(long, default_value = "latest", value_parser = one_of(READ_RULES))]
+    pub read_rule: ReadRule,
+    /// Lock table of each compute node, in bytes (K, M and G are understood).
+    #[arg(long, value_name = "BYTES", default_value = "32M", value_parser = lock_table_bytes)]
+    pub lock_table: u64,
+    /// Whether shards follow the application's keys or a hash.
+    #[arg(long, default_value = "app", value_parser = one_of(SHARDINGS))]
+    pub sharding: Sharding,
+    /// Whether writers go to the owner of their first record, or anywhere.
+    #[arg(long, default_value = "hybrid", value_parser = one_of(ROUTINGS))]
+    pub routing: Routing,
+    /// Lock tables on the compute nodes, or spin locks in remote memory.
+    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
+    pub locks: Locks,
+    /// A clock that all coordinators share, or an oracle on one compute node.
+    #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]
+    pub timestamps: Timestamps,
+    /// In which order a commit becomes visible on the replicas.
+    #[arg(long, default_value = "backups-first", value_parser = one_of(VISIBLES))]
+    pub visible: Visible,
+    /// The most that a memory node may take, in bytes [default: as much as is needed].
+    #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
+    pub memory_limit: Option<u64>,
+    /// Whether all data is checked afterwards.
+    #[arg(long, default_value = "yes", value_parser = one_of(YES_NO))]
+    #[arg(action = clap::ArgAction::Set)]
+    pub audit: bool,
+    /// Measures what the fabric alone could do as well.
+    #[arg(long)]
+    pub floor: bool,
+    /// Writes every attempt of a transaction to a file, for an isolation checker.
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+const FABRICS: &[(&str, Fabric)] = &[
+    ("local", Fabric::Local),
+    ("shm", Fabric::Shm),
+    ("tcp", Fabric::Tcp),
+    ("rdma", Fabric::Rdma),
+    ("sim", Fabric::Sim),
+];
+const ISOLATIONS: &[(&str, Isolation)] =
+    &[("sr", Isolation::Serializable), ("si", Isolation::Snapshot)];
+const READ_RULES: &[(&str, ReadRule)] =
+    &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
+const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
+const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
+const LOCKS: &[(&str, Locks)] = &[("lotus", Locks::Lotus), ("cas", Locks::Cas)];
+const TIMESTAMPS: &[(&str, Timestamps)] =
+    &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
+const VISIBLES: &[(&str, Visible)] =
+    &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
+const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
+
+impl CommonArgs {
+    /// What is wrong with the flags together, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        if self.replicas > self.mns {
+            return Err(format!(
+                "{} replicas do not fit on {} memory nodes",
+                self.replicas, self.mns
+            ));
+        }
+        // An open loop's pacer takes a place beside the coroutines of its coordinator.
+        let per_cn = self.threads * (self.coroutines + usize::from(self.rate.is_some()));
+        if per_cn > MAX_COROUTINES_PER_CN {
+            return Err(format!(
+                "{} threads of {} coroutines are more than the {MAX_COROUTINES_PER_CN} that one \
+                 compute node can have (pacers of an open loop included)",
+                self.threads, self.coroutines
+            ));
+        }
+        if self.profile.is_some() && self.fabric != Fabric::Sim {
+            return Err("--profile makes sense with --fabric sim only".to_owned());
+        }
+        if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
+            return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
+        }
+        if self.fabric != Fabric::Local {
+            return Err(format!(
+                "the {} fabric is not available in this build",
+                self.fabric.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the harness is to do.
+    pub fn options(&self) -> Options {
+        Options {
+            cluster: ClusterConfig {
+                fabric: self.fabric,
+                cns: self.cns,
+                threads: self.threads,
+                coroutines: self.coroutines,
+                mns: self.mns,
+                replicas: self.replicas,
+                versions: self.versions,
+                read_rule: self.read_rule,
+                lock_table_bytes: self.lock_table,
+                sharding: self.sharding,
+                locks: self.locks,
+                timestamps: self.timestamps,
+                visible: self.visible,
+                memory_limit_bytes: self.memory_limit,
+            },
+            load: LoadConfig {
+                isolation: self.isolation,
+                routing: self.routing,
+                secs: self.secs,
+                warmup_secs: self.warmup,
+                rate_tps: self.rate,
+                seed: self.seed,
+            },
+            audit: self.audit,
+            floor: self.floor,
+            history: self.history.is_some(),
+        }
+    }
+}
+
+/// Parses one of several names.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).map(move |given| {
+        let found = values.iter().find(|(name, _)| *name == given);
+        found.expect("clap accepts nothing but these names").1
+    })
+}
+
+/// Parses a count from one to `most`.
+fn count(most: u16) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u16).range(1..=i64::from(most)).map(usize::from)
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "it is not a number".to_owned())
+}
+
+fn within(text: &str, allowed: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
+    let number = number(text)?;
+    if allowed(number) { Ok(number) } else { Err(format!("it is not {range}")) }
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    within(text, |ratio| (0.0..=1.0).contains(&ratio), "between 0 and 1")
+}
+
+fn skew(text: &str) -> Result<f64, String> {
+    within(text, |theta| (0.0..=10.0).contains(&theta), "between 0 and 10")
+}
+
+fn secs(text: &str) -> Result<f64, String> {
+    within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
+}
+
+fn positive_secs(text: &str) -> Result<f64, String> {
+    let allowed = |secs| secs > 0.0 && secs <= MAX_SECS;
+    within(text, allowed, "more than 0 and at most 86400 seconds")
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let allowed = |tps| tps > 0.0 && tps <= 1e9;
+    within(text, allowed, "more than 0 and at most 10^9 transactions a second")
+}
+
+fn lock_table_bytes(text: &str) -> Result<u64, String> {
+    bytes(text, 64..=64 * GIB, "between 64 bytes and 64 GiB")
+}
+
+fn memory_bytes(text: &str) -> Result<u64, String> {
+    bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
+}
+
+/// Parses a number of bytes: an integer, perhaps followed by K, M or G (or KiB, MiB, GiB).
+fn bytes(
+    text: &str,
+    range: std::ops::RangeInclusive<u64>,
+    range_text: &str,
+) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[digits..] {
+        "" => Some(1),
+        "K" | "KiB" => Some(KIB),
+        "M" | "MiB" => Some(KIB * KIB),
+        "G" | "GiB" => Some(GIB),
+        _ => None,
+    };
+    let count: Option<u64> = text[..digits].parse().ok();
+    let bytes = count.zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
+    match bytes {
+        Some(bytes) if range.contains(&bytes) => Ok(bytes),
+        Some(_) => Err(format!("it is not {range_text}")),
+        None => Err("it is not a number of bytes such as 1048576, 1024K or 1M".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_units() {
+        let cases = [
+            ("64", Ok(64)),
+            ("1K", Ok(1 << 10)),
+            ("32M", Ok(32 << 20)),
+            ("2GiB", Ok(2 << 30)),
+            ("63", Err(())),
+            ("65G", Err(())),
+            ("99999999999999999999", Err(())),
+            ("18446744073709551615G", Err(())),
+            ("-1", Err(())),
+            ("1.5M", Err(())),
+            ("M", Err(())),
+            ("1T", Err(())),
+            ("", Err(())),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(lock_table_bytes(text).map_err(drop), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_keep_to_their_ranges() {
+        assert_eq!(ratio("0.25"), Ok(0.25));
+        for text in ["-0.1", "1.1", "nan", "inf", "half", ""] {
+            assert!(ratio(text).is_err(), "{text}");
+        }
+        for text in ["0", "-1", "inf", "nan", "1e9"] {
+            assert!(positive_secs(text).is_err(), "{text}");
+        }
+        assert_eq!(secs("0"), Ok(0.0));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_design() {
+        let cli = Cli::try_parse_from(["lotus", "bench", "smallbank"]).expect("defaults suffice");
+        let Command::Bench(BenchArgs { workload: WorkloadArgs::Smallbank(args) }) = cli.command
+        else {
+            panic!("another command: {cli:?}");
+        };
+        assert_eq!(args.common.check(), Ok(()));
+        let options = args.common.options();
+        let cluster = options.cluster;
+        assert_eq!((cluster.cns, cluster.threads, cluster.coroutines), (2, 1, 16));
+        assert_eq!((cluster.mns, cluster.replicas, cluster.versions), (3, 3, 2));
+        assert_eq!(cluster.lock_table_bytes, 32 << 20);
+        assert!(options.audit && !options.floor && !options.history);
+        assert_eq!(options.load.rate_tps, None);
+    }
+}

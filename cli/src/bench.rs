@@ -1,0 +1,151 @@
+//! `lotus bench`: from checked arguments to a report.
+//!
+//! Everything that can be refused is refused before the run, output paths included, so that
+//! nobody waits ten seconds for a typing error.
+
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use lotus_benchmarks::harness::{BenchError, Options, Outcome};
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::output::{Output, OutputError};
+use lotus_benchmarks::report::Report;
+use lotus_benchmarks::smallbank::SmallBank;
+
+use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
+use crate::deploy;
+use crate::watch::Watch;
+
+/// What a finished run says about the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Every check passed, or none was asked for.
+    Sound,
+    /// At least one check failed.
+    AuditFailed,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The arguments make no sense together. Change them.
+    #[error("{0}")]
+    Arguments(String),
+    /// A result could not be written there. Name another path.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Both results would go to one place. Name two.
+    #[error("--json and --history both name {}", .0.display())]
+    SameOutput(PathBuf),
+    /// The benchmark did not finish.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// The standard output is gone.
+    #[error("cannot write the result: {0}")]
+    Stdout(#[from] io::Error),
+}
+
+/// Where results go besides the screen.
+struct Outputs {
+    json: Option<Output>,
+    history: Option<Output>,
+}
+
+/// Runs a benchmark and shows what came of it.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
+    let (common, hot_accounts) = match &args.workload {
+        WorkloadArgs::Kvs(args) => (&args.common, 0),
+        WorkloadArgs::Smallbank(args) => (&args.common, hot_accounts(args)?),
+    };
+    common.check().map_err(Failure::Arguments)?;
+    let outputs = check_outputs(common)?;
+    let options = common.options();
+    warn_of_crowding(&options);
+
+    let coordinators = options.cluster.cns * options.cluster.threads;
+    let watch = Watch::start(coordinators);
+    let outcome = match &args.workload {
+        WorkloadArgs::Kvs(KvsArgs { keys, update_ratio, zipf, .. }) => {
+            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), &options, &watch.progress)
+        }
+        WorkloadArgs::Smallbank(SmallbankArgs { accounts, hot_ratio, .. }) => {
+            let bank = SmallBank::new(*accounts, hot_accounts, *hot_ratio, options.load.seed);
+            deploy::run(bank, &options, &watch.progress)
+        }
+    };
+    drop(watch);
+    show(&options, &outcome?, &outputs)
+}
+
+/// The size of the hot set.
+fn hot_accounts(args: &SmallbankArgs) -> Result<u64, Failure> {
+    let default = || SmallBank::default_hot_accounts(args.accounts);
+    match args.hot_accounts.unwrap_or_else(default) {
+        1 => Err(Failure::Arguments("a hot set of 1 account has no one to pay".to_owned())),
+        hot if hot > args.accounts => Err(Failure::Arguments(format!(
+            "{hot} hot accounts are more than the {} accounts there are",
+            args.accounts
+        ))),
+        hot => Ok(hot),
+    }
+}
+
+fn check_outputs(common: &CommonArgs) -> Result<Outputs, Failure> {
+    let check = |path: &Option<PathBuf>| path.as_deref().map(Output::check).transpose();
+    let (json, history) = (check(&common.json)?, check(&common.history)?);
+    match (&json, &history, &common.json) {
+        (Some(one), Some(other), Some(path)) if one == other && !one.is_special() => {
+            Err(Failure::SameOutput(path.clone()))
+        }
+        _ => Ok(Outputs { json, history }),
+    }
+}
+
+/// Warns when pollers will have to take turns.
+fn warn_of_crowding(options: &Options) {
+    let coordinators = options.cluster.cns * options.cluster.threads;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if coordinators > cores {
+        // Nobody listens if this fails.
+        let _ = writeln!(
+            io::stderr(),
+            "warning: {coordinators} coordinators share {cores} cores, so latencies include \
+             waiting for a core"
+        );
+    }
+}
+
+/// Writes the results, the human one last.
+fn show(options: &Options, outcome: &Outcome, outputs: &Outputs) -> Result<Verdict, Failure> {
+    let report = Report::new(options, outcome);
+    if let (Some(history), Some(output)) = (&outcome.history, &outputs.history) {
+        output.write(|out| history.write(out))?;
+    }
+    if let Some(output) = &outputs.json {
+        output.write(|out| {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            out.write_all(b"\n")
+        })?;
+    }
+    let mut text = report.table();
+    if let Some(audit) = &outcome.audit {
+        text.push_str(&audit.verdict());
+        text.push('\n');
+    }
+    // The standard output carries either a table for a person or data for a program.
+    let taken = [&outputs.json, &outputs.history].contains(&&Some(Output::Stdout));
+    if taken {
+        io::stderr().write_all(text.as_bytes())?;
+    } else {
+        io::stdout().write_all(text.as_bytes())?;
+    }
+    Ok(match &outcome.audit {
+        Some(audit) if !audit.passed => Verdict::AuditFailed,
+        _ => Verdict::Sound,
+    })
+}

@@ -1,0 +1,94 @@
+//! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
+//!
+//! Exit codes: 0 when all is well, 1 when an audit failed, 2 when the command could not do what it
+//! was asked; then one sentence on the standard error says why, and no file has been touched.
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+mod args;
+mod bench;
+mod deploy;
+mod watch;
+
+use args::{Cli, Command};
+use bench::Verdict;
+
+const AUDIT_FAILED: u8 = 1;
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return answer(&error),
+    };
+    let result = match &cli.command {
+        Command::Bench(args) => bench::run(args),
+    };
+    match result {
+        Ok(Verdict::Sound) => ExitCode::SUCCESS,
+        Ok(Verdict::AuditFailed) => ExitCode::from(AUDIT_FAILED),
+        Err(error) => refuse(&error.to_string()),
+    }
+}
+
+/// Answers a command line that asks for help or makes no sense.
+fn answer(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody listens if this fails.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(REFUSED)
+        }
+        _ => refuse(&sentence(&error.render().to_string())),
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    // Nobody listens if this fails.
+    let _ = writeln!(io::stderr(), "error: {why}");
+    ExitCode::from(REFUSED)
+}
+
+/// The first paragraph of clap's message and its tip, as one sentence.
+fn sentence(message: &str) -> String {
+    let paragraphs: Vec<String> = message
+        .split("\n\n")
+        .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let mut sentence = paragraphs[0].trim_start_matches("error: ").to_owned();
+    if let Some(tip) = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("tip: ")) {
+        sentence.push_str("; ");
+        sentence.push_str(tip);
+    }
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_becomes_a_sentence() {
+        let message = "error: unexpected argument '--cn' found\n\n  tip: a similar argument \
+                       exists: '--cns'\n\nUsage: lotus bench kvs\n\nFor more, try '--help'.\n";
+        let expected = "unexpected argument '--cn' found; a similar argument exists: '--cns'";
+        assert_eq!(sentence(message), expected);
+        assert_eq!(sentence("error: a\n  b, c\n"), "a b, c");
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

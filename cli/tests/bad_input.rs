@@ -1,0 +1,155 @@
+//! What the command does with input that makes no sense: one clear sentence, exit code 2, nothing
+//! written, no existing file touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const REFUSED: i32 = 2;
+
+fn lotus(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+    command.args(arguments).output().expect("the binary was built for this test")
+}
+
+/// The sentence on the standard error of a command that was refused.
+fn refusal(arguments: &[&str]) -> String {
+    let output = lotus(arguments);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(REFUSED), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?} wrote to the standard output");
+    assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+    said.strip_prefix("error: ").expect("it says that it is an error").trim_end().to_owned()
+}
+
+fn bench<'a>(workload: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    [&["bench", workload], flags].concat()
+}
+
+#[test]
+fn nonsense_flags_are_named_in_one_sentence() {
+    let cases: &[(&str, &[&str], &str)] = &[
+        ("kvs", &["--cns", "0"], "--cns"),
+        ("kvs", &["--cns", "65"], "1..=64"),
+        ("kvs", &["--cns", "-1"], "--cns"),
+        ("kvs", &["--cns", "two"], "--cns"),
+        ("kvs", &["--cns", "1.5"], "--cns"),
+        ("kvs", &["--cns"], "--cns"),
+        ("kvs", &["--mns", "0"], "--mns"),
+        ("kvs", &["--mns", "99999999999999999999"], "--mns"),
+        ("kvs", &["--threads", "0"], "--threads"),
+        ("kvs", &["--threads", "64", "--coroutines", "17"], "more than the 1024"),
+        ("kvs", &["--threads", "16", "--coroutines", "64", "--rate", "9"], "pacers"),
+        ("kvs", &["--replicas", "0"], "--replicas"),
+        ("kvs", &["--replicas", "4"], "4 replicas do not fit on 3 memory nodes"),
+        ("kvs", &["--versions", "1"], "2..=8"),
+        ("kvs", &["--secs", "0"], "more than 0"),
+        ("kvs", &["--secs", "-3"], "more than 0"),
+        ("kvs", &["--secs", "inf"], "--secs"),
+        ("kvs", &["--secs", "nan"], "--secs"),
+        ("kvs", &["--warmup", "-1"], "--warmup"),
+        ("kvs", &["--rate", "0"], "--rate"),
+        ("kvs", &["--keys", "0"], "--keys"),
+        ("kvs", &["--update-ratio", "1.1"], "between 0 and 1"),
+        ("kvs", &["--zipf", "-0.5"], "--zipf"),
+        ("kvs", &["--seed", "-1"], "--seed"),
+        ("kvs", &["--lock-table", "10"], "--lock-table"),
+        ("kvs", &["--lock-table", "1X"], "1048576"),
+        ("kvs", &["--memory-limit", "1"], "--memory-limit"),
+        ("kvs", &["--isolation", "rc"], "possible values: sr, si"),
+        ("kvs", &["--locks", "lotos"], "lotus"),
+        ("kvs", &["--audit", "maybe"], "--audit"),
+        ("kvs", &["--cn", "2"], "--cns"),
+        ("kvs", &["--accounts", "5"], "--accounts"),
+        ("kvs", &["extra"], "extra"),
+        ("kvs", &["--cns", "2", "--cns", "3"], "--cns"),
+        ("kvs", &["--json", ""], "--json"),
+        ("kvs", &["--profile", "cx3-56g"], "--fabric sim"),
+        ("kvs", &["--cluster", "somewhere"], "--fabric shm"),
+        ("smallbank", &["--accounts", "1"], "--accounts"),
+        ("smallbank", &["--hot-accounts", "1"], "no one to pay"),
+        ("smallbank", &["--accounts", "10", "--hot-accounts", "11"], "11 hot accounts"),
+        ("smallbank", &["--hot-ratio", "2"], "--hot-ratio"),
+        ("smallbonk", &[], "smallbank"),
+    ];
+    for (workload, flags, named) in cases {
+        let sentence = refusal(&bench(workload, flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+    assert!(refusal(&["brench"]).contains("bench"));
+}
+
+#[test]
+fn fabrics_that_are_not_built_in_say_so() {
+    for fabric in ["shm", "tcp", "rdma", "sim"] {
+        let sentence = refusal(&bench("kvs", &["--fabric", fabric]));
+        let expected = format!("the {fabric} fabric is not available in this build");
+        assert_eq!(sentence, expected);
+    }
+}
+
+#[test]
+fn without_a_command_help_is_shown() {
+    for arguments in [&[][..], &["bench"]] {
+        let output = lotus(arguments);
+        assert_eq!(output.status.code(), Some(REFUSED));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("Usage:"));
+    }
+    assert!(lotus(&["bench", "kvs", "--help"]).status.success());
+}
+
+/// A directory of this test's own, removed when it ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).into_os_string().into_string().expect("UTF-8")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn unwritable_outputs_are_refused_before_the_run() {
+    let dir = Scratch::new("unwritable");
+    let file = dir.path("file");
+    fs::write(&file, "kept").expect("writable");
+    let cases = [
+        (dir.path(""), "is a directory"),
+        (dir.path("missing/out.json"), "directory does not exist"),
+        (dir.path("file/out.json"), "cannot write"),
+    ];
+    for flag in ["--json", "--history"] {
+        for (path, reason) in &cases {
+            // A day, so that a refusal after the run would be noticed.
+            let sentence = refusal(&bench("kvs", &["--secs", "86400", flag, path]));
+            assert!(sentence.contains(reason), "{flag} {path}: {sentence}");
+        }
+    }
+    let sentence = refusal(&bench("kvs", &["--json", &file, "--history", &file]));
+    assert!(sentence.contains("both name"), "{sentence}");
+    assert_eq!(fs::read_to_string(&file).expect("readable"), "kept");
+    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 1);
+}
+
+#[test]
+fn a_refused_run_touches_no_output() {
+    let dir = Scratch::new("untouched");
+    let (old, new) = (dir.path("old.json"), dir.path("new.jsonl"));
+    fs::write(&old, "kept").expect("writable");
+    refusal(&bench("smallbank", &["--fabric", "tcp", "--json", &old, "--history", &new]));
+    refusal(&bench("smallbank", &["--cns", "0", "--json", &old, "--history", &new]));
+    assert_eq!(fs::read_to_string(&old).expect("readable"), "kept");
+    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 1);
+}

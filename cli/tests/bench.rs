@@ -1,0 +1,73 @@
+//! Short benchmarks through the command, from flags to files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs `lotus bench` for a moment; returns what it printed.
+fn bench(flags: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+    command.args(["bench"]).args(flags).args(["--secs", "0.2", "--warmup", "0.05"]);
+    let output = command.output().expect("the binary was built for this test");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{flags:?}: {out}\n{err}");
+    out.into_owned()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+#[test]
+fn every_choice_of_the_engine_passes_its_audit() {
+    let cases: &[&[&str]] = &[
+        &["smallbank", "--accounts", "500"],
+        &["smallbank", "--accounts", "500", "--isolation", "si", "--read-rule", "snapshot"],
+        &["smallbank", "--accounts", "2", "--hot-accounts", "0", "--cns", "1", "--versions", "8"],
+        &["smallbank", "--accounts", "500", "--locks", "cas", "--timestamps", "oracle"],
+        &["kvs", "--keys", "500", "--update-ratio", "1", "--zipf", "1.2", "--sharding", "hash"],
+        &["kvs", "--keys", "500", "--routing", "random", "--visible", "all-at-once"],
+        &["kvs", "--keys", "1", "--mns", "1", "--replicas", "1"],
+        &["kvs", "--keys", "500", "--rate", "2000"],
+    ];
+    for flags in cases {
+        let text = bench(flags);
+        assert_eq!(text.lines().last(), Some("audit passed"), "{flags:?}");
+    }
+}
+
+#[test]
+fn without_an_audit_there_is_no_verdict() {
+    let text = bench(&["kvs", "--keys", "500", "--audit", "no"]);
+    assert!(!text.contains("audit"), "{text}");
+}
+
+#[test]
+fn results_go_to_their_files() {
+    let (json, history) = (scratch("bench.json"), scratch("bench.jsonl"));
+    let (json_path, history_path) =
+        (json.to_str().expect("UTF-8"), history.to_str().expect("UTF-8"));
+    bench(&["smallbank", "--accounts", "500", "--json", json_path, "--history", history_path]);
+    let report: Value =
+        serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+    assert_eq!(report["workload"], "smallbank");
+    assert_eq!(report["audit"]["passed"], true);
+    assert!(report["throughput_tps"].as_f64().expect("a number") > 0.0);
+    let history = fs::read_to_string(&history).expect("it was written");
+    let ended_well = |line: &str| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        line["status"] == "ok"
+    };
+    let committed = history.lines().filter(|line| ended_well(line)).count() as u64;
+    assert!(committed >= report["committed"].as_u64().expect("a number"));
+}
+
+#[test]
+fn standard_output_takes_the_json_alone() {
+    let text = bench(&["kvs", "--keys", "500", "--json", "-"]);
+    let report: Value = serde_json::from_str(&text).expect("nothing but JSON");
+    assert_eq!(report["workload"], "kvs");
+}

@@ -1,0 +1,243 @@
+//! House rules that neither the compiler nor the linter checks, over the whole workspace.
+//!
+//! The aims are lines of 100 columns, functions of 70 lines and files of 600; the limits here
+//! leave a little room above the last two. Code is read as text, which is exact because it is
+//! formatted: a function ends at the first `}` that stands as far to the left as its signature.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MAX_COLUMNS: usize = 100;
+const MAX_FUNCTION_LINES: usize = 80;
+const MAX_FILE_LINES: usize = 700;
+
+// In two halves, so that this file does not break the rules that it states.
+const UNSAFE: &str = concat!("un", "safe");
+const UNFINISHED: [&str; 2] = [concat!("to", "do!("), concat!("unimplemented", "!(")];
+
+/// A file of the workspace, named by its path from the root.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Lines with their numbers, from 1.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a workspace").into()
+}
+
+/// All files with this extension at the root, in the crates, in `docs` and in `examples`.
+fn sources(extension: &str) -> Vec<Source> {
+    let is_ours = |path: &Path| {
+        path.join("Cargo.toml").exists() || path.ends_with("docs") || path.ends_with("examples")
+    };
+    let mut files = Vec::new();
+    for entry in entries(&root()) {
+        if !entry.is_dir() {
+            files.push(entry);
+        } else if is_ours(&entry) {
+            collect(&entry, &mut files);
+        }
+    }
+    files.retain(|path| path.extension().is_some_and(|found| found == extension));
+    assert!(!files.is_empty(), "no .{extension} files found");
+    let read = |path: PathBuf| Source {
+        text: fs::read_to_string(&path).expect("source files are readable text"),
+        path: path.strip_prefix(root()).expect("found below the root").display().to_string(),
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in entries(folder) {
+        if entry.is_dir() && !entry.ends_with("target") {
+            collect(&entry, files);
+        } else if entry.is_file() {
+            files.push(entry);
+        }
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("workspace folders are readable");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[track_caller]
+fn assert_none(broken: &[String], rule: &str) {
+    assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
+}
+
+#[test]
+fn lines_are_not_too_long() {
+    let mut broken = Vec::new();
+    for source in sources("rs") {
+        for (number, line) in source.lines() {
+            if line.chars().count() > MAX_COLUMNS {
+                broken.push(format!("{}:{number}", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "lines have at most 100 columns");
+}
+
+#[test]
+fn files_are_not_too_long() {
+    let lengths = sources("rs").into_iter().map(|source| (source.text.lines().count(), source));
+    let broken: Vec<_> = lengths
+        .filter(|(lines, _)| *lines > MAX_FILE_LINES)
+        .map(|(lines, source)| format!("{}: {lines} lines", source.path))
+        .collect();
+    assert_none(&broken, "files have about 600 lines, at most 700");
+}
+
+#[test]
+fn functions_are_not_too_long() {
+    let mut broken = Vec::new();
+    for source in sources("rs") {
+        for (start, name, lines) in functions(&source.text) {
+            if lines > MAX_FUNCTION_LINES {
+                broken.push(format!("{}:{start} {name}: {lines} lines", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "functions have about 70 lines, at most 80");
+}
+
+/// Every function with a body of several lines: first line, name, number of lines.
+fn functions(text: &str) -> Vec<(usize, &str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let signature_ends = |line: &&str| line.ends_with(['{', '}', ';']);
+        let opening = lines[index..].iter().position(signature_ends).map(|length| index + length);
+        let Some(opening) = opening.filter(|&at| lines[at].ends_with('{')) else { continue };
+        let indent = line.len() - line.trim_start().len();
+        let closes = |later: &&str| later.len() == indent + 1 && later.trim_start() == "}";
+        let body = lines[opening..].iter().position(closes);
+        let body = body.expect("a formatted function closes at its own indent");
+        found.push((index + 1, name, opening + body + 1 - index));
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_qualifier = |word: &str| {
+        ["const", "async", "extern", "\"C\"", UNSAFE].contains(&word) || word.starts_with("pub")
+    };
+    // `pub(in path)` is two words; nothing else ends in a parenthesis.
+    let qualifies = before.split_whitespace().all(|word| is_qualifier(word) || word.ends_with(')'));
+    let name = after.split(['(', '<']).next()?;
+    (qualifies && !name.is_empty()).then_some(name)
+}
+
+#[test]
+fn modules_open_with_an_essay() {
+    let broken: Vec<_> = sources("rs")
+        .into_iter()
+        .filter(|source| !source.text.starts_with("//!"))
+        .map(|source| source.path)
+        .collect();
+    assert_none(&broken, "files open with `//!`: what they are and what they are not");
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let mut broken = Vec::new();
+    for source in sources("rs") {
+        for (number, line) in source.lines() {
+            if UNFINISHED.iter().any(|unfinished| line.contains(unfinished)) {
+                broken.push(format!("{}:{number}", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "what is there works");
+}
+
+#[test]
+fn raw_access_stays_where_it_is_wrapped() {
+    let mut broken = Vec::new();
+    for source in sources("rs").iter().filter(|source| !may_access_raw_memory(source)) {
+        for (number, line) in source.lines() {
+            let code = line.split("//").next().unwrap_or_default();
+            let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if words.any(|word| word == UNSAFE) {
+                broken.push(format!("{}:{number}", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "raw access is confined to the fabric's regions, prefetch and `local`");
+}
+
+fn may_access_raw_memory(source: &Source) -> bool {
+    let wrapped = ["fabric/src/region", "fabric/src/prefetch.rs", "fabric/src/local/"];
+    // A test that counts allocations has to be an allocator, and that trait is raw by nature.
+    let is_test = source.path.contains("/tests/") || source.path.contains("/benches/");
+    wrapped.iter().any(|path| source.path.starts_with(path))
+        || (is_test && source.text.contains("impl GlobalAlloc for"))
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut broken = Vec::new();
+    for source in sources("md") {
+        let file = root().join(&source.path);
+        let folder = file.parent().expect("a file is in a folder");
+        for (number, target) in links(&source) {
+            let is_local = !target.contains("://") && !target.starts_with("mailto:");
+            let path = target.split('#').next().unwrap_or_default();
+            if is_local && !path.is_empty() && !folder.join(path).exists() {
+                broken.push(format!("{}:{number} {target}", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "documents link to files that exist");
+}
+
+/// The targets of all inline links outside code blocks, with their lines.
+fn links(source: &Source) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut found = Vec::new();
+    for (number, line) in source.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        if !in_code {
+            let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            found.extend(targets.map(|target| (number, target)));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_function_counter_counts() {
+    let text = "\
+impl A {
+    pub(crate) async fn short() {}
+    fn declared(
+        &self,
+    ) -> u8;
+    pub(in crate::a) const fn long<T>(
+        a: T,
+    ) -> T {
+        if a {
+        }
+    }
+}
+let closure = || fn_pointer as fn (u8);
+fn outer() {
+    fn inner() {
+    }
+}
+";
+    assert_eq!(functions(text), [(6, "long", 6), (14, "outer", 4), (15, "inner", 2)]);
+}
