@@ -1,0 +1,22 @@
+# `just verify` is the read-only gate; `just fix` is the one command that changes files.
+
+_default:
+    @just --list --unsorted
+
+# The gate: tests, format, lints, docs, interleavings. Changes nothing.
+verify:
+    .ci/run gate
+
+# Format, and apply what the lints can mend by themselves.
+fix:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# Every interleaving of a few threads, for what is built on atomics and mutexes.
+loom:
+    .ci/run loom
+
+# Micro-benchmarks, then the whole engine on SmallBank.
+bench:
+    cargo bench --workspace
+    cargo run --release -- bench smallbank
