@@ -14,7 +14,7 @@ use lotus_fabric::lane::{BatchResult, Lane, Posted};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::record::RecordHeader;
-use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry, SlabKind};
+use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
@@ -148,10 +148,7 @@ impl<'a> Writer<'a> {
             if let Some(offset) = self.slabs.alloc(purpose, bytes) {
                 return Ok(offset);
             }
-            let kind = match slots {
-                SlotKind::Record => SlabKind::Records,
-                SlotKind::Bucket => SlabKind::Overflow,
-            };
+            let kind = slots.slab();
             let entry = SlabEntry { kind, table, owner: shared.nodes[0].incarnation };
             let replicas = shared.placement.replicas(group);
             let lane = &self.loader.lane;

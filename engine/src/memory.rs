@@ -12,8 +12,8 @@ use std::time::Duration;
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::verbs::VerbError;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
-use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
+use lotus_mvcc::slab::Purpose;
 use lotus_router::{GroupId, ReplicaSet};
 
 use crate::coordinator::Coordinator;
@@ -126,10 +126,7 @@ impl Coordinator {
         waiting: &async_channel::Sender<Result<(), TxnError>>,
     ) -> Result<(), TxnError> {
         let (lane, replicas) = (&self.lane, self.shared.placement.replicas(group));
-        let kind = match purpose.slots {
-            SlotKind::Record => SlabKind::Records,
-            SlotKind::Bucket => SlabKind::Overflow,
-        };
+        let kind = purpose.slots.slab();
         let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
         let offset = match advance_cursor(lane, replicas, &self.shared.region, bytes).await {
             Ok(offset) => offset,

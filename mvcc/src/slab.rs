@@ -11,6 +11,8 @@
 
 use lotus_fabric::ids::TableId;
 
+use crate::layout::region::SlabKind;
+
 /// What slots are for: those of one purpose have one size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Purpose {
@@ -29,6 +31,16 @@ pub enum SlotKind {
     Record,
     /// An overflow bucket.
     Bucket,
+}
+
+impl SlotKind {
+    /// What the directory says about slabs that such slots are cut from.
+    pub const fn slab(self) -> SlabKind {
+        match self {
+            Self::Record => SlabKind::Records,
+            Self::Bucket => SlabKind::Overflow,
+        }
+    }
 }
 
 /// The slots that one coordinator may hand to its transactions.
