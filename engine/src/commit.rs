@@ -17,7 +17,6 @@
 //! trying, with all locks held. Once this node is fenced it stops for good, and recovery decides.
 
 use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -100,16 +99,13 @@ impl CommitPlan {
     }
 }
 
-/// The committer of a slot: carries out one commit after the other, for ever.
-pub(crate) async fn run(slot: Rc<Slot>) {
-    loop {
-        let mut body = slot.requested().await;
-        let commit = Commit { slot: &slot, txn: body.held.txn(), deadline: Cell::new(None) };
-        match commit.carry_out(&mut body).await {
-            Ok(()) => slot.finish(body),
-            // The buffers go with the slot: the locks in them are not this node's to release.
-            Err(Expelled) => slot.expelled(commit.txn),
-        }
+/// Commits the write set in `body`, and unlocks.
+pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    let commit = Commit { slot, txn: body.held.txn(), deadline: Cell::new(None) };
+    match commit.carry_out(&mut body).await {
+        Ok(()) => slot.finish(body),
+        // The buffers go with the slot: the locks in them are not this node's to release.
+        Err(Expelled) => slot.expelled(commit.txn),
     }
 }
 

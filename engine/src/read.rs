@@ -24,6 +24,7 @@ use crate::config::ReadRule;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::shared::NodeTable;
+use crate::slot::Slot;
 use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target, allocate};
 
 /// How often a row is read again because a writer was at work, before the transaction aborts as
@@ -94,12 +95,8 @@ impl View {
 
 impl Body {
     /// Locks and reads every row that is not yet executed.
-    #[inline]
-    pub(crate) async fn execute(
-        &mut self,
-        coordinator: &Rc<Coordinator>,
-        mode: Mode,
-    ) -> Result<(), TxnError> {
+    pub(crate) async fn execute(&mut self, slot: &Slot, mode: Mode) -> Result<(), TxnError> {
+        let coordinator = &*slot.coordinator;
         self.list_locks(mode);
         if !self.wanted.is_empty() {
             self.rounds += 1;
@@ -112,7 +109,9 @@ impl Body {
         while !self.fetches.is_empty() {
             let mut batch = coordinator.lane.batch();
             self.post_reads(coordinator, &mut batch);
-            let done = match batch.post().await {
+            let posted = batch.post().await;
+            slot.step();
+            let done = match posted {
                 Ok(done) => done,
                 // Boxed, like whatever is rare: it keeps the future of the common path small.
                 Err(error) => return Err(Box::pin(coordinator.after_failure(error)).await),
@@ -122,9 +121,10 @@ impl Body {
             if again {
                 // Let the writer go on.
                 coordinator.executor.yield_now().await;
+                slot.step();
             }
             if self.fetches.iter().any(|fetch| matches!(fetch.wants, Wants::Overflow { .. })) {
-                Box::pin(self.grow_chains(coordinator)).await?;
+                Box::pin(self.grow_chains(&slot.coordinator)).await?;
             }
         }
         Ok(())
@@ -223,38 +223,49 @@ impl Body {
         done: &Completed,
     ) -> Result<bool, TxnError> {
         let mut fetches = std::mem::take(&mut self.fetches);
-        let mut again = false;
-        let mut left = 0;
+        let (mut again, mut left) = (false, 0);
         for index in 0..fetches.len() {
-            let fetch = &mut fetches[index];
-            let next = match fetch.buffer.take().map(|buffer| done.words(buffer)) {
-                Some(words) => match fetch.wants {
-                    Wants::Record(version) => self.absorb_record(fetch, version, words)?,
-                    _ => self.absorb_index(coordinator, mode, fetch, words)?,
-                },
-                None => Next::Read,
-            };
-            match next {
+            match self.absorb_fetch(coordinator, mode, &mut fetches[index], done)? {
                 Next::Done => {
-                    self.rows[fetch.row].executed = true;
+                    self.rows[fetches[index].row].executed = true;
                     continue;
                 }
-                Next::Reread => {
-                    again = true;
-                    fetch.rereads += 1;
-                    if fetch.rereads > MAX_REREADS {
-                        let row = &self.rows[fetch.row];
-                        return Err(TxnError::InDoubt { table: row.table, key: row.primary_key });
-                    }
-                }
+                Next::Reread => again = true,
                 Next::Read => {}
             }
-            fetches.swap(left, index);
+            if left < index {
+                fetches.swap(left, index);
+            }
             left += 1;
         }
         fetches.truncate(left);
         self.fetches = fetches;
         Ok(again)
+    }
+
+    /// What follows from one READ of the round.
+    #[inline]
+    fn absorb_fetch(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        done: &Completed,
+    ) -> Result<Next, TxnError> {
+        let Some(buffer) = fetch.buffer.take() else { return Ok(Next::Read) };
+        let words = done.words(buffer);
+        let next = match fetch.wants {
+            Wants::Record(version) => self.absorb_record(fetch, version, words)?,
+            _ => self.absorb_index(coordinator, mode, fetch, words)?,
+        };
+        if matches!(next, Next::Reread) {
+            fetch.rereads += 1;
+            if fetch.rereads > MAX_REREADS {
+                let row = &self.rows[fetch.row];
+                return Err(TxnError::InDoubt { table: row.table, key: row.primary_key });
+            }
+        }
+        Ok(next)
     }
 
     /// What follows from the words of a CVT or bucket.

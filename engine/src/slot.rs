@@ -1,11 +1,15 @@
-//! A coroutine slot: one transaction at a time, and the commit that belongs to it.
+//! A coroutine slot: one transaction at a time, and the driver that carries it out.
 //!
 //! # Who owns what
 //! The slot's task polls two futures: the *body* (a job: somebody's transactions) and the
-//! *committer*. `commit` hands the write set over to the committer and waits for its verdict, so
-//! a commit that has begun is finished whatever becomes of the body: dropped, panicked or no
-//! longer interested (H21). The next transaction of the slot begins only when the committer is
-//! idle, because it reuses the slot's log entry (H16).
+//! *driver*. A transaction hands its buffers to the driver, which executes or commits them, and
+//! waits for the answer. So what has begun is finished whatever becomes of the body: dropped,
+//! panicked or no longer interested (H21). An execution that nobody waits for any more ends with
+//! the release of its locks. The slot's next transaction begins only when the driver is idle,
+//! because it reuses the buffers and, after a commit, the slot's log entry (H16).
+//!
+//! It is also why a transaction is fast: the driver's future is a few layers deep, the body's as
+//! deep as its author likes, and most completions concern the driver alone.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -20,7 +24,7 @@ use crate::commit;
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
 use crate::session::Session;
-use crate::txn::{Body, Receipt};
+use crate::txn::{Body, Mode, Receipt};
 
 pub(crate) struct Slot {
     pub(crate) coordinator: Rc<Coordinator>,
@@ -29,24 +33,35 @@ pub(crate) struct Slot {
     attempt: Cell<u64>,
     /// The buffers of the next transaction, unless one is using them.
     spare: RefCell<Option<Box<Body>>>,
-    commit: RefCell<Commit>,
+    errand: RefCell<Errand>,
+    /// Nobody waits for the execution under way any more.
+    abandoned: Cell<bool>,
     /// Whether the verdict on the commit under way is known.
     decided: Cell<bool>,
     /// Commits whose verdict somebody waits for, and the verdicts that nobody has taken yet. More
     /// than one only if a commit's future is kept while the slot goes on.
     awaited: RefCell<Vec<TxnId>>,
     verdicts: RefCell<Vec<(TxnId, Result<Receipt, TxnError>)>>,
-    /// Counts what the committer has waited for and got.
+    /// Counts what the driver has waited for and got.
     steps: Cell<u64>,
 }
 
-/// Where the slot's commit is.
-enum Commit {
+/// What a transaction asks of the driver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    Execute(Mode),
+    Commit,
+}
+
+/// Where the driver is, and whose buffers it has.
+enum Errand {
     Idle,
     /// Handed over, not yet begun.
-    Requested(Box<Body>),
-    /// The committer is at work.
-    Running,
+    Asked(Request, Box<Body>),
+    /// The driver is at work.
+    Running(Request),
+    /// An execution is over, and the transaction has not taken its buffers back.
+    Executed(Result<Box<Body>, TxnError>),
 }
 
 impl Slot {
@@ -56,7 +71,8 @@ impl Slot {
             number,
             attempt: Cell::new(0),
             spare: RefCell::new(Some(Box::default())),
-            commit: RefCell::new(Commit::Idle),
+            errand: RefCell::new(Errand::Idle),
+            abandoned: Cell::new(false),
             decided: Cell::new(false),
             awaited: RefCell::default(),
             verdicts: RefCell::default(),
@@ -66,7 +82,7 @@ impl Slot {
 
     /// Runs jobs until the channel is closed.
     pub(crate) async fn serve(self: Rc<Self>, jobs: Receiver<Job>) {
-        let mut committer = pin!(commit::run(Rc::clone(&self)));
+        let mut driver = pin!(drive(Rc::clone(&self)));
         let slot = Rc::clone(&self);
         let mut body = pin!(async move {
             while let Ok(job) = jobs.recv().await {
@@ -76,21 +92,27 @@ impl Slot {
         });
         std::future::poll_fn(|cx| {
             loop {
-                if self.is_committing() {
+                let asked = self.request().is_some();
+                if asked || self.is_running() {
                     let steps = self.steps.get();
-                    // Never ready: the committer serves this slot for ever.
-                    let _: Poll<()> = committer.as_mut().poll(cx);
-                    if self.steps.get() != steps && self.is_undecided() {
-                        // The wake was the committer's, and it has posted its next batch, so
-                        // there is another wake to come. If the body had one as well, it is
-                        // polled then.
+                    // Never ready: the driver serves this slot for ever.
+                    let _: Poll<()> = driver.as_mut().poll(cx);
+                    if (asked || self.steps.get() != steps) && self.is_awaited() {
+                        // The body has just been polled, or the wake was the driver's, and it
+                        // has posted its next batch: there is another wake to come. If the body
+                        // had one as well, it is polled then.
                         return Poll::Pending;
                     }
                 }
                 if body.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
                 }
-                if !matches!(*self.commit.borrow(), Commit::Requested(_)) {
+                let Some(request) = self.request() else { return Poll::Pending };
+                let executor = &self.coordinator.executor;
+                if request != Request::Commit && executor.has_company() {
+                    // What tells where rows and locks are was prefetched when the rows were
+                    // added: let the others go on until it has come.
+                    executor.wake(executor.current());
                     return Poll::Pending;
                 }
             }
@@ -118,32 +140,78 @@ impl Slot {
         *self.spare.borrow_mut() = Some(body);
     }
 
-    /// Waits until no commit of this slot is under way.
+    /// Gives up an attempt: releases its locks and whatever it has reserved.
+    pub(crate) fn release(&self, mut body: Box<Body>) {
+        body.release(&self.coordinator);
+        self.give_back(body);
+    }
+
+    /// Waits until the driver is idle, or works for a transaction that is still alive.
     pub(crate) async fn idle(&self) {
-        std::future::poll_fn(|_| match *self.commit.borrow() {
-            Commit::Idle => Poll::Ready(()),
-            _ => Poll::Pending,
+        std::future::poll_fn(|_| match *self.errand.borrow() {
+            Errand::Asked(Request::Commit, _) | Errand::Running(Request::Commit) => Poll::Pending,
+            Errand::Running(Request::Execute(_)) if self.abandoned.get() => Poll::Pending,
+            _ => Poll::Ready(()),
         })
         .await;
     }
 
+    /// Hands an attempt over to be executed; [`Slot::executed`] brings it back.
+    pub(crate) fn request_execution(&self, mode: Mode, body: Box<Body>) {
+        self.ask(Request::Execute(mode), body);
+    }
+
+    /// The buffers of the transaction that was executed; they stay with the slot if that failed.
+    pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
+        std::future::poll_fn(|_| {
+            let mut errand = self.errand.borrow_mut();
+            match std::mem::replace(&mut *errand, Errand::Idle) {
+                Errand::Executed(outcome) => Poll::Ready(outcome),
+                other => {
+                    *errand = other;
+                    Poll::Pending
+                }
+            }
+        })
+    }
+
+    /// The transaction whose execution was asked for is gone.
+    pub(crate) fn abandon(&self) {
+        let errand = std::mem::replace(&mut *self.errand.borrow_mut(), Errand::Idle);
+        match errand {
+            Errand::Asked(_, body) | Errand::Executed(Ok(body)) => self.release(body),
+            Errand::Executed(Err(_)) | Errand::Idle => {}
+            Errand::Running(_) => {
+                self.abandoned.set(true);
+                *self.errand.borrow_mut() = errand;
+            }
+        }
+    }
+
     /// Hands the write set of `txn` over. It is committed even if nobody waits for the verdict.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
-        let before = std::mem::replace(&mut *self.commit.borrow_mut(), Commit::Requested(body));
-        debug_assert!(matches!(before, Commit::Idle), "a slot commits one write set at a time");
         self.decided.set(false);
         self.awaited.borrow_mut().push(txn);
+        self.ask(Request::Commit, body);
         Verdict { slot: Rc::clone(self), txn }
     }
 
-    /// For the committer: the next write set.
-    pub(crate) async fn requested(&self) -> Box<Body> {
+    fn ask(&self, request: Request, body: Box<Body>) {
+        let before = self.errand.replace(Errand::Asked(request, body));
+        debug_assert!(matches!(before, Errand::Idle), "a slot has one transaction at a time");
+    }
+
+    /// For the driver: what it is asked for next.
+    async fn asked(&self) -> (Request, Box<Body>) {
         std::future::poll_fn(|_| {
-            let mut commit = self.commit.borrow_mut();
-            match std::mem::replace(&mut *commit, Commit::Running) {
-                Commit::Requested(body) => Poll::Ready(body),
+            let mut errand = self.errand.borrow_mut();
+            match std::mem::replace(&mut *errand, Errand::Idle) {
+                Errand::Asked(request, body) => {
+                    *errand = Errand::Running(request);
+                    Poll::Ready((request, body))
+                }
                 other => {
-                    *commit = other;
+                    *errand = other;
                     Poll::Pending
                 }
             }
@@ -151,39 +219,82 @@ impl Slot {
         .await
     }
 
-    /// For the committer: tells the verdict on `txn`. The first one counts.
+    /// For the driver: an execution is over.
+    fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
+        let next = match outcome {
+            Ok(()) if !self.abandoned.get() => Errand::Executed(Ok(body)),
+            outcome => {
+                self.release(body);
+                match outcome {
+                    Err(error) if !self.abandoned.get() => Errand::Executed(Err(error)),
+                    _ => Errand::Idle,
+                }
+            }
+        };
+        self.abandoned.set(false);
+        *self.errand.borrow_mut() = next;
+    }
+
+    /// For the driver: tells the verdict on `txn`. The first one counts.
     pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
         if !self.decided.replace(true) && self.awaited.borrow().contains(&txn) {
             self.verdicts.borrow_mut().push((txn, verdict));
         }
     }
 
-    /// For the committer: everything is visible and unlocked, and the log entry may be reused.
+    /// For the driver: everything is visible and unlocked, and the log entry may be reused.
     pub(crate) fn finish(&self, body: Box<Body>) {
         self.give_back(body);
-        *self.commit.borrow_mut() = Commit::Idle;
+        *self.errand.borrow_mut() = Errand::Idle;
     }
 
-    /// For the committer: the node has been expelled in the middle of `txn`. Recovery decides what
+    /// For the driver: the node has been expelled in the middle of `txn`. Recovery decides what
     /// becomes of it, and this node begins nothing more.
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();
-        *self.commit.borrow_mut() = Commit::Idle;
+        *self.errand.borrow_mut() = Errand::Idle;
     }
 
-    /// For the committer: something that it waited for has come.
+    /// For the driver: something that it waited for has come.
     #[inline]
     pub(crate) fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    fn is_committing(&self) -> bool {
-        !matches!(*self.commit.borrow(), Commit::Idle)
+    /// What the driver is asked for and has not begun.
+    fn request(&self) -> Option<Request> {
+        match *self.errand.borrow() {
+            Errand::Asked(request, _) => Some(request),
+            _ => None,
+        }
     }
 
-    fn is_undecided(&self) -> bool {
-        self.is_committing() && !self.decided.get()
+    fn is_running(&self) -> bool {
+        matches!(*self.errand.borrow(), Errand::Running(_))
+    }
+
+    /// Whether the body has nothing to learn before the driver has got further.
+    fn is_awaited(&self) -> bool {
+        match *self.errand.borrow() {
+            Errand::Asked(..) | Errand::Running(Request::Execute(_)) => true,
+            Errand::Running(Request::Commit) => !self.decided.get(),
+            Errand::Idle | Errand::Executed(_) => false,
+        }
+    }
+}
+
+/// The driver of a slot: carries out one request after the other, for ever.
+async fn drive(slot: Rc<Slot>) {
+    loop {
+        let (request, mut body) = slot.asked().await;
+        match request {
+            Request::Execute(mode) => {
+                let outcome = body.execute(&slot, mode).await;
+                slot.end_execution(body, outcome);
+            }
+            Request::Commit => commit::carry_out(&slot, body).await,
+        }
     }
 }
 

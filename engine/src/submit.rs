@@ -65,9 +65,17 @@ where
 {
     let Ok(running) = catch_unwind(AssertUnwindSafe(job)) else { return Err(TxnError::Panicked) };
     let mut running = pin!(running);
+    // Beside the call, not its result: that would be moved out of the unwinding frame every time.
+    let mut outcome = None;
     std::future::poll_fn(|cx| {
-        let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx)));
-        polled.unwrap_or(Poll::Ready(Err(TxnError::Panicked)))
+        let polled = catch_unwind(AssertUnwindSafe(|| match running.as_mut().poll(cx) {
+            Poll::Ready(ended) => outcome = Some(ended),
+            Poll::Pending => {}
+        }));
+        match polled {
+            Ok(()) => outcome.take().map_or(Poll::Pending, Poll::Ready),
+            Err(_) => Poll::Ready(Err(TxnError::Panicked)),
+        }
     })
     .await
 }

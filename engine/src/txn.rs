@@ -1,10 +1,10 @@
 //! A transaction: declare rows, execute, read and write, commit (LOTUS §7.3).
 //!
 //! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; nothing is allocated
-//! for one once the buffers have grown to fit. `execute` locks and reads what was added since the
-//! last call (`crate::read`); `commit` hands the write set to the slot's committer
-//! (`crate::commit`). Dropping a transaction aborts it: its locks are released at once, remote
-//! ones by a message that is repeated until acknowledged.
+//! for one once the buffers have grown to fit. `execute` and `commit` hand them to the slot's
+//! driver, which locks and reads what was added since the last call (`crate::read`) or carries
+//! out the commit (`crate::commit`). Dropping a transaction aborts it: its locks are released at
+//! once, remote ones by a message that is repeated until acknowledged.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -174,8 +174,10 @@ impl Body {
 /// See the module's essay.
 pub struct Transaction {
     slot: Rc<Slot>,
-    /// `None` once it has ended.
+    /// `None` once it has ended, and while it executes.
     body: Option<Box<Body>>,
+    /// The slot's driver has the body, to execute it.
+    lent: bool,
     id: TxnId,
     mode: Mode,
 }
@@ -192,7 +194,7 @@ impl Transaction {
         let mut body = slot.take_body().ok_or(misuse)?;
         body.held.begin(id);
         // From here on the transaction's `drop` gives the buffers back.
-        let mut begun = Self { slot: Rc::clone(slot), body: Some(body), id, mode };
+        let mut begun = Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode };
         let from_snapshot = match mode {
             Mode::Serializable => {
                 coordinator.shared.config.read_rule == crate::config::ReadRule::Snapshot
@@ -294,17 +296,23 @@ impl Transaction {
 
     /// Locks and reads the rows added since the last call. Whatever fails, the attempt is over.
     ///
+    /// If this future is dropped, the execution goes on; call `execute` again to wait for it.
+    ///
     /// # Errors
     /// Retryable ones (see [`TxnError::is_retryable`]), `AlreadyExists`, `KeyCollision`,
     /// `TableFull`, or `Fenced`.
     pub async fn execute(&mut self) -> Result<(), TxnError> {
-        let (mode, coordinator) = (self.mode, Rc::clone(&self.slot.coordinator));
-        let body = self.body_mut()?;
-        let outcome = body.execute(&coordinator, mode).await;
-        if outcome.is_err() {
-            self.end();
+        if let Some(body) = self.body.take() {
+            self.lent = true;
+            self.slot.request_execution(self.mode, body);
+        } else if !self.lent {
+            return Err(OVER);
         }
-        outcome
+        // Or else an execution that nobody waited for is still under way: it will do.
+        let executed = self.slot.executed().await;
+        self.lent = false;
+        self.body = Some(executed?);
+        Ok(())
     }
 
     /// The value of a row: what this transaction has put, or else what it has read. `None` if the
@@ -398,20 +406,21 @@ impl Transaction {
 
     /// Ends the attempt without a commit.
     fn end(&mut self) {
-        if let Some(mut body) = self.body.take() {
-            let coordinator = &self.slot.coordinator;
-            coordinator.locks.release(&mut body.held);
-            body.free_reserved(coordinator);
-            self.slot.give_back(body);
+        if let Some(body) = self.body.take() {
+            self.slot.release(body);
+        } else if std::mem::take(&mut self.lent) {
+            self.slot.abandon();
         }
     }
 
     #[inline]
     fn body_mut(&mut self) -> Result<&mut Body, TxnError> {
-        let over = TxnError::Misuse("the transaction has ended; begin a new one");
-        self.body.as_deref_mut().ok_or(over)
+        self.body.as_deref_mut().ok_or(if self.lent { EXECUTING } else { OVER })
     }
 }
+
+const OVER: TxnError = TxnError::Misuse("the transaction has ended; begin a new one");
+const EXECUTING: TxnError = TxnError::Misuse("the transaction is still executing; wait for that");
 
 impl Drop for Transaction {
     fn drop(&mut self) {
@@ -489,7 +498,9 @@ impl Body {
         Ok(())
     }
 
-    fn free_reserved(&mut self, coordinator: &Coordinator) {
+    /// Releases the locks, and gives back what was taken for writes that will not be.
+    pub(crate) fn release(&mut self, coordinator: &Coordinator) {
+        coordinator.locks.release(&mut self.held);
         let mut slabs = coordinator.slabs.borrow_mut();
         for row in &mut self.rows {
             if let Some(offset) = row.reserved.take() {

@@ -152,6 +152,29 @@ fn h10_an_execution_that_nobody_waits_for_leaves_no_lock() {
     }
 }
 
+/// While an execution is under way its transaction can do nothing else, and its slot belongs to it.
+#[test]
+fn an_execution_under_way_is_waited_for() {
+    let (cluster, table) = one_slot(1);
+    done(cluster.submit(FIRST, move |mut session| async move {
+        let mut txn = session.begin(Isolation::Serializable).await?;
+        let item = txn.add_rw(table, 1)?;
+        assert!(poll_once(pin!(txn.execute())).await.is_pending());
+        let busy = |error: Option<TxnError>| assert!(matches!(error, Some(TxnError::Misuse(_))));
+        busy(txn.add_ro(table, 2).err());
+        busy(txn.put(item, b"early").err());
+        busy(session.begin(Isolation::Serializable).await.err());
+        assert_eq!(txn.value(item), None);
+        txn.execute().await?;
+        assert_eq!(txn.value(item), Some(&10u64.to_le_bytes()[..]));
+        assert!(poll_once(pin!(txn.execute())).await.is_pending());
+        busy(txn.commit().await.err());
+        Ok(())
+    }));
+    assert_usable(&cluster, table);
+    stop_clean(cluster);
+}
+
 /// H21: a commit belongs to the coordinator from its first verb on. Its future is polled once,
 /// which hands the write set over, and dropped; the commit takes place all the same, once, and
 /// the slot's next transaction waits for it.

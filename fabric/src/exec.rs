@@ -83,6 +83,8 @@ struct Core {
     current: Cell<TaskId>,
     /// What the clock said last.
     recent: Cell<Nanos>,
+    /// Whether this turn polls more than one task.
+    company: Cell<bool>,
     foreign: Arc<Foreign>,
 }
 
@@ -146,6 +148,13 @@ impl Handle {
     /// Marks a task as ready once the clock shows `due`.
     pub(crate) fn wake_at(&self, due: Nanos, task: TaskId) {
         self.core.timers.borrow_mut().push(Reverse((due, task)));
+    }
+
+    /// Whether other tasks are polled in this turn, or will be in the next: whoever waits for
+    /// memory lets them go first, and loses nothing.
+    #[inline]
+    pub fn has_company(&self) -> bool {
+        self.core.company.get() || !self.core.tasks.borrow().ready.is_empty()
     }
 
     /// Lets every other ready task run once.
@@ -223,6 +232,7 @@ impl Executor {
             tasks: RefCell::default(),
             timers: RefCell::default(),
             current: Cell::new(TaskId(0)),
+            company: Cell::new(false),
             foreign: Arc::new(Foreign::default()),
         };
         let handle = Handle { core: Rc::new(core) };
@@ -253,6 +263,7 @@ impl Executor {
         if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.handle.now();
         }
+        core.company.set(self.turn.len() > 1);
         for id in self.turn.drain(..) {
             core.poll(id);
         }
