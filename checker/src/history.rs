@@ -1,0 +1,359 @@
+//! A history in memory: what every attempt of a transaction read and wrote.
+//!
+//! # What it is
+//! Attempts in the order of the file, and all their operations in one array. Rows, that is pairs
+//! of table and key, are numbered, so that everything behind this module works on 32-bit indexes
+//! into flat arrays: 16 bytes an operation, about 80 an attempt.
+//!
+//! # Who owns what
+//! [`Builder`] numbers rows and refuses what is not a history; a [`History`] never changes.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+
+use crate::error::{HistoryError, Problem};
+
+/// Hashes alike in every run: the standard hasher without its random keys.
+type Fixed = BuildHasherDefault<DefaultHasher>;
+
+/// What level of isolation an attempt asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Isolation {
+    /// `sr`: as if transactions ran one after the other.
+    Serializable,
+    /// `si`: reads from one snapshot, and the first of two concurrent writers of a row wins.
+    Snapshot,
+}
+
+/// How an attempt ended, as far as its client knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// `ok`: it committed.
+    Committed,
+    /// `fail`: it certainly did not.
+    Aborted,
+    /// `info`: nobody knows. If a transaction that took effect has read from it, it has too.
+    Unknown,
+}
+
+/// One attempt of a transaction, without its operations (DESIGN §9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// Names the attempt; every retry has a new one.
+    pub id: u64,
+    /// Who asked: attempts of one session never overlap.
+    pub session: u64,
+    /// When it was asked for, in one order that all sessions share.
+    pub start: u64,
+    /// When the answer came. Only an unknown outcome has none, and if it has, it bounds nothing.
+    pub end: Option<u64>,
+    /// The level that it asked for.
+    pub isolation: Isolation,
+    /// How it ended.
+    pub status: Status,
+    /// The commit timestamp, if it wrote. Ignored for aborted attempts.
+    pub commit_ts: Option<u64>,
+    /// The timestamp that its reads are as of, if they come from a snapshot.
+    pub snapshot: Option<u64>,
+}
+
+/// What an operation does to a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It read the version; no version is the row's initial state, present or not.
+    Read,
+    /// It wrote the version.
+    Write,
+    /// It deleted the row, which writes a version too.
+    Delete,
+}
+
+/// A row's key within its table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key<'a> {
+    /// A number.
+    Number(u64),
+    /// Anything else, spelled out.
+    Text(&'a str),
+}
+
+/// One operation of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation<'a> {
+    /// What it did.
+    pub access: Access,
+    /// The row's table.
+    pub table: &'a str,
+    /// The row's key.
+    pub key: Key<'a>,
+    /// The version, unique for the row. `None` is the initial state and can only be read.
+    pub version: Option<u64>,
+}
+
+/// Index of an attempt; the line of its file less one.
+pub(crate) type AttemptIndex = u32;
+/// Index of an operation among all.
+pub(crate) type OpIndex = u32;
+/// Index of a row.
+pub(crate) type RowIndex = u32;
+
+/// What a stored operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    ReadInitial,
+    Write,
+}
+
+/// A stored operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) version: u64,
+    pub(crate) row: RowIndex,
+    pub(crate) kind: Kind,
+}
+
+/// Tables and textual keys by number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum RowKey {
+    Number(u64),
+    Text(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Row {
+    table: u32,
+    key: RowKey,
+}
+
+/// What attempts of transactions did, ready to be checked.
+#[derive(Debug, Default)]
+pub struct History {
+    attempts: Vec<Attempt>,
+    /// Where each attempt's operations end.
+    ends: Vec<OpIndex>,
+    ops: Vec<Op>,
+    rows: Vec<Row>,
+    tables: Vec<String>,
+    texts: Vec<String>,
+}
+
+impl History {
+    /// An empty history to be filled.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Every attempt, in the order of the file.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+
+    /// How many operations all attempts have.
+    pub fn operation_count(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// How many rows they touch.
+    pub fn row_count(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn attempt(&self, index: AttemptIndex) -> &Attempt {
+        &self.attempts[index as usize]
+    }
+
+    pub(crate) fn indexes(&self) -> Range<AttemptIndex> {
+        0..self.attempts.len() as u32
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    pub(crate) fn op(&self, index: OpIndex) -> Op {
+        self.ops[index as usize]
+    }
+
+    pub(crate) fn ops_of(&self, attempt: AttemptIndex) -> Range<OpIndex> {
+        let start = attempt.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        start..self.ends[attempt as usize]
+    }
+
+    /// All attempts, session by session and in the order of each.
+    pub(crate) fn by_session(&self) -> Vec<AttemptIndex> {
+        let mut order: Vec<AttemptIndex> = self.indexes().collect();
+        order.sort_by_key(|index| {
+            let attempt = self.attempt(*index);
+            (attempt.session, attempt.start, attempt.end)
+        });
+        order
+    }
+
+    /// A row as people write it: `table/key`.
+    pub(crate) fn row(&self, row: RowIndex) -> impl fmt::Display + '_ {
+        let Row { table, key } = self.rows[row as usize];
+        fmt::from_fn(move |f| {
+            write!(f, "{}/", self.tables[table as usize])?;
+            match key {
+                RowKey::Number(number) => write!(f, "{number}"),
+                RowKey::Text(text) => f.write_str(&self.texts[text as usize]),
+            }
+        })
+    }
+}
+
+/// Gives each different string a number.
+#[derive(Debug, Default)]
+struct Interner {
+    strings: Vec<String>,
+    numbers: HashMap<String, u32, Fixed>,
+}
+
+impl Interner {
+    fn number(&mut self, string: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(string) {
+            return number;
+        }
+        let number = self.strings.len() as u32;
+        self.strings.push(string.to_owned());
+        self.numbers.insert(string.to_owned(), number);
+        number
+    }
+}
+
+/// Takes attempts one by one and makes a [`History`] of them.
+///
+/// ```
+/// use lotus_checker::{Access, Attempt, History, Isolation, Key, Operation, Options, Status};
+///
+/// let write = Operation {
+///     access: Access::Write,
+///     table: "acct",
+///     key: Key::Number(17),
+///     version: Some(43),
+/// };
+/// let attempt = Attempt {
+///     id: 7,
+///     session: 3,
+///     start: 100,
+///     end: Some(140),
+///     isolation: Isolation::Serializable,
+///     status: Status::Committed,
+///     commit_ts: Some(131),
+///     snapshot: None,
+/// };
+/// let mut builder = History::builder();
+/// builder.push(attempt, [write])?;
+/// let history = builder.finish()?;
+/// assert!(lotus_checker::check(&history, &Options::default()).is_clean());
+/// # Ok::<(), lotus_checker::HistoryError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Builder {
+    history: History,
+    tables: Interner,
+    texts: Interner,
+    numbers: HashMap<Row, RowIndex, Fixed>,
+}
+
+impl Builder {
+    /// Rows that a graph's edges can name beside their kind.
+    const MAX_ROWS: usize = 1 << 29;
+    /// Attempts, so that each can be three nodes of a graph.
+    const MAX_ATTEMPTS: usize = 1 << 30;
+    /// Operations, with room for indexes that mean something else.
+    const MAX_OPERATIONS: usize = (1 << 32) - 16;
+
+    /// Adds an attempt with its operations, in the order in which it made them.
+    ///
+    /// # Errors
+    /// [`HistoryError::Line`] if the format does not allow the attempt. The builder is then of no
+    /// further use.
+    pub fn push<'a>(
+        &mut self,
+        attempt: Attempt,
+        operations: impl IntoIterator<Item = Operation<'a>>,
+    ) -> Result<(), HistoryError> {
+        let line = self.history.attempts.len() + 1;
+        let refused = |problem| HistoryError::Line { line, problem };
+        for operation in operations {
+            self.add_operation(operation).map_err(refused)?;
+        }
+        self.add_attempt(attempt).map_err(refused)
+    }
+
+    /// Adds an operation of the attempt that [`Self::add_attempt`] will close.
+    pub(crate) fn add_operation(&mut self, operation: Operation<'_>) -> Result<(), Problem> {
+        let kind = match (operation.access, operation.version) {
+            (Access::Read, None) => Kind::ReadInitial,
+            (Access::Read, Some(_)) => Kind::Read,
+            (_, Some(_)) => Kind::Write,
+            (_, None) => return Err(Problem::MissingField("version")),
+        };
+        let table = self.tables.number(operation.table);
+        let key = match operation.key {
+            Key::Number(number) => RowKey::Number(number),
+            Key::Text(text) => RowKey::Text(self.texts.number(text)),
+        };
+        let rows = &mut self.history.rows;
+        let row = *self.numbers.entry(Row { table, key }).or_insert_with(|| {
+            rows.push(Row { table, key });
+            rows.len() as u32 - 1
+        });
+        if rows.len() > Self::MAX_ROWS || self.history.ops.len() >= Self::MAX_OPERATIONS {
+            return Err(Problem::TooLarge);
+        }
+        self.history.ops.push(Op { version: operation.version.unwrap_or(0), row, kind });
+        Ok(())
+    }
+
+    /// Closes an attempt: all operations added since the last one are its own.
+    pub(crate) fn add_attempt(&mut self, attempt: Attempt) -> Result<(), Problem> {
+        match attempt.end {
+            Some(end) if end < attempt.start => return Err(Problem::EndsBeforeStart),
+            None if attempt.status != Status::Unknown => return Err(Problem::MissingField("end")),
+            _ => {}
+        }
+        if self.history.attempts.len() >= Self::MAX_ATTEMPTS {
+            return Err(Problem::TooLarge);
+        }
+        self.history.attempts.push(attempt);
+        self.history.ends.push(self.history.ops.len() as u32);
+        Ok(())
+    }
+
+    /// The history, if ids are unique and no session overlaps with itself.
+    ///
+    /// # Errors
+    /// [`HistoryError::Line`] with the later of the two lines that are at odds.
+    pub fn finish(self) -> Result<History, HistoryError> {
+        let mut history = self.history;
+        history.tables = self.tables.strings;
+        history.texts = self.texts.strings;
+        let line = |index: AttemptIndex| index as usize + 1;
+        let mut by_id: Vec<AttemptIndex> = history.indexes().collect();
+        by_id.sort_by_key(|index| history.attempt(*index).id);
+        for pair in by_id.windows(2) {
+            let id = history.attempt(pair[0]).id;
+            if history.attempt(pair[1]).id == id {
+                let problem = Problem::DuplicateId { id, first: line(pair[0]) };
+                return Err(HistoryError::Line { line: line(pair[1]), problem });
+            }
+        }
+        for pair in history.by_session().windows(2) {
+            let [before, after] = [history.attempt(pair[0]), history.attempt(pair[1])];
+            let overlaps = before.session == after.session
+                && before.status != Status::Unknown
+                && before.end.is_some_and(|end| after.start < end);
+            if overlaps {
+                let problem = Problem::SessionOverlap { with: line(pair[0]) };
+                return Err(HistoryError::Line { line: line(pair[1]), problem });
+            }
+        }
+        Ok(history)
+    }
+}

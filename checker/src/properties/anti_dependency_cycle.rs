@@ -1,0 +1,13 @@
+//! G2, anti-dependency cycle, and G-nonadjacent, its kind without two anti-dependencies in a row.
+//!
+//! Steps: rw, ww and wr. Write skew is the shortest G2. It is allowed where the transaction
+//! between two adjacent rw steps runs under snapshot isolation: such a cycle does not exist in
+//! the [graph](crate::graph), where snapshot and commit of that transaction are different points.
+
+use crate::graph::{Link, Mask};
+use crate::search::Search;
+
+pub(crate) const SEARCH: Search = Search {
+    begin: Link::ReadWrite,
+    go_on: Mask::of(&[Link::WriteWrite, Link::WriteRead, Link::ReadWrite]),
+};

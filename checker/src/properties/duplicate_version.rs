@@ -1,0 +1,19 @@
+//! No two attempts write the same version of a row.
+//!
+//! Aborted ones included: a version that may belong to either would make an aborted read look like
+//! a sound one. Everything else that is said about the row rests on this.
+
+use crate::report::{Anomaly, Findings};
+use crate::trace::Trace;
+
+pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
+    for pair in &trace.duplicates {
+        let [one, other] = pair.map(|op| trace.owner(op));
+        let op = trace.history.op(pair[0]);
+        findings.add(Anomaly::DuplicateVersion, &[one, other], &[], |names| {
+            let row = trace.history.row(op.row);
+            let [one, other] = [names.name(one), names.name(other)];
+            format!("{one} and {other} both wrote version {} of {row}", op.version)
+        });
+    }
+}

@@ -1,0 +1,35 @@
+//! G1b, intermediate read: others see only what a transaction left behind, not what it replaced
+//! itself.
+//!
+//! A history whose versions name the writer gives all writes of one transaction to a row the same
+//! version; there this cannot be told.
+
+use crate::history::Status;
+use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::trace::{INITIAL, Role, Trace};
+
+pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
+    for read in trace.reads() {
+        let source = trace.source(read);
+        if source >= INITIAL || trace.role(source) != Role::Overwritten {
+            continue;
+        }
+        let [writer, reader] = [trace.owner(source), trace.owner(read)];
+        // Its own is the business of `internal`, that of an aborted one of `aborted_read`.
+        if writer == reader || trace.history.attempt(writer).status == Status::Aborted {
+            continue;
+        }
+        let step = Step {
+            from: writer,
+            to: reader,
+            dependency: Dependency::WriteRead,
+            row: Some(trace.history.op(read).row),
+        };
+        findings.add(Anomaly::G1b, &[reader, writer], &[step], |names| {
+            let row = trace.history.row(trace.history.op(read).row);
+            let [reader, writer] = [names.name(reader), names.name(writer)];
+            let version = trace.version(read);
+            format!("{reader} read {version} of {row}, which {writer} itself replaced")
+        });
+    }
+}

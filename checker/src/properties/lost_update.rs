@@ -1,0 +1,30 @@
+//! Lost update: no two transactions read the same version of a row and both replace it.
+//!
+//! The second of them overwrote the first without having seen it. Serializable transactions
+//! prevent that by locks, snapshot transactions by letting the first committer win.
+
+use crate::report::{Anomaly, Dependency, Findings, Step};
+use crate::trace::{NONE, Trace};
+use crate::write_order::WriteOrder;
+
+pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findings<'_>) {
+    for write in trace.writes() {
+        let read = trace.partner(write);
+        if read == NONE || !trace.is_sound(read) {
+            continue;
+        }
+        let row = trace.history.op(write).row;
+        let winner = order.after(row, trace.source(read));
+        if winner == write || winner == NONE {
+            continue;
+        }
+        let [loser, winner] = [trace.owner(write), trace.owner(winner)];
+        let step =
+            Step { from: loser, to: winner, dependency: Dependency::ReadWrite, row: Some(row) };
+        findings.add(Anomaly::LostUpdate, &[winner, loser], &[step], |names| {
+            let [winner, loser] = [names.name(winner), names.name(loser)];
+            let [version, row] = [trace.version(read), trace.history.row(row).to_string()];
+            format!("{winner} and {loser} both read {version} of {row} and replaced it")
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! What must hold, one file each.
+//!
+//! The first group looks at reads and writes one by one; each file there is a function from what
+//! is known of the history to findings. The second is about cycles: each file says which steps its
+//! cycles have, and [`search`](crate::search) looks for them.
+
+pub(crate) mod aborted_read;
+pub(crate) mod duplicate_version;
+pub(crate) mod interference;
+pub(crate) mod intermediate_read;
+pub(crate) mod internal;
+pub(crate) mod lost_update;
+pub(crate) mod snapshot_read;
+pub(crate) mod unwritten_read;
+pub(crate) mod version_order;
+
+pub(crate) mod anti_dependency_cycle;
+pub(crate) mod circular_information_flow;
+pub(crate) mod real_time;
+pub(crate) mod session_order;
+pub(crate) mod single_anti_dependency;
+pub(crate) mod write_cycle;
+
+use crate::search::Search;
+
+/// The kinds of cycles, each with more steps to go by than the one before.
+pub(crate) const CYCLES: [Search; 6] = [
+    write_cycle::SEARCH,
+    circular_information_flow::SEARCH,
+    single_anti_dependency::SEARCH,
+    anti_dependency_cycle::SEARCH,
+    session_order::SEARCH,
+    real_time::SEARCH,
+];

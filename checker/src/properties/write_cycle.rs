@@ -1,0 +1,9 @@
+//! G0, write cycle: no two transactions each overwrite the other.
+//!
+//! Steps: ww only.
+
+use crate::graph::{Link, Mask};
+use crate::search::Search;
+
+pub(crate) const SEARCH: Search =
+    Search { begin: Link::WriteWrite, go_on: Mask::of(&[Link::WriteWrite]) };

@@ -1,0 +1,281 @@
+//! What a check found, in words.
+//!
+//! Nothing here decides anything. Every kind of anomaly has a bound of its own on how many are
+//! spelled out, so that one flood does not hide the others; all are counted.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::history::{AttemptIndex, History, RowIndex};
+
+/// The kinds of anomalies. Names without a reference are this project's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Anomaly {
+    /// Two transactions wrote the same version of a row.
+    DuplicateVersion,
+    /// A transaction disagreed with its own earlier reads and writes.
+    Internal,
+    /// A read returned a version that nobody wrote.
+    UnwrittenRead,
+    /// A read returned a version that somebody wrote to another row.
+    RecycledRead,
+    /// G1a, aborted read (Adya, thesis, chapter 3).
+    G1a,
+    /// G1b, intermediate read (Adya, thesis, chapter 3).
+    G1b,
+    /// Commit timestamps contradict the order that updates show.
+    VersionOrder,
+    /// Two transactions updated the same version of a row.
+    LostUpdate,
+    /// A read from a snapshot did not return the newest version of that time.
+    SnapshotRead,
+    /// G-SIa, interference (Adya, thesis, chapter 4): a transaction under snapshot isolation
+    /// overwrote what its snapshot does not show.
+    GSIa,
+    /// G0, write cycle (Adya, thesis, chapter 3).
+    G0,
+    /// G1c, circular information flow (Adya, thesis, chapter 3).
+    G1c,
+    /// G-single, a cycle with one anti-dependency (Adya, thesis, chapter 4).
+    GSingle,
+    /// A cycle with several anti-dependencies, no two of them adjacent.
+    GNonadjacent,
+    /// G2, a cycle with adjacent anti-dependencies, such as write skew (Adya, thesis, chapter 3).
+    G2,
+    /// A cycle that takes the order of a session to close.
+    SessionOrder,
+    /// A cycle that takes the order of real time to close.
+    RealTime,
+}
+
+impl Anomaly {
+    /// All of them, in the order in which a report lists them.
+    pub const ALL: [Self; 17] = [
+        Self::DuplicateVersion,
+        Self::Internal,
+        Self::UnwrittenRead,
+        Self::RecycledRead,
+        Self::G1a,
+        Self::G1b,
+        Self::VersionOrder,
+        Self::LostUpdate,
+        Self::SnapshotRead,
+        Self::GSIa,
+        Self::G0,
+        Self::G1c,
+        Self::GSingle,
+        Self::GNonadjacent,
+        Self::G2,
+        Self::SessionOrder,
+        Self::RealTime,
+    ];
+
+    /// Its short name, as in `G-single`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DuplicateVersion => "duplicate-version",
+            Self::Internal => "internal",
+            Self::UnwrittenRead => "unwritten-read",
+            Self::RecycledRead => "recycled-read",
+            Self::G1a => "G1a",
+            Self::G1b => "G1b",
+            Self::VersionOrder => "version-order",
+            Self::LostUpdate => "lost-update",
+            Self::SnapshotRead => "snapshot-read",
+            Self::GSIa => "G-SIa",
+            Self::G0 => "G0",
+            Self::G1c => "G1c",
+            Self::GSingle => "G-single",
+            Self::GNonadjacent => "G-nonadjacent",
+            Self::G2 => "G2",
+            Self::SessionOrder => "session-order",
+            Self::RealTime => "real-time",
+        }
+    }
+}
+
+impl fmt::Display for Anomaly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why one transaction comes before another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Dependency {
+    /// It wrote the version of a row directly before the other's.
+    WriteWrite,
+    /// It wrote the version that the other read.
+    WriteRead,
+    /// It read the version that the other replaced: an anti-dependency.
+    ReadWrite,
+    /// It came before the other in their session.
+    Session,
+    /// It had ended before the other started.
+    RealTime,
+}
+
+impl fmt::Display for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WriteWrite => "ww",
+            Self::WriteRead => "wr",
+            Self::ReadWrite => "rw",
+            Self::Session => "session",
+            Self::RealTime => "real time",
+        })
+    }
+}
+
+/// One step of the evidence: `T17 --rw(acct/9)--> T23`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Edge {
+    /// The id of the transaction that comes first.
+    pub from: u64,
+    /// The id of the one that comes after it.
+    pub to: u64,
+    /// Why.
+    pub dependency: Dependency,
+    /// The row that it is about, as `table/key`.
+    pub row: Option<String>,
+}
+
+/// One anomaly, with its evidence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// What it is.
+    pub anomaly: Anomaly,
+    /// The transactions that it takes, each once, by id.
+    pub transactions: Vec<u64>,
+    /// How they depend on each other: a cycle where the anomaly is one, else at most one edge.
+    pub edges: Vec<Edge>,
+    /// What happened, in a sentence; empty where the edges say it all.
+    pub story: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.anomaly)?;
+        if !self.story.is_empty() {
+            return f.write_str(&self.story);
+        }
+        for edge in &self.edges {
+            write!(f, "T{} --{}", edge.from, edge.dependency)?;
+            if let Some(row) = &edge.row {
+                write!(f, "({row})")?;
+            }
+            f.write_str("--> ")?;
+        }
+        self.edges.last().map_or(Ok(()), |edge| write!(f, "T{}", edge.to))
+    }
+}
+
+/// The outcome of a check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// What was found, most basic anomalies first, within the bound for each.
+    pub violations: Vec<Violation>,
+    /// How many attempts took part: those that took effect.
+    pub transactions: usize,
+    /// By anomaly, all that were found.
+    counts: [u64; Anomaly::ALL.len()],
+}
+
+impl Report {
+    /// Whether nothing was found.
+    pub fn is_clean(&self) -> bool {
+        self.counts.iter().all(|count| *count == 0)
+    }
+
+    /// How many were found of one kind, spelled out or not. Of cycles, only a few are looked for
+    /// in each tangle of transactions, however many it has.
+    pub fn count(&self, anomaly: Anomaly) -> u64 {
+        self.counts[anomaly as usize]
+    }
+
+    /// The kinds that were found, most basic first.
+    pub fn anomalies(&self) -> impl Iterator<Item = Anomaly> {
+        Anomaly::ALL.into_iter().filter(|anomaly| self.count(*anomaly) > 0)
+    }
+}
+
+/// One line for each violation, then the counts; or that there are none.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for violation in &self.violations {
+            writeln!(f, "{violation}")?;
+        }
+        write!(f, "{} transactions, ", self.transactions)?;
+        if self.is_clean() {
+            return f.write_str("no violation");
+        }
+        for (nth, anomaly) in self.anomalies().enumerate() {
+            let comma = if nth == 0 { "" } else { ", " };
+            write!(f, "{comma}{anomaly} × {}", self.count(anomaly))?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects violations while a check runs.
+pub(crate) struct Findings<'h> {
+    history: &'h History,
+    limit: u64,
+    violations: Vec<Violation>,
+    counts: [u64; Anomaly::ALL.len()],
+}
+
+/// An [`Edge`] by index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    pub(crate) from: AttemptIndex,
+    pub(crate) to: AttemptIndex,
+    pub(crate) dependency: Dependency,
+    pub(crate) row: Option<RowIndex>,
+}
+
+impl<'h> Findings<'h> {
+    pub(crate) fn new(history: &'h History, limit: usize) -> Self {
+        let counts = [0; Anomaly::ALL.len()];
+        Self { history, limit: limit as u64, violations: Vec::new(), counts }
+    }
+
+    /// `T17`, for a story.
+    pub(crate) fn name(&self, attempt: AttemptIndex) -> String {
+        format!("T{}", self.history.attempt(attempt).id)
+    }
+
+    /// Records one, and how it came about; `story` is told only if there is room for it.
+    pub(crate) fn add(
+        &mut self,
+        anomaly: Anomaly,
+        attempts: &[AttemptIndex],
+        steps: &[Step],
+        story: impl FnOnce(&Self) -> String,
+    ) {
+        let count = self.counts[anomaly as usize];
+        self.counts[anomaly as usize] += 1;
+        if count >= self.limit {
+            return;
+        }
+        let id = |attempt: AttemptIndex| self.history.attempt(attempt).id;
+        let mut seen = BTreeSet::new();
+        let involved = attempts.iter().copied().chain(steps.iter().map(|step| step.from));
+        let transactions = involved.map(id).filter(|id| seen.insert(*id)).collect();
+        let edge = |step: &Step| Edge {
+            from: id(step.from),
+            to: id(step.to),
+            dependency: step.dependency,
+            row: step.row.map(|row| self.history.row(row).to_string()),
+        };
+        let edges = steps.iter().map(edge).collect();
+        let story = story(self);
+        self.violations.push(Violation { anomaly, transactions, edges, story });
+    }
+
+    pub(crate) fn report(mut self, transactions: usize) -> Report {
+        self.violations.sort_by_key(|violation| violation.anomaly);
+        Report { violations: self.violations, transactions, counts: self.counts }
+    }
+}

@@ -1,0 +1,284 @@
+//! What follows from a history before anything is judged: which operation says what about the
+//! others, who wrote what was read, and who took effect.
+//!
+//! # Roles
+//! Only an attempt's first read of a row tells which version the database showed it, and only its
+//! last write of a row is meant for others. Everything between concerns the attempt alone.
+//!
+//! # Sources
+//! The source of a read is the operation that wrote the version. Versions are unique per row, so
+//! there is one; where two claim the same version, [`Trace::duplicates`] has both and the one more
+//! likely to have happened is taken.
+//!
+//! # Who took effect
+//! What committed, and every attempt of unknown outcome that one of those has read from, directly
+//! or through others of unknown outcome. An attempt of unknown outcome that nobody has read from
+//! may have happened or not; assuming that it did not can hide a violation, never invent one.
+
+use crate::history::{AttemptIndex, History, Isolation, Kind, OpIndex, RowIndex, Status};
+
+/// No operation.
+pub(crate) const NONE: OpIndex = u32::MAX;
+/// Stands for the writer of a row's initial state.
+pub(crate) const INITIAL: OpIndex = u32::MAX - 1;
+
+/// What an operation tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// The first look at a row: which version the database showed.
+    Read,
+    /// A later look that agrees with what the attempt has read or written.
+    Repeat,
+    /// A later look that does not.
+    Stray,
+    /// The version that the attempt leaves behind.
+    Write,
+    /// A version that the attempt itself replaced.
+    Overwritten,
+}
+
+/// The operations of each row, in the order of the file.
+pub(crate) struct ByRow {
+    starts: Vec<u32>,
+    ops: Vec<OpIndex>,
+}
+
+impl ByRow {
+    fn new(history: &History) -> Self {
+        let mut starts = vec![0u32; history.row_count() + 1];
+        for op in history.ops() {
+            starts[op.row as usize + 1] += 1;
+        }
+        for row in 0..history.row_count() {
+            starts[row + 1] += starts[row];
+        }
+        let mut next = starts.clone();
+        let mut ops = vec![NONE; history.operation_count()];
+        for (index, op) in history.ops().iter().enumerate() {
+            let place = &mut next[op.row as usize];
+            ops[*place as usize] = index as u32;
+            *place += 1;
+        }
+        Self { starts, ops }
+    }
+
+    pub(crate) fn ops(&self, row: RowIndex) -> &[OpIndex] {
+        &self.ops[self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize]
+    }
+}
+
+/// A history with what follows from it.
+pub(crate) struct Trace<'h> {
+    pub(crate) history: &'h History,
+    pub(crate) by_row: ByRow,
+    /// Pairs of operations of different attempts that claim to have written the same version.
+    pub(crate) duplicates: Vec<[OpIndex; 2]>,
+    /// By operation: whose it is.
+    owner: Vec<AttemptIndex>,
+    role: Vec<Role>,
+    /// For a read, the last write of the same row by the same attempt, and the other way round.
+    partner: Vec<OpIndex>,
+    /// For a read, who wrote its version; [`INITIAL`], or [`NONE`] if nobody did.
+    source: Vec<OpIndex>,
+    /// By attempt.
+    took_effect: Vec<bool>,
+}
+
+impl<'h> Trace<'h> {
+    pub(crate) fn new(history: &'h History) -> Self {
+        let ops = history.operation_count();
+        let mut trace = Self {
+            history,
+            by_row: ByRow::new(history),
+            duplicates: Vec::new(),
+            owner: vec![0; ops],
+            role: vec![Role::Read; ops],
+            partner: vec![NONE; ops],
+            source: vec![NONE; ops],
+            took_effect: vec![false; history.attempts().len()],
+        };
+        trace.assign_roles();
+        trace.find_sources();
+        trace.settle();
+        trace
+    }
+
+    pub(crate) fn owner(&self, op: OpIndex) -> AttemptIndex {
+        self.owner[op as usize]
+    }
+
+    pub(crate) fn role(&self, op: OpIndex) -> Role {
+        self.role[op as usize]
+    }
+
+    pub(crate) fn partner(&self, op: OpIndex) -> OpIndex {
+        self.partner[op as usize]
+    }
+
+    pub(crate) fn source(&self, read: OpIndex) -> OpIndex {
+        self.source[read as usize]
+    }
+
+    pub(crate) fn took_effect(&self, attempt: AttemptIndex) -> bool {
+        self.took_effect[attempt as usize]
+    }
+
+    /// The version of an operation, for a story.
+    pub(crate) fn version(&self, op: OpIndex) -> String {
+        match self.history.op(op).kind {
+            Kind::ReadInitial => "the initial state".to_owned(),
+            _ => format!("version {}", self.history.op(op).version),
+        }
+    }
+
+    /// The commit timestamp of whoever wrote this.
+    pub(crate) fn commit_ts(&self, write: OpIndex) -> Option<u64> {
+        self.history.attempt(self.owner(write)).commit_ts
+    }
+
+    /// Whether this is what an attempt that took effect left behind.
+    pub(crate) fn is_installed(&self, op: OpIndex) -> bool {
+        op < INITIAL && self.role(op) == Role::Write && self.took_effect(self.owner(op))
+    }
+
+    /// Whether the read is of a state that the row was in: initial, or installed by a writer.
+    pub(crate) fn is_sound(&self, read: OpIndex) -> bool {
+        let source = self.source(read);
+        source == INITIAL || self.is_installed(source)
+    }
+
+    /// The attempts that took effect.
+    pub(crate) fn effective(&self) -> impl Iterator<Item = AttemptIndex> {
+        self.history.indexes().filter(|attempt| self.took_effect(*attempt))
+    }
+
+    /// The first reads of rows by attempts that took effect.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = OpIndex> {
+        let ops = self.effective().flat_map(|attempt| self.history.ops_of(attempt));
+        ops.filter(|op| self.role(*op) == Role::Read)
+    }
+
+    /// The writes that attempts which took effect left behind.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = OpIndex> {
+        let ops = self.effective().flat_map(|attempt| self.history.ops_of(attempt));
+        ops.filter(|op| self.role(*op) == Role::Write)
+    }
+
+    fn assign_roles(&mut self) {
+        // By row: the attempt that touched it last, plus one, and its first read or last write.
+        let mut touched = vec![(0u32, NONE); self.history.row_count()];
+        for attempt in self.history.indexes() {
+            for op in self.history.ops_of(attempt) {
+                self.owner[op as usize] = attempt;
+                let place = &mut touched[self.history.op(op).row as usize];
+                let before = if place.0 == attempt + 1 { place.1 } else { NONE };
+                let is_write = self.history.op(op).kind == Kind::Write;
+                if is_write || before == NONE {
+                    *place = (attempt + 1, op);
+                }
+                self.role[op as usize] = match (is_write, before) {
+                    (true, _) => {
+                        self.follow(op, before);
+                        Role::Write
+                    }
+                    (false, NONE) => Role::Read,
+                    (false, _) if self.shows(op, before) => Role::Repeat,
+                    (false, _) => Role::Stray,
+                };
+            }
+        }
+    }
+
+    /// A write comes after the same attempt's read or write of the row.
+    fn follow(&mut self, write: OpIndex, before: OpIndex) {
+        if before == NONE {
+            return;
+        }
+        let read = if self.role(before) == Role::Read {
+            before
+        } else {
+            self.role[before as usize] = Role::Overwritten;
+            self.partner(before)
+        };
+        self.partner[write as usize] = read;
+        if read != NONE {
+            self.partner[read as usize] = write;
+        }
+    }
+
+    /// Whether a read shows the version of an earlier operation.
+    fn shows(&self, read: OpIndex, before: OpIndex) -> bool {
+        let [read, before] = [self.history.op(read), self.history.op(before)];
+        let initial = Kind::ReadInitial;
+        read.version == before.version && (read.kind == initial) == (before.kind == initial)
+    }
+
+    fn find_sources(&mut self) {
+        // Version, how unlikely the write is to be meant, operation.
+        let mut versions: Vec<(u64, u8, OpIndex)> = Vec::new();
+        for row in 0..self.history.row_count() as u32 {
+            versions.clear();
+            for &op in self.by_row.ops(row) {
+                if self.history.op(op).kind == Kind::Write {
+                    versions.push((self.history.op(op).version, self.doubt(op), op));
+                }
+            }
+            versions.sort_unstable();
+            for pair in versions.windows(2) {
+                let ops = [pair[0].2, pair[1].2];
+                if pair[0].0 == pair[1].0 && self.owner(ops[0]) != self.owner(ops[1]) {
+                    self.duplicates.push(ops);
+                }
+            }
+            for &op in self.by_row.ops(row) {
+                let read = self.history.op(op);
+                self.source[op as usize] = match read.kind {
+                    Kind::Write => NONE,
+                    Kind::ReadInitial => INITIAL,
+                    Kind::Read => {
+                        let first = versions.partition_point(|version| version.0 < read.version);
+                        let found = versions.get(first).filter(|found| found.0 == read.version);
+                        found.map_or(NONE, |found| found.2)
+                    }
+                };
+            }
+        }
+    }
+
+    fn doubt(&self, write: OpIndex) -> u8 {
+        let status = match self.history.attempt(self.owner(write)).status {
+            Status::Committed => 0,
+            Status::Unknown => 2,
+            Status::Aborted => 4,
+        };
+        status + u8::from(self.role(write) == Role::Overwritten)
+    }
+
+    fn settle(&mut self) {
+        let committed =
+            |attempt: &AttemptIndex| self.history.attempt(*attempt).status == Status::Committed;
+        let mut pending: Vec<AttemptIndex> = self.history.indexes().filter(committed).collect();
+        for attempt in &pending {
+            self.took_effect[*attempt as usize] = true;
+        }
+        while let Some(attempt) = pending.pop() {
+            for op in self.history.ops_of(attempt) {
+                let source = self.source(op);
+                if self.role(op) != Role::Read || source >= INITIAL {
+                    continue;
+                }
+                let writer = self.owner(source);
+                let unknown = self.history.attempt(writer).status == Status::Unknown;
+                if unknown && !self.took_effect(writer) {
+                    self.took_effect[writer as usize] = true;
+                    pending.push(writer);
+                }
+            }
+        }
+    }
+
+    /// Whether an attempt has two points in time, its snapshot and its commit.
+    pub(crate) fn has_snapshot_point(&self, attempt: AttemptIndex) -> bool {
+        self.history.attempt(attempt).isolation == Isolation::Snapshot
+    }
+}

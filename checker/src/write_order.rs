@@ -1,0 +1,166 @@
+//! In which order the versions of each row were written.
+//!
+//! # Two sources
+//! - **Chains**: an attempt that read a version and wrote another put it directly behind.
+//! - **Commit timestamps** of the writers.
+//!
+//! Chains are taken at their word, and timestamps only order one chain after another: by the
+//! first timestamp that each of them knows. So a wrong timestamp does not bend the order to its
+//! liking; it shows, as a chain along which timestamps do not grow, which
+//! [`version_order`](crate::properties::version_order) looks for.
+//!
+//! # What stays open
+//! A chain without any timestamp that does not begin at the initial state has no place among the
+//! others. It is left apart: what follows from it is true, but something may be missing.
+//!
+//! Where two attempts claim the place behind one version, the one with the lower timestamp gets
+//! it; the other is the head of a chain of its own, and
+//! [`lost_update`](crate::properties::lost_update) says so.
+
+use crate::history::{OpIndex, RowIndex};
+use crate::trace::{INITIAL, NONE, Trace};
+
+/// The versions of every row, linked in the order in which they were written.
+pub(crate) struct WriteOrder {
+    /// By row: its first version after the initial state.
+    first: Vec<OpIndex>,
+    /// By write: the next version of its row.
+    next: Vec<OpIndex>,
+    /// By write: the version before; [`INITIAL`] if there is none.
+    previous: Vec<OpIndex>,
+}
+
+/// A run of versions whose order the chains give.
+struct Chain {
+    /// Where it comes among the chains of its row.
+    rank: Rank,
+    head: OpIndex,
+    tail: OpIndex,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It begins at the initial state.
+    First,
+    /// By the first commit timestamp that it knows.
+    At(u64),
+    /// Nobody knows.
+    Open,
+}
+
+impl WriteOrder {
+    pub(crate) fn new(trace: &Trace<'_>) -> Self {
+        let (rows, ops) = (trace.history.row_count(), trace.history.operation_count());
+        let mut order =
+            Self { first: vec![NONE; rows], next: vec![NONE; ops], previous: vec![NONE; ops] };
+        let mut placed = vec![false; ops];
+        let mut versions: Vec<(u64, OpIndex)> = Vec::new();
+        let mut chains = Vec::new();
+        for row in 0..rows as u32 {
+            versions.clear();
+            for &op in trace.by_row.ops(row) {
+                if trace.is_installed(op) {
+                    versions.push((trace.commit_ts(op).unwrap_or(u64::MAX), op));
+                }
+            }
+            versions.sort_unstable();
+            order.link_updates(trace, row, &versions);
+            order.collect_chains(trace, &versions, &mut placed, &mut chains);
+            order.join(row, &mut chains);
+        }
+        order
+    }
+
+    /// The version that came directly after `version` of `row`.
+    pub(crate) fn after(&self, row: RowIndex, version: OpIndex) -> OpIndex {
+        if version == INITIAL { self.first[row as usize] } else { self.next[version as usize] }
+    }
+
+    /// The version that came directly before; [`INITIAL`], or [`NONE`] if that is open.
+    pub(crate) fn before(&self, version: OpIndex) -> OpIndex {
+        self.previous[version as usize]
+    }
+
+    /// The versions of `row` from `start` on, itself included.
+    pub(crate) fn from(&self, start: OpIndex) -> impl Iterator<Item = OpIndex> {
+        let known = |op: OpIndex| (op != NONE).then_some(op);
+        std::iter::successors(known(start), move |op| known(self.next[*op as usize]))
+    }
+
+    /// Puts every version that an update wrote behind the one that it read.
+    fn link_updates(&mut self, trace: &Trace<'_>, row: RowIndex, versions: &[(u64, OpIndex)]) {
+        for &(_, write) in versions {
+            let read = trace.partner(write);
+            if read == NONE || !trace.is_sound(read) {
+                continue;
+            }
+            let base = trace.source(read);
+            let place = match base {
+                INITIAL => &mut self.first[row as usize],
+                base => &mut self.next[base as usize],
+            };
+            // An attempt that read its own write is reported as such, and leads nowhere.
+            if *place == NONE && base != write {
+                *place = write;
+                self.previous[write as usize] = base;
+            }
+        }
+    }
+
+    fn collect_chains(
+        &mut self,
+        trace: &Trace<'_>,
+        versions: &[(u64, OpIndex)],
+        placed: &mut [bool],
+        chains: &mut Vec<Chain>,
+    ) {
+        chains.clear();
+        // Whatever no head leads to goes round in a circle: somebody read what depends on its own
+        // write. The second time round it is cut anywhere.
+        for only_heads in [true, false] {
+            for &(_, head) in versions {
+                // The initial state, or nothing.
+                let is_head = self.previous[head as usize] >= INITIAL;
+                if !placed[head as usize] && (is_head || !only_heads) {
+                    chains.push(self.cut_chain(trace, head, placed));
+                }
+            }
+        }
+    }
+
+    /// The chain that begins at `head`, which it makes a head if it was none.
+    fn cut_chain(&mut self, trace: &Trace<'_>, head: OpIndex, placed: &mut [bool]) -> Chain {
+        let mut rank = Rank::Open;
+        let mut tail = head;
+        for op in self.from(head) {
+            if placed[op as usize] {
+                break;
+            }
+            placed[op as usize] = true;
+            tail = op;
+            if let (Rank::Open, Some(commit_ts)) = (rank, trace.commit_ts(op)) {
+                rank = Rank::At(commit_ts);
+            }
+        }
+        self.next[tail as usize] = NONE;
+        if self.previous[head as usize] == INITIAL {
+            rank = Rank::First;
+        } else {
+            self.previous[head as usize] = NONE;
+        }
+        Chain { rank, head, tail }
+    }
+
+    /// Puts one chain behind the other.
+    fn join(&mut self, row: RowIndex, chains: &mut Vec<Chain>) {
+        chains.retain(|chain| chain.rank != Rank::Open);
+        chains.sort_by_key(|chain| chain.rank);
+        let Some(first) = chains.first() else { return };
+        self.first[row as usize] = first.head;
+        self.previous[first.head as usize] = INITIAL;
+        for pair in chains.windows(2) {
+            self.next[pair[0].tail as usize] = pair[1].head;
+            self.previous[pair[1].head as usize] = pair[0].tail;
+        }
+    }
+}
