@@ -22,7 +22,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -275,6 +275,20 @@ impl Executor {
         progress
     }
 
+    /// Whether a turn would find nothing but timers to look at.
+    pub fn is_idle(&self) -> bool {
+        let core = &*self.handle.core;
+        core.tasks.borrow().ready.is_empty()
+            && !core.foreign.pending.load(Ordering::Acquire)
+            && !self.drivers.iter().any(|driver| driver.has_input())
+    }
+
+    /// Tells `listener` of every foreign wake from now on. For whoever calls [`Executor::turn`]
+    /// and has no thread of the executor's own that could be unparked. Only the first one counts.
+    pub fn on_foreign_wake(&self, listener: Arc<dyn transport::Wake>) {
+        let _the_first_stays = self.handle.core.foreign.listener.set(listener);
+    }
+
     /// When the earliest timer is due, if there is one.
     pub fn next_timer(&self) -> Option<Nanos> {
         self.handle.core.timers.borrow().peek().map(|Reverse((due, _))| *due)
@@ -427,6 +441,8 @@ struct Foreign {
     pending: AtomicBool,
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
+    /// Told of every wake, where the executor is turned by somebody else.
+    listener: OnceLock<Arc<dyn transport::Wake>>,
 }
 
 impl Foreign {
@@ -445,6 +461,9 @@ impl Foreign {
 
 impl transport::Wake for Foreign {
     fn wake(&self) {
+        if let Some(listener) = self.listener.get() {
+            listener.wake();
+        }
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,8 @@
 //! * [`ids`], [`region`], [`verbs`]: the nouns.
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
-//! * [`transport`]: what a back end implements; [`local`]: the one for a single process.
+//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
+//!   a whole cluster on virtual time.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
 
@@ -26,6 +27,7 @@ pub mod local;
 pub mod prefetch;
 pub mod region;
 pub mod rpc;
+pub mod sim;
 pub mod trace;
 pub mod transport;
 pub mod verbs;

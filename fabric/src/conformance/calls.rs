@@ -32,6 +32,9 @@ const LATER: Service = Service(3);
 /// Served by nobody.
 const NOBODY: Service = Service(200);
 
+/// The second answer of [`TWICE`].
+const DUPLICATE: &[u8] = b"a duplicate";
+
 const PATIENT: Patience = Patience { retry_after: Duration::from_millis(20), tries: 1000 };
 const HASTY: Patience = Patience { retry_after: Duration::from_millis(1), tries: 3 };
 
@@ -66,7 +69,7 @@ fn serve(lane: &Lane) -> Rpc {
         None => *kept.borrow_mut() = Some(responder),
         Some(first) => {
             first.respond(request);
-            responder.respond(b"a duplicate");
+            responder.respond(DUPLICATE);
         }
     };
     rpc.serve(TWICE, Box::new(twice));
@@ -174,7 +177,8 @@ fn late_and_duplicate_replies_are_dropped(cluster: &Cluster) {
         for round in 0..20 {
             let request = payload(round);
             let reply = rpc.call(PEER, TWICE, &request, PATIENT).await.expect("answered twice");
-            assert!(*reply == *request, "the duplicate was taken for the reply");
+            // The duplicate may have overtaken the first reply, or that may be lost.
+            assert!(*reply == *request || *reply == *DUPLICATE, "the reply to another call");
             echo(&rpc, b"the next call").await;
         }
     });

@@ -1,0 +1,251 @@
+//! The simulated back end as the engine sees it: [`Fabric`] and its lanes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::SimError;
+use super::connection::{Connection, Ends};
+use super::faults::Fault;
+use super::memory::Region;
+use super::queue::{TraceHash, picos};
+use super::state::{Inbox, Lane, NONE, State};
+use super::world::{Config, schedule_now, waits_for_the_world};
+use crate::env::Env;
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use crate::region::{Memory, Rights};
+use crate::transport::{Fabric, FabricError, Sink, Token, Transport, Wake};
+use crate::verbs::{Capabilities, Work};
+
+/// The fabric of a world. Clones share it; it may be handed to the code that the world runs.
+#[derive(Clone)]
+pub struct SimFabric {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    seed: u64,
+    state: Mutex<State>,
+}
+
+impl SimFabric {
+    pub(super) fn new(config: Config) -> Self {
+        let (seed, state) = (config.seed, Mutex::new(State::new(config)));
+        Self { shared: Arc::new(Shared { seed, state }) }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, if it has this node.
+    pub(super) fn known(&self, node: NodeId) -> Result<MutexGuard<'_, State>, SimError> {
+        let state = self.state();
+        if state.has_node(node) { Ok(state) } else { Err(SimError::UnknownNode(node)) }
+    }
+
+    /// The clock and the randomness of a node.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn env(&self, node: NodeId) -> Env {
+        let mut seed = TraceHash::new(self.shared.seed);
+        seed.add(u64::from(node.0));
+        let clock = Arc::clone(&self.state().node(node).clock);
+        Env::with_clock(clock, seed.value())
+    }
+
+    /// How many nodes there are.
+    pub fn node_count(&self) -> u16 {
+        self.state().nodes.len() as u16
+    }
+
+    /// Virtual time since the world began: one order for all nodes, whatever their clocks show.
+    pub fn now(&self) -> Duration {
+        self.state().time()
+    }
+
+    /// Lets a fault happen now; crashes and restarts after the turn that runs.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn inject(&self, fault: Fault) -> Result<(), SimError> {
+        let mut state = self.state();
+        if let Some(node) = fault.nodes().find(|node| !state.has_node(*node)) {
+            return Err(SimError::UnknownNode(node));
+        }
+        if waits_for_the_world(&fault) {
+            schedule_now(&mut state, fault);
+        } else {
+            let _nothing_for_the_world = state.inject(&fault);
+        }
+        Ok(())
+    }
+
+    /// Charges CPU time to the core whose turn it is, on top of what verbs and messages cost.
+    pub fn charge(&self, cpu: Duration) {
+        self.state().charge(picos(cpu));
+    }
+
+    /// Charges what the profile says that the logic of one transaction costs.
+    pub fn charge_transaction(&self) {
+        let mut state = self.state();
+        let cost = state.costs.cpu.transaction;
+        state.charge(cost);
+    }
+}
+
+impl Fabric for SimFabric {
+    fn register(
+        &self,
+        node: NodeId,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<(), FabricError> {
+        let mut state = self.state();
+        if !state.has_node(node) {
+            return Err(FabricError::UnknownNode(node));
+        }
+        if state.node(node).regions.slot(region).is_some() {
+            return Err(FabricError::RegionTaken(node, region));
+        }
+        let out_of_memory = |source| FabricError::OutOfMemory { bytes, source };
+        if state.bytes.saturating_add(bytes) > state.limits.bytes {
+            let limit = state.limits.bytes;
+            let cause = std::io::Error::other(format!("this world is limited to {limit} bytes"));
+            return Err(out_of_memory(cause));
+        }
+        let memory = Memory::anonymous(bytes as usize).map_err(out_of_memory)?;
+        state.bytes += bytes;
+        *state.node(node).regions.slot(region) = Some(Region { memory, bytes, rights });
+        Ok(())
+    }
+
+    fn open_lane(
+        &self,
+        at: Endpoint,
+        epoch: Epoch,
+        _wake: Arc<dyn Wake>,
+    ) -> Result<Box<dyn Transport>, FabricError> {
+        let mut state = self.state();
+        if !state.has_node(at.node) {
+            return Err(FabricError::UnknownNode(at.node));
+        }
+        let index = state.lanes.len() as u32;
+        let lanes = &mut state.node(at.node).lanes;
+        let number = usize::from(at.lane.0);
+        if lanes.len() <= number {
+            lanes.resize(number + 1, NONE);
+        }
+        if lanes[number] != NONE {
+            return Err(FabricError::LaneTaken(at));
+        }
+        lanes[number] = index;
+        let inbox = Inbox::default();
+        state.lanes.push(Lane { at, epoch, core: NONE, open: true, inbox });
+        let State { nodes, connections, .. } = &mut *state;
+        connections.extend((0..).zip(nodes).map(|(target, node)| {
+            let ends = Ends { lane: index, initiator: at.node, target: NodeId(target) };
+            Connection::new(ends, node.life)
+        }));
+        let stable_reads = !state.reads_may_tear;
+        let capabilities = Capabilities { stable_reads, ..Capabilities::default() };
+        drop(state);
+        let (fabric, taken) = (self.clone(), Inbox::default());
+        Ok(Box::new(SimLane { fabric, at, index, capabilities, taken }))
+    }
+
+    fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
+        let mut state = self.state();
+        let unknown = [target, expelled].into_iter().find(|node| !state.has_node(*node));
+        if let Some(node) = unknown {
+            return Err(FabricError::UnknownNode(node));
+        }
+        state.fence(target, expelled, epoch);
+        Ok(())
+    }
+}
+
+/// One lane.
+struct SimLane {
+    fabric: SimFabric,
+    at: Endpoint,
+    index: u32,
+    capabilities: Capabilities,
+    /// What the current poll hands over; empty between polls.
+    taken: Inbox,
+}
+
+impl Transport for SimLane {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn post(&mut self, token: Token, work: Box<Work>) {
+        self.fabric.state().post(self.index, token, work);
+    }
+
+    fn reconnect(&mut self, token: Token, node: NodeId) {
+        self.fabric.state().reconnect(self.index, token, node);
+    }
+
+    fn send(&mut self, to: Endpoint, bytes: &[u8]) {
+        self.fabric.state().send(self.at, to, bytes);
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) {
+        let mut state = self.fabric.state();
+        state.take_inbox(self.index, &mut self.taken);
+        drop(state);
+        for (token, work) in self.taken.completed.drain(..) {
+            sink.completed(token, work);
+        }
+        for (token, result) in self.taken.reconnected.drain(..) {
+            sink.reconnected(token, result);
+        }
+        if self.taken.messages.is_empty() {
+            return;
+        }
+        for (from, bytes) in &self.taken.messages {
+            sink.message(*from, bytes);
+        }
+        let mut state = self.fabric.state();
+        self.taken.messages.drain(..).for_each(|(_, bytes)| state.recycle(bytes));
+    }
+
+    fn has_input(&self) -> bool {
+        !self.fabric.state().lanes[self.index as usize].inbox.is_empty()
+    }
+}
+
+impl State {
+    /// Hands over what has come for a lane, and charges for it.
+    #[inline]
+    fn take_inbox(&mut self, lane: u32, into: &mut Inbox) {
+        let entry = &mut self.lanes[lane as usize];
+        if let Some(core) = self.turn.core {
+            entry.core = core;
+        }
+        if entry.inbox.is_empty() {
+            return;
+        }
+        std::mem::swap(&mut entry.inbox, into);
+        let cpu = self.costs.cpu;
+        self.charge(into.completed.len() as u64 * cpu.completion);
+        self.charge(into.messages.len() as u64 * cpu.receive);
+    }
+}
+
+impl Drop for SimLane {
+    /// What is in flight runs to its end; nobody will hear of it.
+    fn drop(&mut self) {
+        let mut state = self.fabric.state();
+        state.node(self.at.node).lanes[usize::from(self.at.lane.0)] = NONE;
+        let lane = &mut state.lanes[self.index as usize];
+        lane.open = false;
+        let inbox = std::mem::take(&mut lane.inbox);
+        drop(state);
+        drop(inbox);
+    }
+}

@@ -1,0 +1,306 @@
+//! Faults as data: what goes wrong, how often by itself, and what when by plan.
+//!
+//! [`Rates`] are probabilities, drawn from the seed for every message and verb. A [`Fault`] is one
+//! event: scheduled before the world starts ([`super::Config::schedule`]), or injected while it
+//! runs ([`super::SimFabric::inject`]). Nothing here decides anything; the world carries it out.
+
+use std::time::Duration;
+
+use crate::ids::NodeId;
+
+/// What happens to messages and verbs by chance. Probabilities from 0 to 1; 0 everywhere by
+/// default.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Rates {
+    /// A message is lost.
+    pub message_loss: f64,
+    /// A message arrives twice, the second time delayed.
+    pub message_duplication: f64,
+    /// A message is delayed, so that later ones overtake it.
+    pub message_delay: f64,
+    /// The longest such delay, and of a duplicate; shorter ones are as likely.
+    pub message_delay_max: Duration,
+    /// The verbs of one batch to one node are held up, and those behind them on the connection.
+    /// Beyond [`super::Config::verb_timeout`] the initiator gives up on them, and they may still
+    /// take effect (H22).
+    pub verb_delay: f64,
+    /// The longest such delay; shorter ones are as likely.
+    pub verb_delay_max: Duration,
+    /// A WRITE of several words lands in pieces, in any order, over time (H14).
+    pub torn_writes: f64,
+    /// A READ of several words is sampled in pieces, in any order, over time (H14). If any rates
+    /// of a world tear READs, its lanes declare that they have no stable READs.
+    pub torn_reads: f64,
+    /// The longest that a torn WRITE or READ takes.
+    pub tear_span: Duration,
+}
+
+/// What becomes of a node's registered memory in a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryFate {
+    /// It is gone, regions and all. So it is in DRAM.
+    Lost,
+    /// It is as it was, for a node whose memory outlives its processes.
+    Kept,
+}
+
+/// One thing that goes wrong, or right again.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing gets from one node to the other; the other direction is not concerned.
+    Cut {
+        /// Where nothing leaves from.
+        from: NodeId,
+        /// Where nothing arrives.
+        to: NodeId,
+    },
+    /// The opposite of `Cut`.
+    Mend {
+        /// As in `Cut`.
+        from: NodeId,
+        /// As in `Cut`.
+        to: NodeId,
+    },
+    /// The node reaches nobody and nobody reaches it.
+    Isolate {
+        /// The node.
+        node: NodeId,
+    },
+    /// The opposite of `Isolate`.
+    Rejoin {
+        /// The node.
+        node: NodeId,
+    },
+    /// Verbs from one node to the other are held up for so long.
+    Stall {
+        /// Where the verbs come from.
+        from: NodeId,
+        /// Where they go.
+        to: NodeId,
+        /// From now on.
+        lasting: Duration,
+    },
+    /// The cores of a node stand still for so long; its NIC goes on serving.
+    Pause {
+        /// The node.
+        node: NodeId,
+        /// From now on.
+        lasting: Duration,
+    },
+    /// A node's NIC takes so many percent of its normal time for everything.
+    SlowNic {
+        /// The node.
+        node: NodeId,
+        /// 100 is normal, 300 three times as slow.
+        percent: u32,
+    },
+    /// The cores of a node take so many percent of their normal time for everything.
+    SlowCores {
+        /// The node.
+        node: NodeId,
+        /// 100 is normal, 300 three times as slow.
+        percent: u32,
+    },
+    /// A node's clock is set. Forwards it jumps; set backwards, it stands still until the time
+    /// has caught up, because clocks never run backwards.
+    ClockJump {
+        /// The node.
+        node: NodeId,
+        /// How far, in nanoseconds.
+        nanos: i64,
+    },
+    /// Chance has other rates from now on: a storm begins, or ends.
+    SetRates(Rates),
+    /// The node's processes end. Verbs that they have in flight land or do not, as the seed says.
+    /// The run stops, so that the caller sees it.
+    Crash {
+        /// The node.
+        node: NodeId,
+        /// What becomes of its memory.
+        memory: MemoryFate,
+    },
+    /// A crashed node can be reached again; the run stops, so that the caller can start its
+    /// processes. Connections from before the crash do not work any more.
+    Restart {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+impl Fault {
+    /// The nodes that it names.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        let (first, second) = match *self {
+            Self::Cut { from, to } | Self::Mend { from, to } | Self::Stall { from, to, .. } => {
+                (Some(from), Some(to))
+            }
+            Self::Isolate { node }
+            | Self::Rejoin { node }
+            | Self::Pause { node, .. }
+            | Self::SlowNic { node, .. }
+            | Self::SlowCores { node, .. }
+            | Self::ClockJump { node, .. }
+            | Self::Crash { node, .. }
+            | Self::Restart { node } => (Some(node), None),
+            Self::SetRates(_) => (None, None),
+        };
+        [first, second].into_iter().flatten()
+    }
+}
+
+/// When a scheduled fault happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long after the world began.
+    At(Duration),
+    /// As soon as so many verbs of the node have taken effect, counted from 1: before the next
+    /// one does.
+    AfterVerbs {
+        /// Whose verbs.
+        node: NodeId,
+        /// How many.
+        count: u64,
+    },
+    /// As soon as the node has sent so many messages, counted from 1.
+    AfterMessages {
+        /// Whose messages.
+        node: NodeId,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// An entry of a schedule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheduled {
+    /// When.
+    pub when: When,
+    /// What.
+    pub fault: Fault,
+}
+
+/// How many faults have really happened, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Messages lost by chance.
+    pub messages_lost: u64,
+    /// Messages that arrive twice.
+    pub messages_duplicated: u64,
+    /// Messages delayed by chance.
+    pub messages_delayed: u64,
+    /// Messages lost because the way was cut or a node down.
+    pub messages_cut_off: u64,
+    /// Batches to one node that were held up.
+    pub verbs_delayed: u64,
+    /// Connections on which the initiator gave up.
+    pub connections_timed_out: u64,
+    /// Verbs that took effect after the initiator had given up on them (H22).
+    pub stragglers_landed: u64,
+    /// Verbs that came too late and were refused.
+    pub stragglers_refused: u64,
+    /// WRITEs that landed in pieces.
+    pub writes_torn: u64,
+    /// READs that were sampled in pieces.
+    pub reads_torn: u64,
+    /// Directions cut, isolated nodes counted once.
+    pub cuts: u64,
+    /// Scheduled stalls.
+    pub stalls: u64,
+    /// Pauses.
+    pub pauses: u64,
+    /// NICs and cores slowed down.
+    pub slowdowns: u64,
+    /// Clocks set.
+    pub clock_jumps: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Restarts.
+    pub restarts: u64,
+}
+
+impl FaultCounts {
+    /// Every kind with its count, for reports.
+    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
+        [
+            ("messages lost", self.messages_lost),
+            ("messages duplicated", self.messages_duplicated),
+            ("messages delayed", self.messages_delayed),
+            ("messages cut off", self.messages_cut_off),
+            ("verbs delayed", self.verbs_delayed),
+            ("connections timed out", self.connections_timed_out),
+            ("stragglers landed", self.stragglers_landed),
+            ("stragglers refused", self.stragglers_refused),
+            ("writes torn", self.writes_torn),
+            ("reads torn", self.reads_torn),
+            ("cuts", self.cuts),
+            ("stalls", self.stalls),
+            ("pauses", self.pauses),
+            ("slowdowns", self.slowdowns),
+            ("clock jumps", self.clock_jumps),
+            ("crashes", self.crashes),
+            ("restarts", self.restarts),
+        ]
+    }
+}
+
+/// A probability, ready to be drawn: no draw at all where it is zero, so that a run without faults
+/// pays nothing.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    fn of(probability: f64) -> Self {
+        // Casts saturate: everything from 1 on is certain, NaN and negative numbers are never.
+        Self((probability * u64::MAX as f64) as u64)
+    }
+
+    #[inline]
+    pub(super) fn strikes(self, rng: &mut impl rand::RngCore) -> bool {
+        self.0 != 0 && rng.next_u64() <= self.0
+    }
+}
+
+/// [`Rates`], ready to be drawn.
+#[derive(Clone, Default)]
+pub(super) struct Chances {
+    pub(super) message_loss: Chance,
+    pub(super) message_duplication: Chance,
+    pub(super) message_delay: Chance,
+    pub(super) verb_delay: Chance,
+    pub(super) torn_writes: Chance,
+    pub(super) torn_reads: Chance,
+    pub(super) rates: Rates,
+}
+
+impl Chances {
+    pub(super) fn new(rates: Rates) -> Self {
+        Self {
+            message_loss: Chance::of(rates.message_loss),
+            message_duplication: Chance::of(rates.message_duplication),
+            message_delay: Chance::of(rates.message_delay),
+            verb_delay: Chance::of(rates.verb_delay),
+            torn_writes: Chance::of(rates.torn_writes),
+            torn_reads: Chance::of(rates.torn_reads),
+            rates,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Env;
+
+    #[test]
+    fn chances_strike_as_often_as_they_say() {
+        let mut rng = Env::real(1).rng(0);
+        for (probability, low, high) in
+            [(0.0, 0, 0), (f64::NAN, 0, 0), (-1.0, 0, 0), (0.25, 2300, 2700), (1.0, 10_000, 10_000)]
+        {
+            let chance = Chance::of(probability);
+            let strikes = (0..10_000).filter(|_| chance.strikes(&mut rng)).count();
+            assert!((low..=high).contains(&strikes), "{probability}: {strikes}");
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The way of a batch: posted, carried out verb by verb at its targets, completed.
+//!
+//! When a batch is posted, its verbs queue at the initiator's NIC and get their times of arrival.
+//! The initiator's servers are booked in the order of turns, at the moment the turn began: a core
+//! posts a little later than that, by the CPU time it has used, and another core's verbs do not
+//! wait for those that are posted after them.
+//!
+//! At the target a verb queues at the NIC and takes effect when its service begins.
+
+use rand::Rng;
+use rand::seq::SliceRandom;
+
+use super::connection::{Ends, Kind, Leg, Phase};
+use super::nic::Service;
+use super::queue::{Event, Picos, picos};
+use super::state::{NONE, State};
+use super::trace::Happening;
+use super::world::Interleaving;
+use crate::ids::NodeId;
+use crate::region::WORD_BYTES;
+use crate::transport::Token;
+use crate::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
+
+/// A batch in flight.
+pub(super) struct Batch {
+    lane: u32,
+    token: Token,
+    pub(super) work: Box<Work>,
+    /// Legs that are not done.
+    legs: u32,
+    /// When the last leg so far was, or will be, done.
+    done: Picos,
+}
+
+/// A torn verb: the order of its words, and how many have landed.
+#[derive(Default)]
+pub(super) struct Tear {
+    order: Vec<u16>,
+    done: usize,
+    /// Words that land at once, and the longest time between two pieces.
+    piece: usize,
+    gap: Picos,
+}
+
+/// Pieces that a torn verb lands in, at most.
+const MAX_PIECES: usize = 16;
+
+fn payload_sent(request: &WorkRequest) -> usize {
+    match request.kind() {
+        VerbKind::Read => 0,
+        VerbKind::Write => request.bytes(),
+        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => 2 * WORD_BYTES,
+    }
+}
+
+#[cold]
+fn fail_once(work: &mut Work, verb: usize, error: VerbError) {
+    if !work.has_failed(work.requests()[verb].addr.node()) {
+        work.fail(verb, error);
+    }
+}
+
+impl State {
+    /// Starts a batch.
+    pub(super) fn post(&mut self, lane: u32, token: Token, mut work: Box<Work>) {
+        if self.turn.core.is_none() {
+            return self.post_outside(lane, token, work);
+        }
+        let batch = self.batches.vacant_key() as u32;
+        let initiator = self.lanes[lane as usize].at.node;
+        for verb in 0..work.requests().len() {
+            let request = work.requests()[verb];
+            let target = request.addr.node();
+            self.charge(self.costs.cpu.verb);
+            let Some(id) = self.connection_to(lane, target) else {
+                fail_once(&mut work, verb, VerbError::Unreachable);
+                continue;
+            };
+            if let Some(error) = self.connection(id).refusal {
+                fail_once(&mut work, verb, error);
+                continue;
+            }
+            self.nodes[usize::from(target.0)].regions.prefetch(&request);
+            let service = self.costs.outbound.of(request.kind());
+            let transmission = self.costs.transmission(payload_sent(&request));
+            let nic = &mut self.nodes[usize::from(initiator.0)].nic;
+            let sent = nic.issue(self.now, service, transmission);
+            self.join_leg(id, batch, verb as u32, sent);
+        }
+        let (ready, legs) = (self.cpu_time(), std::mem::take(&mut self.fresh));
+        legs.iter().for_each(|(id, leg)| self.depart(*id, *leg, ready));
+        let count = legs.len() as u32;
+        self.batches.insert(Batch { lane, token, work, legs: count, done: ready });
+        if legs.is_empty() {
+            self.queue.push(ready, Event::Completed(batch));
+        }
+        self.fresh = legs;
+        self.fresh.clear();
+    }
+
+    /// Makes a verb part of the batch's leg on its connection, which begins with it if need be.
+    #[inline]
+    fn join_leg(&mut self, id: u32, batch: u32, verb: u32, sent: Picos) {
+        let tail = self.connection(id).tail;
+        let joins = |leg: &Leg| matches!(leg.kind, Kind::Verbs(other) if other == batch);
+        if tail != NONE && joins(&self.legs[tail as usize]) {
+            return;
+        }
+        self.charge(self.costs.cpu.doorbell);
+        let leg = Leg {
+            next: NONE,
+            kind: Kind::Verbs(batch),
+            first: verb,
+            verb,
+            arrival: sent,
+            deadline: 0,
+            answered: 0,
+        };
+        let leg = self.append(id, leg);
+        self.fresh.push((id, leg));
+    }
+
+    /// A leg leaves the initiator's NIC, not before `ready`.
+    #[inline]
+    fn depart(&mut self, id: u32, leg: u32, ready: Picos) {
+        let travel = self.travel();
+        let held_up = self.draw_delay();
+        let timeout = self.timeout;
+        let entry = &mut self.legs[leg as usize];
+        let arrival = entry.arrival.max(ready) + travel;
+        entry.arrival = arrival.saturating_add(held_up);
+        entry.deadline = arrival.saturating_add(timeout);
+        if self.connection(id).head == leg {
+            self.start_head(id);
+        }
+    }
+
+    #[inline]
+    fn draw_delay(&mut self) -> Picos {
+        if !self.chances.verb_delay.strikes(&mut self.random.verbs) {
+            return 0;
+        }
+        self.counts.verbs_delayed += 1;
+        self.random.verbs.random_range(0..=picos(self.chances.rates.verb_delay_max))
+    }
+
+    /// While no world runs, nothing takes time: the batch takes effect now.
+    #[cold]
+    fn post_outside(&mut self, lane: u32, token: Token, mut work: Box<Work>) {
+        for verb in 0..work.requests().len() {
+            let request = work.requests()[verb];
+            let target = request.addr.node();
+            if !work.has_failed(target)
+                && let Err(error) = self.apply_outside(lane, &request, &mut work)
+            {
+                work.fail(verb, error);
+            }
+        }
+        self.lanes[lane as usize].inbox.completed.push((token, work));
+    }
+
+    fn apply_outside(
+        &self,
+        lane: u32,
+        request: &WorkRequest,
+        work: &mut Work,
+    ) -> Result<(), VerbError> {
+        let lane = &self.lanes[lane as usize];
+        let target = self.nodes.get(usize::from(request.addr.node().0));
+        let node = target.filter(|node| node.up).ok_or(VerbError::Unreachable)?;
+        if node.fences[usize::from(lane.at.node.0)] > lane.epoch {
+            return Err(VerbError::Revoked);
+        }
+        node.regions.apply(request, work).map(drop)
+    }
+
+    /// Asks for a new connection, behind all verbs posted before.
+    pub(super) fn reconnect(&mut self, lane: u32, token: Token, target: NodeId) {
+        let Some(id) = self.connection_to(lane, target) else {
+            let refusal = (token, Err(VerbError::Unreachable));
+            self.lanes[lane as usize].inbox.reconnected.push(refusal);
+            return;
+        };
+        self.charge(self.costs.cpu.doorbell);
+        let arrival = self.cpu_time() + self.travel();
+        let deadline = arrival.saturating_add(self.timeout);
+        let kind = Kind::Reconnect(token);
+        let (next, first, verb, answered) = (NONE, 0, 0, 0);
+        let leg = self.append(id, Leg { next, kind, first, verb, arrival, deadline, answered });
+        if self.connection(id).head == leg {
+            self.start_head(id);
+        }
+    }
+
+    /// The verb that a connection's first leg has come to.
+    #[inline]
+    fn current(&mut self, id: u32, batch: u32) -> WorkRequest {
+        let verb = self.head(id).verb;
+        self.batches[batch as usize].work.requests()[verb as usize]
+    }
+
+    /// Hands verbs to the target's NIC, one or all of them.
+    #[inline]
+    pub(super) fn serve_verbs(&mut self, id: u32, batch: u32) {
+        let mut clock = self.now;
+        loop {
+            let request = self.current(id, batch);
+            let nic = &mut self.nodes[usize::from(request.addr.node().0)].nic;
+            let Service { start, end } =
+                nic.serve(clock, request.kind(), request.bytes(), &self.costs);
+            self.connection(id).served = end;
+            if start > self.now && self.interleaving == Interleaving::PerVerb {
+                self.connection(id).phase = Phase::Queued;
+                return self.schedule(id, start);
+            }
+            if !self.take_effect(id, batch, &request) {
+                return;
+            }
+            let Some(arrival) = self.next_verb(id, batch, &request) else {
+                return self.answer(id);
+            };
+            if self.interleaving == Interleaving::PerVerb && !self.has_arrived(arrival) {
+                return self.travel_on(id, arrival);
+            }
+            clock = arrival.max(start);
+        }
+    }
+
+    /// The current verb's service begins.
+    #[inline]
+    pub(super) fn leave_queue(&mut self, id: u32) {
+        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
+        let request = self.current(id, batch);
+        if self.take_effect(id, batch, &request) {
+            self.go_on(id, batch, &request);
+        }
+    }
+
+    /// Goes on to the next verb, or to the answer.
+    #[inline]
+    fn go_on(&mut self, id: u32, batch: u32, request: &WorkRequest) {
+        match self.next_verb(id, batch, request) {
+            None => self.answer(id),
+            Some(arrival) if self.has_arrived(arrival) => self.serve_verbs(id, batch),
+            Some(arrival) => self.travel_on(id, arrival),
+        }
+    }
+
+    /// Whether the next verb is served at once. Not if a fault waits for the one before it.
+    #[inline]
+    fn has_arrived(&self, arrival: Picos) -> bool {
+        arrival <= self.now && self.interrupted_at != self.now
+    }
+
+    #[inline]
+    fn travel_on(&mut self, id: u32, arrival: Picos) {
+        self.connection(id).phase = Phase::Travelling;
+        self.schedule(id, arrival.max(self.now));
+    }
+
+    /// Lets the current verb take effect. If not, the connection broke, or the verb is torn.
+    #[inline]
+    fn take_effect(&mut self, id: u32, batch: u32, request: &WorkRequest) -> bool {
+        let Ends { lane, initiator, target } = self.ends(id);
+        let node = &self.nodes[usize::from(target.0)];
+        let from = &self.lanes[lane as usize];
+        let (at, epoch) = (from.at, from.epoch);
+        if !node.up || node.life != self.connections[id as usize].life {
+            self.give_up(id, VerbError::Unreachable);
+            return false;
+        }
+        if node.fences[usize::from(initiator.0)] > epoch {
+            self.break_connection(id, VerbError::Revoked);
+            return false;
+        }
+        if self.draw_tear(request) && node_resolves(self, target, request) {
+            self.begin_tear(id, request);
+            return false;
+        }
+        let work = &mut self.batches[batch as usize].work;
+        match self.nodes[usize::from(target.0)].regions.apply(request, work) {
+            Ok(found) => {
+                self.hash.add(request.addr.offset() ^ u64::from(id) << 40);
+                self.hash.add(found);
+                self.count_verb(initiator);
+                self.trace(Happening::Applied { from: at, request });
+                true
+            }
+            Err(error) => {
+                self.break_connection(id, error);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn count_verb(&mut self, initiator: NodeId) {
+        let node = &mut self.nodes[usize::from(initiator.0)];
+        node.verbs += 1;
+        if node.verbs >= node.verbs_due {
+            self.counted_faults(initiator);
+        }
+    }
+
+    /// Takes the answer to the current verb into account and moves on to the next one of the leg;
+    /// returns when that arrives.
+    #[inline]
+    fn next_verb(&mut self, id: u32, batch: u32, request: &WorkRequest) -> Option<Picos> {
+        let Ends { initiator, target, .. } = self.ends(id);
+        let answered = self.answered(id, request, initiator, target);
+        let head = self.connections[id as usize].head as usize;
+        let requests = self.batches[batch as usize].work.requests();
+        let leg = &mut self.legs[head];
+        leg.answered = leg.answered.max(answered);
+        let rest = &requests[leg.verb as usize + 1..];
+        let ahead = rest.iter().position(|request| request.addr.node() == target)?;
+        leg.verb += ahead as u32 + 1;
+        let next = &rest[ahead];
+        let gap = self.nodes[usize::from(initiator.0)]
+            .nic
+            .gap(self.costs.outbound.of(next.kind()), self.costs.transmission(payload_sent(next)));
+        leg.arrival = leg.arrival.saturating_add(gap);
+        leg.deadline = leg.deadline.saturating_add(gap);
+        Some(leg.arrival)
+    }
+
+    /// When the answer to a verb reaches the initiator, but for jitter.
+    #[inline]
+    fn answered(
+        &mut self,
+        id: u32,
+        request: &WorkRequest,
+        initiator: NodeId,
+        target: NodeId,
+    ) -> Picos {
+        let served = self.connections[id as usize].served.max(self.now);
+        if request.kind() == VerbKind::Write {
+            // Acknowledgements are small and coalesced.
+            return served + self.costs.delay;
+        }
+        let transmission = self.costs.transmission(request.bytes());
+        let sent = self.nodes[usize::from(target.0)].nic.reply(served, transmission);
+        let arrives = sent + self.costs.delay;
+        self.nodes[usize::from(initiator.0)].nic.receive(arrives, transmission)
+    }
+
+    /// One leg of a batch is done at `at`.
+    #[inline]
+    pub(super) fn finish_leg(&mut self, batch: u32, at: Picos) {
+        let entry = &mut self.batches[batch as usize];
+        entry.done = entry.done.max(at);
+        entry.legs -= 1;
+        if entry.legs == 0 {
+            self.queue.push(entry.done, Event::Completed(batch));
+        }
+    }
+
+    /// The lane learns that a batch is done.
+    #[inline]
+    pub(super) fn complete(&mut self, batch: u32) {
+        let Batch { lane, token, work, .. } = self.batches.remove(batch as usize);
+        let lane = &mut self.lanes[lane as usize];
+        if !lane.open {
+            return;
+        }
+        let (at, core) = (lane.at, lane.core);
+        let (verbs, failed) = (work.requests().len(), !work.failures().is_empty());
+        lane.inbox.completed.push((token, work));
+        self.trace(Happening::Completed { at, verbs, failed });
+        self.wake_core(core);
+    }
+}
+
+/// Torn verbs.
+impl State {
+    #[inline]
+    fn draw_tear(&mut self, request: &WorkRequest) -> bool {
+        let chance = match request.op {
+            _ if request.bytes() <= WORD_BYTES => return false,
+            Op::Write => self.chances.torn_writes,
+            // Where lanes have declared stable READs, READs stay whole.
+            Op::Read | Op::ReadStable if self.reads_may_tear => self.chances.torn_reads,
+            _ => return false,
+        };
+        chance.strikes(&mut self.random.tears)
+    }
+
+    #[cold]
+    fn begin_tear(&mut self, id: u32, request: &WorkRequest) {
+        let words = request.bytes() / WORD_BYTES;
+        match request.op {
+            Op::Write => self.counts.writes_torn += 1,
+            _ => self.counts.reads_torn += 1,
+        }
+        let mut tear = self.connection(id).tear.take().unwrap_or_default();
+        tear.order.clear();
+        tear.order.extend(0..words as u16);
+        tear.order.shuffle(&mut self.random.tears);
+        tear.done = 0;
+        tear.piece = words.div_ceil(MAX_PIECES);
+        tear.gap = picos(self.chances.rates.tear_span) / words.min(MAX_PIECES) as u64;
+        let connection = self.connection(id);
+        connection.tear = Some(tear);
+        connection.phase = Phase::Tearing;
+        let from = self.lanes[self.ends(id).lane as usize].at;
+        self.trace(Happening::Torn { from, request });
+        self.go_on_tearing(id);
+    }
+
+    /// Lands a piece of the current verb.
+    #[cold]
+    pub(super) fn go_on_tearing(&mut self, id: u32) {
+        let Ends { initiator, target, .. } = self.ends(id);
+        let node = &self.nodes[usize::from(target.0)];
+        if !node.up || node.life != self.connection(id).life {
+            return self.give_up(id, VerbError::Unreachable);
+        }
+        let tear = self.connection(id).tear.as_ref().expect("the verb is torn");
+        let (piece, gap) = (tear.piece, tear.gap);
+        if !self.land(id, piece) {
+            let wait = self.random.tears.random_range(0..=gap);
+            return self.schedule(id, self.now.saturating_add(wait));
+        }
+        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
+        let request = self.current(id, batch);
+        let from = self.lanes[self.ends(id).lane as usize].at;
+        self.count_verb(initiator);
+        self.trace(Happening::Applied { from, request: &request });
+        self.go_on(id, batch, &request);
+    }
+
+    /// Lands up to `count` further words of a torn verb; whether all have landed.
+    pub(super) fn land(&mut self, id: u32, count: usize) -> bool {
+        let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
+        let request = self.current(id, batch);
+        let regions = &self.nodes[usize::from(request.addr.node().0)].regions;
+        let work = &mut self.batches[batch as usize].work;
+        let connection = &mut self.connections[id as usize];
+        let tear = connection.tear.as_mut().expect("the verb is torn");
+        let landing = tear.order[tear.done..].iter().take(count);
+        for word in landing {
+            regions.apply_word(&request, work, usize::from(*word));
+            tear.done += 1;
+        }
+        self.hash.add(tear.done as u64);
+        tear.done == tear.order.len()
+    }
+}
+
+/// Whether the target would carry the verb out.
+fn node_resolves(state: &State, target: NodeId, request: &WorkRequest) -> bool {
+    state.nodes[usize::from(target.0)].regions.resolve(request).is_ok()
+}
