@@ -1,7 +1,8 @@
 //! The simplest engine and deployment that can be right, to test the harness against.
 //!
 //! One map behind one lock, two-phase locking that never waits, virtual time that advances with
-//! every look at the clock. Switches break it on purpose, so that the audits can be seen to fail.
+//! every look at the clock. All coordinators share the calling thread, so that a run is the same
+//! every time. Switches break it on purpose, so that the audits can be seen to fail.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -110,25 +111,12 @@ impl Deployment for Reference {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let coordinators = (0..self.cns).flat_map(|cn| (0..self.threads).map(move |t| (cn, t)));
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = coordinators
-                .map(|(cn, thread)| {
-                    let (task, shared) = (task.clone(), Arc::clone(&self.shared));
-                    scope.spawn(move || {
-                        let seats = (0..tasks).map(|task| Seat { cn, thread, task });
-                        poll_all(seats.map(|seat| {
-                            task(seat, ReferenceHost { shared: Arc::clone(&shared), seat })
-                        }))
-                    })
-                })
-                .collect();
-            let ended = threads.into_iter().map(|thread| {
-                thread.join().map_err(|_| DeployError::Failed("a task panicked".to_owned()))
-            });
-            let ended: Result<Vec<Vec<T>>, DeployError> = ended.collect();
-            Ok(ended?.into_iter().flatten().collect())
-        })
+        let seats = (0..self.cns).flat_map(|cn| {
+            let threads = 0..self.threads;
+            threads.flat_map(move |thread| (0..tasks).map(move |task| Seat { cn, thread, task }))
+        });
+        let host = |seat| ReferenceHost { shared: Arc::clone(&self.shared), seat };
+        Ok(poll_all(seats.map(|seat| task(seat, host(seat)))))
     }
 
     fn traffic(&self) -> Traffic {
@@ -186,7 +174,6 @@ fn poll_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T>
             }
             Poll::Pending => true,
         });
-        std::thread::yield_now();
     }
     ended
 }
