@@ -5,6 +5,7 @@
 
 use lotus_fabric::ids::{RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
@@ -45,7 +46,7 @@ pub struct MemoryUse {
 /// Sees one row: primary key, newest committed value, and who wrote it (`None` for the loader).
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
-impl Cluster {
+impl<M: Machines> Cluster<M> {
     /// Looks at every replica, cell, record, log entry and lock.
     ///
     /// # Errors
@@ -53,8 +54,8 @@ impl Cluster {
     pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
         let groups = shared.placement.group_count();
-        let by_group = shared.env.in_parallel(groups, |group| {
-            self.with_lane(|lane| Scan { shared, lane }.group(GroupId(group as u8)))
+        let by_group = shared.control.in_parallel(groups, |group| {
+            shared.control.with_lane(|lane| Scan { shared, lane }.group(GroupId(group as u8)))
         });
         let mut tallies = [
             Tally::new("every replica is byte for byte the same"),
@@ -65,7 +66,7 @@ impl Cluster {
             let group = group?.map_err(unreachable_nodes)?;
             tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
         }
-        let logs = self.with_lane(|lane| Scan { shared, lane }.logs())?;
+        let logs = shared.control.with_lane(|lane| Scan { shared, lane }.logs())?;
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.push(logs.map_err(unreachable_nodes)?.finish());
         findings.push(self.locks_left());
@@ -79,7 +80,7 @@ impl Cluster {
     pub fn scan(&self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), ClusterError> {
         let shared = &*self.shared;
         let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
-        let scanned = self.with_lane(|lane| async move {
+        let scanned = shared.control.with_lane(|lane| async move {
             let scan = Scan { shared, lane };
             for (group, _) in shared.placement.groups() {
                 scan.rows(&table, group, &mut |row| {
@@ -102,7 +103,7 @@ impl Cluster {
     pub fn memory_use(&self) -> Result<MemoryUse, ClusterError> {
         let shared = &*self.shared;
         let replicas = shared.placement.replica_count() as u64;
-        let used = self.with_lane(|lane| async move {
+        let used = shared.control.with_lane(|lane| async move {
             let scan = Scan { shared, lane };
             let mut replica_bytes = 0;
             for (group, _) in shared.placement.groups() {

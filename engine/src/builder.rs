@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use lotus_fabric::machines::{Machines, Threads};
+
 use crate::cluster::Cluster;
 use crate::config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
 use crate::error::ClusterError;
+use crate::plan::Plan;
 
 /// Collects settings; each method documents its default. See [`Config`] for the whole list.
 ///
@@ -72,6 +75,24 @@ impl ClusterBuilder {
     /// # Errors
     /// Settings that do not add up, or memory or threads that cannot be had.
     pub fn start(self) -> Result<Cluster, ClusterError> {
-        Cluster::start(self.config)
+        let machines = Threads::new(self.node_count()?, self.config.seed);
+        self.start_on(machines)
+    }
+
+    /// Starts the cluster on other machines than threads of this process: a simulator's.
+    ///
+    /// # Errors
+    /// As [`ClusterBuilder::start`].
+    pub fn start_on<M: Machines>(self, machines: M) -> Result<Cluster<M>, ClusterError> {
+        Cluster::start(self.config, machines)
+    }
+
+    /// How many machines the cluster takes: memory nodes, which come first, and compute nodes.
+    ///
+    /// # Errors
+    /// Settings that do not add up.
+    pub fn node_count(&self) -> Result<u16, ClusterError> {
+        let plan = Plan::new(&self.config)?;
+        Ok((plan.memory_nodes.len() + plan.compute_nodes.len()) as u16)
     }
 }

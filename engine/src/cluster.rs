@@ -1,63 +1,53 @@
-//! An embedded cluster: memory nodes and compute nodes in this process, on the `local` fabric.
+//! A cluster in this process: memory nodes and compute nodes on some [`Machines`], by default
+//! threads and the `local` fabric.
 //!
 //! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
 //! whole transactions to the coordinators. Set-up, loading and auditing run on the calling thread,
 //! with a lane of their own.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use async_channel::Sender;
 use lotus_fabric::counters::VerbCounters;
-use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, TableId};
-use lotus_fabric::lane::Lane;
+use lotus_fabric::ids::TableId;
 use lotus_fabric::local::LocalFabric;
-use lotus_fabric::region::{Rights, WORD_BYTES};
-use lotus_fabric::transport::Fabric;
-use lotus_locktable::{LockTable, LockTableConfig};
+use lotus_fabric::machines::{Machines, Threads};
+use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::index::IndexShape;
-use lotus_mvcc::layout::region::{RegionLayout, SlabEntry, SlabKind};
-use lotus_mvcc::timestamp::SharedClock;
-use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
-use lotus_recovery::LogGeometry;
-use lotus_router::placement::LOG_REGION;
-use lotus_router::{EmbeddedAuthority, Intent, Placement, Router, ShardMap, allocate_incarnation};
+use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
+use lotus_router::Intent;
 
 use crate::builder::ClusterBuilder;
-use crate::config::{Config, LockKind};
+use crate::config::Config;
 use crate::coordinator::{self, Job};
 use crate::error::{ClusterError, TxnError};
 use crate::load::{Loader, RowSource};
 use crate::memory::{self, SlabError};
+use crate::plan::Plan;
 use crate::session::{Isolation, Session};
-use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeTable, Shared};
+use crate::shared::{ComputeNode, NodeTable, Shared};
 use crate::submit::{Kind, Submitted, catch_panics, retry};
 use crate::txn::Transaction;
 
-/// The configuration epoch of a cluster whose nodes never change.
-const FIRST_EPOCH: Epoch = Epoch(1);
-/// Lanes of the control path are numbered from here, above those of any coordinator.
-const FIRST_ADMIN_LANE: u16 = 4096;
-const ADMIN_LANES: u16 = 1 << 15;
-
 /// See the module's essay. Dropping it stops the cluster.
-pub struct Cluster {
+pub struct Cluster<M: Machines = Threads> {
+    machines: M,
     pub(crate) shared: Arc<Shared>,
-    coordinators: Vec<CoordinatorHandle>,
-    next_admin_lane: AtomicU16,
+    coordinators: Vec<CoordinatorHandle<M::Core>>,
     /// Spreads transactions that name no row over the coordinators.
     next: AtomicU64,
 }
 
-struct CoordinatorHandle {
+struct CoordinatorHandle<C> {
     node: usize,
     jobs: Sender<Job>,
-    thread: Option<JoinHandle<()>>,
+    core: Option<C>,
 }
 
 /// Which coordinator a job runs on.
@@ -75,19 +65,28 @@ impl Cluster {
         ClusterBuilder::default()
     }
 
-    pub(crate) fn start(config: Config) -> Result<Self, ClusterError> {
-        config.check()?;
-        let shared = Arc::new(set_up(config)?);
+    /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
+    /// compute nodes after them.
+    #[doc(hidden)]
+    pub fn local_fabric(&self) -> &LocalFabric {
+        self.machines.local_fabric()
+    }
+}
+
+impl<M: Machines> Cluster<M> {
+    pub(crate) fn start(config: Config, machines: M) -> Result<Self, ClusterError> {
+        let plan = Plan::new(&config)?;
+        let shared = Arc::new(plan.carry_out(config, &machines)?);
         let mut cluster = Self {
+            machines,
             shared: Arc::clone(&shared),
             coordinators: Vec::new(),
-            next_admin_lane: AtomicU16::new(0),
             next: AtomicU64::new(0),
         };
         cluster.format()?;
         for node in &shared.nodes {
             for thread in 0..shared.config.threads {
-                let handle = CoordinatorHandle::start(&shared, node, thread)?;
+                let handle = cluster.start_coordinator(node, thread)?;
                 cluster.coordinators.push(handle);
             }
         }
@@ -121,7 +120,7 @@ impl Cluster {
             }
             let owner = shared.nodes[0].incarnation;
             let entry = SlabEntry { kind: SlabKind::Index, table: id, owner };
-            let taken = self.with_lane(|lane| async move {
+            let taken = self.shared.control.with_lane(|lane| async move {
                 memory::take_slabs(&lane, replicas, &shared.region, needed, entry).await
             })?;
             bases.push(taken.map_err(|error| match error {
@@ -161,11 +160,11 @@ impl Cluster {
         loaded: &AtomicU64,
     ) -> Result<(), ClusterError> {
         let def = self.shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
-        let env = &self.shared.env;
-        let workers = env.parallelism();
-        let loads = env.in_parallel(workers, |worker| {
-            let (shared, table) = (&*self.shared, Arc::clone(&def));
-            self.with_lane(|lane| async move {
+        let shared = &*self.shared;
+        let workers = shared.control.workers();
+        let loads = shared.control.in_parallel(workers, |worker| {
+            let table = Arc::clone(&def);
+            shared.control.with_lane(|lane| async move {
                 Loader { shared, lane, table, source, loaded }.run(rows, worker, workers).await
             })?
         });
@@ -200,7 +199,7 @@ impl Cluster {
     }
 
     /// Every coordinator.
-    pub fn seats(&self) -> impl Iterator<Item = Seat> + use<> {
+    pub fn seats(&self) -> impl Iterator<Item = Seat> + use<M> {
         let threads = self.shared.config.threads;
         (0..self.shared.config.compute_nodes).flat_map(move |compute_node| {
             (0..threads).map(move |thread| Seat { compute_node, thread })
@@ -270,16 +269,23 @@ impl Cluster {
         let mut all = VerbCounters::default();
         for seat in self.seats() {
             let counted = self.submit(seat, |session| async move { Ok(session.counters()) });
-            all += &counted.wait()?;
+            all += &self.wait(counted)?;
         }
         Ok(all)
     }
 
-    /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
-    /// compute nodes after them.
-    #[doc(hidden)]
-    pub fn local_fabric(&self) -> &LocalFabric {
-        &self.shared.local
+    /// The machines that it runs on.
+    pub fn machines(&self) -> &M {
+        &self.machines
+    }
+
+    /// Waits for the outcome of a job. On threads [`Submitted::wait`] does the same; elsewhere the
+    /// cores run only while somebody waits like this.
+    ///
+    /// # Errors
+    /// As [`Submitted::wait`].
+    pub fn wait<T>(&self, submitted: Submitted<T>) -> Result<T, TxnError> {
+        submitted.wait_on(&self.machines)
     }
 
     fn any_seat(&self) -> Seat {
@@ -293,28 +299,28 @@ impl Cluster {
         self.next.load(Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// Runs `work` on this thread, with a lane of the first compute node's own.
-    pub(crate) fn with_lane<T, Fut: Future<Output = T>>(
+    fn start_coordinator(
         &self,
-        work: impl FnOnce(Lane) -> Fut,
-    ) -> Result<T, ClusterError> {
-        let shared = &self.shared;
-        let node = &shared.nodes[0];
-        // Lanes are closed after use, so their numbers come round again.
-        let number = self.next_admin_lane.fetch_add(1, Ordering::Relaxed) % ADMIN_LANES;
-        let at = Endpoint { node: node.id, lane: LaneId(FIRST_ADMIN_LANE + number) };
-        let mut executor = Executor::new(shared.env.clone());
-        let handle = executor.handle().clone();
-        let transport = shared.fabric.open_lane(at, node.epoch, handle.waker())?;
-        let lane = Lane::new(at, handle, transport);
-        executor.add_driver(lane.driver());
-        Ok(executor.run(work(lane)))
+        node: &Arc<ComputeNode>,
+        thread: usize,
+    ) -> Result<CoordinatorHandle<M::Core>, ClusterError> {
+        let (jobs, inbox) = async_channel::unbounded();
+        let (ready, started) = async_channel::bounded(1);
+        let name = format!("lotus-cn{}-{thread}", node.index);
+        let (shared, of) = (Arc::clone(&self.shared), Arc::clone(node));
+        let program = move |executor: &mut Executor| -> Pin<Box<dyn Future<Output = ()>>> {
+            Box::pin(coordinator::run(shared, of, thread, inbox, &ready, executor))
+        };
+        let core = self.machines.start(node.id, &name, Box::new(program))?;
+        let failed = ClusterError::CoordinatorFailed { node: node.index };
+        self.machines.wait(&started).ok_or(failed)??;
+        Ok(CoordinatorHandle { node: node.index, jobs, core: Some(core) })
     }
 
     /// Writes the header page of every replica of every group.
     fn format(&self) -> Result<(), ClusterError> {
         let shared = &self.shared;
-        let formatted = self.with_lane(|lane| async move {
+        let formatted = self.shared.control.with_lane(|lane| async move {
             let mut batch = lane.batch();
             for (_, replicas) in shared.placement.groups() {
                 for replica in replicas.members() {
@@ -340,8 +346,8 @@ impl Cluster {
         let mut outcome = Ok(());
         self.coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
         for coordinator in &mut self.coordinators {
-            let Some(thread) = coordinator.thread.take() else { continue };
-            if thread.join().is_err() {
+            let Some(core) = coordinator.core.take() else { continue };
+            if !self.machines.join(core) {
                 let node = coordinator.node;
                 outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
             }
@@ -350,93 +356,9 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl<M: Machines> Drop for Cluster<M> {
     fn drop(&mut self) {
         // A failure was, or will be, reported to whoever waits for a transaction.
         let _ = self.join();
     }
-}
-
-impl CoordinatorHandle {
-    fn start(
-        shared: &Arc<Shared>,
-        node: &Arc<ComputeNode>,
-        thread: usize,
-    ) -> Result<Self, ClusterError> {
-        let (jobs, inbox) = async_channel::unbounded();
-        let (ready, started) = async_channel::bounded(1);
-        let name = format!("lotus-cn{}-{thread}", node.index);
-        let (env, index) = (shared.env.clone(), node.index);
-        let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-        let body = move || coordinator::run(shared, node, thread, inbox, &ready);
-        let thread = env.spawn(&name, body)?;
-        let failed = ClusterError::CoordinatorFailed { node: index };
-        started.recv_blocking().map_err(|_| failed)??;
-        Ok(Self { node: index, jobs, thread: Some(thread) })
-    }
-}
-
-/// Nodes, memory and everything that they share. Memory nodes are numbered first.
-fn set_up(config: Config) -> Result<Shared, ClusterError> {
-    // However many are asked for: the topology refuses more than a few, but counts the list.
-    let numbered = |from: usize, count: usize| -> Vec<NodeId> {
-        let end = from.saturating_add(count).min(usize::from(u16::MAX));
-        (from..end).map(|node| NodeId(node as u16)).collect()
-    };
-    let memory_nodes = numbered(0, config.memory_nodes);
-    let compute_nodes = numbered(config.memory_nodes, config.compute_nodes);
-    let placement = Placement::new(&memory_nodes, config.replicas)?;
-    let shards = Arc::new(ShardMap::even(&compute_nodes)?);
-    let router = Router::new(Arc::clone(&shards), &compute_nodes, config.routing)?;
-    let slots = config.slots() as u16;
-    let log = LogGeometry::new(config.compute_nodes as u16, slots, config.max_writes)?;
-    // Every memory node stores as many groups as there are replicas.
-    let group_bytes = config.memory_limit / config.replicas as u64;
-    let region = RegionLayout::new(group_bytes).map_err(|_| {
-        let (limit, groups) = (config.memory_limit, config.replicas);
-        let sentence = format!(
-            "a memory limit of {limit} bytes leaves {group_bytes} for each of a memory node's \
-             {groups} groups, which must be from 1 MiB to 1 TiB"
-        );
-        ClusterError::Setting(sentence)
-    })?;
-    let fabric = LocalFabric::new((config.memory_nodes + config.compute_nodes) as u16);
-    for node in &memory_nodes {
-        for group in placement.hosted_by(*node) {
-            fabric.register(*node, group.region(), region.bytes(), Rights::ALL)?;
-        }
-        fabric.register(*node, LOG_REGION, log.region_bytes(), Rights::ALL)?;
-        if config.locks == LockKind::CasSpin {
-            fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
-        }
-    }
-    let authority = EmbeddedAuthority::new();
-    let node = |(index, id): (usize, &NodeId)| -> Result<Arc<ComputeNode>, ClusterError> {
-        let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
-        Ok(Arc::new(ComputeNode {
-            id: *id,
-            index,
-            incarnation: allocate_incarnation(&authority)?,
-            epoch: FIRST_EPOCH,
-            locks: Arc::new(locks),
-            shards: Arc::clone(&shards),
-            tables: RwLock::default(),
-            failed: AtomicBool::new(false),
-        }))
-    };
-    let nodes = compute_nodes.iter().enumerate().map(node).collect::<Result<_, _>>()?;
-    Ok(Shared {
-        env: Env::real(config.seed),
-        fabric: Arc::new(fabric.clone()),
-        local: fabric,
-        placement,
-        shards,
-        router,
-        log,
-        region,
-        clock: SharedClock::after(Timestamp::LOADED),
-        tables: RwLock::default(),
-        nodes,
-        config,
-    })
 }

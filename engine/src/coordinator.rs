@@ -76,7 +76,7 @@ impl Coordinator {
             locks,
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(shared.placement.group_count() as u16)),
-            rng: RefCell::new(shared.env.rng(stream)),
+            rng: RefCell::new(node.env.rng(stream)),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
@@ -188,70 +188,76 @@ impl LockService for Locks {
     }
 }
 
-/// The body of a coordinator's thread: says through `ready` whether it has started, then takes
-/// jobs until their channel is closed and every slot is idle.
+/// Starts a coordinator on its core's executor and says through `ready` whether it has started. The
+/// future takes jobs until their channel is closed, and is done when every slot is idle.
 ///
 /// A panic in here (not in a transaction's own code, which is caught where it runs) leaves locks
-/// and writes in doubt, so it expels the whole node (H21).
+/// and writes in doubt, so it expels the whole node (H21). So does the loss of the core.
 pub(crate) fn run(
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,
     thread: usize,
     jobs: Receiver<Job>,
     ready: &Sender<Result<(), FabricError>>,
-) {
-    let mut guard = ExpelOnPanic { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
-    let mut executor = Executor::new(shared.env.clone());
-    let coroutines = shared.config.coroutines;
-    let started = Coordinator::new(shared, node, thread, &mut executor);
-    let (coordinator, outcome) = match started {
+    executor: &mut Executor,
+) -> impl Future<Output = ()> + use<> {
+    let guard = ExpelOnLoss { node: Arc::clone(&node), jobs: jobs.clone(), armed: true };
+    let (started, outcome) = match Coordinator::new(shared, node, thread, executor) {
         Ok(coordinator) => (Some(coordinator), Ok(())),
         Err(error) => (None, Err(error)),
     };
     // Whoever starts the cluster waits for this; if it has given up, the jobs are closed as well.
     let _ = ready.try_send(outcome);
-    let Some(coordinator) = coordinator else {
-        guard.armed = false;
-        return;
-    };
-    let (done, all_done) = async_channel::bounded::<()>(1);
+    let running = started.map(|coordinator| (start_slots(&coordinator, &jobs), coordinator));
+    async move {
+        if let Some((all_idle, coordinator)) = running {
+            // Nothing is ever sent: the channel closes when the last slot has ended.
+            let _ = all_idle.recv().await;
+            drain_unlocks(&coordinator).await;
+        }
+        guard.disarm();
+    }
+}
+
+fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<()> {
+    let (serving, all_idle) = async_channel::bounded(1);
+    let coroutines = coordinator.shared.config.coroutines;
     for coroutine in 0..coroutines {
-        let number = (thread * coroutines + coroutine) as u16;
-        let slot = Slot::new(Rc::clone(&coordinator), number);
-        let (jobs, done) = (jobs.clone(), done.clone());
-        executor.handle().spawn(async move {
+        let number = (coordinator.thread * coroutines + coroutine) as u16;
+        let slot = Slot::new(Rc::clone(coordinator), number);
+        let (jobs, serving) = (jobs.clone(), serving.clone());
+        coordinator.executor.spawn(async move {
             slot.serve(jobs).await;
-            drop(done);
+            drop(serving);
         });
     }
-    drop(done);
-    executor.run(async move {
-        // Nothing is ever sent: the channel closes when the last slot has ended.
-        let _ = all_done.recv().await;
-    });
-    drain_unlocks(&coordinator, &mut executor);
-    guard.armed = false;
+    all_idle
 }
 
 /// Gives the last remote unlocks time to be acknowledged.
-fn drain_unlocks(coordinator: &Rc<Coordinator>, executor: &mut Executor) {
+async fn drain_unlocks(coordinator: &Coordinator) {
     let Locks::Lotus(locks) = &coordinator.locks else { return };
-    let (locks, handle) = (locks.clone(), executor.handle().clone());
+    let handle = &coordinator.executor;
     let deadline = handle.now().after(coordinator.shared.config.lock_timeout);
-    executor.run(async move {
-        while locks.unacknowledged_ends() > 0 && handle.now() < deadline {
-            handle.sleep(Duration::from_millis(1)).await;
-        }
-    });
+    while locks.unacknowledged_ends() > 0 && handle.now() < deadline {
+        handle.sleep(Duration::from_millis(1)).await;
+    }
 }
 
-struct ExpelOnPanic {
+struct ExpelOnLoss {
     node: Arc<ComputeNode>,
     jobs: Receiver<Job>,
     armed: bool,
 }
 
-impl Drop for ExpelOnPanic {
+impl ExpelOnLoss {
+    /// The coordinator has ended as it should.
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for ExpelOnLoss {
     fn drop(&mut self) {
         if !self.armed {
             return;

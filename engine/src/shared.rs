@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
-use lotus_fabric::local::LocalFabric;
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockHost, LockTable};
@@ -20,6 +19,7 @@ use lotus_router::placement::LOG_REGION;
 use lotus_router::{Placement, Router, ShardMap};
 
 use crate::config::Config;
+use crate::control::Control;
 
 /// The region of spin-lock words on every memory node, behind the logs.
 pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
@@ -28,10 +28,9 @@ pub(crate) const LOCK_REGION_BYTES: u64 = 8 << 20;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) env: Env,
+    /// Where coordinators open their lanes.
     pub(crate) fabric: Arc<dyn Fabric>,
-    /// The same fabric, for tests that let nodes fail.
-    pub(crate) local: LocalFabric,
+    pub(crate) control: Control,
     pub(crate) placement: Placement,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
@@ -51,6 +50,8 @@ pub(crate) struct ComputeNode {
     pub(crate) incarnation: Incarnation,
     /// The configuration epoch in which it joined.
     pub(crate) epoch: Epoch,
+    /// Its clock and randomness.
+    pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use async_channel::{Receiver, Sender};
+use lotus_fabric::machines::Machines;
 
 use crate::error::TxnError;
 use crate::session::{Isolation, Session};
@@ -38,6 +39,11 @@ impl<T> Submitted<T> {
     /// What the transaction ended with; `Fenced` if its coordinator has failed.
     pub fn wait(self) -> Result<T, TxnError> {
         self.reply.recv_blocking().unwrap_or(Err(TxnError::Fenced))
+    }
+
+    /// As [`Submitted::wait`], while `machines` turn the cores.
+    pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, TxnError> {
+        machines.wait(&self.reply).unwrap_or(Err(TxnError::Fenced))
     }
 }
 

@@ -14,6 +14,7 @@
 //!   randomness.
 //! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
 //!   a whole cluster on virtual time.
+//! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
 
@@ -24,6 +25,7 @@ pub mod exec;
 pub mod ids;
 pub mod lane;
 pub mod local;
+pub mod machines;
 pub mod prefetch;
 pub mod region;
 pub mod rpc;

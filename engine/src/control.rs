@@ -1,0 +1,73 @@
+//! The way of set-up, loading and audits to the memory nodes: lanes beside the coordinators'.
+//!
+//! Such work runs on the calling thread, while no transaction touches what it touches.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use lotus_fabric::env::Env;
+use lotus_fabric::exec::Executor;
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::lane::Lane;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::transport::Fabric;
+
+use crate::error::ClusterError;
+
+/// Lanes of the control path are numbered from here, above those of any coordinator.
+const FIRST_LANE: u16 = 4096;
+const LANES: u16 = 1 << 15;
+
+pub(crate) struct Control {
+    fabric: Arc<dyn Fabric>,
+    env: Env,
+    workers: usize,
+    node: NodeId,
+    epoch: Epoch,
+    next_lane: AtomicU16,
+}
+
+impl Control {
+    /// Control from `node`, with its access epoch.
+    pub(crate) fn new(machines: &impl Machines, node: NodeId, epoch: Epoch) -> Self {
+        Self {
+            fabric: machines.control(),
+            env: machines.env(node),
+            workers: machines.control_workers(),
+            node,
+            epoch,
+            next_lane: AtomicU16::new(0),
+        }
+    }
+
+    /// How many workers share a large piece of work.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Runs `work` once for each of `workers` workers, on threads of their own.
+    pub(crate) fn in_parallel<T: Send>(
+        &self,
+        workers: usize,
+        work: impl Fn(usize) -> T + Sync,
+    ) -> Vec<T> {
+        self.env.in_parallel(workers, work)
+    }
+
+    /// Runs `work` on this thread, with a lane of its own.
+    pub(crate) fn with_lane<T, Fut: Future<Output = T>>(
+        &self,
+        work: impl FnOnce(Lane) -> Fut,
+    ) -> Result<T, ClusterError> {
+        // Lanes are closed after use, so their numbers come round again.
+        let number = self.next_lane.fetch_add(1, Ordering::Relaxed) % LANES;
+        let at = Endpoint { node: self.node, lane: LaneId(FIRST_LANE + number) };
+        let mut executor = Executor::new(self.env.clone());
+        let handle = executor.handle().clone();
+        let transport = self.fabric.open_lane(at, self.epoch, handle.waker())?;
+        let lane = Lane::new(at, handle, transport);
+        executor.add_driver(lane.driver());
+        Ok(executor.run(work(lane)))
+    }
+}

@@ -1,0 +1,114 @@
+//! The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
+//!
+//! # What it is
+//! [`Machines`] is all that a cluster needs to be assembled, and the one seam between the real
+//! world and a simulated one. [`Threads`] is the real world: every core is a thread of this
+//! process, all nodes share its clock and the `local` fabric. A simulator turns the executors of
+//! its cores itself, on virtual time.
+//!
+//! # What it is not
+//! It knows nothing of nodes as the cluster sees them: which cores a node has, and what they do,
+//! is said by whoever starts them.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_channel::Receiver;
+
+use crate::env::Env;
+use crate::exec::Executor;
+use crate::ids::NodeId;
+use crate::local::LocalFabric;
+use crate::transport::Fabric;
+
+/// What a core does: sets up its executor, and returns the future that it lives for. The
+/// executor's other tasks run as long as that does.
+pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// See the module's essay.
+pub trait Machines {
+    /// A core that was started.
+    type Core;
+
+    /// The fabric that the cores' lanes belong to.
+    fn fabric(&self) -> Arc<dyn Fabric>;
+
+    /// The same memory for set-up and audits, which take place outside of the cluster's time.
+    /// Nothing else may run meanwhile on what they touch.
+    fn control(&self) -> Arc<dyn Fabric> {
+        self.fabric()
+    }
+
+    /// How many threads may share a large piece of control's work.
+    fn control_workers(&self) -> usize;
+
+    /// A node's clock and randomness.
+    fn env(&self, node: NodeId) -> Env;
+
+    /// Starts a core of `node` that runs `program`.
+    ///
+    /// # Errors
+    /// What the operating system says when it has no thread to give.
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Self::Core>;
+
+    /// Waits for a core to end. Whether it did so without a panic.
+    fn join(&self, core: Self::Core) -> bool;
+
+    /// Lets the cores run until one of them has sent something, and returns that; `None` if
+    /// nobody can send any more.
+    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
+}
+
+/// Threads of this process on the machine's clock, and the `local` fabric.
+pub struct Threads {
+    fabric: LocalFabric,
+    env: Env,
+}
+
+impl Threads {
+    /// Machines for `nodes` nodes, with randomness that derives from `seed`.
+    pub fn new(nodes: u16, seed: u64) -> Self {
+        Self { fabric: LocalFabric::new(nodes), env: Env::real(seed) }
+    }
+
+    /// The fabric as what it is, with its faults for tests.
+    pub fn local_fabric(&self) -> &LocalFabric {
+        &self.fabric
+    }
+}
+
+impl Machines for Threads {
+    type Core = JoinHandle<()>;
+
+    fn fabric(&self) -> Arc<dyn Fabric> {
+        Arc::new(self.fabric.clone())
+    }
+
+    fn control_workers(&self) -> usize {
+        self.env.parallelism()
+    }
+
+    fn env(&self, _node: NodeId) -> Env {
+        self.env.clone()
+    }
+
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<JoinHandle<()>> {
+        let env = self.env(node);
+        self.env.spawn(name, move || {
+            let mut executor = Executor::new(env);
+            let life = program(&mut executor);
+            executor.run(life);
+        })
+    }
+
+    fn join(&self, core: JoinHandle<()>) -> bool {
+        core.join().is_ok()
+    }
+
+    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
+        receiver.recv_blocking().ok()
+    }
+}
