@@ -103,6 +103,9 @@ pub struct ClusterConfig {
     /// How the nodes reach each other.
     #[serde(skip)]
     pub fabric: Fabric,
+    /// The simulated cluster's NICs, links and cores; `None` on any other fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// Compute nodes.
     pub cns: usize,
     /// Coordinators on each compute node.

@@ -23,6 +23,7 @@ fn options() -> Options {
     Options {
         cluster: ClusterConfig {
             fabric: Fabric::Local,
+            profile: None,
             cns: 2,
             threads: 2,
             coroutines: 3,

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::output::{Output, OutputError};
@@ -110,7 +111,7 @@ fn check_outputs(common: &CommonArgs) -> Result<Outputs, Failure> {
 fn warn_of_crowding(options: &Options) {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    if coordinators > cores {
+    if coordinators > cores && options.cluster.fabric != Fabric::Sim {
         // Nobody listens if this fails.
         let _ = writeln!(
             io::stderr(),
