@@ -134,6 +134,29 @@ pub struct ClusterConfig {
     pub memory_limit_bytes: Option<u64>,
 }
 
+impl Default for ClusterConfig {
+    /// What the command line says unless it is told otherwise (DESIGN §10).
+    fn default() -> Self {
+        Self {
+            fabric: Fabric::Local,
+            profile: None,
+            cns: 2,
+            threads: 1,
+            coroutines: 16,
+            mns: 3,
+            replicas: 3,
+            versions: 2,
+            read_rule: ReadRule::Latest,
+            lock_table_bytes: 32 << 20,
+            sharding: Sharding::App,
+            locks: Locks::Lotus,
+            timestamps: Timestamps::Clock,
+            visible: Visible::BackupsFirst,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
 /// What the clients do.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadConfig {

@@ -77,7 +77,8 @@ pub enum AbortReason {
     SnapshotTooOld,
     /// A node did not answer in time, or has left. Retry.
     Unavailable,
-    /// The workload itself rolled back, as its rules ask. Do not retry.
+    /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
+    /// retry.
     Logic,
 }
 
@@ -164,6 +165,18 @@ pub trait Txn {
     /// As [`TxnError`] says.
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
 
+    /// Declares a record that does not exist yet, with its value. It is not read.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; if the record exists, the execution aborts with
+    /// [`AbortReason::Logic`].
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError>;
+
     /// Locks and reads what was added since the last call. May be called again after adding more.
     ///
     /// # Errors
@@ -181,6 +194,12 @@ pub trait Txn {
     /// # Errors
     /// As [`TxnError`] says.
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError>;
+
+    /// Lets the commit delete the record. The item comes from [`Txn::add_rw`] and exists.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn delete(&mut self, item: Item) -> Result<(), TxnError>;
 
     /// Makes the writes visible, or none of them.
     ///

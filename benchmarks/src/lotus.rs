@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus::{
-    Cluster, Machines, PrimaryKey, Session, SessionView, Submitted, TableSpec, Threads, Trace,
-    Transaction,
+    Cluster, ClusterBuilder, Machines, PrimaryKey, Session, SessionView, Submitted, TableSpec,
+    Threads, Trace, Transaction,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{TableId, TxnId};
@@ -40,7 +40,7 @@ impl Embedded {
     /// # Errors
     /// [`DeployError::Refused`] if the configuration does not allow it.
     pub fn start(config: &ClusterConfig, load: &LoadConfig) -> Result<Self, DeployError> {
-        Self::start_on(config, load, |nodes| Ok(Threads::new(nodes, load.seed)))
+        Self::start_on(builder(config, load), |nodes| Ok(Threads::new(nodes, load.seed)))
     }
 }
 
@@ -50,48 +50,13 @@ impl<M: Machines> Embedded<M> {
     /// # Errors
     /// [`DeployError::Refused`] if the configuration does not allow it, or as `machines` says.
     pub fn start_on(
-        config: &ClusterConfig,
-        load: &LoadConfig,
+        builder: ClusterBuilder,
         machines: impl FnOnce(u16) -> Result<M, DeployError>,
     ) -> Result<Self, DeployError> {
-        // An open loop has one pacer beside the workers of each coordinator.
-        let pacers = usize::from(load.rate_tps.is_some());
-        let mut builder = Cluster::embedded()
-            .memory_nodes(config.mns)
-            .compute_nodes(config.cns)
-            .replicas(config.replicas)
-            .threads(config.threads)
-            .coroutines(config.coroutines + pacers)
-            .lock_table_bytes(config.lock_table_bytes as usize)
-            .seed(load.seed)
-            .read_rule(match config.read_rule {
-                ReadRule::Latest => lotus::ReadRule::Latest,
-                ReadRule::Snapshot => lotus::ReadRule::Snapshot,
-            })
-            .locks(match config.locks {
-                Locks::Lotus => lotus::LockKind::Lotus,
-                Locks::Cas => lotus::LockKind::CasSpin,
-            })
-            .timestamps(match config.timestamps {
-                Timestamps::Clock => lotus::TimestampKind::Clock,
-                Timestamps::Oracle => lotus::TimestampKind::Oracle,
-            })
-            .visible_order(match config.visible {
-                Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
-                Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
-            })
-            .routing(match load.routing {
-                Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
-                Routing::Random => lotus::RoutingPolicy::Random,
-            });
-        if let Some(bytes) = config.memory_limit_bytes {
-            builder = builder.memory_limit(bytes);
-        }
         let machines = machines(builder.node_count().map_err(refused)?)?;
         let cluster = builder.start_on(machines).map_err(refused)?;
         Ok(Self { cluster, rows: 0, recording: false })
     }
-
     /// The cluster itself.
     pub fn cluster(&self) -> &Cluster<M> {
         &self.cluster
@@ -120,6 +85,44 @@ impl<M: Machines> Embedded<M> {
             }
         }
         submitted
+    }
+}
+
+/// The settings of a cluster of this shape for this load.
+pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
+    // An open loop has one pacer beside the workers of each coordinator.
+    let pacers = usize::from(load.rate_tps.is_some());
+    let builder = Cluster::embedded()
+        .memory_nodes(config.mns)
+        .compute_nodes(config.cns)
+        .replicas(config.replicas)
+        .threads(config.threads)
+        .coroutines(config.coroutines + pacers)
+        .lock_table_bytes(config.lock_table_bytes as usize)
+        .seed(load.seed)
+        .read_rule(match config.read_rule {
+            ReadRule::Latest => lotus::ReadRule::Latest,
+            ReadRule::Snapshot => lotus::ReadRule::Snapshot,
+        })
+        .locks(match config.locks {
+            Locks::Lotus => lotus::LockKind::Lotus,
+            Locks::Cas => lotus::LockKind::CasSpin,
+        })
+        .timestamps(match config.timestamps {
+            Timestamps::Clock => lotus::TimestampKind::Clock,
+            Timestamps::Oracle => lotus::TimestampKind::Oracle,
+        })
+        .visible_order(match config.visible {
+            Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
+            Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
+        })
+        .routing(match load.routing {
+            Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
+            Routing::Random => lotus::RoutingPolicy::Random,
+        });
+    match config.memory_limit_bytes {
+        Some(bytes) => builder.memory_limit(bytes),
+        None => builder,
     }
 }
 
@@ -351,6 +354,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
         Lotus::Unknown(_) => TxnError::Unknown,
+        Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),
         fatal => TxnError::Fatal(fatal.to_string()),
     }
 }
@@ -371,6 +375,15 @@ impl Txn for LotusTxn {
         self.0.add_rw(table, key).map(|item| Item(item.index())).map_err(mapped)
     }
 
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        self.0.insert(table, key, value).map(|item| Item(item.index())).map_err(mapped)
+    }
+
     #[inline]
     async fn execute(&mut self) -> Result<(), TxnError> {
         self.0.execute().await.map_err(mapped)
@@ -389,6 +402,10 @@ impl Txn for LotusTxn {
     #[inline]
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         self.0.put(lotus::Item::from_index(item.0), value).map_err(mapped)
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.0.delete(lotus::Item::from_index(item.0)).map_err(mapped)
     }
 
     #[inline]

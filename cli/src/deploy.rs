@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
-use lotus_benchmarks::lotus::Embedded;
+use lotus_benchmarks::lotus::{self, Embedded};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
@@ -37,7 +37,8 @@ pub fn run<W: Workload>(
                 let world = World::new(config).map_err(|error| refused(&error))?;
                 Ok(SimMachines::new(world))
             };
-            let mut cluster = Embedded::start_on(&options.cluster, &options.load, world)?;
+            let mut cluster =
+                Embedded::start_on(lotus::builder(&options.cluster, &options.load), world)?;
             harness::run(&mut cluster, workload, options, progress)
         }
         other => {
