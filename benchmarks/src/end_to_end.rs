@@ -27,6 +27,7 @@ fn options() -> Options {
         },
         load: LoadConfig {
             isolation: Isolation::Serializable,
+            other_isolation: 0.0,
             routing: Routing::Hybrid,
             secs: 0.002,
             warmup_secs: 0.0005,

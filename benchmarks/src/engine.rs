@@ -18,10 +18,10 @@ use std::fmt;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The isolation level of a read-write transaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Isolation {
     /// Equivalent to some serial order; data that is only read is read-locked.
     #[serde(rename = "sr")]
@@ -32,6 +32,15 @@ pub enum Isolation {
 }
 
 impl Isolation {
+    /// The level that this one is not.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Serializable => Self::Snapshot,
+            Self::Snapshot => Self::Serializable,
+        }
+    }
+
     /// The name that flags, reports and histories use.
     pub const fn name(self) -> &'static str {
         match self {

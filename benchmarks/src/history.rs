@@ -50,19 +50,28 @@ pub struct Attempt {
     pub receipt: Receipt,
 }
 
+/// What an operation did to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
+pub enum Access {
+    /// Read it.
     Read,
+    /// Wrote it.
     Write,
+    /// Deleted it.
     Delete,
 }
 
+/// One operation of an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Operation {
-    access: Access,
-    table: TableId,
-    key: PrimaryKey,
-    version: Option<TxnId>,
+pub struct Operation {
+    /// What it did.
+    pub access: Access,
+    /// The record's table.
+    pub table: TableId,
+    /// The record's key.
+    pub key: PrimaryKey,
+    /// Who wrote the version that was read or written; `None` for a loaded row.
+    pub version: Option<TxnId>,
 }
 
 /// One worker's attempts, in the order in which they ended.
@@ -216,12 +225,17 @@ impl History {
         Self { tables, logs }
     }
 
+    /// Every attempt with its operations, worker by worker.
+    pub fn attempts(&self) -> impl Iterator<Item = (&Attempt, &[Operation])> {
+        self.logs.iter().flat_map(Log::entries)
+    }
+
     /// Writes JSON Lines, one attempt a line, ordered by start.
     ///
     /// # Errors
     /// What the writer says.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut entries: Vec<_> = self.logs.iter().flat_map(Log::entries).collect();
+        let mut entries: Vec<_> = self.attempts().collect();
         entries.sort_by_key(|(attempt, _)| (attempt.start_ns, attempt.id));
         let mut ops = Vec::new();
         for (attempt, operations) in entries {

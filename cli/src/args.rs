@@ -256,6 +256,7 @@ impl CommonArgs {
             },
             load: LoadConfig {
                 isolation: self.isolation,
+                other_isolation: 0.0,
                 routing: self.routing,
                 secs: self.secs,
                 warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),

@@ -36,6 +36,7 @@ pub fn serve(transactions: u64) -> u64 {
         },
         load: LoadConfig {
             isolation: Isolation::Serializable,
+            other_isolation: 0.0,
             routing: Routing::Hybrid,
             secs: (transactions * TICK_NS) as f64 / 1e9,
             warmup_secs: 0.0,
