@@ -327,7 +327,7 @@ fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
 }
 
 /// A number with its thousands apart.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -36,6 +36,22 @@ pub enum Command {
     /// Runs a workload and reports throughput, latency, verbs and an audit of the data.
     #[command(arg_required_else_help = true)]
     Bench(BenchArgs),
+    /// Judges a history: can the isolation levels that were asked for account for all reads?
+    #[command(arg_required_else_help = true)]
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The history, one attempt of a transaction a line; - is the standard input.
+    #[arg(value_name = "FILE")]
+    pub history: PathBuf,
+    /// Demands real time as well: what had ended before a transaction started comes before it.
+    #[arg(long)]
+    pub strict: bool,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +180,7 @@ pub struct CommonArgs {
     /// Measures what the fabric alone could do as well.
     #[arg(long)]
     pub floor: bool,
-    /// Writes every attempt of a transaction to a file, for an isolation checker.
+    /// Writes every attempt of a transaction to a file, for `lotus check`.
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
     /// Writes the result as JSON to a file; - is the standard output.

@@ -29,8 +29,6 @@ pub const NO_PANIC: &str = "nobody panics";
 /// The property that workloads check as they read.
 pub const READS: &str = "transactions see what they must";
 
-/// How often memory is looked at in a run.
-const LOOKS: u32 = 24;
 /// Bytes of memory for each replica group of a memory node.
 const GROUP_BYTES: u64 = 64 << 20;
 /// The most rows that a transaction of any workload writes.
@@ -141,8 +139,7 @@ pub fn run(
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
-    let interval = (scenario.storm() + scenario.calm()) / LOOKS;
-    let mut watched = Watched::new(embedded, interval.max(Duration::from_micros(1)));
+    let mut watched = Watched::new(embedded, scenario.storm() + scenario.calm());
     let options = Options { cluster, load, audit: true, floor: false, history: true };
     let driven = catch_unwind(AssertUnwindSafe(|| drive(scenario, seed, &mut watched, &options)));
     let (mut violations, mut figures) = match driven {

@@ -264,15 +264,24 @@ mod micros {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+    /// A bit more than a year.
+    const MOST: f64 = 4e13;
+
     pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        let micros = span.as_secs_f64() * 1e6;
+        let nanos = span.as_nanos() as u64;
         // Whole numbers without a fraction, which is how a person would write them.
-        if micros.fract() == 0.0 { (micros as u64).serialize(to) } else { micros.serialize(to) }
+        match nanos % 1000 {
+            0 => (nanos / 1000).serialize(to),
+            _ => (nanos as f64 / 1e3).serialize(to),
+        }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let micros = f64::deserialize(from)?;
-        Duration::try_from_secs_f64(micros / 1e6).map_err(D::Error::custom)
+        if !(0.0..=MOST).contains(&micros) {
+            return Err(D::Error::custom(format!("{micros} microseconds are no duration")));
+        }
+        Ok(Duration::from_nanos((micros * 1e3).round() as u64))
     }
 }
 
