@@ -145,8 +145,9 @@ impl Handle {
         }
     }
 
-    /// Marks a task as ready once the clock shows `due`.
-    pub(crate) fn wake_at(&self, due: Nanos, task: TaskId) {
+    /// Wakes a task once the clock shows `due`, unless it has ended. It may be woken before, and
+    /// has to be woken anew for a later time.
+    pub fn wake_at(&self, due: Nanos, task: TaskId) {
         self.core.timers.borrow_mut().push(Reverse((due, task)));
     }
 

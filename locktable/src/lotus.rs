@@ -258,8 +258,9 @@ fn refused(name: LockName, refusal: Refusal) -> LockError {
 
 /// As many tries as fit in `time`.
 fn patience(time: Duration) -> Patience {
-    let tries = time.as_nanos().div_ceil(RETRY_AFTER.as_nanos()).clamp(1, 1 << 16);
-    Patience { retry_after: RETRY_AFTER, tries: tries as u32 }
+    let retry_after = RETRY_AFTER.min(time);
+    let tries = time.as_nanos().div_ceil(retry_after.as_nanos().max(1)).clamp(1, 1 << 16);
+    Patience { retry_after, tries: tries as u32 }
 }
 
 impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
@@ -311,7 +312,11 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
         let due = peer.ends.borrow().next_due_ns();
         match due {
             None => executor.suspend().await,
-            Some(due) if due > executor.now().0 => executor.sleep_until(Nanos(due)).await,
+            Some(due) if due > executor.now().0 => {
+                // Not a sleep: an end that comes meanwhile is due at once, and wakes this task.
+                executor.wake_at(Nanos(due), executor.current());
+                executor.suspend().await;
+            }
             Some(_) => {
                 // One round of the other coroutines: their ends travel along, or a lock request
                 // takes these ends with it.
