@@ -1,11 +1,11 @@
 //! Switches that break one rule of the protocol each, to prove that its absence is noticed.
 //!
 //! # What it is
-//! A checker that has never complained proves little. So every hazard that the protocol closes by
-//! a rule of its own, and that can do harm while no node is lost for good, has a [`Rule`] here;
-//! the place that keeps the rule asks [`broken`], and if so does what somebody would have written
-//! who overlooked the hazard: that, and nothing else. `lotus sim sabotage` runs the simulated
-//! cluster once for each rule and demands that a checker complains.
+//! A checker that has never complained proves little. So rules of the protocol are listed here as
+//! [`Rule`]s: those whose absence does harm although no node is lost for good. The place that
+//! keeps a rule asks whether it is [`broken`], and if so does what somebody would have written who
+//! overlooked the hazard: that, and nothing else. `lotus sim sabotage` runs the simulated cluster
+//! once for each rule and demands that a checker complains.
 //!
 //! # What it is not
 //! A part of any other build. Without the feature `enabled` the answer is a constant, so not even
@@ -14,7 +14,7 @@
 //! `fabric::sim`.
 //!
 //! # Scope
-//! A rule is broken for one thread, for as long as its [`Guard`] lives: a simulated world stays
+//! A rule is broken for one thread, for as long as its `Guard` lives: a simulated world stays
 //! on one thread, so several worlds can be sabotaged differently side by side.
 
 #![forbid(unsafe_code)]
