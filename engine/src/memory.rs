@@ -73,8 +73,7 @@ async fn advance_cursor(
         let mut batch = lane.batch();
         let held = batch.compare_and_swap(cursor, offset, offset + bytes);
         match batch.post().await?.words(held)[0] {
-            found if found == offset => return Ok(offset),
-            _ if broken(Rule::SlabsAreTakenOnce) => return Ok(offset),
+            found if found == offset || broken(Rule::SlabsAreTakenOnce) => return Ok(offset),
             // Somebody else came first.
             found => offset = found,
         }

@@ -237,6 +237,7 @@ impl Slot {
     }
 
     /// Whether somebody waits for the verdict on `txn`.
+    #[inline]
     pub(crate) fn awaits(&self, txn: TxnId) -> bool {
         self.awaited.borrow().contains(&txn)
     }
