@@ -101,7 +101,7 @@ impl Effects {
 
 /// Counts rows that are not as they must be and remembers the first.
 #[derive(Debug, Default)]
-pub(crate) struct RowCheck {
+pub struct RowCheck {
     rows: u64,
     wrong: u64,
     first: Option<String>,
@@ -109,7 +109,7 @@ pub(crate) struct RowCheck {
 
 impl RowCheck {
     /// Counts a row; `complaint` describes it if it is wrong.
-    pub(crate) fn see(&mut self, right: bool, complaint: impl FnOnce() -> String) {
+    pub fn see(&mut self, right: bool, complaint: impl FnOnce() -> String) {
         self.rows += 1;
         if !right {
             self.wrong += 1;
@@ -118,7 +118,7 @@ impl RowCheck {
     }
 
     /// The verdict, given that there should be `expected` rows.
-    pub(crate) fn check(self, name: impl Into<String>, expected: u64) -> Check {
+    pub fn check(self, name: impl Into<String>, expected: u64) -> Check {
         let mut detail = format!("{} of {expected} rows, {} wrong", self.rows, self.wrong);
         if let Some(first) = &self.first {
             detail.push_str("; the first: ");

@@ -4,7 +4,7 @@
 //! them. Both go into the report word for word, so that a figure can be repeated. Nothing here is
 //! checked: the command line refuses nonsense before it gets this far.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::Isolation;
 
@@ -38,7 +38,7 @@ impl Fabric {
 }
 
 /// Which version a serializable read-write transaction reads (DESIGN §6).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadRule {
     /// The newest one, under the lock.
@@ -48,7 +48,7 @@ pub enum ReadRule {
 }
 
 /// Where a key's shard number comes from (LOTUS §4.2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharding {
     /// From the field that the workload's transactions share.
@@ -58,7 +58,7 @@ pub enum Sharding {
 }
 
 /// Which compute node gets a transaction (LOTUS §4.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Routing {
     /// Read-write ones go to the owner of their first record, read-only ones to anyone.
@@ -68,7 +68,7 @@ pub enum Routing {
 }
 
 /// Which locks guard the records (DESIGN §5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Locks {
     /// Lock tables on the compute nodes (LOTUS §4.1).
@@ -78,7 +78,7 @@ pub enum Locks {
 }
 
 /// Where timestamps come from (DESIGN §6).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timestamps {
     /// A clock that all coordinators of the process share.
@@ -88,7 +88,7 @@ pub enum Timestamps {
 }
 
 /// In which order a commit becomes visible on the replicas (DESIGN §7, H3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Visible {
     /// On all backups, then on the primary.
@@ -103,6 +103,9 @@ pub struct ClusterConfig {
     /// How the nodes reach each other.
     #[serde(skip)]
     pub fabric: Fabric,
+    /// The simulated cluster's NICs, links and cores; `None` on any other fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// Compute nodes.
     pub cns: usize,
     /// Coordinators on each compute node.
@@ -131,11 +134,36 @@ pub struct ClusterConfig {
     pub memory_limit_bytes: Option<u64>,
 }
 
+impl Default for ClusterConfig {
+    /// What the command line says unless it is told otherwise (DESIGN §10).
+    fn default() -> Self {
+        Self {
+            fabric: Fabric::Local,
+            profile: None,
+            cns: 2,
+            threads: 1,
+            coroutines: 16,
+            mns: 3,
+            replicas: 3,
+            versions: 2,
+            read_rule: ReadRule::Latest,
+            lock_table_bytes: 32 << 20,
+            sharding: Sharding::App,
+            locks: Locks::Lotus,
+            timestamps: Timestamps::Clock,
+            visible: Visible::BackupsFirst,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
 /// What the clients do.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadConfig {
     /// The isolation level of read-write transactions.
     pub isolation: Isolation,
+    /// The share of attempts that take the other level instead.
+    pub other_isolation: f64,
     /// Which compute node gets a transaction.
     pub routing: Routing,
     /// How long clients issue transactions that count, in seconds.

@@ -93,6 +93,11 @@ pub trait Deployment {
     /// What the data takes.
     fn memory(&self) -> Memory;
 
+    /// How busy NICs, links and cores were so far, where that is modelled.
+    fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
+        None
+    }
+
     /// Shows every record of a table. No transaction runs meanwhile.
     ///
     /// # Errors

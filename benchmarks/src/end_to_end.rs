@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::config::{
-    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
-};
+use crate::config::{ClusterConfig, LoadConfig, Routing};
 use crate::deployment::Deployment;
 use crate::engine::Isolation;
 use crate::harness::{self, BenchError, Options, Outcome};
@@ -22,23 +20,14 @@ use crate::workload::Workload;
 fn options() -> Options {
     Options {
         cluster: ClusterConfig {
-            fabric: Fabric::Local,
-            cns: 2,
             threads: 2,
             coroutines: 3,
-            mns: 3,
-            replicas: 3,
-            versions: 2,
-            read_rule: ReadRule::Latest,
             lock_table_bytes: 1 << 20,
-            sharding: Sharding::App,
-            locks: Locks::Lotus,
-            timestamps: Timestamps::Clock,
-            visible: Visible::BackupsFirst,
-            memory_limit_bytes: None,
+            ..ClusterConfig::default()
         },
         load: LoadConfig {
             isolation: Isolation::Serializable,
+            other_isolation: 0.0,
             routing: Routing::Hybrid,
             secs: 0.002,
             warmup_secs: 0.0005,

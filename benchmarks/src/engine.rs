@@ -18,10 +18,10 @@ use std::fmt;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The isolation level of a read-write transaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Isolation {
     /// Equivalent to some serial order; data that is only read is read-locked.
     #[serde(rename = "sr")]
@@ -32,6 +32,15 @@ pub enum Isolation {
 }
 
 impl Isolation {
+    /// The level that this one is not.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Serializable => Self::Snapshot,
+            Self::Snapshot => Self::Serializable,
+        }
+    }
+
     /// The name that flags, reports and histories use.
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,7 +86,8 @@ pub enum AbortReason {
     SnapshotTooOld,
     /// A node did not answer in time, or has left. Retry.
     Unavailable,
-    /// The workload itself rolled back, as its rules ask. Do not retry.
+    /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
+    /// retry.
     Logic,
 }
 
@@ -164,6 +174,18 @@ pub trait Txn {
     /// As [`TxnError`] says.
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
 
+    /// Declares a record that does not exist yet, with its value. It is not read.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; if the record exists, the execution aborts with
+    /// [`AbortReason::Logic`].
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError>;
+
     /// Locks and reads what was added since the last call. May be called again after adding more.
     ///
     /// # Errors
@@ -181,6 +203,12 @@ pub trait Txn {
     /// # Errors
     /// As [`TxnError`] says.
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError>;
+
+    /// Lets the commit delete the record. The item comes from [`Txn::add_rw`] and exists.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn delete(&mut self, item: Item) -> Result<(), TxnError>;
 
     /// Makes the writes visible, or none of them.
     ///

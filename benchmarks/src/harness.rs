@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use lotus_fabric::env::Env;
 use lotus_fabric::ids::TableId;
 
 use crate::audit::{Audit, Check};
@@ -15,6 +16,7 @@ use crate::deployment::{DeployError, Deployment, Memory, Replay, Traffic};
 use crate::history::{History, Log};
 use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
+use crate::utilisation::Simulation;
 use crate::worker;
 use crate::workload::Workload;
 
@@ -62,6 +64,8 @@ pub struct Outcome {
     pub floor: Option<Replay>,
     /// Every attempt, if they were recorded.
     pub history: Option<History>,
+    /// What was busy, if the cluster was simulated.
+    pub simulation: Option<Simulation>,
 }
 
 /// Why a benchmark has no outcome.
@@ -92,8 +96,14 @@ pub fn run<D: Deployment, W: Workload>(
 
     progress.enter(Phase::Running);
     let before = deployment.traffic();
+    let wall = Env::real(options.load.seed);
+    let started = wall.now();
     let driven = drive(deployment, &workload, options, options.load.clone(), progress)?;
+    let wall_s = wall.now().since(started).as_secs_f64();
+    let used = deployment.utilisation();
     let traffic = deployment.traffic() - before;
+    let simulation =
+        used.map(|used| Simulation::new(&used, options.cluster.mns, traffic.verbs(), wall_s));
     let memory = deployment.memory();
 
     let mut checks = options.audit.then(Vec::new);
@@ -120,6 +130,7 @@ pub fn run<D: Deployment, W: Workload>(
         audit: checks.map(Audit::new),
         floor,
         history: options.history.then(|| History::new(tables, driven.logs)),
+        simulation,
     })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Versions
 //! A version is named by the attempt that wrote it. A read reports the writer of what it got
-//! (`null` for a loaded or absent row), a write reports its own attempt; a read-modify-write is a
-//! read and a write. An aborted attempt's writes therefore carry a version that nobody can have
+//! (`null` for a loaded row), a write or deletion its own attempt; a read-modify-write is a read and
+//! a write. What was not there when it was read is left out: whoever deleted it is not known. An aborted attempt's writes therefore carry a version that nobody can have
 //! read.
 //!
 //! # Who owns what
@@ -50,18 +50,28 @@ pub struct Attempt {
     pub receipt: Receipt,
 }
 
+/// What an operation did to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
+pub enum Access {
+    /// Read it.
     Read,
+    /// Wrote it.
     Write,
+    /// Deleted it.
+    Delete,
 }
 
+/// One operation of an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Operation {
-    access: Access,
-    table: TableId,
-    key: PrimaryKey,
-    version: Option<TxnId>,
+pub struct Operation {
+    /// What it did.
+    pub access: Access,
+    /// The record's table.
+    pub table: TableId,
+    /// The record's key.
+    pub key: PrimaryKey,
+    /// Who wrote the version that was read or written; `None` for a loaded row.
+    pub version: Option<TxnId>,
 }
 
 /// One worker's attempts, in the order in which they ended.
@@ -70,7 +80,7 @@ pub struct Log {
     /// Each attempt with the end of its operations.
     attempts: Vec<(Attempt, usize)>,
     operations: Vec<Operation>,
-    /// What the attempt in progress has declared, by item.
+    /// What the attempt in progress has declared to read.
     declared: Vec<(Item, TableId, PrimaryKey)>,
     /// How many of those have been read.
     read: usize,
@@ -87,6 +97,13 @@ impl Log {
     fn note(&mut self, access: Access, item: usize, version: Option<TxnId>) {
         let (_, table, key) = self.declared[item];
         self.operations.push(Operation { access, table, key, version });
+    }
+
+    /// Notes a change of an item that was declared.
+    fn note_change(&mut self, access: Access, item: Item, version: TxnId) {
+        let at = self.declared.iter().position(|(declared, ..)| *declared == item);
+        let at = at.expect("the engine accepted the item, so it was declared");
+        self.note(access, at, Some(version));
     }
 
     /// Every attempt with its operations.
@@ -134,12 +151,28 @@ impl<T: Txn> Txn for Recorded<'_, T> {
         Ok(item)
     }
 
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        let key = key.into();
+        let item = self.txn.insert(table, key, value)?;
+        let (access, version) = (Access::Write, Some(self.txn.id()));
+        self.log.operations.push(Operation { access, table, key, version });
+        Ok(item)
+    }
+
     #[inline]
     async fn execute(&mut self) -> Result<(), TxnError> {
         self.txn.execute().await?;
         for at in self.log.read..self.log.declared.len() {
-            let writer = self.txn.writer(self.log.declared[at].0);
-            self.log.note(Access::Read, at, writer);
+            let item = self.log.declared[at].0;
+            let writer = self.txn.writer(item);
+            if writer.is_some() || self.txn.value(item).is_some() {
+                self.log.note(Access::Read, at, writer);
+            }
         }
         self.log.read = self.log.declared.len();
         Ok(())
@@ -158,9 +191,13 @@ impl<T: Txn> Txn for Recorded<'_, T> {
     #[inline]
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         self.txn.put(item, value)?;
-        let at = self.log.declared.iter().position(|(declared, ..)| *declared == item);
-        let at = at.expect("the engine accepted the item, so it was declared");
-        self.log.note(Access::Write, at, Some(self.txn.id()));
+        self.log.note_change(Access::Write, item, self.txn.id());
+        Ok(())
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.txn.delete(item)?;
+        self.log.note_change(Access::Delete, item, self.txn.id());
         Ok(())
     }
 
@@ -188,12 +225,17 @@ impl History {
         Self { tables, logs }
     }
 
+    /// Every attempt with its operations, worker by worker.
+    pub fn attempts(&self) -> impl Iterator<Item = (&Attempt, &[Operation])> {
+        self.logs.iter().flat_map(Log::entries)
+    }
+
     /// Writes JSON Lines, one attempt a line, ordered by start.
     ///
     /// # Errors
     /// What the writer says.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut entries: Vec<_> = self.logs.iter().flat_map(Log::entries).collect();
+        let mut entries: Vec<_> = self.attempts().collect();
         entries.sort_by_key(|(attempt, _)| (attempt.start_ns, attempt.id));
         let mut ops = Vec::new();
         for (attempt, operations) in entries {
@@ -210,6 +252,7 @@ impl History {
         let kind = match operation.access {
             Access::Read => 'r',
             Access::Write => 'w',
+            Access::Delete => 'd',
         };
         let table = known.map_or("", |(_, name)| name.as_str());
         LineOp(kind, table, LineKey(operation.key), operation.version.map(TxnId::raw))

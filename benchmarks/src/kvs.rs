@@ -157,7 +157,7 @@ impl Workload for Kvs {
 }
 
 /// A table keyed by one 64-bit integer, which is also the critical field.
-pub(crate) fn integer_table(
+pub fn integer_table(
     name: &'static str,
     record_bytes: usize,
     rows: u64,
@@ -175,7 +175,7 @@ pub(crate) fn integer_table(
 }
 
 /// The integer that a key of such a table stands for.
-pub(crate) fn integer_key(key: &PrimaryKey) -> Option<u64> {
+pub fn integer_key(key: &PrimaryKey) -> Option<u64> {
     key.as_bytes().try_into().ok().map(u64::from_be_bytes)
 }
 

@@ -35,6 +35,7 @@ mod reference;
 pub mod report;
 pub mod smallbank;
 pub mod stats;
+pub mod utilisation;
 mod worker;
 pub mod workload;
 pub mod zipf;

@@ -4,10 +4,16 @@
 //! here, and nothing is added to the path of a transaction but the mapping of errors.
 
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use lotus::{Cluster, Nanos, PrimaryKey, Session, SessionView, TableSpec, Trace, Transaction};
+use lotus::{
+    Cluster, ClusterBuilder, Machines, PrimaryKey, Session, SessionView, Submitted, TableSpec,
+    Threads, Trace, Transaction,
+};
+use lotus_fabric::env::Env;
 use lotus_fabric::ids::{TableId, TxnId};
 
 use crate::audit::Check;
@@ -22,8 +28,8 @@ use crate::engine::{AbortReason, Isolation, Item, Receipt, Txn, TxnEngine, TxnEr
 const MAX_RECORDED_VERBS: usize = 4_000_000;
 
 /// An embedded cluster as the harness sees it.
-pub struct Embedded {
-    cluster: Cluster,
+pub struct Embedded<M: Machines = Threads> {
+    cluster: Cluster<M>,
     rows: u64,
     recording: bool,
 }
@@ -34,60 +40,112 @@ impl Embedded {
     /// # Errors
     /// [`DeployError::Refused`] if the configuration does not allow it.
     pub fn start(config: &ClusterConfig, load: &LoadConfig) -> Result<Self, DeployError> {
-        // An open loop has one pacer beside the workers of each coordinator.
-        let pacers = usize::from(load.rate_tps.is_some());
-        let mut builder = Cluster::embedded()
-            .memory_nodes(config.mns)
-            .compute_nodes(config.cns)
-            .replicas(config.replicas)
-            .threads(config.threads)
-            .coroutines(config.coroutines + pacers)
-            .lock_table_bytes(config.lock_table_bytes as usize)
-            .seed(load.seed)
-            .read_rule(match config.read_rule {
-                ReadRule::Latest => lotus::ReadRule::Latest,
-                ReadRule::Snapshot => lotus::ReadRule::Snapshot,
-            })
-            .locks(match config.locks {
-                Locks::Lotus => lotus::LockKind::Lotus,
-                Locks::Cas => lotus::LockKind::CasSpin,
-            })
-            .timestamps(match config.timestamps {
-                Timestamps::Clock => lotus::TimestampKind::Clock,
-                Timestamps::Oracle => lotus::TimestampKind::Oracle,
-            })
-            .visible_order(match config.visible {
-                Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
-                Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
-            })
-            .routing(match load.routing {
-                Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
-                Routing::Random => lotus::RoutingPolicy::Random,
-            });
-        if let Some(bytes) = config.memory_limit_bytes {
-            builder = builder.memory_limit(bytes);
-        }
-        let cluster = builder.start().map_err(|error| DeployError::Refused(error.to_string()))?;
-        Ok(Self { cluster, rows: 0, recording: false })
+        Self::start_on(builder(config, load), |nodes| Ok(Threads::new(nodes, load.seed)))
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> DeployError {
+impl<M: Machines> Embedded<M> {
+    /// Starts a cluster on what `machines` makes when it is told how many are needed.
+    ///
+    /// # Errors
+    /// [`DeployError::Refused`] if the configuration does not allow it, or as `machines` says.
+    pub fn start_on(
+        builder: ClusterBuilder,
+        machines: impl FnOnce(u16) -> Result<M, DeployError>,
+    ) -> Result<Self, DeployError> {
+        let machines = machines(builder.node_count().map_err(refused)?)?;
+        let cluster = builder.start_on(machines).map_err(refused)?;
+        Ok(Self { cluster, rows: 0, recording: false })
+    }
+    /// The cluster itself.
+    pub fn cluster(&self) -> &Cluster<M> {
+        &self.cluster
+    }
+
+    /// Hands `tasks` tasks to every coordinator, coordinator by coordinator.
+    pub fn submit<F, Fut, T>(&self, tasks: usize, task: F) -> Vec<Submitted<T>>
+    where
+        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let recording = self.recording;
+        let outside = self.cluster.machines().outside();
+        let mut submitted = Vec::new();
+        for seat in self.cluster.seats() {
+            for number in 0..tasks {
+                let place = Seat { cn: seat.compute_node, thread: seat.thread, task: number };
+                let (body, clock) = (task.clone(), outside.clone());
+                submitted.push(self.cluster.submit(seat, move |session| async move {
+                    if recording && number == 0 {
+                        session.start_recording(MAX_RECORDED_VERBS);
+                    }
+                    Ok(body(place, Slot::new(session, clock)).await)
+                }));
+            }
+        }
+        submitted
+    }
+}
+
+/// The settings of a cluster of this shape for this load.
+pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
+    // An open loop has one pacer beside the workers of each coordinator.
+    let pacers = usize::from(load.rate_tps.is_some());
+    let builder = Cluster::embedded()
+        .memory_nodes(config.mns)
+        .compute_nodes(config.cns)
+        .replicas(config.replicas)
+        .threads(config.threads)
+        .coroutines(config.coroutines + pacers)
+        .lock_table_bytes(config.lock_table_bytes as usize)
+        .seed(load.seed)
+        .read_rule(match config.read_rule {
+            ReadRule::Latest => lotus::ReadRule::Latest,
+            ReadRule::Snapshot => lotus::ReadRule::Snapshot,
+        })
+        .locks(match config.locks {
+            Locks::Lotus => lotus::LockKind::Lotus,
+            Locks::Cas => lotus::LockKind::CasSpin,
+        })
+        .timestamps(match config.timestamps {
+            Timestamps::Clock => lotus::TimestampKind::Clock,
+            Timestamps::Oracle => lotus::TimestampKind::Oracle,
+        })
+        .visible_order(match config.visible {
+            Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
+            Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
+        })
+        .routing(match load.routing {
+            Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
+            Routing::Random => lotus::RoutingPolicy::Random,
+        });
+    match config.memory_limit_bytes {
+        Some(bytes) => builder.memory_limit(bytes),
+        None => builder,
+    }
+}
+
+fn failed(error: impl Display) -> DeployError {
     DeployError::Failed(error.to_string())
 }
 
-impl Deployment for Embedded {
+fn refused(error: impl Display) -> DeployError {
+    DeployError::Refused(error.to_string())
+}
+
+impl<M: Machines> Deployment for Embedded<M> {
     type Host = Slot;
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
-        self.cluster.create_table(spec).map_err(|error| DeployError::Refused(error.to_string()))
+        self.cluster.create_table(spec).map_err(refused)
     }
 
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
         let loaded = AtomicU64::new(0);
         let done = self.cluster.load(table, rows, row, &loaded);
         self.rows += loaded.load(Ordering::Relaxed);
-        done.map_err(|error| DeployError::Refused(error.to_string()))
+        done.map_err(refused)
     }
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
@@ -96,21 +154,11 @@ impl Deployment for Embedded {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let recording = self.recording;
-        let mut submitted = Vec::new();
-        for seat in self.cluster.seats() {
-            for number in 0..tasks {
-                let place = Seat { cn: seat.compute_node, thread: seat.thread, task: number };
-                let body = task.clone();
-                submitted.push(self.cluster.submit(seat, move |session| async move {
-                    if recording && number == 0 {
-                        session.start_recording(MAX_RECORDED_VERBS);
-                    }
-                    Ok(body(place, Slot::new(session)).await)
-                }));
-            }
-        }
-        submitted.into_iter().map(|task| task.wait().map_err(failed)).collect()
+        let submitted = self.submit(tasks, task);
+        let ended = submitted.into_iter().map(|task| self.cluster.wait(task).map_err(failed));
+        let ended = ended.collect::<Result<_, _>>()?;
+        self.cluster.settle().map_err(failed)?;
+        Ok(ended)
     }
 
     fn traffic(&self) -> Traffic {
@@ -132,6 +180,10 @@ impl Deployment for Embedded {
             bytes_per_record_and_replica: used.replica_bytes as f64 / self.rows.max(1) as f64,
             resident_bytes: resident_bytes().unwrap_or(0),
         }
+    }
+
+    fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
+        self.cluster.machines().utilisation()
     }
 
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
@@ -157,7 +209,8 @@ impl Deployment for Embedded {
         for seat in self.cluster.seats() {
             let trace =
                 self.cluster.submit(seat, |session| async move { Ok(session.take_trace()) });
-            let trace = trace.wait().map_err(failed)?.filter(|trace| trace.transaction_count() > 0);
+            let trace = self.cluster.wait(trace).map_err(failed)?;
+            let trace = trace.filter(|trace| trace.transaction_count() > 0);
             let trace = Arc::new(trace.ok_or_else(|| failed("no transaction was recorded"))?);
             replays.push((seat, trace));
         }
@@ -173,7 +226,7 @@ impl Deployment for Embedded {
         let mut transactions = 0;
         let mut longest_s = 0.0_f64;
         for task in submitted {
-            let (replayed, took_s) = task.wait().map_err(failed)?;
+            let (replayed, took_s) = self.cluster.wait(task).map_err(failed)?;
             transactions += replayed;
             longest_s = longest_s.max(took_s);
         }
@@ -217,13 +270,15 @@ fn resident_bytes() -> Option<u64> {
 pub struct Slot {
     /// Taken by the engine, for which it is meant.
     session: RefCell<Option<Session>>,
-    /// Time and place, also while the engine has the session.
+    /// The place, also while the engine has the session.
     view: SessionView,
+    /// The clients' clock: one for all coordinators.
+    clock: Env,
 }
 
 impl Slot {
-    fn new(session: Session) -> Self {
-        Self { view: session.view(), session: RefCell::new(Some(session)) }
+    fn new(session: Session, clock: Env) -> Self {
+        Self { view: session.view(), session: RefCell::new(Some(session)), clock }
     }
 }
 
@@ -232,16 +287,26 @@ impl Host for Slot {
 
     fn engine(&self) -> Result<Engine, DeployError> {
         let taken = self.session.borrow_mut().take();
-        taken.map(|session| Engine { session }).ok_or_else(|| failed("the slot is taken"))
+        let view = self.view.clone();
+        taken.map(|session| Engine { session, view }).ok_or_else(|| failed("the slot is taken"))
     }
 
     #[inline]
     fn now_ns(&self) -> u64 {
-        self.view.now().0
+        self.clock.now().0
     }
 
     async fn sleep_until(&self, ns: u64) {
-        self.view.sleep_until(Nanos(ns)).await;
+        // The coordinator's own clock may have jumped meanwhile.
+        loop {
+            match ns.saturating_sub(self.now_ns()) {
+                0 => return,
+                left => {
+                    let deadline = self.view.now().after(Duration::from_nanos(left));
+                    self.view.sleep_until(deadline).await;
+                }
+            }
+        }
     }
 
     #[inline]
@@ -254,6 +319,7 @@ impl Host for Slot {
 /// Begins transactions in one slot.
 pub struct Engine {
     session: Session,
+    view: SessionView,
 }
 
 impl TxnEngine for Engine {
@@ -261,6 +327,7 @@ impl TxnEngine for Engine {
 
     #[inline]
     async fn begin(&mut self, kind: TxnKind) -> Result<LotusTxn, TxnError> {
+        self.view.transaction_begins();
         let begun = match kind {
             TxnKind::ReadWrite(Isolation::Serializable) => {
                 self.session.begin(lotus::Isolation::Serializable).await
@@ -287,6 +354,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
         Lotus::Unknown(_) => TxnError::Unknown,
+        Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),
         fatal => TxnError::Fatal(fatal.to_string()),
     }
 }
@@ -307,6 +375,15 @@ impl Txn for LotusTxn {
         self.0.add_rw(table, key).map(|item| Item(item.index())).map_err(mapped)
     }
 
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        self.0.insert(table, key, value).map(|item| Item(item.index())).map_err(mapped)
+    }
+
     #[inline]
     async fn execute(&mut self) -> Result<(), TxnError> {
         self.0.execute().await.map_err(mapped)
@@ -325,6 +402,10 @@ impl Txn for LotusTxn {
     #[inline]
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         self.0.put(lotus::Item::from_index(item.0), value).map_err(mapped)
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.0.delete(lotus::Item::from_index(item.0)).map_err(mapped)
     }
 
     #[inline]

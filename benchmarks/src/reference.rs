@@ -239,7 +239,8 @@ struct Touched {
     may_write: bool,
     value: Option<Vec<u8>>,
     writer: Option<TxnId>,
-    new_value: Option<Vec<u8>>,
+    /// A new value, or the end of the row.
+    change: Option<Option<Vec<u8>>>,
 }
 
 pub(crate) struct ReferenceTxn {
@@ -251,8 +252,8 @@ pub(crate) struct ReferenceTxn {
 
 impl ReferenceTxn {
     fn add(&mut self, table: TableId, key: PrimaryKey, may_write: bool) -> Item {
-        let (value, writer, new_value) = (None, None, None);
-        self.items.push(Touched { table, key, may_write, value, writer, new_value });
+        let (value, writer, change) = (None, None, None);
+        self.items.push(Touched { table, key, may_write, value, writer, change });
         Item(self.items.len() as u32 - 1)
     }
 
@@ -263,6 +264,9 @@ impl ReferenceTxn {
             if let Some(row) = state.tables[at(item.table)].get_mut(&item.key) {
                 if row.writing || (item.may_write && row.readers > 0) {
                     return Err(TxnError::Aborted(AbortReason::Conflict));
+                }
+                if item.change.is_some() {
+                    return Err(TxnError::Aborted(AbortReason::Logic));
                 }
                 row.writing = item.may_write;
                 row.readers += usize::from(!item.may_write);
@@ -288,6 +292,17 @@ impl Txn for ReferenceTxn {
         Ok(self.add(table, key.into(), true))
     }
 
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        let item = self.add(table, key.into(), true);
+        self.items[item.0 as usize].change = Some(Some(value.to_owned()));
+        Ok(item)
+    }
+
     async fn execute(&mut self) -> Result<(), TxnError> {
         self.lock_and_read()?;
         // Others get to see the locks.
@@ -306,7 +321,12 @@ impl Txn for ReferenceTxn {
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         let item = &mut self.items[item.0 as usize];
         assert!(item.may_write, "a record that was declared read-only");
-        item.new_value = Some(value.to_owned());
+        item.change = Some(Some(value.to_owned()));
+        Ok(())
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.items[item.0 as usize].change = Some(None);
         Ok(())
     }
 
@@ -321,13 +341,20 @@ impl Txn for ReferenceTxn {
         }
         let mut wrote = false;
         for item in &self.items {
-            let Some(value) = &item.new_value else { continue };
+            let Some(change) = &item.change else { continue };
             wrote = true;
             state.traffic.writes += 1;
-            if !due(faults.lose_every) {
-                let row = state.tables[at(item.table)].entry(item.key).or_default();
-                row.value.clone_from(value);
-                row.writer = Some(self.id);
+            if due(faults.lose_every) {
+                continue;
+            }
+            let table = &mut state.tables[at(item.table)];
+            match change {
+                Some(value) => {
+                    let row = table.entry(item.key).or_default();
+                    row.value.clone_from(value);
+                    row.writer = Some(self.id);
+                }
+                None => drop(table.remove(&item.key)),
             }
         }
         if due(faults.unknown_every) {

@@ -15,6 +15,7 @@ use crate::deployment::{Memory, Replay, Traffic};
 use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
 use crate::stats::Counts;
+use crate::utilisation::{Busy, Simulation};
 
 /// The result of a benchmark.
 #[derive(Clone, Debug, Serialize)]
@@ -42,6 +43,9 @@ pub struct Report {
     /// What the fabric alone did; absent if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
+    /// What was busy; absent unless the cluster was simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulation: Option<Simulation>,
 }
 
 /// Everything needed to repeat a run.
@@ -139,6 +143,7 @@ impl Report {
             memory: outcome.memory,
             audit: outcome.audit.clone(),
             floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
+            simulation: outcome.simulation.clone(),
             total,
         }
     }
@@ -180,6 +185,9 @@ impl Report {
             let percent = ratio * 100.0;
             let line = format!("{tps} txn/s, {verbs} verbs/s; the engine reaches {percent:.1} %");
             lines.push(("floor", line));
+        }
+        if let Some(simulation) = &self.simulation {
+            lines.extend(simulated(simulation));
         }
         lines
     }
@@ -303,8 +311,23 @@ impl Floor {
     }
 }
 
+/// What a simulation adds to the summary.
+fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
+    let Simulation { wall_s, verbs_per_wall_s, bottleneck, kinds, .. } = simulation;
+    let verbs = grouped(*verbs_per_wall_s as u64);
+    let mut lines = vec![("simulated", format!("in {wall_s:.2} s, {verbs} verbs a second"))];
+    if let Some(Busy { resource, busy }) = bottleneck {
+        lines.push(("bottleneck", format!("{resource}, busy {:.1} % of the time", busy * 100.0)));
+    }
+    lines.extend(kinds.iter().map(|(kind, mean, most)| {
+        let [mean, most] = [mean, most].map(|part| part * 100.0);
+        ("busy", format!("{kind}: {mean:.1} % on average, {most:.1} % at most"))
+    }));
+    lines
+}
+
 /// A number with its thousands apart.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

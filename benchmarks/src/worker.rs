@@ -11,8 +11,9 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::clients::{Call, Run, Window};
+use crate::config::LoadConfig;
 use crate::deployment::{Host, Seat};
-use crate::engine::{AbortReason, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use crate::engine::{AbortReason, Isolation, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 use crate::history::{Attempt, Log, Recorded, Status};
 use crate::stats::Tally;
 use crate::workload::{Access, Workload};
@@ -155,7 +156,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
 
     /// Runs one attempt; returns how and when it ended.
     async fn attempt(&mut self, call: &Call<W::Request>) -> (Outcome, u64) {
-        let isolation = self.run.load.isolation;
+        let isolation = self.isolation();
         let kind = match W::access(&call.request) {
             Access::ReadOnly => TxnKind::ReadOnly,
             Access::ReadWrite => TxnKind::ReadWrite(isolation),
@@ -178,6 +179,16 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             log.finish(Attempt { id, session, start_ns, end_ns, isolation, status, receipt });
         }
         (outcome, end_ns)
+    }
+
+    fn isolation(&mut self) -> Isolation {
+        let LoadConfig { isolation, other_isolation, .. } = self.run.load;
+        // No draw where there is nothing to choose.
+        if other_isolation > 0.0 && self.rng.random::<f64>() < other_isolation {
+            isolation.other()
+        } else {
+            isolation
+        }
     }
 
     /// Waits a random while, longer the more often the transaction has aborted, so that two that

@@ -16,6 +16,8 @@ use lotus_benchmarks::zipf::KeyChooser;
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
+/// What a simulated cluster is made of unless somebody says otherwise: the testbed of LOTUS.
+const DEFAULT_PROFILE: &str = "cx3-56g";
 /// The longest run, in seconds.
 const MAX_SECS: f64 = 86_400.0;
 const KIB: u64 = 1 << 10;
@@ -34,6 +36,22 @@ pub enum Command {
     /// Runs a workload and reports throughput, latency, verbs and an audit of the data.
     #[command(arg_required_else_help = true)]
     Bench(BenchArgs),
+    /// Judges a history: can the isolation levels that were asked for account for all reads?
+    #[command(arg_required_else_help = true)]
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The history, one attempt of a transaction a line; - is the standard input.
+    #[arg(value_name = "FILE")]
+    pub history: PathBuf,
+    /// Demands real time as well: what had ended before a transaction started comes before it.
+    #[arg(long)]
+    pub strict: bool,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -89,8 +107,9 @@ pub struct CommonArgs {
     /// How the nodes reach each other.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,
-    /// Model of the network card, for the simulated fabric.
-    #[arg(long, value_name = "NAME")]
+    /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
+    /// [default: cx3-56g].
+    #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Description of a running cluster, for shm, tcp and rdma.
     #[arg(long, value_name = "FILE")]
@@ -113,9 +132,10 @@ pub struct CommonArgs {
     /// How long clients issue transactions that count, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = positive_secs)]
     pub secs: f64,
-    /// How long they issue transactions before that, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = secs)]
-    pub warmup: f64,
+    /// How long they issue transactions before that, in seconds [default: a tenth of --secs, at
+    /// most 1].
+    #[arg(long, value_name = "SECONDS", value_parser = secs)]
+    pub warmup: Option<f64>,
     /// Transactions a second in an open loop [default: a closed loop].
     #[arg(long, value_name = "TPS", value_parser = rate)]
     pub rate: Option<f64>,
@@ -160,7 +180,7 @@ pub struct CommonArgs {
     /// Measures what the fabric alone could do as well.
     #[arg(long)]
     pub floor: bool,
-    /// Writes every attempt of a transaction to a file, for an isolation checker.
+    /// Writes every attempt of a transaction to a file, for `lotus check`.
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
     /// Writes the result as JSON to a file; - is the standard output.
@@ -209,10 +229,13 @@ impl CommonArgs {
         if self.profile.is_some() && self.fabric != Fabric::Sim {
             return Err("--profile makes sense with --fabric sim only".to_owned());
         }
+        if self.floor && self.fabric == Fabric::Sim {
+            return Err("--floor measures a real fabric, not --fabric sim".to_owned());
+        }
         if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
             return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
         }
-        if self.fabric != Fabric::Local {
+        if !matches!(self.fabric, Fabric::Local | Fabric::Sim) {
             return Err(format!(
                 "the {} fabric is not available in this build",
                 self.fabric.name()
@@ -221,11 +244,18 @@ impl CommonArgs {
         Ok(())
     }
 
+    /// The profile of a simulated cluster.
+    fn profile(&self) -> Option<String> {
+        let default = || DEFAULT_PROFILE.to_owned();
+        (self.fabric == Fabric::Sim).then(|| self.profile.clone().unwrap_or_else(default))
+    }
+
     /// What the harness is to do.
     pub fn options(&self) -> Options {
         Options {
             cluster: ClusterConfig {
                 fabric: self.fabric,
+                profile: self.profile(),
                 cns: self.cns,
                 threads: self.threads,
                 coroutines: self.coroutines,
@@ -242,9 +272,10 @@ impl CommonArgs {
             },
             load: LoadConfig {
                 isolation: self.isolation,
+                other_isolation: 0.0,
                 routing: self.routing,
                 secs: self.secs,
-                warmup_secs: self.warmup,
+                warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
                 rate_tps: self.rate,
                 seed: self.seed,
             },

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::output::{Output, OutputError};
@@ -14,17 +15,8 @@ use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
-use crate::deploy;
 use crate::watch::Watch;
-
-/// What a finished run says about the engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// Every check passed, or none was asked for.
-    Sound,
-    /// At least one check failed.
-    AuditFailed,
-}
+use crate::{Verdict, deploy, screen};
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +102,7 @@ fn check_outputs(common: &CommonArgs) -> Result<Outputs, Failure> {
 fn warn_of_crowding(options: &Options) {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    if coordinators > cores {
+    if coordinators > cores && options.cluster.fabric != Fabric::Sim {
         // Nobody listens if this fails.
         let _ = writeln!(
             io::stderr(),
@@ -127,25 +119,16 @@ fn show(options: &Options, outcome: &Outcome, outputs: &Outputs) -> Result<Verdi
         output.write(|out| history.write(out))?;
     }
     if let Some(output) = &outputs.json {
-        output.write(|out| {
-            serde_json::to_writer_pretty(&mut *out, &report)?;
-            out.write_all(b"\n")
-        })?;
+        screen::write_json(output, &report)?;
     }
     let mut text = report.table();
     if let Some(audit) = &outcome.audit {
         text.push_str(&audit.verdict());
         text.push('\n');
     }
-    // The standard output carries either a table for a person or data for a program.
-    let taken = [&outputs.json, &outputs.history].contains(&&Some(Output::Stdout));
-    if taken {
-        io::stderr().write_all(text.as_bytes())?;
-    } else {
-        io::stdout().write_all(text.as_bytes())?;
-    }
+    screen::show(&text, &[&outputs.json, &outputs.history])?;
     Ok(match &outcome.audit {
-        Some(audit) if !audit.passed => Verdict::AuditFailed,
+        Some(audit) if !audit.passed => Verdict::Unsound,
         _ => Verdict::Sound,
     })
 }

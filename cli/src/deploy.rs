@@ -2,14 +2,17 @@
 //!
 //! The one place that knows which fabrics this build has.
 
+use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
-use lotus_benchmarks::lotus::Embedded;
+use lotus_benchmarks::lotus::{self, Embedded};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
+use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
 
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
@@ -25,9 +28,36 @@ pub fn run<W: Workload>(
             let mut cluster = Embedded::start(&options.cluster, &options.load)?;
             harness::run(&mut cluster, workload, options, progress)
         }
+        Fabric::Sim => {
+            let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
+            let world = |nodes| {
+                let interleaving = Interleaving::PerBatch;
+                let config =
+                    Config { interleaving, ..Config::new(options.load.seed, nodes, profile) };
+                let world = World::new(config).map_err(|error| refused(&error))?;
+                Ok(SimMachines::new(world))
+            };
+            let mut cluster =
+                Embedded::start_on(lotus::builder(&options.cluster, &options.load), world)?;
+            harness::run(&mut cluster, workload, options, progress)
+        }
         other => {
             let why = format!("the {} fabric is not available in this build", other.name());
             Err(DeployError::Refused(why).into())
         }
     }
+}
+
+/// A built-in profile, or one from a file.
+fn profile(name: &str) -> Result<Profile, DeployError> {
+    if Profile::names().any(|known| known == name) || !Path::new(name).exists() {
+        return Profile::named(name).map_err(|error| refused(&error));
+    }
+    let text = std::fs::read(name)
+        .map_err(|error| DeployError::Refused(format!("cannot read {name}: {error}")))?;
+    Profile::parse(name, &text).map_err(|error| refused(&error))
+}
+
+fn refused(error: &dyn Display) -> DeployError {
+    DeployError::Refused(error.to_string())
 }

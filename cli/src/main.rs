@@ -1,7 +1,8 @@
 //! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
 //!
-//! Exit codes: 0 when all is well, 1 when an audit failed, 2 when the command could not do what it
-//! was asked; then one sentence on the standard error says why, and no file has been touched.
+//! Exit codes: 0 when all is well, 1 when an audit failed or a history has a violation, 2 when the
+//! command could not do what it was asked; then one sentence on the standard error says why, and no
+//! file has been touched.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +14,25 @@ use clap::error::ErrorKind;
 
 mod args;
 mod bench;
+mod check;
 mod deploy;
+mod findings;
+mod screen;
 mod watch;
 
 use args::{Cli, Command};
-use bench::Verdict;
 
-const AUDIT_FAILED: u8 = 1;
+const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
+
+/// What a command that did its work says about the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Nothing is wrong, as far as anybody looked.
+    Sound,
+    /// An audit failed, or a history has a violation.
+    Unsound,
+}
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -28,12 +40,13 @@ fn main() -> ExitCode {
         Err(error) => return answer(&error),
     };
     let result = match &cli.command {
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(args).map_err(|error| error.to_string()),
+        Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,
-        Ok(Verdict::AuditFailed) => ExitCode::from(AUDIT_FAILED),
-        Err(error) => refuse(&error.to_string()),
+        Ok(Verdict::Unsound) => ExitCode::from(UNSOUND),
+        Err(why) => refuse(&why),
     }
 }
 

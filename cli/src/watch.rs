@@ -1,9 +1,10 @@
-//! What a person sees while a run lasts: a bar on a terminal, plain lines anywhere else.
+//! What a person sees while something lasts: a bar on a terminal, plain lines anywhere else.
 //!
-//! The bar draws itself on a thread of its own and only ever reads the run's progress.
+//! A bar draws itself on a thread of its own and only ever reads the progress. [`Watch`] is for
+//! benchmarks, [`ReadWatch`] for histories.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use lotus_benchmarks::progress::{Phase, Progress};
 const REDRAW: Duration = Duration::from_millis(200);
 /// Characters of the gauge.
 const GAUGE: usize = 30;
+/// A history of so many bytes takes about a second, so that plain lines are worth it.
+const LONG_HISTORY_BYTES: u64 = 64 << 20;
 
 /// Watches a run on that many coordinators; the bar goes when the watch is dropped.
 pub struct Watch {
@@ -59,4 +62,57 @@ fn style(progress: &Arc<Progress>) -> ProgressStyle {
         .with_key("committed", move |_: &ProgressState, out: &mut dyn fmt::Write| {
             let _ = write!(out, "{}", committed.committed());
         })
+}
+
+/// Watches a history that is read and then checked; the bar goes when the watch is dropped.
+pub struct ReadWatch {
+    /// Counts the bytes, also where it is not drawn.
+    bar: ProgressBar,
+    is_drawn: bool,
+}
+
+impl ReadWatch {
+    /// Starts watching a history of `bytes`, if that is known.
+    pub fn start(bytes: Option<u64>) -> Self {
+        let is_drawn = io::stderr().is_terminal();
+        let bar = if is_drawn { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let watch = Self { bar, is_drawn };
+        if is_drawn {
+            let template = "{spinner} {msg:20} [{bar:30}] {bytes}";
+            let style = ProgressStyle::with_template(template)
+                .expect("the template is a sound constant")
+                .progress_chars("= ");
+            watch.bar.set_style(style);
+            watch.bar.enable_steady_tick(REDRAW);
+        }
+        if let Some(bytes) = bytes {
+            watch.bar.set_length(bytes);
+        }
+        watch.enter("reading", bytes.unwrap_or(0));
+        watch
+    }
+
+    /// `source`, with every byte counted that is read from it.
+    pub fn over<R: Read>(&self, source: R) -> impl Read + use<R> {
+        self.bar.wrap_read(source)
+    }
+
+    /// All has been read, and is checked from now on.
+    pub fn checking(&self) {
+        self.enter("checking", self.bar.position());
+    }
+
+    fn enter(&self, stage: &'static str, bytes: u64) {
+        self.bar.set_message(stage);
+        if !self.is_drawn && bytes >= LONG_HISTORY_BYTES {
+            // Nobody listens if this fails.
+            let _ = writeln!(io::stderr(), "{stage}");
+        }
+    }
+}
+
+impl Drop for ReadWatch {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }

@@ -1,16 +1,13 @@
 //! What the command does with input that makes no sense: one clear sentence, exit code 2, nothing
 //! written, no existing file touched.
 
+mod common;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+
+use common::{Scratch, lotus};
 
 const REFUSED: i32 = 2;
-
-fn lotus(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
-    command.args(arguments).output().expect("the binary was built for this test")
-}
 
 /// The sentence on the standard error of a command that was refused.
 fn refusal(arguments: &[&str]) -> String {
@@ -90,34 +87,12 @@ fn fabrics_that_are_not_built_in_say_so() {
 
 #[test]
 fn without_a_command_help_is_shown() {
-    for arguments in [&[][..], &["bench"]] {
+    for arguments in [&[][..], &["bench"], &["check"]] {
         let output = lotus(arguments);
         assert_eq!(output.status.code(), Some(REFUSED));
         assert!(String::from_utf8_lossy(&output.stderr).contains("Usage:"));
     }
     assert!(lotus(&["bench", "kvs", "--help"]).status.success());
-}
-
-/// A directory of this test's own, removed when it ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().expect("UTF-8")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -152,4 +127,63 @@ fn a_refused_run_touches_no_output() {
     refusal(&bench("smallbank", &["--cns", "0", "--json", &old, "--history", &new]));
     assert_eq!(fs::read_to_string(&old).expect("readable"), "kept");
     assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 1);
+}
+
+/// A line of a history that is sound by itself.
+const LINE: &str = r#"{"id":1,"session":1,"start":1,"end":2,"iso":"sr","status":"ok","ops":[]}"#;
+
+#[test]
+fn what_is_not_a_history_is_refused_with_its_line() {
+    let after = |wrong: &str, right: &str| format!("{LINE}\n{}", LINE.replace(wrong, right));
+    let cases: [(Vec<u8>, &str); 15] = [
+        (b"\x1f\x8b\x08\0\xff\n\xfe".to_vec(), "line 1: expected an object at byte 1"),
+        (b"id,session,start\n1,2,3\n".to_vec(), "line 1: expected an object"),
+        (b"[]\n".to_vec(), "line 1: expected an object"),
+        (b"\n".to_vec(), "line 1: expected an object"),
+        (format!("{LINE}\n\n{LINE}").into(), "line 2: expected an object"),
+        (format!("{LINE} {LINE}\n").into(), "line 1: expected the end of the line"),
+        (format!("{LINE}\n{}", &LINE[..40]).into(), "line 2: expected"),
+        (format!("{LINE}\n{{}}\n").into(), "line 2: expected a string"),
+        (after("1", "\"1\"").into(), "line 2: expected a whole number"),
+        (after("1", "-1").into(), "line 2: expected a whole number"),
+        (after("[]", "[[\"r\",\"t\",1,2.5]]").into(), "line 2: expected a whole number"),
+        (after("\"ok\"", "\"maybe\"").into(), "line 2: expected \"ok\", \"fail\" or \"info\""),
+        (after("\"iso\":\"sr\",", "").into(), "line 2: the field \"iso\" is missing"),
+        (after("\"session\":1", "\"session\":2").into(), "line 2: id 1 was used on line 1"),
+        (after("\"id\":1", "\"id\":2").into(), "line 2: the attempt overlaps with line 1"),
+    ];
+    let dir = Scratch::new("not-a-history");
+    let path = dir.path("history.jsonl");
+    for (bytes, named) in cases {
+        fs::write(&path, &bytes).expect("writable");
+        let sentence = refusal(&["check", &path]);
+        let expected = format!("{path} is not a history: {named}");
+        assert!(sentence.starts_with(&expected), "{named}: {sentence}");
+    }
+}
+
+#[test]
+fn a_history_that_cannot_be_judged_says_why() {
+    let dir = Scratch::new("no-history");
+    let (empty, good, json) = (dir.path("empty"), dir.path("good"), dir.path("out.json"));
+    fs::write(&empty, "").expect("writable");
+    fs::write(&good, LINE).expect("writable");
+    let cases: [(&[&str], &str); 8] = [
+        (&[&dir.path("missing")], "cannot read"),
+        (&[&dir.path("")], "cannot read"),
+        (&[&dir.path("good/inside")], "cannot read"),
+        (&[&empty], "is empty: there is nothing to check"),
+        (&["/dev/null"], "is empty"),
+        (&[&good, &good], "unexpected argument"),
+        (&[&good, "--json", &good], "is the history itself"),
+        (&[&good, "--json", &dir.path("missing/out.json")], "directory does not exist"),
+    ];
+    for (flags, named) in cases {
+        let sentence = refusal(&[&["check"], flags].concat());
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
+    }
+    // What is refused after the outputs were looked at touches them no more than the rest.
+    refusal(&["check", &empty, "--json", &json]);
+    assert_eq!(fs::read_to_string(&good).expect("readable"), LINE);
+    assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 2);
 }

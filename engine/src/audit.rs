@@ -126,24 +126,24 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-fn unreachable_nodes(error: BatchError) -> ClusterError {
+pub(crate) fn unreachable_nodes(error: BatchError) -> ClusterError {
     ClusterError::Unreachable(error.to_string())
 }
 
 /// What has been looked at for one property.
-struct Tally {
+pub(crate) struct Tally {
     name: &'static str,
-    seen: u64,
+    pub(crate) seen: u64,
     wrong: u64,
     first: Option<String>,
 }
 
 impl Tally {
-    fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self { name, seen: 0, wrong: 0, first: None }
     }
 
-    fn complain(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn complain(&mut self, what: impl FnOnce() -> String) {
         self.wrong += 1;
         self.first.get_or_insert_with(what);
     }
@@ -154,7 +154,7 @@ impl Tally {
         self.first = self.first.take().or(other.first);
     }
 
-    fn finish(self) -> Finding {
+    pub(crate) fn finish(self) -> Finding {
         let mut detail = format!("{} looked at, {} wrong", self.seen, self.wrong);
         if let Some(first) = self.first {
             detail.push_str("; the first: ");
@@ -221,9 +221,48 @@ impl<'a> SeenRow<'a> {
 }
 
 /// Reads everything through one lane.
-struct Scan<'a> {
-    shared: &'a Shared,
-    lane: Lane,
+pub(crate) struct Scan<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) lane: Lane,
+}
+
+/// The buckets of a table in one group, block by block, overflow buckets after what leads to them.
+pub(crate) struct IndexBlocks {
+    /// Offset and bytes of what is still to be read.
+    pending: Vec<(u64, usize)>,
+}
+
+impl IndexBlocks {
+    pub(crate) fn new(table: &TableDef, group: GroupId) -> Self {
+        let geometry = table.geometry();
+        let bytes = geometry.shape().index_bytes(usize::from(group.0));
+        if bytes == 0 {
+            return Self { pending: Vec::new() };
+        }
+        // The group's first shard has the group's own number.
+        let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
+        let bucket_bytes = table.bucket_words() * WORD_BYTES;
+        let block_bytes = MAX_VERB_BYTES / bucket_bytes * bucket_bytes;
+        let blocks = (base..base + bytes).step_by(block_bytes);
+        let length = |offset: u64| (base + bytes - offset).min(block_bytes as u64) as usize;
+        Self { pending: blocks.map(|offset| (offset, length(offset))).collect() }
+    }
+
+    /// The offset and the words of the next block, as one replica has it.
+    pub(crate) async fn next(
+        &mut self,
+        scan: &Scan<'_>,
+        table: &TableDef,
+        replica: Replica,
+    ) -> Result<Option<(u64, Vec<u64>)>, BatchError> {
+        let Some((offset, bytes)) = self.pending.pop() else { return Ok(None) };
+        let words = scan.read(replica.at(offset), bytes).await?;
+        for bucket in words.chunks_exact(table.bucket_words()) {
+            let overflow = Bucket::new(bucket, table.cell_count()).overflow();
+            self.pending.extend(overflow.map(|next| (next, table.bucket_words() * WORD_BYTES)));
+        }
+        Ok(Some((offset, words)))
+    }
 }
 
 impl Scan<'_> {
@@ -251,7 +290,11 @@ impl Scan<'_> {
         Ok(self.read(cursor, WORD_BYTES).await?[0].min(self.shared.region.end()))
     }
 
-    async fn read(&self, addr: RemoteAddr, bytes: usize) -> Result<Vec<u64>, BatchError> {
+    pub(crate) async fn read(
+        &self,
+        addr: RemoteAddr,
+        bytes: usize,
+    ) -> Result<Vec<u64>, BatchError> {
         let mut batch = self.lane.batch();
         let buffer = batch.read(addr, bytes);
         let done = batch.post().await?;
@@ -291,24 +334,9 @@ impl Scan<'_> {
         group: GroupId,
         visit: &mut dyn FnMut(&SeenRow<'_>),
     ) -> Result<(), BatchError> {
-        let geometry = table.geometry();
-        let bytes = geometry.shape().index_bytes(usize::from(group.0));
-        if bytes == 0 {
-            return Ok(());
-        }
-        // The group's first shard has the group's own number.
-        let base = geometry.shard_base(ShardId::from_low_bits(u64::from(group.0)));
-        let bucket_bytes = table.bucket_words() * WORD_BYTES;
-        let block_bytes = MAX_VERB_BYTES / bucket_bytes * bucket_bytes;
-        let mut overflow = Vec::new();
-        for offset in (base..base + bytes).step_by(block_bytes) {
-            let length = (base + bytes - offset).min(block_bytes as u64) as usize;
-            let words = self.read(self.primary(group).at(offset), length).await?;
-            self.buckets(table, group, offset, &words, &mut overflow, visit).await?;
-            while let Some(offset) = overflow.pop() {
-                let words = self.read(self.primary(group).at(offset), bucket_bytes).await?;
-                self.buckets(table, group, offset, &words, &mut overflow, visit).await?;
-            }
+        let mut blocks = IndexBlocks::new(table, group);
+        while let Some((offset, words)) = blocks.next(self, table, self.primary(group)).await? {
+            self.buckets(table, group, offset, &words, visit).await?;
         }
         Ok(())
     }
@@ -320,7 +348,6 @@ impl Scan<'_> {
         group: GroupId,
         offset: u64,
         words: &[u64],
-        overflow: &mut Vec<u64>,
         visit: &mut dyn FnMut(&SeenRow<'_>),
     ) -> Result<(), BatchError> {
         let cvt_bytes = (table.cvt_words() * WORD_BYTES) as u64;
@@ -329,7 +356,6 @@ impl Scan<'_> {
         let mut found = Vec::new();
         for (number, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
             let bucket = Bucket::new(bucket, table.cell_count());
-            overflow.extend(bucket.overflow());
             for (slot, words) in bucket.slots().enumerate() {
                 let cvt = Cvt::new(words);
                 if cvt.slot() == Slot::Free {

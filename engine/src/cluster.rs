@@ -274,6 +274,22 @@ impl<M: Machines> Cluster<M> {
         Ok(all)
     }
 
+    /// Waits until what was reported is also over: a commit is reported when it is certain, which
+    /// is before its primaries are visible and its remote locks released (H3). Gives up after the
+    /// configured time-outs of commits and locks; an audit then finds what is left.
+    ///
+    /// # Errors
+    /// `Fenced` if a coordinator has failed.
+    pub fn settle(&self) -> Result<(), TxnError> {
+        let patience = self.shared.config.commit_timeout + self.shared.config.lock_timeout;
+        let wait = move |session: Session| async move {
+            session.settle(patience).await;
+            Ok(())
+        };
+        let settled: Vec<_> = self.seats().map(|seat| self.submit(seat, wait)).collect();
+        settled.into_iter().try_for_each(|settled| self.wait(settled))
+    }
+
     /// The machines that it runs on.
     pub fn machines(&self) -> &M {
         &self.machines

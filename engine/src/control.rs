@@ -32,7 +32,7 @@ impl Control {
     /// Control from `node`, with its access epoch.
     pub(crate) fn new(machines: &impl Machines, node: NodeId, epoch: Epoch) -> Self {
         Self {
-            fabric: machines.control(),
+            fabric: machines.fabric(),
             env: machines.env(node),
             workers: machines.control_workers(),
             node,

@@ -3,7 +3,7 @@
 //! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One
 //! hand-off brings a whole transaction (or a whole benchmark client), never a single operation.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -50,6 +50,8 @@ pub(crate) struct Coordinator {
     pub(crate) timestamps: Timestamps,
     pub(crate) slabs: RefCell<SlabAllocator>,
     pub(crate) rng: RefCell<SmallRng>,
+    /// How many slots' drivers are at work.
+    pub(crate) at_work: Cell<usize>,
     tables: RefCell<Tables>,
 }
 
@@ -77,6 +79,7 @@ impl Coordinator {
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(shared.placement.group_count() as u16)),
             rng: RefCell::new(node.env.rng(stream)),
+            at_work: Cell::new(0),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
@@ -113,6 +116,23 @@ impl Coordinator {
             }
         }
         TxnError::Timeout
+    }
+
+    /// Gives everything that was begun `patience` to be finished: commits to be visible on all
+    /// replicas, the ends of remote locks to be acknowledged.
+    pub(crate) async fn settle(&self, patience: Duration) {
+        let deadline = self.executor.now().after(patience);
+        while !self.is_settled() && self.executor.now() < deadline {
+            self.executor.sleep(Duration::from_micros(50)).await;
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        let ended = match &self.locks {
+            Locks::Lotus(locks) => locks.unacknowledged_ends() == 0,
+            Locks::CasSpin(_) => true,
+        };
+        ended && self.at_work.get() == 0
     }
 
     /// The group that stores a shard.
@@ -213,7 +233,7 @@ pub(crate) fn run(
         if let Some((all_idle, coordinator)) = running {
             // Nothing is ever sent: the channel closes when the last slot has ended.
             let _ = all_idle.recv().await;
-            drain_unlocks(&coordinator).await;
+            coordinator.settle(coordinator.shared.config.lock_timeout).await;
         }
         guard.disarm();
     }
@@ -232,16 +252,6 @@ fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<
         });
     }
     all_idle
-}
-
-/// Gives the last remote unlocks time to be acknowledged.
-async fn drain_unlocks(coordinator: &Coordinator) {
-    let Locks::Lotus(locks) = &coordinator.locks else { return };
-    let handle = &coordinator.executor;
-    let deadline = handle.now().after(coordinator.shared.config.lock_timeout);
-    while locks.unacknowledged_ends() > 0 && handle.now() < deadline {
-        handle.sleep(Duration::from_millis(1)).await;
-    }
 }
 
 struct ExpelOnLoss {

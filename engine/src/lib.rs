@@ -26,6 +26,7 @@ mod config;
 mod control;
 mod coordinator;
 mod error;
+pub mod inspect;
 mod load;
 #[cfg(feature = "may")]
 pub mod may;

@@ -97,6 +97,11 @@ impl Session {
         replayed.map_err(|_| TxnError::Timeout)
     }
 
+    /// Waits for the coordinator's slots to be done with what they have begun.
+    pub(crate) async fn settle(&self, patience: Duration) {
+        self.coordinator().settle(patience).await;
+    }
+
     fn coordinator(&self) -> &Coordinator {
         &self.slot.coordinator
     }
@@ -118,6 +123,12 @@ impl SessionView {
     /// Lets other coroutines run until `deadline`.
     pub async fn sleep_until(&self, deadline: Nanos) {
         self.slot.coordinator.executor.sleep_until(deadline).await;
+    }
+
+    /// Says that the logic of a transaction begins, for clocks that charge for it.
+    #[inline]
+    pub fn transaction_begins(&self) {
+        self.slot.coordinator.node.env.transaction_begins();
     }
 
     /// This coordinator.

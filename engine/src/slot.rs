@@ -295,6 +295,8 @@ impl Slot {
 async fn drive(slot: Rc<Slot>) {
     loop {
         let (request, mut body) = slot.asked().await;
+        let at_work = &slot.coordinator.at_work;
+        at_work.set(at_work.get() + 1);
         match request {
             Request::Execute(mode) => {
                 let outcome = body.execute(&slot, mode).await;
@@ -302,6 +304,7 @@ async fn drive(slot: Rc<Slot>) {
             }
             Request::Commit => commit::carry_out(&slot, body).await,
         }
+        at_work.set(at_work.get() - 1);
     }
 }
 

@@ -41,6 +41,11 @@ impl<T> Submitted<T> {
         self.reply.recv_blocking().unwrap_or(Err(TxnError::Fenced))
     }
 
+    /// Whether the outcome is known, so that nothing blocks any more.
+    pub fn is_finished(&self) -> bool {
+        !self.reply.is_empty() || self.reply.is_closed()
+    }
+
     /// As [`Submitted::wait`], while `machines` turn the cores.
     pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, TxnError> {
         machines.wait(&self.reply).unwrap_or(Err(TxnError::Fenced))

@@ -36,6 +36,10 @@ impl Nanos {
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Nanos;
+
+    /// The logic of a transaction begins. Virtual time may have to be charged for it; nothing
+    /// otherwise.
+    fn transaction_begins(&self) {}
 }
 
 /// A handle on the environment; cheap to clone.
@@ -60,6 +64,12 @@ impl Env {
     #[inline]
     pub fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Says that the logic of a transaction begins on this node.
+    #[inline]
+    pub fn transaction_begins(&self) {
+        self.clock.transaction_begins();
     }
 
     /// An independent stream of random numbers: the same `stream` of the same seed gives the same

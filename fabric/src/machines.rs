@@ -22,6 +22,7 @@ use crate::env::Env;
 use crate::exec::Executor;
 use crate::ids::NodeId;
 use crate::local::LocalFabric;
+use crate::sim::Report;
 use crate::transport::Fabric;
 
 /// What a core does: sets up its executor, and returns the future that it lives for. The
@@ -36,17 +37,20 @@ pub trait Machines {
     /// The fabric that the cores' lanes belong to.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
-    /// The same memory for set-up and audits, which take place outside of the cluster's time.
-    /// Nothing else may run meanwhile on what they touch.
-    fn control(&self) -> Arc<dyn Fabric> {
-        self.fabric()
-    }
-
     /// How many threads may share a large piece of control's work.
     fn control_workers(&self) -> usize;
 
     /// A node's clock and randomness.
     fn env(&self, node: NodeId) -> Env;
+
+    /// The clock and the randomness of those who are outside of all nodes: clients, who write
+    /// down in one order what they saw of all of them.
+    fn outside(&self) -> Env;
+
+    /// How busy NICs, links and cores were, where that is modelled.
+    fn utilisation(&self) -> Option<Report> {
+        None
+    }
 
     /// Starts a core of `node` that runs `program`.
     ///
@@ -92,6 +96,10 @@ impl Machines for Threads {
     }
 
     fn env(&self, _node: NodeId) -> Env {
+        self.env.clone()
+    }
+
+    fn outside(&self) -> Env {
         self.env.clone()
     }
 

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use lotus_benchmarks::audit::Check;
-use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
-};
+use lotus_benchmarks::config::{ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::deployment::{
     DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
@@ -29,23 +27,16 @@ const SLOTS: usize = 4;
 pub fn serve(transactions: u64) -> u64 {
     let options = Options {
         cluster: ClusterConfig {
-            fabric: Fabric::Local,
             cns: 1,
-            threads: 1,
             coroutines: 1,
             mns: 1,
             replicas: 1,
-            versions: 2,
-            read_rule: ReadRule::Latest,
             lock_table_bytes: 1 << 20,
-            sharding: Sharding::App,
-            locks: Locks::Lotus,
-            timestamps: Timestamps::Clock,
-            visible: Visible::BackupsFirst,
-            memory_limit_bytes: None,
+            ..ClusterConfig::default()
         },
         load: LoadConfig {
             isolation: Isolation::Serializable,
+            other_isolation: 0.0,
             routing: Routing::Hybrid,
             secs: (transactions * TICK_NS) as f64 / 1e9,
             warmup_secs: 0.0,
@@ -180,6 +171,15 @@ impl Txn for NullTxn {
         Ok(item)
     }
 
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        _value: &[u8],
+    ) -> Result<Item, TxnError> {
+        self.add_rw(table, key)
+    }
+
     #[inline]
     async fn execute(&mut self) -> Result<(), TxnError> {
         Ok(())
@@ -197,6 +197,10 @@ impl Txn for NullTxn {
 
     #[inline]
     fn put(&mut self, _item: Item, _value: &[u8]) -> Result<(), TxnError> {
+        Ok(())
+    }
+
+    fn delete(&mut self, _item: Item) -> Result<(), TxnError> {
         Ok(())
     }
 

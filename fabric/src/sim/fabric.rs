@@ -55,6 +55,12 @@ impl SimFabric {
         Env::with_clock(clock, seed.value())
     }
 
+    /// The clock and the randomness of those outside of all nodes: clients, whoever writes a
+    /// history. It shows one order for all nodes, and no fault concerns it.
+    pub fn outside(&self) -> Env {
+        Env::with_clock(self.state().outside(), self.shared.seed)
+    }
+
     /// How many nodes there are.
     pub fn node_count(&self) -> u16 {
         self.state().nodes.len() as u16
@@ -85,13 +91,6 @@ impl SimFabric {
     /// Charges CPU time to the core whose turn it is, on top of what verbs and messages cost.
     pub fn charge(&self, cpu: Duration) {
         self.state().charge(picos(cpu));
-    }
-
-    /// Charges what the profile says that the logic of one transaction costs.
-    pub fn charge_transaction(&self) {
-        let mut state = self.state();
-        let cost = state.costs.cpu.transaction;
-        state.charge(cost);
     }
 }
 

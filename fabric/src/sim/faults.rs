@@ -6,11 +6,14 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::NodeId;
 
 /// What happens to messages and verbs by chance. Probabilities from 0 to 1; 0 everywhere by
 /// default.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Rates {
     /// A message is lost.
     pub message_loss: f64,
@@ -19,12 +22,14 @@ pub struct Rates {
     /// A message is delayed, so that later ones overtake it.
     pub message_delay: f64,
     /// The longest such delay, and of a duplicate; shorter ones are as likely.
+    #[serde(rename = "message-delay-max-us", with = "micros")]
     pub message_delay_max: Duration,
     /// The verbs of one batch to one node are held up, and those behind them on the connection.
     /// Beyond [`super::Config::verb_timeout`] the initiator gives up on them, and they may still
     /// take effect (H22).
     pub verb_delay: f64,
     /// The longest such delay; shorter ones are as likely.
+    #[serde(rename = "verb-delay-max-us", with = "micros")]
     pub verb_delay_max: Duration,
     /// A WRITE of several words lands in pieces, in any order, over time (H14).
     pub torn_writes: f64,
@@ -32,11 +37,13 @@ pub struct Rates {
     /// of a world tear READs, its lanes declare that they have no stable READs.
     pub torn_reads: f64,
     /// The longest that a torn WRITE or READ takes.
+    #[serde(rename = "tear-span-us", with = "micros")]
     pub tear_span: Duration,
 }
 
 /// What becomes of a node's registered memory in a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MemoryFate {
     /// It is gone, regions and all. So it is in DRAM.
     Lost,
@@ -45,7 +52,8 @@ pub enum MemoryFate {
 }
 
 /// One thing that goes wrong, or right again.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Fault {
     /// Nothing gets from one node to the other; the other direction is not concerned.
@@ -79,6 +87,7 @@ pub enum Fault {
         /// Where they go.
         to: NodeId,
         /// From now on.
+        #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
     /// The cores of a node stand still for so long; its NIC goes on serving.
@@ -86,6 +95,7 @@ pub enum Fault {
         /// The node.
         node: NodeId,
         /// From now on.
+        #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
     /// A node's NIC takes so many percent of its normal time for everything.
@@ -150,9 +160,11 @@ impl Fault {
 }
 
 /// When a scheduled fault happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum When {
     /// So long after the world began.
+    #[serde(rename = "at-us", with = "micros")]
     At(Duration),
     /// As soon as so many verbs of the node have taken effect, counted from 1: before the next
     /// one does.
@@ -172,7 +184,8 @@ pub enum When {
 }
 
 /// An entry of a schedule.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Scheduled {
     /// When.
     pub when: When,
@@ -241,6 +254,34 @@ impl FaultCounts {
             ("crashes", self.crashes),
             ("restarts", self.restarts),
         ]
+    }
+}
+
+/// Durations as whole or broken microseconds, as files give them.
+mod micros {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// A bit more than a year.
+    const MOST: f64 = 4e13;
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        let nanos = span.as_nanos() as u64;
+        // Whole numbers without a fraction, which is how a person would write them.
+        match nanos % 1000 {
+            0 => (nanos / 1000).serialize(to),
+            _ => (nanos as f64 / 1e3).serialize(to),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let micros = f64::deserialize(from)?;
+        if !(0.0..=MOST).contains(&micros) {
+            return Err(D::Error::custom(format!("{micros} microseconds are no duration")));
+        }
+        Ok(Duration::from_nanos((micros * 1e3).round() as u64))
     }
 }
 

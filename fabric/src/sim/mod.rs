@@ -11,7 +11,7 @@
 //! built on top. docs/simulation.md describes the model.
 //!
 //! # Where to look
-//! * `world`: cores and the passing of time; `state`: everything else that there is, and events.
+//! * `machines`: what a cluster runs on; `world`: cores and the passing of time; `state`: everything else that there is, and events.
 //! * `verbs`, `connection`, `messages`: what happens to what is posted; `memory`: what it does.
 //! * `nic`, `profile`: what it costs; `report`: what was busy.
 //! * `faults`: what can go wrong, as data; `inject`: what it does.
@@ -49,6 +49,7 @@ mod connection;
 mod fabric;
 mod faults;
 mod inject;
+mod machines;
 mod memory;
 mod messages;
 mod nic;
@@ -62,6 +63,7 @@ mod world;
 
 pub use fabric::SimFabric;
 pub use faults::{Fault, FaultCounts, MemoryFate, Rates, Scheduled, When};
+pub use machines::{SimCore, SimMachines};
 pub use profile::{Profile, ProfileError};
 pub use report::{Report, Resource, Utilisation};
 pub use trace::{Happening, TraceEvent, Tracer};

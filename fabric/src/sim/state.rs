@@ -43,6 +43,8 @@ pub(super) struct NodeClock {
     offset: AtomicI64,
     /// What it has shown before it was set back.
     floor: AtomicU64,
+    /// Transactions begun in the turn that runs now.
+    transactions: AtomicU64,
 }
 
 // Relaxed throughout: a world has one thread.
@@ -53,11 +55,17 @@ impl Clock for NodeClock {
         let shown = world.saturating_add_signed(self.offset.load(Ordering::Relaxed));
         Nanos(shown.max(self.floor.load(Ordering::Relaxed)))
     }
+
+    #[inline]
+    fn transaction_begins(&self) {
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl NodeClock {
     fn new(world: Arc<AtomicU64>) -> Self {
-        Self { world, offset: AtomicI64::new(0), floor: AtomicU64::new(0) }
+        let (offset, floor, transactions) = <(AtomicI64, AtomicU64, AtomicU64)>::default();
+        Self { world, offset, floor, transactions }
     }
 
     pub(super) fn jump(&self, nanos: i64) {
@@ -383,6 +391,7 @@ impl State {
     pub(super) fn end_turn(&mut self, id: u32, idle: bool, timer: Option<Nanos>) {
         let done = self.cpu_time().max(self.now + PICOS_PER_NANO);
         self.turn = Turn::default();
+        self.clock_of(id).transactions.store(0, Ordering::Relaxed);
         self.hash.add(done);
         let core = &mut self.cores[id as usize];
         core.busy += done - self.now;
@@ -410,7 +419,18 @@ impl State {
     pub(super) fn cpu_time(&self) -> Picos {
         let Some(core) = self.turn.core else { return self.now };
         let node = &self.nodes[usize::from(self.cores[core as usize].node.0)];
-        self.now + slowed(self.turn.charged, node.core_percent)
+        let begun = node.clock.transactions.load(Ordering::Relaxed);
+        let charged = self.turn.charged + begun * self.costs.cpu.transaction;
+        self.now + slowed(charged, node.core_percent)
+    }
+
+    fn clock_of(&self, core: u32) -> &NodeClock {
+        &self.nodes[usize::from(self.cores[core as usize].node.0)].clock
+    }
+
+    /// A clock that nothing can go wrong with.
+    pub(super) fn outside(&self) -> Arc<dyn Clock> {
+        Arc::new(NodeClock::new(Arc::clone(&self.world_clock)))
     }
 
     /// One way through the network.

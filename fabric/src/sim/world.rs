@@ -119,7 +119,7 @@ impl Config {
 }
 
 /// Why a world cannot be made or go on.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
     /// The schedule, or a fault, names a node that there is not; correct it.

@@ -135,12 +135,12 @@ fn a_slow_nic_serves_less() {
 #[test]
 fn cpu_time_is_charged_and_reported() {
     let mut world = cx3(Interleaving::PerVerb);
-    let fabric = world.fabric().clone();
+    let (fabric, env) = (world.fabric().clone(), world.env(CLIENT));
     let core = Resource::Core { node: CLIENT, index: 0 };
     run_alone(&mut world, at(CLIENT, 0), async move |lane| {
         for _ in 0..100 {
             fabric.charge(Duration::from_micros(3));
-            fabric.charge_transaction();
+            env.transaction_begins();
             lane.executor().yield_now().await;
         }
     });

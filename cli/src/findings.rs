@@ -1,0 +1,201 @@
+//! What a person or a program gets to see of a check (DESIGN §10).
+//!
+//! [`Findings`] is the JSON, field by field; [`Findings::text`] says the same to a person. Nothing
+//! is judged here.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lotus_benchmarks::report::grouped;
+use lotus_checker::{Anomaly, History, Report, Status, Violation};
+use serde::{Serialize, Serializer};
+
+/// The result of a check.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// The name of the history.
+    history: String,
+    /// Whether real time was demanded.
+    strict: bool,
+    /// Whether no violation was found.
+    passed: bool,
+    #[serde(flatten)]
+    size: Size,
+    /// How many transactions took effect, and so were judged.
+    transactions: usize,
+    /// How long reading took, in seconds.
+    read_s: f64,
+    /// How long checking took, in seconds.
+    check_s: f64,
+    /// How many violations of each kind were found, most basic kinds first; kinds without any are
+    /// left out.
+    #[serde(serialize_with = "as_object")]
+    anomalies: Vec<(&'static str, u64)>,
+    /// The first few of each kind.
+    violations: Vec<Evidence>,
+}
+
+/// How much there was to check.
+#[derive(Debug, Serialize)]
+struct Size {
+    attempts: usize,
+    committed: usize,
+    aborted: usize,
+    unknown: usize,
+    sessions: usize,
+    operations: usize,
+    rows: usize,
+}
+
+/// A violation, for a program.
+#[derive(Debug, Serialize)]
+struct Evidence {
+    anomaly: &'static str,
+    /// The ids of those that it takes.
+    transactions: Vec<u64>,
+    /// Who comes before whom, and why.
+    edges: Vec<Edge>,
+    /// The violation as a person reads it.
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Edge {
+    from: u64,
+    to: u64,
+    dependency: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<String>,
+}
+
+/// How long the parts of a check took.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Reading the history.
+    pub read: Duration,
+    /// Judging it.
+    pub check: Duration,
+}
+
+impl Findings {
+    /// What `report` says about `history`, which is called `name`.
+    pub fn new(
+        name: String,
+        strict: bool,
+        history: &History,
+        report: &Report,
+        times: Times,
+    ) -> Self {
+        let count = |anomaly: Anomaly| (anomaly.name(), report.count(anomaly));
+        Self {
+            history: name,
+            strict,
+            passed: report.is_clean(),
+            size: Size::of(history),
+            transactions: report.transactions,
+            read_s: times.read.as_secs_f64(),
+            check_s: times.check.as_secs_f64(),
+            anomalies: report.anomalies().map(count).collect(),
+            violations: report.violations.iter().map(Evidence::of).collect(),
+        }
+    }
+
+    /// The findings for a person: several lines, the last one the verdict, with a line break.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (what, figures) in self.summary() {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{what:<14}{figures}");
+        }
+        text.push('\n');
+        for violation in &self.violations {
+            let _ = writeln!(text, "{}", violation.text);
+        }
+        text.push_str(&self.verdict());
+        text.push('\n');
+        text
+    }
+
+    fn summary(&self) -> [(&'static str, String); 5] {
+        let Size { attempts, committed, aborted, unknown, sessions, operations, rows } = self.size;
+        let [attempts, committed, aborted, unknown, sessions, operations, rows] =
+            [attempts, committed, aborted, unknown, sessions, operations, rows]
+                .map(|count| grouped(count as u64));
+        let transactions = grouped(self.transactions as u64);
+        let demands = if self.strict {
+            "isolation, session order and real time"
+        } else {
+            "isolation and session order"
+        };
+        [
+            ("history", self.history.clone()),
+            (
+                "attempts",
+                format!(
+                    "{attempts} in {sessions} sessions: {committed} committed, {aborted} aborted, \
+                     {unknown} unknown"
+                ),
+            ),
+            ("operations", format!("{operations} on {rows} rows")),
+            ("judged", format!("{transactions} transactions, for {demands}")),
+            ("time", format!("{:.3} s to read, {:.3} s to check", self.read_s, self.check_s)),
+        ]
+    }
+
+    fn verdict(&self) -> String {
+        if self.passed {
+            return "check passed".to_owned();
+        }
+        let count = |(name, count): &(&str, u64)| {
+            let shown = self.violations.iter().filter(|shown| shown.anomaly == *name).count();
+            let all_shown = *count == shown as u64;
+            let note =
+                if all_shown { String::new() } else { format!(" (the first {shown} shown)") };
+            format!("{name} x {}{note}", grouped(*count))
+        };
+        let counts: Vec<String> = self.anomalies.iter().map(count).collect();
+        format!("check FAILED: {}", counts.join(", "))
+    }
+}
+
+fn as_object<S: Serializer>(
+    pairs: &[(&'static str, u64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().copied())
+}
+
+impl Size {
+    fn of(history: &History) -> Self {
+        let attempts = history.attempts();
+        let with = |status| attempts.iter().filter(|attempt| attempt.status == status).count();
+        let sessions: BTreeSet<u64> = attempts.iter().map(|attempt| attempt.session).collect();
+        Self {
+            attempts: attempts.len(),
+            committed: with(Status::Committed),
+            aborted: with(Status::Aborted),
+            unknown: with(Status::Unknown),
+            sessions: sessions.len(),
+            operations: history.operation_count(),
+            rows: history.row_count(),
+        }
+    }
+}
+
+impl Evidence {
+    fn of(violation: &Violation) -> Self {
+        let edge = |edge: &lotus_checker::Edge| Edge {
+            from: edge.from,
+            to: edge.to,
+            dependency: edge.dependency.to_string(),
+            row: edge.row.clone(),
+        };
+        Self {
+            anomaly: violation.anomaly.name(),
+            transactions: violation.transactions.clone(),
+            edges: violation.edges.iter().map(edge).collect(),
+            text: violation.to_string(),
+        }
+    }
+}

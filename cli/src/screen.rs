@@ -1,0 +1,30 @@
+//! How results leave a command: words for a person, data for a program.
+
+use std::io::{self, Write};
+
+use lotus_benchmarks::output::{Output, OutputError};
+use serde::Serialize;
+
+/// Writes `result` as indented JSON.
+///
+/// # Errors
+/// [`OutputError`] if the output refuses it.
+pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), OutputError> {
+    output.write(|out| {
+        serde_json::to_writer_pretty(&mut *out, result)?;
+        out.write_all(b"\n")
+    })
+}
+
+/// Shows `text` to a person: on the standard output, or on the standard error if `data` went to
+/// the standard output.
+///
+/// # Errors
+/// What the system says.
+pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
+    if data.contains(&&Some(Output::Stdout)) {
+        io::stderr().write_all(text.as_bytes())
+    } else {
+        io::stdout().write_all(text.as_bytes())
+    }
+}

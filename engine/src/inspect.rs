@@ -1,0 +1,157 @@
+//! What must hold of memory at any moment, while transactions are under way.
+//!
+//! A simulator can stop the world between any two events and look. Should a node die at that
+//! moment, this is what recovery would have to rely on.
+
+use std::collections::BTreeMap;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
+use lotus_fabric::lane::BatchError;
+use lotus_fabric::machines::Machines;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::Bucket;
+use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::{TableDef, Timestamp};
+use lotus_recovery::LogEntry;
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{GroupId, Replica};
+
+use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
+use crate::cluster::Cluster;
+use crate::config::VisibleOrder;
+use crate::error::ClusterError;
+
+/// The properties, by the names of their findings.
+pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
+/// See [`LOGGED`].
+pub const BACKED: &str = "what the primary shows, every backup has";
+
+impl<M: Machines> Cluster<M> {
+    /// Looks at the cells of all replicas and the logs, at this very moment. Nothing may run
+    /// meanwhile, but anything may be under way.
+    ///
+    /// # Errors
+    /// `Unreachable`, if a memory node cannot be read.
+    pub fn inspect(&self) -> Result<Vec<Finding>, ClusterError> {
+        let shared = &*self.shared;
+        let inspected = shared.control.with_lane(|lane| async move {
+            let scan = Scan { shared, lane };
+            let (mut logged, mut backed) = (Tally::new(LOGGED), Tally::new(BACKED));
+            for table in shared.all_tables() {
+                for (group, replicas) in shared.placement.groups() {
+                    let mut copies = Vec::new();
+                    for replica in replicas.members() {
+                        let rows = scan.cells(&table, group, *replica).await?;
+                        scan.check_logged(group, *replica, &rows, &mut logged).await?;
+                        copies.push(rows);
+                    }
+                    if shared.config.visible_order == VisibleOrder::BackupsFirst {
+                        check_backed(&copies, &mut backed);
+                    }
+                }
+            }
+            Ok([logged.finish(), backed.finish()])
+        })?;
+        Ok(inspected.map_err(unreachable_nodes)?.into())
+    }
+}
+
+/// The version words of a row's cells on one replica, by the offset of its CVT.
+type Rows = BTreeMap<u64, Vec<Version>>;
+
+impl Scan<'_> {
+    /// All rows of a table that one replica has.
+    async fn cells(
+        &self,
+        table: &TableDef,
+        group: GroupId,
+        replica: Replica,
+    ) -> Result<Rows, BatchError> {
+        let mut rows = Rows::new();
+        let mut blocks = IndexBlocks::new(table, group);
+        while let Some((offset, words)) = blocks.next(self, table, replica).await? {
+            for (index, words) in words.chunks_exact(table.bucket_words()).enumerate() {
+                let bucket = offset + (index * table.bucket_words() * WORD_BYTES) as u64;
+                for (slot, words) in Bucket::new(words, table.cell_count()).slots().enumerate() {
+                    if Cvt::new(words).slot() == Slot::Free {
+                        continue;
+                    }
+                    let versions = (0..table.cell_count())
+                        .map(|index| words[cell_offset(index) as usize / WORD_BYTES])
+                        .map(Version::decode);
+                    let cvt = bucket + (slot * table.cvt_words() * WORD_BYTES) as u64;
+                    rows.insert(cvt, versions.collect());
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// H12: whoever recovers finds a whole entry for every cell that is not visible yet.
+    async fn check_logged(
+        &self,
+        group: GroupId,
+        replica: Replica,
+        rows: &Rows,
+        tally: &mut Tally,
+    ) -> Result<(), BatchError> {
+        for (cvt, versions) in rows {
+            for (index, version) in versions.iter().enumerate() {
+                let Version::Invisible(writer) = *version else { continue };
+                tally.seen += 1;
+                let names = |entry: &LogEntry<'_>| {
+                    entry.txn() == writer
+                        && entry.writes().any(|write| {
+                            (write.group, write.cvt) == (group.0, *cvt)
+                                && usize::from(write.cell) == index
+                        })
+                };
+                let words = self.log_of(writer, replica.node).await?;
+                if !LogEntry::decode(&words).is_ok_and(|entry| names(&entry)) {
+                    let node = replica.node.0;
+                    let at = cvt + cell_offset(index);
+                    tally.complain(|| format!("{writer:?} at {at:#x} of node {node}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of the log slot that a transaction uses on one memory node.
+    async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
+        let by = |node: &&std::sync::Arc<crate::shared::ComputeNode>| {
+            node.incarnation == txn.incarnation()
+        };
+        let Some(node) = self.shared.nodes.iter().find(by) else { return Ok(Vec::new()) };
+        let offset = self.shared.log.offset(node.index as u16, txn.slot());
+        let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);
+        self.read(addr, self.shared.log.slot_bytes() as usize).await
+    }
+}
+
+/// H3: should the primary be lost now, no reader has seen what the backups do not have. The first
+/// copy is the primary's.
+fn check_backed(copies: &[Rows], tally: &mut Tally) {
+    let Some((primary, backups)) = copies.split_first() else { return };
+    for (cvt, versions) in primary {
+        tally.seen += 1;
+        let shown = newest(versions);
+        for (number, backup) in (1..).zip(backups) {
+            let has = backup.get(cvt).map_or(Timestamp::ZERO, |versions| newest(versions));
+            if has < shown {
+                tally.complain(|| {
+                    format!("the row at {cvt:#x}: {shown:?}, but {has:?} on backup {number}")
+                });
+            }
+        }
+    }
+}
+
+/// The newest committed version.
+fn newest(versions: &[Version]) -> Timestamp {
+    let committed = versions.iter().map(|version| match version {
+        Version::Committed(time) => *time,
+        _ => Timestamp::ZERO,
+    });
+    committed.max().unwrap_or(Timestamp::ZERO)
+}

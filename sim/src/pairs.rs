@@ -1,0 +1,204 @@
+//! Rows that come and go: inserts, deletions, and reads of what is not there.
+//!
+//! Rows `2p` and `2p + 1` are a pair, of which at most one may exist. Whoever enters looks that its
+//! partner is absent, so two partners that enter at once are a write skew on absent rows: only
+//! locks on what is not there prevent it (H20). The number of rows is the balance.
+
+use lotus_benchmarks::audit::{Check, Effects, RowCheck};
+use lotus_benchmarks::config::ClusterConfig;
+use lotus_benchmarks::deployment::{DeployError, Deployment};
+use lotus_benchmarks::engine::{AbortReason, Txn, TxnError};
+use lotus_benchmarks::kvs::{integer_key, integer_table};
+use lotus_benchmarks::workload::{Access, Workload};
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::{PrimaryKey, TableSpec};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use serde_json::json;
+
+/// The name of the check on pairs.
+pub const AT_MOST_ONE: &str = "at most one row of each pair exists";
+/// The name of the check on the number of rows.
+pub const COUNTED: &str = "as many rows exist as were inserted and not deleted";
+
+/// The workload. Every second pair begins with its first row.
+#[derive(Clone, Debug)]
+pub struct Pairs {
+    table: TableId,
+    pairs: u64,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    kind: Kind,
+    row: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Inserts the row unless its partner exists.
+    Enter,
+    /// Deletes the row.
+    Leave,
+    /// Deletes the row and inserts its partner.
+    Swap,
+    /// Writes the row anew.
+    Touch,
+    /// Reads both, in a snapshot.
+    Look,
+}
+
+const KINDS: [Kind; 5] = [Kind::Enter, Kind::Leave, Kind::Swap, Kind::Touch, Kind::Look];
+
+impl Pairs {
+    /// That many pairs.
+    pub fn new(pairs: u64) -> Self {
+        Self { table: TableId(0), pairs }
+    }
+}
+
+/// The value of a row: its key, and a mark that tells it from chance.
+fn value(row: u64) -> [u8; 16] {
+    let mut value = [0; 16];
+    value[..8].copy_from_slice(&row.to_le_bytes());
+    value[8..].copy_from_slice(&(!row).to_le_bytes());
+    value
+}
+
+fn checked(row: u64, found: Option<&[u8]>) -> Result<bool, TxnError> {
+    match found {
+        Some(bytes) if bytes != value(row) => {
+            Err(TxnError::Fatal(format!("row {row} has the value {bytes:02x?}")))
+        }
+        found => Ok(found.is_some()),
+    }
+}
+
+const REFUSED: TxnError = TxnError::Aborted(AbortReason::Logic);
+
+impl Workload for Pairs {
+    type Request = Request;
+
+    const NAME: &'static str = "pairs";
+    const TRANSACTIONS: &'static [&'static str] = &["Enter", "Leave", "Swap", "Touch", "Look"];
+
+    fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
+        vec![integer_table("pairs", 16, 2 * self.pairs, cluster)]
+    }
+
+    fn attach(&mut self, tables: &[TableId]) {
+        self.table = tables[0];
+    }
+
+    fn rows(&self, _table: usize) -> u64 {
+        self.pairs.div_ceil(2)
+    }
+
+    fn row(&self, _table: usize, row: u64, into: &mut Vec<u8>) -> PrimaryKey {
+        into.extend_from_slice(&value(4 * row));
+        (4 * row).into()
+    }
+
+    fn draw(&self, rng: &mut SmallRng) -> Request {
+        let kind = KINDS[rng.random_range(0..KINDS.len())];
+        Request { kind, row: rng.random_range(0..2 * self.pairs) }
+    }
+
+    fn kind(request: &Request) -> usize {
+        request.kind as usize
+    }
+
+    fn access(request: &Request) -> Access {
+        match request.kind {
+            Kind::Look => Access::ReadOnly,
+            _ => Access::ReadWrite,
+        }
+    }
+
+    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+        (self.table, request.row.into())
+    }
+
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+        let (table, row, partner) = (self.table, request.row, request.row ^ 1);
+        match request.kind {
+            Kind::Enter => {
+                txn.insert(table, row, &value(row))?;
+                let other = txn.add_ro(table, partner)?;
+                txn.execute().await?;
+                if checked(partner, txn.value(other))? { Err(REFUSED) } else { Ok(1) }
+            }
+            Kind::Leave => {
+                let item = txn.add_rw(table, row)?;
+                txn.execute().await?;
+                if !checked(row, txn.value(item))? {
+                    return Err(REFUSED);
+                }
+                txn.delete(item)?;
+                Ok(-1)
+            }
+            Kind::Swap => {
+                let item = txn.add_rw(table, row)?;
+                txn.execute().await?;
+                if !checked(row, txn.value(item))? {
+                    return Err(REFUSED);
+                }
+                txn.delete(item)?;
+                txn.insert(table, partner, &value(partner))?;
+                txn.execute().await?;
+                Ok(0)
+            }
+            Kind::Touch => {
+                let item = txn.add_rw(table, row)?;
+                txn.execute().await?;
+                if !checked(row, txn.value(item))? {
+                    return Err(REFUSED);
+                }
+                txn.put(item, &value(row))?;
+                Ok(0)
+            }
+            Kind::Look => {
+                let [one, other] = [txn.add_ro(table, row)?, txn.add_ro(table, partner)?];
+                txn.execute().await?;
+                let one = checked(row, txn.value(one))?;
+                if one && checked(partner, txn.value(other))? {
+                    return Err(TxnError::Fatal(format!("rows {row} and {partner} both exist")));
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    fn audit<D: Deployment>(
+        &self,
+        deployment: &mut D,
+        effects: &Effects,
+    ) -> Result<Vec<Check>, DeployError> {
+        let (mut whole, mut rows) = (RowCheck::default(), Vec::new());
+        deployment.scan(self.table, &mut |key, bytes, _| {
+            let row = integer_key(key).unwrap_or(u64::MAX);
+            whole.see(bytes == value(row), || format!("row {row} has the value {bytes:02x?}"));
+            rows.push(row);
+        })?;
+        rows.sort_unstable();
+        let both = rows.windows(2).find(|pair| pair[0] ^ 1 == pair[1]);
+        let initial = i128::from(self.rows(0));
+        let found = rows.len() as i128;
+        let low = initial + effects.committed + effects.unknown_low;
+        let high = initial + effects.committed + effects.unknown_high;
+        Ok(vec![
+            whole.check("every row carries its key", found as u64),
+            Check::new(AT_MOST_ONE, both.is_none(), format!("{found} rows; {both:?}")),
+            Check::new(
+                COUNTED,
+                (low..=high).contains(&found),
+                format!("{found} rows, expected {low} to {high}"),
+            ),
+        ])
+    }
+
+    fn settings(&self) -> serde_json::Value {
+        json!({ "pairs": self.pairs })
+    }
+}

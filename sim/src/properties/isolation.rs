@@ -1,0 +1,29 @@
+//! Serializability and snapshot isolation, in the order of sessions and in real time, judged per
+//! transaction by `lotus-checker`.
+
+use lotus_benchmarks::history::History;
+use lotus_checker::{Options, RealTime, check};
+
+use crate::run::Violation;
+
+/// One violation for each kind of anomaly, by the anomaly's name.
+pub fn violations(history: &History) -> Vec<Violation> {
+    let mut text = Vec::new();
+    history.write(&mut text).expect("memory takes everything");
+    let history = match lotus_checker::History::read(text.as_slice()) {
+        Ok(history) => history,
+        Err(error) => {
+            let detail = error.to_string();
+            return vec![Violation { property: "a history can be checked".to_owned(), detail }];
+        }
+    };
+    let options =
+        Options { real_time: RealTime::Enforced, max_per_anomaly: 1, ..Options::default() };
+    let report = check(&history, &options);
+    let mut violations = Vec::new();
+    for violation in report.violations {
+        let property = violation.anomaly.to_string();
+        violations.push(Violation { property, detail: violation.to_string() });
+    }
+    violations
+}

@@ -1,0 +1,241 @@
+//! One run: a scenario and a seed in, a verdict out.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_benchmarks::AbortReason;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::harness::{self, BenchError, Options};
+use lotus_benchmarks::history::{History, Status};
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::lotus::{Embedded, builder};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::workload::Workload as _;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
+
+use crate::pairs::Pairs;
+use crate::properties::{durability, isolation, progress};
+use crate::scenario::{Scenario, ScenarioError, Workload};
+use crate::watched::Watched;
+
+/// The property of a run that comes to its end.
+pub const ENDS: &str = "the run comes to its end";
+/// The property of a run in which nobody panics.
+pub const NO_PANIC: &str = "nobody panics";
+/// The property that workloads check as they read.
+pub const READS: &str = "transactions see what they must";
+
+/// Bytes of memory for each replica group of a memory node.
+const GROUP_BYTES: u64 = 64 << 20;
+/// The most rows that a transaction of any workload writes.
+const MAX_WRITES: u16 = 16;
+/// How much longer than storm and calm a run may take, time-outs of the engine not counted.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// Something that must hold, and did not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// What must hold.
+    pub property: String,
+    /// What was found instead.
+    pub detail: String,
+}
+
+/// What a run may take before it is stopped with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Events of the world.
+    pub events: u64,
+    /// Bytes of simulated memory and messages.
+    pub bytes: u64,
+}
+
+impl Default for Budget {
+    /// Some tens of seconds on one core, and less memory than any machine has.
+    fn default() -> Self {
+        Self { events: 50_000_000, bytes: 8 << 30 }
+    }
+}
+
+/// What happened in a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Attempts that committed.
+    pub committed: u64,
+    /// Attempts that certainly did not, by reason.
+    pub aborted: [u64; AbortReason::ALL.len()],
+    /// Attempts of which nobody knows.
+    pub unknown: u64,
+    /// One-sided verbs.
+    pub verbs: u64,
+    /// Events of the world.
+    pub events: u64,
+    /// Virtual time.
+    pub virtual_time: Duration,
+    /// What went wrong.
+    pub faults: FaultCounts,
+}
+
+/// The verdict on a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What did not hold, the first of each property.
+    pub violations: Vec<Violation>,
+    /// What happened.
+    pub figures: Figures,
+    /// The same for every run of one scenario with one seed.
+    pub trace_hash: u64,
+}
+
+impl Outcome {
+    /// Whether everything held.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// Whether this property did not hold.
+    pub fn violates(&self, property: &str) -> bool {
+        self.violations.iter().any(|violation| violation.property == property)
+    }
+}
+
+/// Runs a scenario. Whoever is given as `tracer` hears everything that happens.
+///
+/// # Errors
+/// `Impossible`, if the scenario cannot be run at all.
+pub fn run(
+    scenario: &Scenario,
+    seed: u64,
+    budget: Budget,
+    tracer: Option<Tracer>,
+) -> Result<Outcome, ScenarioError> {
+    scenario.check()?;
+    let profile = scenario.profile()?;
+    let world = |nodes| {
+        let limits = Limits { events: budget.events, bytes: budget.bytes, time: longest(scenario) };
+        let config = Config {
+            rates: scenario.rates.clone(),
+            schedule: scenario.schedule_with_healing(),
+            verb_timeout: Duration::from_micros(scenario.network.verb_timeout_us),
+            interleaving: Interleaving::PerVerb,
+            limits,
+            ..Config::new(seed, nodes, profile)
+        };
+        let world = World::new(config).map_err(|error| DeployError::Refused(error.to_string()))?;
+        if let Some(tracer) = tracer {
+            world.trace_to(tracer);
+        }
+        Ok(SimMachines::new(world))
+    };
+    let (cluster, load) = (scenario.cluster_config(), scenario.load_config(seed));
+    let builder = builder(&cluster, &load)
+        .memory_limit(GROUP_BYTES * cluster.replicas as u64)
+        .max_writes(MAX_WRITES)
+        .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
+        .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
+    let embedded =
+        Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
+    let mut watched = Watched::new(embedded, scenario.storm() + scenario.calm());
+    let options = Options { cluster, load, audit: true, floor: false, history: true };
+    let driven = catch_unwind(AssertUnwindSafe(|| drive(scenario, seed, &mut watched, &options)));
+    let (mut violations, mut figures) = match driven {
+        Ok(result) => result?,
+        Err(panic) => {
+            let (property, detail) = (NO_PANIC.to_owned(), message(&*panic));
+            (vec![Violation { property, detail }], Figures::default())
+        }
+    };
+    let world = watched.machines().world();
+    figures.events = world.events();
+    figures.virtual_time = world.now();
+    figures.faults = world.faults();
+    let trace_hash = world.trace_hash();
+    drop(world);
+    violations.extend(watched.into_found());
+    Ok(Outcome { violations, figures, trace_hash })
+}
+
+/// The longest that a run may take.
+fn longest(scenario: &Scenario) -> Duration {
+    let timeouts = scenario.cluster.commit_timeout_us + scenario.cluster.lock_timeout_us;
+    scenario.storm() + scenario.calm() + Duration::from_micros(timeouts) + SLACK
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(owned).unwrap_or("a panic without a message").to_owned()
+}
+
+/// Lets the clients run and judges what they saw and left.
+fn drive(
+    scenario: &Scenario,
+    seed: u64,
+    watched: &mut Watched,
+    options: &Options,
+) -> Result<(Vec<Violation>, Figures), ScenarioError> {
+    let coordinators = options.cluster.cns * options.cluster.threads;
+    let progress = Arc::new(Progress::new(coordinators, |_| ()));
+    let started = watched.machines().outside().now();
+    let driven = match scenario.workload {
+        Workload::Kvs { keys, update_ratio, zipf } => {
+            harness::run(watched, Kvs::new(keys, update_ratio, zipf), options, &progress)
+        }
+        Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
+            let bank = SmallBank::new(accounts, hot_accounts, hot_ratio, seed);
+            harness::run(watched, bank, options, &progress)
+        }
+        Workload::Pairs { pairs } => harness::run(watched, Pairs::new(pairs), options, &progress),
+    };
+    let outcome = match driven {
+        Ok(outcome) => outcome,
+        Err(BenchError::Deploy(DeployError::Refused(why))) => return Err(scenario.impossible(why)),
+        Err(error) => {
+            let stopped = watched.machines().failure();
+            let property = if stopped.is_some() { ENDS } else { READS }.to_owned();
+            let detail = stopped.map_or_else(|| error.to_string(), |why| why.to_string());
+            return Ok((vec![Violation { property, detail }], Figures::default()));
+        }
+    };
+    let mut violations = Vec::new();
+    let audit = outcome.audit.as_ref().expect("it was asked for");
+    for check in audit.checks.iter().filter(|check| !check.passed) {
+        let (property, detail) = (check.name.clone(), check.detail.clone());
+        violations.push(Violation { property, detail });
+    }
+    let history = outcome.history.as_ref().expect("it was asked for");
+    let healed = started.after(scenario.storm());
+    violations.extend(isolation::violations(history));
+    violations.extend(progress::violations(history, healed.0));
+    let durable = durability::violations(history, watched);
+    violations.extend(durable.map_err(|error| scenario.impossible(error))?);
+    let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };
+    figures.aborted = outcome.tally.total().aborted;
+    Ok((violations, figures))
+}
+
+fn count(history: &History) -> Figures {
+    let mut figures = Figures::default();
+    for (attempt, _) in history.attempts() {
+        match attempt.status {
+            Status::Ok => figures.committed += 1,
+            Status::Info => figures.unknown += 1,
+            Status::Fail => {}
+        }
+    }
+    figures
+}
+
+/// The names of the transactions of a scenario's workload.
+pub fn transactions(workload: &Workload) -> &'static [&'static str] {
+    match workload {
+        Workload::Kvs { .. } => Kvs::TRANSACTIONS,
+        Workload::Smallbank { .. } => SmallBank::TRANSACTIONS,
+        Workload::Pairs { .. } => Pairs::TRANSACTIONS,
+    }
+}

@@ -1,0 +1,426 @@
+//! A scenario as data: everything that a run depends on besides its seed.
+//!
+//! Files are TOML. Times are microseconds of virtual time. Memory nodes are numbered first, from 0;
+//! compute nodes after them.
+//!
+//! A run has two parts: a *storm*, in which rates and schedule of faults apply, and a *calm* after
+//! everything has healed, in which every client must get somewhere.
+
+use std::time::Duration;
+
+use lotus_benchmarks::config::{
+    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
+};
+use lotus_benchmarks::engine::Isolation;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
+use serde::{Deserialize, Serialize};
+
+use crate::hazard::Hazard;
+
+/// The most virtual time that a run may be asked to cover.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// See the module's essay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Scenario {
+    /// What to call it.
+    pub name: String,
+    /// What happens in it, in a sentence or two.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub story: String,
+    /// The hazards that it is meant to meet.
+    #[serde(default)]
+    pub hazards: Vec<Hazard>,
+    /// How long faults happen, in microseconds.
+    pub storm_us: u64,
+    /// How long clients go on after everything has healed, in microseconds.
+    pub calm_us: u64,
+    /// The cluster.
+    #[serde(default)]
+    pub cluster: Topology,
+    /// What the clients want.
+    pub workload: Workload,
+    /// How they ask for it.
+    #[serde(default)]
+    pub load: Load,
+    /// What carries it.
+    #[serde(default)]
+    pub network: Network,
+    /// What goes wrong by chance, during the storm.
+    #[serde(default)]
+    pub rates: Rates,
+    /// What goes wrong by plan.
+    #[serde(default)]
+    pub schedule: Vec<Scheduled>,
+}
+
+/// The nodes and the engine's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Topology {
+    /// Compute nodes.
+    pub compute_nodes: usize,
+    /// Coordinators on each.
+    pub threads: usize,
+    /// Coroutines on each coordinator.
+    pub coroutines: usize,
+    /// Memory nodes.
+    pub memory_nodes: usize,
+    /// Copies of each row.
+    pub replicas: usize,
+    /// Versions of each row.
+    pub versions: u32,
+    /// Bytes of each compute node's lock table.
+    pub lock_table_bytes: u64,
+    /// Which locks.
+    pub locks: Locks,
+    /// Where timestamps come from.
+    pub timestamps: Timestamps,
+    /// In which order a commit becomes visible.
+    pub visible: Visible,
+    /// What serializable transactions read.
+    pub read_rule: ReadRule,
+    /// How long a commit keeps trying, in microseconds.
+    pub commit_timeout_us: u64,
+    /// How long a transaction waits for remote locks, in microseconds.
+    pub lock_timeout_us: u64,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Self {
+            compute_nodes: 2,
+            threads: 1,
+            coroutines: 3,
+            memory_nodes: 3,
+            replicas: 3,
+            versions: 2,
+            lock_table_bytes: 1 << 14,
+            locks: Locks::Lotus,
+            timestamps: Timestamps::Clock,
+            visible: Visible::BackupsFirst,
+            read_rule: ReadRule::Latest,
+            commit_timeout_us: 20_000,
+            lock_timeout_us: 2_000,
+        }
+    }
+}
+
+/// What the clients want.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Workload {
+    /// Reads and updates of single rows (LOTUS §8.2).
+    #[serde(rename_all = "kebab-case")]
+    Kvs {
+        /// Rows.
+        keys: u64,
+        /// Share of transactions that update.
+        update_ratio: f64,
+        /// Skew; 0 is uniform.
+        zipf: f64,
+    },
+    /// A bank: several rows a transaction, money that must not change.
+    #[serde(rename_all = "kebab-case")]
+    Smallbank {
+        /// Customers, at least 2.
+        accounts: u64,
+        /// Customers in the hot set; 0 for none.
+        hot_accounts: u64,
+        /// Share of transactions that go there.
+        hot_ratio: f64,
+    },
+    /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
+    Pairs {
+        /// Pairs of rows.
+        pairs: u64,
+    },
+}
+
+/// How the clients ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Load {
+    /// The isolation level of read-write transactions.
+    pub isolation: Isolation,
+    /// The share of them that take the other level instead.
+    pub other_isolation: f64,
+    /// Which compute node gets a transaction.
+    pub routing: Routing,
+    /// Transactions a second; a closed loop without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_tps: Option<f64>,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            isolation: Isolation::Serializable,
+            other_isolation: 0.0,
+            routing: Routing::Hybrid,
+            rate_tps: None,
+        }
+    }
+}
+
+/// What carries verbs and messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Network {
+    /// A built-in profile.
+    pub profile: String,
+    /// How long an initiator waits for a verb, in microseconds.
+    pub verb_timeout_us: u64,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { profile: "cx3-56g".to_owned(), verb_timeout_us: 400 }
+    }
+}
+
+/// Why a scenario cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// The file is not a scenario. Correct that line.
+    #[error("{name}, line {line}: {message}")]
+    Malformed {
+        /// What the caller calls the file.
+        name: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// It is a scenario, but an impossible one. Change what the sentence names.
+    #[error("scenario {name}: {message}")]
+    Impossible {
+        /// The scenario.
+        name: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl Scenario {
+    /// The scenario in the bytes of a file that the caller calls `name`.
+    ///
+    /// # Errors
+    /// `Malformed`, naming the line, or `Impossible`.
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, ScenarioError> {
+        let malformed = |at: usize, message: String| {
+            let line = 1 + bytes[..at.min(bytes.len())].iter().filter(|b| **b == b'\n').count();
+            ScenarioError::Malformed { name: name.to_owned(), line, message }
+        };
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| malformed(error.valid_up_to(), "not text (UTF-8)".to_owned()))?;
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            malformed(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// The scenario as a file.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a scenario is plain data")
+    }
+
+    /// Says that the scenario cannot be run.
+    pub(crate) fn impossible(&self, message: impl ToString) -> ScenarioError {
+        ScenarioError::Impossible { name: self.name.clone(), message: message.to_string() }
+    }
+
+    /// Checks what nobody else does: cluster and world check themselves when they are made.
+    ///
+    /// # Errors
+    /// `Impossible`.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let must = |holds: bool, message: &str| {
+            if holds { Ok(()) } else { Err(self.impossible(message)) }
+        };
+        let share = |share: f64| (0.0..=1.0).contains(&share);
+        must(self.storm() + self.calm() <= LONGEST, "it lasts more than a minute")?;
+        must(self.storm_us + self.calm_us > 0, "it lasts no time at all")?;
+        match self.workload {
+            Workload::Kvs { keys, update_ratio, zipf } => {
+                must((1..=1 << 20).contains(&keys), "keys are not from 1 to 2^20")?;
+                must(share(update_ratio), "update-ratio is not from 0 to 1")?;
+                must((0.0..=10.0).contains(&zipf), "zipf is not from 0 to 10")?;
+            }
+            Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
+                must((2..=1 << 20).contains(&accounts), "accounts are not from 2 to 2^20")?;
+                let hot = hot_accounts != 1 && hot_accounts <= accounts;
+                must(hot, "hot-accounts are 1, or more than accounts")?;
+                must(share(hot_ratio), "hot-ratio is not from 0 to 1")?;
+            }
+            Workload::Pairs { pairs } => {
+                must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
+                let pure = self.load.isolation == Isolation::Serializable
+                    && self.load.other_isolation == 0.0;
+                // Write skew is allowed under snapshot isolation, and breaks pairs.
+                must(pure, "pairs stay pairs under serializability (sr) only")?;
+            }
+        }
+        must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
+        must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
+        let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);
+        must(rate, "rate-tps is not more than 0 and at most 10^7")?;
+        let all_rates = |rates: &Rates| {
+            let Rates { message_loss, message_duplication, message_delay, .. } = *rates;
+            let Rates { verb_delay, torn_writes, torn_reads, .. } = *rates;
+            [message_loss, message_duplication, message_delay, verb_delay, torn_writes, torn_reads]
+                .into_iter()
+                .all(share)
+        };
+        must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
+        for entry in &self.schedule {
+            match &entry.fault {
+                Fault::SetRates(rates) => must(all_rates(rates), "a rate is not from 0 to 1")?,
+                Fault::Crash { .. } | Fault::Restart { .. } => {
+                    must(false, "crashes need recovery, which there is not yet")?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// How long faults happen.
+    pub fn storm(&self) -> Duration {
+        Duration::from_micros(self.storm_us)
+    }
+
+    /// How long clients go on afterwards.
+    pub fn calm(&self) -> Duration {
+        Duration::from_micros(self.calm_us)
+    }
+
+    /// The benchmark harness's view of the cluster.
+    pub(crate) fn cluster_config(&self) -> ClusterConfig {
+        let Topology { compute_nodes, threads, coroutines, memory_nodes, .. } = self.cluster;
+        let Topology { replicas, versions, lock_table_bytes, locks, timestamps, .. } = self.cluster;
+        ClusterConfig {
+            fabric: Fabric::Sim,
+            profile: Some(self.network.profile.clone()),
+            cns: compute_nodes,
+            threads,
+            coroutines,
+            mns: memory_nodes,
+            replicas,
+            versions,
+            read_rule: self.cluster.read_rule,
+            lock_table_bytes,
+            sharding: Sharding::App,
+            locks,
+            timestamps,
+            visible: self.cluster.visible,
+            memory_limit_bytes: None,
+        }
+    }
+
+    /// The benchmark harness's view of the clients.
+    pub(crate) fn load_config(&self, seed: u64) -> LoadConfig {
+        LoadConfig {
+            isolation: self.load.isolation,
+            other_isolation: self.load.other_isolation,
+            routing: self.load.routing,
+            secs: (self.storm() + self.calm()).as_secs_f64(),
+            warmup_secs: 0.0,
+            rate_tps: self.load.rate_tps,
+            seed,
+        }
+    }
+
+    /// The profile.
+    ///
+    /// # Errors
+    /// `Impossible`, if there is none of that name.
+    pub(crate) fn profile(&self) -> Result<Profile, ScenarioError> {
+        Profile::named(&self.network.profile).map_err(|error| self.impossible(error))
+    }
+
+    /// The schedule, and at the end of the storm the opposite of everything that lasts.
+    pub(crate) fn schedule_with_healing(&self) -> Vec<Scheduled> {
+        let opposite = |entry: &Scheduled| match entry.fault {
+            Fault::Cut { from, to } => Some(Fault::Mend { from, to }),
+            Fault::Isolate { node } => Some(Fault::Rejoin { node }),
+            Fault::SlowNic { node, .. } => Some(Fault::SlowNic { node, percent: 100 }),
+            Fault::SlowCores { node, .. } => Some(Fault::SlowCores { node, percent: 100 }),
+            _ => None,
+        };
+        let healing = self.schedule.iter().filter_map(opposite);
+        let healing = healing.chain([Fault::SetRates(Rates::default())]);
+        let when = When::At(self.storm());
+        let healing = healing.map(|fault| Scheduled { when, fault });
+        self.schedule.iter().cloned().chain(healing).collect()
+    }
+
+    /// The first compute node's number.
+    pub fn first_compute_node(&self) -> NodeId {
+        NodeId(self.cluster.memory_nodes as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "
+name = \"small\"
+hazards = [\"H9\", \"H10\"]
+storm-us = 2000
+calm-us = 1000
+workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
+
+[rates]
+message-loss = 0.1
+
+[[schedule]]
+when = { at-us = 100 }
+fault = { pause = { node = 3, lasting-us = 500.5 } }
+";
+
+    #[test]
+    fn a_file_is_read_as_it_is_written() {
+        let scenario = Scenario::parse("small.toml", SMALL.as_bytes()).expect("it is right");
+        assert_eq!(scenario.cluster, Topology::default());
+        assert_eq!(scenario.hazards.len(), 2);
+        let again = Scenario::parse("again", scenario.to_toml().as_bytes());
+        assert_eq!(again, Ok(scenario));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (from, to, expected) in [
+            ("calm-us = 1000", "calm-us = -1", "bad.toml, line 5: "),
+            ("calm-us = 1000", "calm_us = 1000", "bad.toml, line 5: unknown field `calm_us`"),
+            ("\"H9\"", "\"H99\"", "bad.toml, line 3: \"H99\" is no hazard"),
+            ("message-loss = 0.1", "message-loss = 1.5", "scenario small: a rate"),
+            ("pause =", "paus =", "bad.toml, line 13: unknown variant `paus`"),
+            ("calm-us = 1000", "calm-us = 100000000", "scenario small: it lasts more"),
+            ("keys = 10", "keys = 0", "scenario small: keys are not"),
+        ] {
+            let text = SMALL.replace(from, to);
+            let error = Scenario::parse("bad.toml", text.as_bytes()).expect_err(to).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let error = Scenario::parse("bad.toml", b"name = \"x\"\n\xFF\xFE").expect_err("garbage");
+        assert_eq!(error.to_string(), "bad.toml, line 2: not text (UTF-8)");
+    }
+
+    #[test]
+    fn whatever_lasts_is_healed_when_the_storm_ends() {
+        let mut scenario = Scenario::parse("", SMALL.as_bytes()).expect("it is right");
+        let node = NodeId(1);
+        let when = When::At(Duration::ZERO);
+        scenario.schedule.push(Scheduled { when, fault: Fault::Isolate { node } });
+        let all = scenario.schedule_with_healing();
+        let healing: Vec<_> = all.iter().filter(|e| e.when == When::At(scenario.storm())).collect();
+        assert_eq!(healing.len(), 2);
+        assert_eq!(healing[0].fault, Fault::Rejoin { node });
+    }
+}

@@ -1,0 +1,169 @@
+//! Scenarios from seeds: each picks its own sizes, workload, isolation, and kinds and rates of
+//! faults. Leaving most kinds of faults out of most runs finds more than a little of everything in
+//! all of them (Groce et al., "Swarm Testing", ISSTA 2012).
+
+use std::time::Duration;
+
+use lotus_benchmarks::config::{Locks, ReadRule, Routing, Timestamps, Visible};
+use lotus_benchmarks::engine::Isolation;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::scenario::{Load, Network, Scenario, Topology, Workload};
+
+/// The scenario of a seed.
+pub fn scenario(seed: u64) -> Scenario {
+    // Apart from the world's own streams of the same seed.
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x5157_A12D);
+    let patient = rng.random_bool(0.15);
+    let cluster = topology(&mut rng);
+    let workload = workload(&mut rng);
+    let load = load(&mut rng, patient, &workload);
+    // Long pauses need long runs, which only few transactions a second can afford.
+    let (storm_us, calm_us) = if patient {
+        (rng.random_range(200_000..3_000_000), 500_000)
+    } else {
+        (rng.random_range(500..6_000), rng.random_range(4_000..8_000))
+    };
+    let network = Network {
+        profile: pick(&mut rng, &["cx3-56g", "cx3-56g", "ideal"]).to_string(),
+        verb_timeout_us: pick(&mut rng, &[100, 400, 1_500]),
+    };
+    let rates = rates(&mut rng);
+    let mut scenario = Scenario {
+        name: format!("swarm-{seed}"),
+        story: String::new(),
+        hazards: Vec::new(),
+        storm_us,
+        calm_us,
+        cluster,
+        workload,
+        load,
+        network,
+        rates,
+        schedule: Vec::new(),
+    };
+    scenario.schedule = schedule(&mut rng, &scenario);
+    scenario
+}
+
+fn pick<T: Copy>(rng: &mut SmallRng, from: &[T]) -> T {
+    from[rng.random_range(0..from.len())]
+}
+
+fn topology(rng: &mut SmallRng) -> Topology {
+    let memory_nodes = rng.random_range(1..=4);
+    Topology {
+        compute_nodes: rng.random_range(1..=4),
+        threads: rng.random_range(1..=2),
+        coroutines: rng.random_range(1..=4),
+        memory_nodes,
+        replicas: rng.random_range(1..=memory_nodes.min(3)),
+        versions: rng.random_range(2..=4),
+        lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
+        locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
+        timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),
+        visible: pick(rng, &[Visible::BackupsFirst, Visible::BackupsFirst, Visible::AllAtOnce]),
+        read_rule: pick(rng, &[ReadRule::Latest, ReadRule::Latest, ReadRule::Snapshot]),
+        commit_timeout_us: pick(rng, &[1_000, 5_000, 20_000]),
+        lock_timeout_us: pick(rng, &[500, 2_000]),
+    }
+}
+
+fn workload(rng: &mut SmallRng) -> Workload {
+    match rng.random_range(0..3) {
+        0 => Workload::Kvs {
+            keys: pick(rng, &[1, 4, 30, 200]),
+            update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
+            zipf: pick(rng, &[0.0, 0.99]),
+        },
+        1 => Workload::Smallbank {
+            accounts: pick(rng, &[2, 6, 40]),
+            hot_accounts: pick(rng, &[0, 2]),
+            hot_ratio: 0.5,
+        },
+        _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]) },
+    }
+}
+
+fn load(rng: &mut SmallRng, patient: bool, workload: &Workload) -> Load {
+    let pure = matches!(workload, Workload::Pairs { .. });
+    let isolation = pick(rng, &[Isolation::Serializable, Isolation::Snapshot]);
+    Load {
+        isolation: if pure { Isolation::Serializable } else { isolation },
+        other_isolation: if pure { 0.0 } else { pick(rng, &[0.0, 0.0, 0.3]) },
+        routing: pick(rng, &[Routing::Hybrid, Routing::Random]),
+        rate_tps: patient.then(|| pick(rng, &[300.0, 1_000.0])),
+    }
+}
+
+fn rates(rng: &mut SmallRng) -> Rates {
+    let share =
+        |rng: &mut SmallRng, of: &[f64]| if rng.random_bool(0.4) { pick(rng, of) } else { 0.0 };
+    let micros = |rng: &mut SmallRng, of: &[u64]| Duration::from_micros(pick(rng, of));
+    Rates {
+        message_loss: share(rng, &[0.01, 0.1, 0.3]),
+        message_duplication: share(rng, &[0.01, 0.1, 0.3]),
+        message_delay: share(rng, &[0.05, 0.3]),
+        message_delay_max: micros(rng, &[20, 300, 3_000]),
+        verb_delay: share(rng, &[0.002, 0.02]),
+        verb_delay_max: micros(rng, &[50, 1_000, 4_000]),
+        torn_writes: share(rng, &[0.1, 1.0]),
+        torn_reads: share(rng, &[0.1, 1.0]),
+        tear_span: micros(rng, &[1, 10, 40]),
+    }
+}
+
+/// Up to four faults at random times of the storm.
+fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Scheduled> {
+    let count = rng.random_range(0..=4);
+    let (memory, compute) = (scenario.cluster.memory_nodes, scenario.cluster.compute_nodes);
+    let mut schedule = Vec::new();
+    for _ in 0..count {
+        let at = Duration::from_micros(rng.random_range(0..scenario.storm_us));
+        let lasting = (scenario.storm() - at).mul_f64(rng.random::<f64>());
+        let any = NodeId(rng.random_range(0..memory + compute) as u16);
+        let other = NodeId(rng.random_range(0..memory + compute) as u16);
+        let node = NodeId((memory + rng.random_range(0..compute)) as u16);
+        let fault = match rng.random_range(0..8) {
+            0 => Fault::Cut { from: any, to: other },
+            1 => Fault::Isolate { node: any },
+            2 => Fault::Stall { from: node, to: any, lasting },
+            3 | 4 => Fault::Pause { node, lasting },
+            5 => Fault::SlowNic { node: any, percent: pick(rng, &[300, 3_000]) },
+            6 => Fault::SlowCores { node, percent: pick(rng, &[300, 3_000]) },
+            _ => {
+                let nanos = pick(rng, &[1_000, 1_000_000, 10_000_000_000]);
+                Fault::ClockJump { node, nanos: if rng.random() { nanos } else { -nanos } }
+            }
+        };
+        let end = match fault {
+            Fault::Cut { from, to } => Some(Fault::Mend { from, to }),
+            Fault::Isolate { node } => Some(Fault::Rejoin { node }),
+            _ => None,
+        };
+        schedule.push(Scheduled { when: When::At(at), fault });
+        let when = When::At(at + lasting);
+        schedule.extend(end.map(|fault| Scheduled { when, fault }));
+    }
+    schedule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_has_a_scenario_of_its_own_that_can_be_run() {
+        for seed in 0..500 {
+            let one = scenario(seed);
+            assert_eq!(one.check(), Ok(()), "{one:?}");
+            assert_eq!(one, scenario(seed));
+            assert_ne!(one.to_toml(), scenario(seed + 1).to_toml());
+            let again = Scenario::parse("again", one.to_toml().as_bytes()).expect("it is a file");
+            assert_eq!(again.to_toml(), one.to_toml());
+        }
+    }
+}
