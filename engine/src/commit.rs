@@ -32,6 +32,7 @@ use lotus_mvcc::layout::record::{RecordHeader, record_words};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::GroupId;
 use lotus_router::placement::LOG_REGION;
+use lotus_sabotage::{Rule, broken};
 
 use crate::config::VisibleOrder;
 use crate::coordinator::Coordinator;
@@ -132,16 +133,33 @@ impl Commit<'_> {
         let coordinator = self.coordinator();
         let config = &coordinator.shared.config;
         body.plan_commit(coordinator);
-        self.until_done(|batch| body.add_data(coordinator, self, batch)).await?;
+        if broken(Rule::LocksCoverCommit) {
+            coordinator.locks.release(&mut body.held);
+        }
+        if broken(Rule::TimestampAfterCells) {
+            let mut batch = coordinator.lane.batch();
+            body.add_data(coordinator, self, &mut batch);
+            drop(batch.post());
+        } else {
+            self.until_done(|batch| body.add_data(coordinator, self, batch)).await?;
+        }
+        if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
+            coordinator.locks.release(&mut body.held);
+            return Ok(());
+        }
         let commit_ts = self.timestamp().await;
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         let replicas_first = match config.visible_order {
+            _ if broken(Rule::BackupsFirst) => Replicas::All,
             VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
             _ => Replicas::All,
         };
         self.until_done(|batch| body.add_versions(coordinator, commit_ts, replicas_first, batch))
             .await?;
         self.slot.decide(self.txn, Ok(receipt));
+        if broken(Rule::UnlockLast) {
+            coordinator.locks.release(&mut body.held);
+        }
         if replicas_first == Replicas::Backups {
             let last = Replicas::Primaries;
             self.until_done(|batch| body.add_versions(coordinator, commit_ts, last, batch)).await?;
@@ -167,6 +185,9 @@ impl Commit<'_> {
             match posted {
                 Ok(_) => return Ok(()),
                 Err(error) => Box::pin(self.recover(error)).await?,
+            }
+            if broken(Rule::FailedWritesAreRepeated) {
+                return Ok(());
             }
         }
     }
@@ -211,7 +232,9 @@ impl Commit<'_> {
         let deadline = self.deadline.get().unwrap_or_else(limit);
         self.deadline.set(Some(deadline));
         if now >= deadline {
-            self.slot.decide(self.txn, Err(TxnError::Unknown(self.txn)));
+            let aborted = broken(Rule::UnknownIsNotAborted);
+            let error = if aborted { TxnError::Timeout } else { TxnError::Unknown(self.txn) };
+            self.slot.decide(self.txn, Err(error));
         }
     }
 }
@@ -268,15 +291,20 @@ impl Body {
     #[inline]
     fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let (shared, node) = (&coordinator.shared, &coordinator.node);
-        let log = batch.stage(entry_words(self.plan.logged.len()) * WORD_BYTES);
-        let logged = self.plan.logged.iter().copied();
+        let count = if broken(Rule::LogNamesAll) { 1 } else { self.plan.logged.len() };
+        let log = batch.stage(entry_words(count) * WORD_BYTES);
+        let logged = self.plan.logged[..count].iter().copied();
         LogEntry::encode(batch.words_mut(log), commit.txn, node.epoch, logged);
-        let log_offset = shared.log.offset(node.index as u16, commit.slot.number);
+        let log_slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
+        let log_offset = shared.log.offset(node.index as u16, log_slot);
         for index in 0..self.plan.writes.len() {
             self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
         }
         for node in &self.plan.nodes {
-            batch.write(RemoteAddr::new(*node, LOG_REGION, log_offset), log);
+            let log_at = RemoteAddr::new(*node, LOG_REGION, log_offset);
+            if !broken(Rule::LogBeforeCells) {
+                batch.write(log_at, log);
+            }
             let here = self.plan.writes.iter().filter_map(|write| {
                 let members = shared.placement.replicas(write.group).members();
                 let replica = members.iter().find(|replica| replica.node == *node)?;
@@ -287,6 +315,9 @@ impl Body {
             }
             for (write, replica, buffers) in here {
                 batch.write(replica.at(write.cell_begins()), buffers.cell);
+            }
+            if broken(Rule::LogBeforeCells) {
+                batch.write(log_at, log);
             }
             for link in &self.plan.links {
                 let members = shared.placement.replicas(link.group).members();

@@ -15,6 +15,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
 use lotus_mvcc::slab::Purpose;
 use lotus_router::{GroupId, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
@@ -72,7 +73,7 @@ async fn advance_cursor(
         let mut batch = lane.batch();
         let held = batch.compare_and_swap(cursor, offset, offset + bytes);
         match batch.post().await?.words(held)[0] {
-            found if found == offset => return Ok(offset),
+            found if found == offset || broken(Rule::SlabsAreTakenOnce) => return Ok(offset),
             // Somebody else came first.
             found => offset = found,
         }

@@ -18,6 +18,7 @@ use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{Candidate, Newest, Visible, newest, victim, visible_at};
+use lotus_sabotage::{Rule, broken};
 use zerocopy::IntoBytes;
 
 use crate::config::ReadRule;
@@ -139,15 +140,19 @@ impl Body {
         for row in self.rows.iter().filter(|row| !row.executed) {
             let name = LockName::row(row.table, row.key);
             match row.access {
-                Access::Read if mode == Mode::Snapshot => {}
+                Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
                 Access::Read => self.wanted.push(LockRequest::read(name)),
                 Access::Write => self.wanted.push(LockRequest::write(name)),
                 Access::Insert => {
                     let tables = self.tables.as_ref().expect("a row was added");
                     let table = &tables[usize::from(row.table.0)].def;
                     let bucket = table.geometry().shape().bucket_key(row.key);
-                    self.wanted.push(LockRequest::write(name));
-                    self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
+                    if !broken(Rule::AbsentRowsAreLocked) {
+                        self.wanted.push(LockRequest::write(name));
+                    }
+                    if !broken(Rule::BucketsAreLocked) {
+                        self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
+                    }
                 }
             }
         }
@@ -290,7 +295,8 @@ impl Body {
         };
         let claimed = |offset| {
             let mut targets = self.rows.iter().filter_map(|row| row.target.as_ref());
-            targets.any(|target| target.new_cvt && target.cvt == offset)
+            !broken(Rule::ClaimsAreRemembered)
+                && targets.any(|target| target.new_cvt && target.cvt == offset)
         };
         match lookup.absorb_except(words, claimed) {
             Step::Read(read) => {
@@ -390,7 +396,7 @@ impl Body {
                 _ => Ok(Next::Reread),
             };
         };
-        if previous > limit {
+        if previous > limit && !broken(Rule::FirstCommitterWins) {
             return Err(TxnError::Conflict { table, key: *key });
         }
         if row.access != Access::Read {

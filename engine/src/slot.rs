@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 
 use async_channel::Receiver;
 use lotus_fabric::ids::TxnId;
+use lotus_sabotage::{Rule, broken};
 
 use crate::commit;
 use crate::coordinator::{Coordinator, Job};
@@ -182,7 +183,7 @@ impl Slot {
             Errand::Asked(_, body) | Errand::Executed(Ok(body)) => self.release(body),
             Errand::Executed(Err(_)) | Errand::Idle => {}
             Errand::Running(_) => {
-                self.abandoned.set(true);
+                self.abandoned.set(!broken(Rule::AbandonedAttemptsEnd));
                 *self.errand.borrow_mut() = errand;
             }
         }
@@ -235,9 +236,15 @@ impl Slot {
         *self.errand.borrow_mut() = next;
     }
 
+    /// Whether somebody waits for the verdict on `txn`.
+    #[inline]
+    pub(crate) fn awaits(&self, txn: TxnId) -> bool {
+        self.awaited.borrow().contains(&txn)
+    }
+
     /// For the driver: tells the verdict on `txn`. The first one counts.
     pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
-        if !self.decided.replace(true) && self.awaited.borrow().contains(&txn) {
+        if !self.decided.replace(true) && self.awaits(txn) {
             self.verdicts.borrow_mut().push((txn, verdict));
         }
     }

@@ -6,10 +6,14 @@ use lotus_fabric::exec::Handle;
 use lotus_fabric::rpc::Rpc;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::oracle::{OracleClient, OracleServer};
+use lotus_sabotage::{Rule, broken};
 
 use crate::config::TimestampKind;
 use crate::error::TxnError;
 use crate::shared::{ComputeNode, Shared};
+
+/// How far snapshots lag behind once their freshness is sabotaged.
+const LAG_NS: u64 = 20_000;
 
 pub(crate) enum Timestamps {
     Clock { shared: Arc<Shared>, executor: Handle },
@@ -47,9 +51,14 @@ impl Timestamps {
     /// A snapshot: at least every timestamp issued before this call (H18).
     #[inline]
     pub(crate) async fn snapshot(&self) -> Result<Timestamp, TxnError> {
-        match self {
-            Self::Clock { shared, .. } => Ok(shared.clock.latest()),
-            Self::Oracle(client) => client.timestamp().await.map_err(|_| TxnError::Timeout),
+        let latest = match self {
+            Self::Clock { shared, .. } => shared.clock.latest(),
+            Self::Oracle(client) => client.timestamp().await.map_err(|_| TxnError::Timeout)?,
+        };
+        if broken(Rule::SnapshotsAreFresh) {
+            let stale = Timestamp::new(latest.raw().saturating_sub(LAG_NS)).unwrap_or(latest);
+            return Ok(stale.max(Timestamp::LOADED));
         }
+        Ok(latest)
     }
 }

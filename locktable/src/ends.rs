@@ -15,6 +15,7 @@
 //! carries nothing else. After that it is repeated every `resend_ns`.
 
 use lotus_fabric::ids::TxnId;
+use lotus_sabotage::{Rule, broken};
 
 use crate::wire::{Reply, RequestWriter};
 
@@ -60,6 +61,7 @@ impl EndTracker {
             Reply::Ended { txn } => (*txn, txn.attempt() + 1),
             Reply::Lock { question, .. } => (question.txn, question.txn.attempt()),
         };
+        let known_below = if broken(Rule::AcksNameTheirAttempt) { u64::MAX } else { known_below };
         self.pending
             .retain(|pending| !same_slot(pending.txn, txn) || pending.txn.attempt() >= known_below);
     }
@@ -80,6 +82,9 @@ impl EndTracker {
             }
             pending.due_ns = now_ns.saturating_add(self.resend_ns);
             written += 1;
+        }
+        if broken(Rule::EndsAreRepeated) {
+            self.pending.retain(|pending| pending.due_ns == 0);
         }
         written
     }

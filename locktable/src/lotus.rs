@@ -18,6 +18,7 @@ use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
+use lotus_sabotage::{Rule, broken};
 
 use crate::ends::EndTracker;
 use crate::name::{LockName, LockRequest};
@@ -284,6 +285,9 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
     fn release(&self, held: &mut HeldLocks) {
         let this_node = self.core.host.this_node();
         let txn = held.txn();
+        if broken(Rule::EndsReachAllAsked) {
+            held.contacted.retain(|asked| held.taken.iter().any(|lock| lock.owner == *asked));
+        }
         for taken in held.taken.drain(..) {
             if taken.owner == this_node {
                 self.core.table.unlock(txn, &taken.request.name);

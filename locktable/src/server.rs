@@ -31,6 +31,7 @@
 use std::sync::Arc;
 
 use lotus_fabric::ids::{Epoch, Incarnation, ShardId, TxnId};
+use lotus_sabotage::{Rule, broken};
 
 use crate::name::{LockMode, LockName, LockRequest};
 use crate::slot::Grant;
@@ -159,7 +160,7 @@ impl<H: LockHost> LockServer<H> {
     fn lock(&mut self, txn: TxnId, locks: Locks<'_>) -> Answer {
         let Self { table, host, peers, requests, unusual } = self;
         let Some(session) = session(peers, txn) else { return Answer::Expelled };
-        if txn.attempt() < session.watermark {
+        if txn.attempt() < session.watermark && !broken(Rule::StaleRequestsAreRefused) {
             return Answer::Stale;
         }
         session.raise(txn, txn.attempt(), table, host);
@@ -188,6 +189,9 @@ impl<H: LockHost> LockServer<H> {
 
     fn end(&mut self, txn: TxnId) {
         if let Some(session) = session(&mut self.peers, txn) {
+            if broken(Rule::EndsNameTheirAttempt) {
+                session.release(txn, &self.table, &self.host);
+            }
             session.raise(txn, txn.attempt() + 1, &self.table, &self.host);
         }
     }
@@ -199,6 +203,12 @@ impl Session {
         if watermark <= self.watermark {
             return;
         }
+        self.release(txn, table, host);
+        self.watermark = watermark;
+    }
+
+    /// Releases all that the current attempt of `txn`'s slot holds.
+    fn release(&mut self, txn: TxnId, table: &LockTable, host: &impl LockHost) {
         let holder = TxnId::new(txn.incarnation(), txn.slot(), self.watermark);
         for request in self.held.drain(..) {
             if request.mode == LockMode::Write {
@@ -206,7 +216,6 @@ impl Session {
             }
             table.unlock(holder, &request.name);
         }
-        self.watermark = watermark;
     }
 
     /// Remembers what was granted, and tells the host of new writers.

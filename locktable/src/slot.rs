@@ -9,6 +9,8 @@
 //! never succeed (H7). So a decision needs to know not only the counter but what the asking
 //! transaction itself holds in the slot: [`Mine`], which the holders' records tell.
 
+use lotus_sabotage::{Rule, broken};
+
 use crate::name::LockMode;
 
 /// How many holders one slot can have: the readers that an 8-bit counter can count in twos.
@@ -65,9 +67,9 @@ impl Word {
 
     /// The word of a slot that `counter` says is held; a count of nothing frees it.
     #[inline]
-    pub(crate) const fn new(fingerprint: u64, counter: Counter) -> Self {
+    pub(crate) fn new(fingerprint: u64, counter: Counter) -> Self {
         match counter {
-            Counter::FREE => Self::FREE,
+            Counter::FREE if !broken(Rule::FreeSlotsAreZero) => Self::FREE,
             Counter(count) => Self(fingerprint << Self::COUNTER_BITS | count as u64),
         }
     }
@@ -130,12 +132,16 @@ pub(crate) fn decide(
     use LockMode::{Read, Write};
     let grant = match (mine.name, mode) {
         (Some(Write), _) | (Some(Read), Read) => return Ok((Grant::AlreadyHeld, counter)),
+        (Some(Read), Write) if broken(Rule::UpgradesAreExplicit) => {
+            return Ok((Grant::AlreadyHeld, counter));
+        }
         (Some(Read), Write) => Grant::Upgraded,
         (None, _) => Grant::Acquired,
     };
     let written = counter == Counter::WRITTEN;
     // The records of a written slot are one transaction's, so one of mine makes all mine.
     let (compatible, records) = match (written, mode) {
+        (true, Read) if broken(Rule::WritersExcludeReaders) => (true, mine.records),
         (true, _) => (mine.records > 0, mine.records),
         (false, Read) => (true, counter.readers()),
         (false, Write) => (mine.records == counter.readers(), counter.readers()),

@@ -23,6 +23,7 @@ use std::fmt;
 
 use lotus_fabric::ids::{Incarnation, TxnId};
 use lotus_fabric::prefetch;
+use lotus_sabotage::{Rule, broken};
 
 use crate::name::{LockMode, LockName, LockRequest};
 use crate::primitive::{AtomicU64, Ordering, Words, zeroed_words};
@@ -377,6 +378,9 @@ fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
         }
         if word == Word::FREE && matches!(found, Found::Full) {
             found = Found::Free { index };
+            if broken(Rule::OneSlotPerName) {
+                break;
+            }
         }
     }
     found

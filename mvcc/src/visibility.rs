@@ -20,6 +20,7 @@
 //! of a version says "not found" only if nothing can have been replaced (H13).
 
 use lotus_fabric::ids::TxnId;
+use lotus_sabotage::{Rule, broken};
 
 use crate::layout::Torn;
 use crate::layout::cvt::{Cell, CellState, Contents, Cvt, Version};
@@ -120,11 +121,15 @@ pub fn newest(cvt: Cvt<'_>) -> Newest {
 /// the CVT. A version is visible iff it is at most the snapshot (H1).
 #[inline]
 pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
-    let Ok(scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
+    let Ok(mut scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
+    if broken(Rule::SnapshotsWait) {
+        scan.invisible = None;
+    }
     match (scan.invisible, scan.seen) {
         (Some(writer), _) => Visible::Undecided { writer },
         (None, Some(candidate)) => Visible::Version(candidate),
         (None, None) if scan.never_used || !scan.any_version => Visible::NotFound,
+        (None, None) if broken(Rule::AbsenceIsNotEviction) => Visible::NotFound,
         (None, None) => Visible::TooOld,
     }
 }
@@ -145,7 +150,7 @@ pub fn victim(cvt: Cvt<'_>) -> Option<usize> {
             Version::Committed(time) => (time, false),
             Version::None => (Timestamp::ZERO, cell.record == 0),
         };
-        if best.is_none_or(|(least, _)| rank < least) {
+        if best.is_none_or(|(least, _)| (rank < least) != broken(Rule::OldestVersionFirst)) {
             best = Some((rank, index));
         }
     }

@@ -12,6 +12,7 @@
 //! they were still on their way become *stragglers*: they land later, unless the connection has
 //! been made anew, the node fenced or the target restarted meanwhile (H2, H22).
 
+use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 
 use super::memory::Effect;
@@ -283,7 +284,9 @@ impl State {
             connection.refusal = Some(VerbError::Revoked);
             return Err(VerbError::Revoked);
         }
-        connection.number += 1;
+        if !broken(Rule::OldConnectionsAreClosed) {
+            connection.number += 1;
+        }
         connection.life = life;
         connection.refusal = None;
         Ok(())

@@ -1,0 +1,127 @@
+//! Switches that break one rule of the protocol each, to prove that its absence is noticed.
+//!
+//! # What it is
+//! A checker that has never complained proves little. So rules of the protocol are listed here as
+//! [`Rule`]s: those whose absence does harm although no node is lost for good. The place that
+//! keeps a rule asks whether it is [`broken`], and if so does what somebody would have written who
+//! overlooked the hazard: that, and nothing else. `lotus sim sabotage` runs the simulated cluster
+//! once for each rule and demands that a checker complains.
+//!
+//! # What it is not
+//! A part of any other build. Without the feature `enabled` the answer is a constant, so not even
+//! the question remains in the code; only `lotus-cli` with its feature `sabotage` enables it.
+//! Nor is it fault injection: what networks and machines do to correct code is up to
+//! `fabric::sim`.
+//!
+//! # Scope
+//! A rule is broken for one thread, for as long as its `Guard` lives: a simulated world stays
+//! on one thread, so several worlds can be sabotaged differently side by side.
+
+#![forbid(unsafe_code)]
+
+mod rule;
+
+pub use rule::Rule;
+#[cfg(feature = "enabled")]
+pub use switch::{Guard, break_rule, broken};
+
+/// Whether to break `rule`: never, in this build.
+#[cfg(not(feature = "enabled"))]
+#[inline(always)]
+pub const fn broken(rule: Rule) -> bool {
+    let _ = rule;
+    false
+}
+
+// It costs nothing, because it is known before the program runs.
+#[cfg(not(feature = "enabled"))]
+const _: () = assert!(!broken(Rule::BackupsFirst));
+
+#[cfg(feature = "enabled")]
+mod switch {
+    use std::cell::Cell;
+    use std::marker::PhantomData;
+
+    use crate::Rule;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether `rule` is broken on this thread.
+    #[inline]
+    pub fn broken(rule: Rule) -> bool {
+        BROKEN.get() == Some(rule)
+    }
+
+    /// Breaks `rule` on this thread, and no other rule, until the guard is dropped.
+    pub fn break_rule(rule: Rule) -> Guard {
+        Guard { before: BROKEN.replace(Some(rule)), thread: PhantomData }
+    }
+
+    /// Keeps a rule broken; restores what was before.
+    #[must_use = "the rule is broken for as long as the guard lives"]
+    #[derive(Debug)]
+    pub struct Guard {
+        before: Option<Rule>,
+        /// It means the thread that made it.
+        thread: PhantomData<*const ()>,
+    }
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            BROKEN.set(self.before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_invariants_lists_every_rule() {
+        let invariants = include_str!("../../docs/invariants.md");
+        for rule in Rule::ALL {
+            let row = format!("| `{}` | {} | I", rule.name(), rule.hazard());
+            let found = invariants.lines().find(|line| line.starts_with(&row));
+            let told = found.is_some_and(|line| line.contains(rule.description()));
+            assert!(told, "{rule:?}: docs/invariants.md should have {row}");
+        }
+    }
+
+    #[test]
+    fn rules_are_kept_unless_broken() {
+        assert!(Rule::ALL.iter().all(|rule| !broken(*rule)));
+    }
+
+    #[cfg(feature = "enabled")]
+    #[test]
+    fn a_guard_breaks_one_rule_on_one_thread_and_restores_what_was() {
+        let broken_now = || Rule::ALL.iter().copied().filter(|rule| broken(*rule));
+        let outer = break_rule(Rule::ReadLocks);
+        assert!(broken_now().eq([Rule::ReadLocks]));
+        {
+            let _inner = break_rule(Rule::BackupsFirst);
+            assert!(broken_now().eq([Rule::BackupsFirst]));
+            let elsewhere = std::thread::scope(|scope| {
+                let asked = scope.spawn(|| broken(Rule::BackupsFirst));
+                asked.join().expect("it only asks")
+            });
+            assert!(!elsewhere);
+        }
+        assert!(broken_now().eq([Rule::ReadLocks]));
+        drop(outer);
+        assert_eq!(broken_now().next(), None);
+    }
+
+    #[cfg(feature = "enabled")]
+    #[test]
+    fn a_panic_leaves_no_rule_broken() {
+        let panicked = std::panic::catch_unwind(|| {
+            let _guard = break_rule(Rule::ReadLocks);
+            panic!("on purpose");
+        });
+        assert!(panicked.is_err() && !broken(Rule::ReadLocks));
+    }
+}

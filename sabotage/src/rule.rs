@@ -1,0 +1,217 @@
+//! The list of rules: what each is, where it comes from, and what its switch does instead.
+
+/// Makes the enum and what is known of each variant from one list: the rule, the variant, its
+/// name, its source, and what a program does that does not know the rule.
+macro_rules! rules {
+    ($($rule:literal $variant:ident $name:literal $hazard:literal $broken:literal)*) => {
+        /// A rule that can be broken. Each variant says what always holds, and what happens
+        /// instead once it is broken.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(#[doc = concat!($rule, ".\n\nBroken: ", $broken, ".")] $variant,)*
+        }
+
+        impl Rule {
+            /// Every rule: the paper's own, then by hazard.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name on the command line: the variant's, in small letters and hyphens.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The hazard that the rule closes, H1 to H24 of DESIGN §7, or the section of the
+            /// paper that has the rule.
+            pub const fn hazard(self) -> &'static str {
+                match self { $(Self::$variant => $hazard,)* }
+            }
+
+            /// What happens once the rule is broken.
+            pub const fn description(self) -> &'static str {
+                match self { $(Self::$variant => $broken,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    "Serializable transactions lock what they read"
+    ReadLocks "read-locks" "LOTUS §5.2"
+    "serializable transactions lock only what they write"
+
+    "A row written under snapshot isolation has not changed since the snapshot"
+    FirstCommitterWins "first-committer-wins" "LOTUS §5.2"
+    "nobody looks whether a row was written since the snapshot"
+
+    "An INVISIBLE cell decides nothing for a snapshot"
+    SnapshotsWait "snapshots-wait" "H1"
+    "a snapshot takes the version beside an INVISIBLE cell"
+
+    "The commit timestamp is drawn when every cell is INVISIBLE on every replica"
+    TimestampAfterCells "timestamp-after-cells" "H1"
+    "the commit timestamp is drawn while the cells are on their way"
+
+    "Versions are visible on all backups before they are on a primary"
+    BackupsFirst "backups-first" "H3"
+    "versions turn visible on all replicas at once"
+
+    "Locks are released when the versions are visible on the primaries"
+    UnlockLast "unlock-last" "H3"
+    "locks are released when the versions are visible on the backups"
+
+    "All locks are held until the commit timestamp is drawn"
+    LocksCoverCommit "locks-cover-commit" "H4"
+    "locks are released when the commit begins"
+
+    "A name has one slot in its bucket"
+    OneSlotPerName "one-slot-per-name" "H5"
+    "a request takes the first free slot, also if the name has one further on"
+
+    "Nobody reads beside a writer"
+    WritersExcludeReaders "writers-exclude-readers" "H6"
+    "a reader joins the writer that took the slot before it"
+
+    "A slot that nobody holds is all zeroes"
+    FreeSlotsAreZero "free-slots-are-zero" "H7"
+    "a slot keeps the fingerprint of whoever held it last"
+
+    "A lock held to read is upgraded to be written under"
+    UpgradesAreExplicit "upgrades-are-explicit" "H7"
+    "who holds a lock to read is told that it may write"
+
+    "A lock request of an attempt that is over is stale"
+    StaleRequestsAreRefused "stale-requests-are-refused" "H9"
+    "a lock request that comes late is granted to an attempt that is over"
+
+    "A reply answers the call whose number it bears"
+    RepliesNameTheirCall "replies-name-their-call" "H9"
+    "a reply answers whatever call uses its slot by now"
+
+    "An end is repeated until it is acknowledged"
+    EndsAreRepeated "ends-are-repeated" "H10"
+    "an end is sent once"
+
+    "An attempt ends at every owner that it asked, answered or not"
+    EndsReachAllAsked "ends-reach-all-asked" "H10"
+    "an attempt ends only at the owners that granted it something"
+
+    "An end releases what its own attempt held"
+    EndsNameTheirAttempt "ends-name-their-attempt" "H10"
+    "an end releases what its slot holds by now"
+
+    "An acknowledgement covers the ends up to its own attempt"
+    AcksNameTheirAttempt "acks-name-their-attempt" "H10"
+    "an acknowledgement covers whatever end its slot has by now"
+
+    "On each connection the log entry is written before the cells"
+    LogBeforeCells "log-before-cells" "H12"
+    "the log entry is written behind the cells"
+
+    "A log entry names the whole write set"
+    LogNamesAll "log-names-all" "H12"
+    "a log entry names the first row of the write set"
+
+    "That no version is old enough means that the row was absent only if none was replaced"
+    AbsenceIsNotEviction "absence-is-not-eviction" "H13"
+    "a row whose old versions were replaced was absent for an old snapshot"
+
+    "A writer replaces the oldest version"
+    OldestVersionFirst "oldest-version-first" "H13"
+    "a writer replaces the newest version"
+
+    "A record is older than the version that led to it"
+    RecordsAreNotNewer "records-are-not-newer" "H13"
+    "a record is accepted also if a later writer has reused its slot"
+
+    "A slab belongs to whoever advanced the cursor past it"
+    SlabsAreTakenOnce "slabs-are-taken-once" "H13"
+    "nobody looks whether the cursor has moved before it is advanced"
+
+    "A record counts only if its checksum does"
+    RecordChecksums "record-checksums" "H14"
+    "the checksum of a record is not looked at"
+
+    "Every coroutine slot has a log slot of its own"
+    LogSlotsAreOwn "log-slots-are-own" "H16"
+    "the coroutines of a node share one log slot"
+
+    "A snapshot is at least every timestamp issued before it was drawn"
+    SnapshotsAreFresh "snapshots-are-fresh" "H18"
+    "snapshots lag some microseconds behind"
+
+    "Nobody shares a request for a timestamp that was already sent"
+    RequestsAreNotJoined "requests-are-not-joined" "H18"
+    "who needs a timestamp shares the request under way"
+
+    "An insert locks the row besides the bucket"
+    AbsentRowsAreLocked "absent-rows-are-locked" "H20"
+    "an insert locks the bucket, and nobody who has read that the row is absent notices"
+
+    "An insert locks the bucket besides the row"
+    BucketsAreLocked "buckets-are-locked" "H20"
+    "an insert locks the row, and two rows take one slot of the bucket"
+
+    "A transaction remembers the slots that its inserts claimed"
+    ClaimsAreRemembered "claims-are-remembered" "H20"
+    "two inserts of one transaction take one slot of the bucket"
+
+    "An unknown outcome is reported as unknown"
+    UnknownIsNotAborted "unknown-is-not-aborted" "H21"
+    "a commit that takes too long is reported as aborted"
+
+    "An execution that nobody waits for ends with the release of its locks"
+    AbandonedAttemptsEnd "abandoned-attempts-end" "H21"
+    "an execution that nobody waits for keeps its locks"
+
+    "A commit that has begun is carried through, whatever becomes of the caller"
+    CommitsOutliveCallers "commits-outlive-callers" "H21"
+    "a commit stops half-way when its caller is gone"
+
+    "A WRITE that failed is repeated"
+    FailedWritesAreRepeated "failed-writes-are-repeated" "H22"
+    "a commit goes on once the connection works again"
+
+    "A new connection is made when the old one is closed at its target"
+    OldConnectionsAreClosed "old-connections-are-closed" "H22"
+    "what was sent over the old connection still lands after the new one works"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kebab_case(variant: &str) -> String {
+        let spread = variant.chars().flat_map(|letter| {
+            let hyphen = letter.is_ascii_uppercase().then_some('-');
+            hyphen.into_iter().chain([letter.to_ascii_lowercase()])
+        });
+        spread.skip(1).collect()
+    }
+
+    #[test]
+    fn names_are_the_variants_names() {
+        for rule in Rule::ALL {
+            assert_eq!(rule.name(), kebab_case(&format!("{rule:?}")));
+        }
+    }
+
+    #[test]
+    fn every_source_is_a_hazard_or_a_section() {
+        for rule in Rule::ALL {
+            let hazard = rule.hazard();
+            let number = hazard.strip_prefix('H').and_then(|number| number.parse::<u32>().ok());
+            let known = number.is_some_and(|number| (1..=24).contains(&number));
+            assert!(known || hazard.starts_with("LOTUS §"), "{rule:?}: {hazard}");
+        }
+    }
+
+    #[test]
+    fn descriptions_are_parts_of_a_sentence() {
+        for rule in Rule::ALL {
+            let description = rule.description();
+            let small = description.starts_with(|first: char| first.is_ascii_lowercase());
+            assert!(small && !description.ends_with('.'), "{rule:?}: {description}");
+        }
+    }
+}
