@@ -39,6 +39,67 @@ pub enum Command {
     /// Judges a history: can the isolation levels that were asked for account for all reads?
     #[command(arg_required_else_help = true)]
     Check(CheckArgs),
+    /// Runs the whole cluster on virtual time, with faults, and checks what must hold.
+    #[command(arg_required_else_help = true)]
+    Sim(SimArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    pub task: SimTask,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SimTask {
+    /// Runs one scenario a seed on all cores, and sums up.
+    Run(SimRunArgs),
+    /// Runs one seed again, and shows everything that happens.
+    Replay(SimReplayArgs),
+    /// Makes the failing scenario of a seed short, and writes it.
+    Shrink(SimReplayArgs),
+    /// Lists the named scenarios.
+    List,
+}
+
+#[derive(Debug, Args)]
+pub struct SimRunArgs {
+    /// How many seeds.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub seeds: u64,
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
+    pub from: u64,
+    /// Threads [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
+    /// Writes the summary as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub scenario: ScenarioArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct SimReplayArgs {
+    /// The seed.
+    #[arg(long, value_name = "SEED")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub scenario: ScenarioArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ScenarioArgs {
+    /// A named scenario, all of them in turn (all), or a file [default: one of each seed's own].
+    #[arg(long, value_name = "NAME|all|FILE")]
+    pub scenario: Option<String>,
+    /// Events after which a run is stopped.
+    #[arg(long, value_name = "N", default_value_t = 50_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_events: u64,
 }
 
 #[derive(Debug, Args)]

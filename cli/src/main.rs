@@ -18,6 +18,7 @@ mod check;
 mod deploy;
 mod findings;
 mod screen;
+mod sim;
 mod watch;
 
 use args::{Cli, Command};
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Bench(args) => bench::run(args).map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
+        Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

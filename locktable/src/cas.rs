@@ -8,6 +8,7 @@
 //! A release is a compare-and-swap from the own id too, never a plain WRITE: posted behind an
 //! acquisition whose answer nobody waited for, it undoes just that, and never somebody else's.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,17 +29,30 @@ const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Finds the word of a lock from the hash of its name.
 pub type WordOf = Rc<dyn Fn(&LockName, u64) -> RemoteAddr>;
 
+/// How many overdue releases are repeated in one batch.
+const RELEASES_PER_BATCH: usize = 64;
+
 /// See the module's essay.
 #[derive(Clone)]
 pub struct CasLocks {
     lane: Lane,
     word_of: WordOf,
+    overdue: Rc<Overdue>,
+}
+
+/// Releases that failed: words, and who is to hold them no more.
+#[derive(Default)]
+struct Overdue {
+    releases: RefCell<Vec<(RemoteAddr, u64)>>,
+    /// Whether a task repeats them. One is enough, or every attempt during a partition would leave
+    /// one behind.
+    repeated: Cell<bool>,
 }
 
 impl CasLocks {
     /// Locks in the words that `word_of` names, reached through `lane`.
     pub fn new(lane: Lane, word_of: WordOf) -> Self {
-        Self { lane, word_of }
+        Self { lane, word_of, overdue: Rc::default() }
     }
 
     fn word(&self, name: &LockName) -> RemoteAddr {
@@ -89,29 +103,55 @@ impl LockService for CasLocks {
             return;
         }
         let words: Vec<RemoteAddr> = held.words.drain(..).collect();
-        let posted = release(&self.lane, &words, id);
-        let lane = self.lane.clone();
+        let releases = words.into_iter().map(|word| (word, id)).collect::<Vec<_>>();
+        let posted = release(&self.lane, &releases);
+        let (lane, overdue) = (self.lane.clone(), Rc::clone(&self.overdue));
         // Nobody waits for it: the verbs follow everything that this lane posted before.
         self.lane.executor().spawn(async move {
-            let mut outcome = posted.await;
-            while let Err(error) = outcome {
-                lane.executor().sleep(RETRY_PAUSE).await;
-                for failure in error.failures() {
-                    if lane.reconnect(failure.node).await == Err(VerbError::Revoked) {
-                        // This node is out, and its locks are not its own any more.
-                        return;
-                    }
+            if posted.await.is_err() {
+                overdue.releases.borrow_mut().extend(releases);
+                if !overdue.repeated.replace(true) {
+                    overdue.repeat(&lane).await;
+                    overdue.repeated.set(false);
                 }
-                outcome = release(&lane, &words, id).await;
             }
         });
     }
 }
 
-fn release(lane: &Lane, words: &[RemoteAddr], id: u64) -> Posted {
+impl Overdue {
+    /// Repeats releases until all have succeeded.
+    async fn repeat(&self, lane: &Lane) {
+        while !self.releases.borrow().is_empty() {
+            lane.executor().sleep(RETRY_PAUSE).await;
+            let releases = self.releases.take();
+            let mut broken = Vec::new();
+            for part in releases.chunks(RELEASES_PER_BATCH) {
+                // To a node that has just refused there is nothing to try before it is reconnected.
+                let left = |word: &RemoteAddr| broken.contains(&word.node());
+                let (wait, try_now): (Vec<_>, Vec<_>) = part.iter().partition(|r| left(&r.0));
+                self.releases.borrow_mut().extend(wait);
+                let Err(error) = release(lane, &try_now).await else { continue };
+                let failed = |word: &RemoteAddr| {
+                    error.failures().iter().any(|failure| failure.node == word.node())
+                };
+                self.releases.borrow_mut().extend(try_now.iter().filter(|r| failed(&r.0)));
+                for failure in error.failures() {
+                    broken.push(failure.node);
+                    if lane.reconnect(failure.node).await == Err(VerbError::Revoked) {
+                        // This node is out, and its locks are not its own any more.
+                        return self.releases.borrow_mut().clear();
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn release(lane: &Lane, releases: &[(RemoteAddr, u64)]) -> Posted {
     let mut batch = lane.batch();
-    for word in words {
-        batch.compare_and_swap(*word, id, 0);
+    for (word, id) in releases {
+        batch.compare_and_swap(*word, *id, 0);
     }
     batch.post()
 }

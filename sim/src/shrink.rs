@@ -1,1 +1,95 @@
-//! x
+//! Makes a failing scenario short: leaves out whatever is not needed for the failure.
+//!
+//! Greedy: every simplification is tried by a run with the same seed, and kept if the same property
+//! is still violated, until none helps any more. What is left need not be the smallest there is.
+
+use crate::run::{Budget, run};
+use crate::scenario::Scenario;
+
+/// The scenario with less in it, still violating `property` with this seed. `after` is told of every
+/// run, with the number of runs so far, and says whether to go on.
+pub fn shrink(
+    scenario: &Scenario,
+    seed: u64,
+    budget: Budget,
+    property: &str,
+    mut after: impl FnMut(u64, &Scenario) -> bool,
+) -> Scenario {
+    let mut best = scenario.clone();
+    let mut runs = 0;
+    loop {
+        let mut improved = false;
+        for candidate in simpler(&best) {
+            runs += 1;
+            // An impossible scenario is no simplification.
+            let fails =
+                run(&candidate, seed, budget, None).is_ok_and(|outcome| outcome.violates(property));
+            if fails {
+                best = candidate;
+                improved = true;
+            }
+            if !after(runs, &best) {
+                return best;
+            }
+            if improved {
+                break;
+            }
+        }
+        if !improved {
+            return best;
+        }
+    }
+}
+
+/// Every scenario that is simpler by one step, those first that save most.
+fn simpler(scenario: &Scenario) -> Vec<Scenario> {
+    let mut candidates = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Scenario)| {
+        let mut candidate = scenario.clone();
+        change(&mut candidate);
+        if candidate != *scenario {
+            candidates.push(candidate);
+        }
+    };
+    with(&|s| s.schedule.clear());
+    for entry in 0..scenario.schedule.len() {
+        with(&|s| _ = s.schedule.remove(entry));
+    }
+    with(&|s| s.rates.message_loss = 0.0);
+    with(&|s| s.rates.message_duplication = 0.0);
+    with(&|s| s.rates.message_delay = 0.0);
+    with(&|s| s.rates.verb_delay = 0.0);
+    with(&|s| s.rates.torn_writes = 0.0);
+    with(&|s| s.rates.torn_reads = 0.0);
+    with(&|s| s.calm_us /= 2);
+    with(&|s| s.storm_us /= 2);
+    with(&|s| s.calm_us -= s.calm_us / 8);
+    with(&|s| s.storm_us -= s.storm_us / 8);
+    with(&|s| s.cluster.compute_nodes = (s.cluster.compute_nodes - 1).max(1));
+    with(&|s| s.cluster.threads = 1);
+    with(&|s| s.cluster.coroutines = (s.cluster.coroutines - 1).max(1));
+    with(&|s| s.cluster.replicas = (s.cluster.replicas - 1).max(1));
+    with(&|s| s.cluster.memory_nodes = (s.cluster.memory_nodes - 1).max(1));
+    with(&|s| s.cluster.versions = 2);
+    with(&|s| s.load.other_isolation = 0.0);
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::ENDS;
+    use crate::swarm;
+
+    #[test]
+    fn what_is_not_needed_is_left_out() {
+        // A run that is stopped early violates this one for certain, whatever is in it.
+        let budget = Budget { events: 100, ..Budget::default() };
+        let scenario = (0..).map(swarm::scenario).find(|s| s.schedule.len() > 2).expect("some has");
+        let shrunk = shrink(&scenario, 0, budget, ENDS, |runs, _| runs < 500);
+        assert!(shrunk.schedule.is_empty(), "{:?}", shrunk.schedule);
+        assert_eq!((shrunk.cluster.compute_nodes, shrunk.cluster.memory_nodes), (1, 1));
+        assert_eq!(shrunk.rates.message_loss, 0.0);
+        assert_eq!(simpler(&shrunk).len(), simpler(&shrunk).len());
+    }
+}
