@@ -117,7 +117,7 @@ fn same_slot(one: TxnId, other: TxnId) -> bool {
     (one.incarnation(), one.slot()) == (other.incarnation(), other.slot())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests {
     use super::*;
     use crate::wire::{self, Answer, ITEM_BYTES, Question, Request};

@@ -19,7 +19,7 @@
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
 //! * [`LockTable`]: slots, holders, and the mutexes that keep the two together.
 //! * [`wire`], [`LockServer`], [`EndTracker`]: the protocol, as bytes and two state machines.
-//! * `primitive`: `std` or `loom` synchronisation, the latter under `--cfg loom`.
+//! * `primitive`: `std` or `loom` synchronisation, the latter under `--cfg lotus_loom`.
 
 #![forbid(unsafe_code)]
 

@@ -130,7 +130,7 @@ const fn finalize(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests {
     use super::*;
 

@@ -257,5 +257,5 @@ fn session(peers: &mut Vec<Peer>, txn: TxnId) -> Option<&mut Session> {
     Some(&mut sessions[index])
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests;

@@ -173,7 +173,7 @@ pub(crate) fn recount(modes: impl Iterator<Item = LockMode>) -> Counter {
     Counter::read_by(readers)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests {
     use super::*;
     use LockMode::{Read, Write};

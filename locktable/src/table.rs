@@ -415,5 +415,5 @@ fn slot_index(slot: u32) -> usize {
     slot as usize % SLOTS_PER_BUCKET
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests;

@@ -472,5 +472,5 @@ fn code(refusal: Refusal) -> u8 {
     code.expect("every refusal has a code") as u8
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(lotus_loom)))]
 mod tests;

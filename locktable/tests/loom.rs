@@ -1,11 +1,11 @@
 //! The lock table under every interleaving of a few threads, up to three preemptions.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p lotus-locktable --release --test loom`
+//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locktable --release --test loom`
 //!
 //! What the locks protect is two words that are read and written without any order of their own.
 //! Wherever a lock fails to exclude or to make visible, the model finds a run in which they differ
 //! or lose an increment.
-#![cfg(loom)]
+#![cfg(lotus_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -3,7 +3,7 @@
 //! Whatever it does: no two live attempts hold conflicting locks, whoever was granted a lock
 //! still holds it until the end, and once every end has been acknowledged the table is empty,
 //! however late the copies arrive that are still under way (H4, H9, H10).
-#![cfg(not(loom))]
+#![cfg(not(lotus_loom))]
 
 use std::sync::Arc;
 

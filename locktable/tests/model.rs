@@ -4,7 +4,7 @@
 //! or one bit of fingerprint the table may refuse what the model would grant, because names look
 //! alike or the bucket is full; but it must never grant what the model refuses, lose a holder or
 //! keep a slot.
-#![cfg(not(loom))]
+#![cfg(not(lotus_loom))]
 
 use std::collections::BTreeMap;
 
