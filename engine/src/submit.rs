@@ -110,11 +110,16 @@ where
 {
     let mut attempts = 0;
     loop {
-        let transaction = match kind {
-            Kind::Read => session.begin_read_only().await?,
-            Kind::Write(isolation) => session.begin(isolation).await?,
+        let begun = match kind {
+            Kind::Read => session.begin_read_only().await,
+            Kind::Write(isolation) => session.begin(isolation).await,
         };
-        match body(transaction).await {
+        // To begin may fail as well, where timestamps come over the network.
+        let outcome = match begun {
+            Ok(transaction) => body(transaction).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
             Err(error) if error.is_retryable() && attempts + 1 < MAX_ATTEMPTS => {
                 session.back_off(attempts).await;
                 attempts += 1;

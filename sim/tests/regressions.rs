@@ -1,0 +1,37 @@
+//! Bugs that simulation has found, each with the scenario and the seed that found it.
+
+use lotus_sim::run::{Budget, Outcome, run};
+use lotus_sim::{Scenario, Violation};
+
+/// Runs the scenario of a file in `tests/regressions` within so many events.
+fn replay(name: &str, text: &str, seed: u64, events: u64) -> Outcome {
+    let scenario = Scenario::parse(name, text.as_bytes()).expect("it is a scenario");
+    let budget = Budget { events, ..Budget::default() };
+    run(&scenario, seed, budget, None).expect("it can be run")
+}
+
+const NOTHING: [Violation; 0] = [];
+
+/// The task that repeats ends of locks slept until the next repeat was due, and nobody could wake
+/// it: an end that came meanwhile waited for 20 ms, and its locks with it. It took no fault at
+/// all, only an end that travelled with a lock request and was not acknowledged yet.
+#[test]
+fn a_fresh_end_of_locks_is_sent_while_an_older_one_waits_for_its_repeat() {
+    let text = include_str!("regressions/fresh-end.toml");
+    assert_eq!(replay("fresh-end", text, 22, 1_000_000).violations, NOTHING);
+}
+
+/// As above, where the owner's core is slow.
+#[test]
+fn a_fresh_end_of_locks_reaches_a_slow_owner() {
+    let text = include_str!("regressions/slow-owner.toml");
+    assert_eq!(replay("slow-owner", text, 129, 1_000_000).violations, NOTHING);
+}
+
+/// Every attempt that failed on a memory node out of reach left a task behind that repeated the
+/// release of its spin locks: after seconds of that, thousands of them kept the cores busy.
+#[test]
+fn releases_that_failed_do_not_pile_up_as_tasks() {
+    let text = include_str!("regressions/overdue-releases.toml");
+    assert_eq!(replay("overdue-releases", text, 327, 6_000_000).violations, NOTHING);
+}
