@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use async_channel::Sender;
 use lotus_fabric::counters::VerbCounters;
@@ -275,13 +276,15 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Waits until what was reported is also over: a commit is reported when it is certain, which
-    /// is before its primaries are visible and its remote locks released (H3). Gives up after the
-    /// configured time-outs of commits and locks; an audit then finds what is left.
+    /// is before its primaries are visible and its remote locks released (H3). Gives up a second
+    /// after the configured time-outs of commits and locks, time enough for what has to be repeated;
+    /// an audit then finds what is left.
     ///
     /// # Errors
     /// `Fenced` if a coordinator has failed.
     pub fn settle(&self) -> Result<(), TxnError> {
-        let patience = self.shared.config.commit_timeout + self.shared.config.lock_timeout;
+        let config = &self.shared.config;
+        let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
         let wait = move |session: Session| async move {
             session.settle(patience).await;
             Ok(())
