@@ -135,7 +135,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 Outcome::Aborted(reason) => {
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
-                    if reason == AbortReason::Logic || self.run.is_stopped() {
+                    if reason == AbortReason::Logic || self.is_over(call, end_ns) {
                         return end_ns;
                     }
                 }
@@ -152,6 +152,13 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             self.back_off(aborts, end_ns).await;
             aborts += 1;
         }
+    }
+
+    /// Whether there is no time for another attempt. What an open loop has queued is served
+    /// however long it takes, as long as the run makes sense.
+    fn is_over(&self, call: &Call<W::Request>, now_ns: u64) -> bool {
+        let late = call.client.is_some() && now_ns >= self.window.until_ns;
+        late || self.run.is_stopped()
     }
 
     /// Runs one attempt; returns how and when it ended.

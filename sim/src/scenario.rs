@@ -350,6 +350,10 @@ impl Scenario {
             Fault::Isolate { node } => Some(Fault::Rejoin { node }),
             Fault::SlowNic { node, .. } => Some(Fault::SlowNic { node, percent: 100 }),
             Fault::SlowCores { node, .. } => Some(Fault::SlowCores { node, percent: 100 }),
+            // A clock that was set back stands still; one that was set forward goes on.
+            Fault::ClockJump { node, nanos } if nanos < 0 => {
+                Some(Fault::ClockJump { node, nanos: -nanos })
+            }
             _ => None,
         };
         let healing = self.schedule.iter().filter_map(opposite);
