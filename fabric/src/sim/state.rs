@@ -303,6 +303,9 @@ impl State {
             self.check_budgets()?;
             let (at, event) = self.queue.pop().expect("there is a next event");
             self.now = at;
+            if self.is_stale(event) {
+                continue;
+            }
             self.events += 1;
             self.hash.add(at);
             self.hash.add(event.code());
@@ -321,6 +324,20 @@ impl State {
                     }
                 }
             }
+        }
+    }
+
+    /// Whether whom an event was for has had an earlier one since, or is gone. Such events are no
+    /// part of what happens: neither the trace hash nor the count of events knows them.
+    #[inline]
+    fn is_stale(&self, event: Event) -> bool {
+        match event {
+            Event::Core(id) => {
+                let core = &self.cores[id as usize];
+                core.due != self.now || !core.alive
+            }
+            Event::Connection(id) => self.connections[id as usize].due != self.now,
+            _ => false,
         }
     }
 
@@ -365,14 +382,10 @@ impl State {
         }
     }
 
-    /// Whether the core really is due, and may run.
+    /// Whether the core, which is due, may run.
     #[inline]
     fn begin_turn(&mut self, id: u32) -> bool {
         let core = &mut self.cores[id as usize];
-        // Woken earlier since, or gone.
-        if core.due != self.now || !core.alive {
-            return false;
-        }
         let paused_until = self.nodes[usize::from(core.node.0)].paused_until;
         if paused_until > self.now {
             core.due = paused_until;
