@@ -143,6 +143,9 @@ pub(super) struct Core {
     pub(super) alive: bool,
     /// When its next turn is due.
     due: Picos,
+    /// When an event comes to see whether its timer is due. Timers are seldom set earlier, so one
+    /// event serves for all turns until then.
+    alarm: Picos,
     busy_until: Picos,
     pub(super) busy: Picos,
 }
@@ -303,6 +306,9 @@ impl State {
             self.check_budgets()?;
             let (at, event) = self.queue.pop().expect("there is a next event");
             self.now = at;
+            if let Event::Core(id) = event {
+                self.rearm(id);
+            }
             if self.is_stale(event) {
                 continue;
             }
@@ -341,6 +347,20 @@ impl State {
         }
     }
 
+    /// If this is the core's alarm, and the timer was set later meanwhile, there is another.
+    #[inline]
+    fn rearm(&mut self, id: u32) {
+        let core = &mut self.cores[id as usize];
+        if core.alarm != self.now {
+            return;
+        }
+        core.alarm = NEVER;
+        if core.alive && core.due > self.now && core.due != NEVER {
+            core.alarm = core.due;
+            self.queue.push(core.due, Event::Core(id));
+        }
+    }
+
     #[inline]
     fn check_budgets(&self) -> Result<(), SimError> {
         if self.events >= self.limits.events {
@@ -364,8 +384,8 @@ impl State {
     }
 
     pub(super) fn add_core(&mut self, node: NodeId) -> u32 {
-        let (due, busy_until, busy) = (NEVER, 0, 0);
-        self.cores.push(Core { node, alive: true, due, busy_until, busy });
+        let (due, alarm, busy_until, busy) = (NEVER, NEVER, 0, 0);
+        self.cores.push(Core { node, alive: true, due, alarm, busy_until, busy });
         let core = self.cores.len() as u32 - 1;
         self.wake_core(core);
         core
@@ -415,10 +435,17 @@ impl State {
             Some(timer) => node.clock.shows(timer).max(done),
             None => return,
         };
-        if due < core.due {
-            core.due = due;
-            self.queue.push(due, Event::Core(id));
+        if due >= core.due {
+            return;
         }
+        core.due = due;
+        if idle {
+            if due >= core.alarm {
+                return;
+            }
+            core.alarm = due;
+        }
+        self.queue.push(due, Event::Core(id));
     }
 
     /// Charges CPU time to the core whose turn it is.
