@@ -201,10 +201,6 @@ impl State {
     #[inline]
     pub(super) fn step(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
-        if connection.due != self.now {
-            // Scheduled anew since.
-            return;
-        }
         connection.due = NEVER;
         match connection.phase {
             Phase::Travelling => self.arrive(id),
