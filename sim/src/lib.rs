@@ -18,6 +18,7 @@
 
 pub mod campaign;
 pub mod hazard;
+mod impatient;
 pub mod named;
 pub mod pairs;
 pub mod properties;

@@ -147,6 +147,8 @@ pub struct Load {
     pub isolation: Isolation,
     /// The share of them that take the other level instead.
     pub other_isolation: f64,
+    /// The share of transactions whose client goes away in the middle.
+    pub impatience: f64,
     /// Which compute node gets a transaction.
     pub routing: Routing,
     /// Transactions a second; a closed loop without.
@@ -159,6 +161,7 @@ impl Default for Load {
         Self {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
+            impatience: 0.0,
             routing: Routing::Hybrid,
             rate_tps: None,
         }
@@ -267,6 +270,7 @@ impl Scenario {
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
+        must(share(self.load.impatience), "impatience is not from 0 to 1")?;
         let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);
         must(rate, "rate-tps is not more than 0 and at most 10^7")?;
         let all_rates = |rates: &Rates| {

@@ -46,6 +46,7 @@ pub fn scenario(seed: u64) -> Scenario {
         schedule: Vec::new(),
     };
     scenario.schedule = schedule(&mut rng, &scenario);
+    scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario
 }
 
@@ -94,6 +95,7 @@ fn load(rng: &mut SmallRng, patient: bool, workload: &Workload) -> Load {
     Load {
         isolation: if pure { Isolation::Serializable } else { isolation },
         other_isolation: if pure { 0.0 } else { pick(rng, &[0.0, 0.0, 0.3]) },
+        impatience: 0.0,
         routing: pick(rng, &[Routing::Hybrid, Routing::Random]),
         rate_tps: patient.then(|| pick(rng, &[300.0, 1_000.0])),
     }

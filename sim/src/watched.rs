@@ -7,12 +7,13 @@ use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
     DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
-use lotus_benchmarks::lotus::{Embedded, Slot};
+use lotus_benchmarks::lotus::Embedded;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::SimMachines;
 use lotus_mvcc::TableSpec;
 
+use crate::impatient::{Client, Patience};
 use crate::run::Violation;
 
 /// How often memory is looked at while clients run.
@@ -21,6 +22,7 @@ const LOOKS: u32 = 24;
 /// See the module's essay.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
+    patience: Patience,
     /// How much virtual time passes between two looks.
     interval: Duration,
     /// What the looks have found, the first of each kind.
@@ -29,9 +31,9 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Looks at memory all through the `span` in which clients run.
-    pub(crate) fn new(cluster: Embedded<SimMachines>, span: Duration) -> Self {
+    pub(crate) fn new(cluster: Embedded<SimMachines>, patience: Patience, span: Duration) -> Self {
         let interval = (span / LOOKS).max(Duration::from_micros(1));
-        Self { cluster, interval, found: Vec::new() }
+        Self { cluster, patience, interval, found: Vec::new() }
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
@@ -60,7 +62,7 @@ fn failed(error: impl std::fmt::Display) -> DeployError {
 }
 
 impl Deployment for Watched {
-    type Host = Slot;
+    type Host = Client;
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
@@ -68,7 +70,10 @@ impl Deployment for Watched {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let submitted = self.cluster.submit(tasks, task);
+        let patience = self.patience;
+        let submitted = self.cluster.submit(tasks, move |seat, slot| {
+            task(seat, Client::new(slot, seat, patience))
+        });
         let mut looks = 0;
         while !submitted.iter().all(Submitted::is_finished) {
             if self.machines().run_for(self.interval).is_none() {
