@@ -23,6 +23,8 @@ pub mod named;
 pub mod pairs;
 pub mod properties;
 pub mod run;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
 pub mod swarm;

@@ -30,6 +30,7 @@ files! {
     "h16-many-log-slots"
     "h18-delayed-timestamps"
     "h18-fresh-snapshots"
+    "h18-writers-behind"
     "h20-rows-that-come-and-go"
     "h20-crowded-index-buckets"
     "h21-memory-out-of-reach"

@@ -17,7 +17,6 @@ use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
 
-use crate::impatient::Patience;
 use crate::pairs::Pairs;
 use crate::properties::{durability, isolation, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
@@ -140,8 +139,7 @@ pub fn run(
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
-    let patience = Patience { impatience: scenario.load.impatience, seed };
-    let mut watched = Watched::new(embedded, patience, scenario.storm() + scenario.calm());
+    let mut watched = Watched::new(embedded, scenario, seed);
     let options = Options { cluster, load, audit: true, floor: false, history: true };
     let driven = catch_unwind(AssertUnwindSafe(|| drive(scenario, seed, &mut watched, &options)));
     let (mut violations, mut figures) = match driven {

@@ -46,6 +46,7 @@ pub fn scenario(seed: u64) -> Scenario {
         schedule: Vec::new(),
     };
     scenario.schedule = schedule(&mut rng, &scenario);
+    scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario
 }
@@ -63,6 +64,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         memory_nodes,
         replicas: rng.random_range(1..=memory_nodes.min(3)),
         versions: rng.random_range(2..=4),
+        shards: 16,
         lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
         locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
         timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),

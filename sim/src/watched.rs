@@ -15,6 +15,7 @@ use lotus_mvcc::TableSpec;
 
 use crate::impatient::{Client, Patience};
 use crate::run::Violation;
+use crate::scenario::Scenario;
 
 /// How often memory is looked at while clients run.
 const LOOKS: u32 = 24;
@@ -23,6 +24,8 @@ const LOOKS: u32 = 24;
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
     patience: Patience,
+    /// Of each table, at most.
+    shards: u32,
     /// How much virtual time passes between two looks.
     interval: Duration,
     /// What the looks have found, the first of each kind.
@@ -30,10 +33,13 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Looks at memory all through the `span` in which clients run.
-    pub(crate) fn new(cluster: Embedded<SimMachines>, patience: Patience, span: Duration) -> Self {
+    /// Looks at memory as long as clients run.
+    pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
+        let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
-        Self { cluster, patience, interval, found: Vec::new() }
+        let patience = Patience { impatience: scenario.load.impatience, seed };
+        let shards = scenario.cluster.shards;
+        Self { cluster, patience, shards, interval, found: Vec::new() }
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
@@ -95,7 +101,8 @@ impl Deployment for Watched {
     }
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
-        self.cluster.create_table(spec)
+        let shards = spec.shards.min(self.shards);
+        self.cluster.create_table(spec.shards(shards))
     }
 
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
