@@ -3,11 +3,12 @@
 //! A simulator can stop the world between any two events and look. Should a node die at that
 //! moment, this is what recovery would have to rely on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
+use lotus_fabric::ids::{Key, NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
+use lotus_locktable::{LockMode, LockName};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
@@ -18,13 +19,16 @@ use lotus_router::{GroupId, Replica};
 
 use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
-use crate::config::VisibleOrder;
+use crate::config::{LockKind, VisibleOrder};
 use crate::error::ClusterError;
+use crate::shared::Shared;
 
 /// The properties, by the names of their findings.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
 /// See [`LOGGED`].
 pub const BACKED: &str = "what the primary shows, every backup has";
+/// See [`LOGGED`].
+pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
 
 impl<M: Machines> Cluster<M> {
     /// Looks at the cells of all replicas and the logs, at this very moment. Nothing may run
@@ -37,12 +41,16 @@ impl<M: Machines> Cluster<M> {
         let inspected = shared.control.with_lane(|lane| async move {
             let scan = Scan { shared, lane };
             let (mut logged, mut backed) = (Tally::new(LOGGED), Tally::new(BACKED));
+            let (mut locked, holders) = (Tally::new(LOCKED), shared.write_holders());
             for table in shared.all_tables() {
                 for (group, replicas) in shared.placement.groups() {
                     let mut copies = Vec::new();
                     for replica in replicas.members() {
                         let rows = scan.cells(&table, group, *replica).await?;
                         scan.check_logged(group, *replica, &rows, &mut logged).await?;
+                        if shared.config.locks == LockKind::Lotus {
+                            check_locked(&table, &rows, &holders, &mut locked);
+                        }
                         copies.push(rows);
                     }
                     if shared.config.visible_order == VisibleOrder::BackupsFirst {
@@ -50,14 +58,37 @@ impl<M: Machines> Cluster<M> {
                     }
                 }
             }
-            Ok([logged.finish(), backed.finish()])
+            Ok([logged.finish(), backed.finish(), locked.finish()])
         })?;
         Ok(inspected.map_err(unreachable_nodes)?.into())
     }
 }
 
-/// The version words of a row's cells on one replica, by the offset of its CVT.
-type Rows = BTreeMap<u64, Vec<Version>>;
+/// A row on one replica.
+struct Row {
+    /// `None` where the header is torn.
+    key: Option<Key>,
+    /// The version words of its cells.
+    versions: Vec<Version>,
+}
+
+/// Rows by the offset of their CVTs.
+type Rows = BTreeMap<u64, Row>;
+
+impl Shared {
+    /// Who may write what, as far as lock tables say.
+    fn write_holders(&self) -> BTreeSet<(TxnId, LockName)> {
+        let mut holders = BTreeSet::new();
+        for node in &self.nodes {
+            node.locks.for_each_holder(|holder| {
+                if holder.mode == LockMode::Write {
+                    holders.insert((holder.txn, holder.name));
+                }
+            });
+        }
+        holders
+    }
+}
 
 impl Scan<'_> {
     /// All rows of a table that one replica has.
@@ -73,14 +104,16 @@ impl Scan<'_> {
             for (index, words) in words.chunks_exact(table.bucket_words()).enumerate() {
                 let bucket = offset + (index * table.bucket_words() * WORD_BYTES) as u64;
                 for (slot, words) in Bucket::new(words, table.cell_count()).slots().enumerate() {
-                    if Cvt::new(words).slot() == Slot::Free {
-                        continue;
-                    }
+                    let key = match Cvt::new(words).slot() {
+                        Slot::Free => continue,
+                        Slot::Used(header) => Some(header.key),
+                        Slot::Torn => None,
+                    };
                     let versions = (0..table.cell_count())
                         .map(|index| words[cell_offset(index) as usize / WORD_BYTES])
                         .map(Version::decode);
                     let cvt = bucket + (slot * table.cvt_words() * WORD_BYTES) as u64;
-                    rows.insert(cvt, versions.collect());
+                    rows.insert(cvt, Row { key, versions: versions.collect() });
                 }
             }
         }
@@ -95,8 +128,8 @@ impl Scan<'_> {
         rows: &Rows,
         tally: &mut Tally,
     ) -> Result<(), BatchError> {
-        for (cvt, versions) in rows {
-            for (index, version) in versions.iter().enumerate() {
+        for (cvt, row) in rows {
+            for (index, version) in row.versions.iter().enumerate() {
                 let Version::Invisible(writer) = *version else { continue };
                 tally.seen += 1;
                 let names = |entry: &LogEntry<'_>| {
@@ -133,15 +166,33 @@ impl Scan<'_> {
 /// copy is the primary's.
 fn check_backed(copies: &[Rows], tally: &mut Tally) {
     let Some((primary, backups)) = copies.split_first() else { return };
-    for (cvt, versions) in primary {
+    for (cvt, row) in primary {
         tally.seen += 1;
-        let shown = newest(versions);
+        let shown = newest(&row.versions);
         for (number, backup) in (1..).zip(backups) {
-            let has = backup.get(cvt).map_or(Timestamp::ZERO, |versions| newest(versions));
+            let has = backup.get(cvt).map_or(Timestamp::ZERO, |row| newest(&row.versions));
             if has < shown {
                 tally.complain(|| {
                     format!("the row at {cvt:#x}: {shown:?}, but {has:?} on backup {number}")
                 });
+            }
+        }
+    }
+}
+
+/// H3, H10: nobody else writes a row, or trusts what stands there, before its writer is done.
+fn check_locked(
+    table: &TableDef,
+    rows: &Rows,
+    holders: &BTreeSet<(TxnId, LockName)>,
+    tally: &mut Tally,
+) {
+    for (cvt, row) in rows {
+        for version in &row.versions {
+            let (Version::Invisible(writer), Some(key)) = (*version, row.key) else { continue };
+            tally.seen += 1;
+            if !holders.contains(&(writer, LockName::row(table.id(), key))) {
+                tally.complain(|| format!("{writer:?} does not hold the row at {cvt:#x}"));
             }
         }
     }

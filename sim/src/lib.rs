@@ -18,10 +18,13 @@
 
 pub mod campaign;
 pub mod hazard;
+mod impatient;
 pub mod named;
 pub mod pairs;
 pub mod properties;
 pub mod run;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
 pub mod swarm;

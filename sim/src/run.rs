@@ -139,7 +139,7 @@ pub fn run(
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
-    let mut watched = Watched::new(embedded, scenario.storm() + scenario.calm());
+    let mut watched = Watched::new(embedded, scenario, seed);
     let options = Options { cluster, load, audit: true, floor: false, history: true };
     let driven = catch_unwind(AssertUnwindSafe(|| drive(scenario, seed, &mut watched, &options)));
     let (mut violations, mut figures) = match driven {

@@ -72,6 +72,8 @@ pub struct Topology {
     pub replicas: usize,
     /// Versions of each row.
     pub versions: u32,
+    /// Shards of each table. The fewer, the more rows share a bucket of the index.
+    pub shards: u32,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
     /// Which locks.
@@ -97,6 +99,7 @@ impl Default for Topology {
             memory_nodes: 3,
             replicas: 3,
             versions: 2,
+            shards: 16,
             lock_table_bytes: 1 << 14,
             locks: Locks::Lotus,
             timestamps: Timestamps::Clock,
@@ -147,6 +150,8 @@ pub struct Load {
     pub isolation: Isolation,
     /// The share of them that take the other level instead.
     pub other_isolation: f64,
+    /// The share of transactions whose client goes away in the middle.
+    pub impatience: f64,
     /// Which compute node gets a transaction.
     pub routing: Routing,
     /// Transactions a second; a closed loop without.
@@ -159,6 +164,7 @@ impl Default for Load {
         Self {
             isolation: Isolation::Serializable,
             other_isolation: 0.0,
+            impatience: 0.0,
             routing: Routing::Hybrid,
             rate_tps: None,
         }
@@ -266,7 +272,9 @@ impl Scenario {
             }
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
+        must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
+        must(share(self.load.impatience), "impatience is not from 0 to 1")?;
         let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);
         must(rate, "rate-tps is not more than 0 and at most 10^7")?;
         let all_rates = |rates: &Rates| {

@@ -46,6 +46,8 @@ pub fn scenario(seed: u64) -> Scenario {
         schedule: Vec::new(),
     };
     scenario.schedule = schedule(&mut rng, &scenario);
+    scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
+    scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario
 }
 
@@ -62,6 +64,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         memory_nodes,
         replicas: rng.random_range(1..=memory_nodes.min(3)),
         versions: rng.random_range(2..=4),
+        shards: 16,
         lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
         locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
         timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),
@@ -94,6 +97,7 @@ fn load(rng: &mut SmallRng, patient: bool, workload: &Workload) -> Load {
     Load {
         isolation: if pure { Isolation::Serializable } else { isolation },
         other_isolation: if pure { 0.0 } else { pick(rng, &[0.0, 0.0, 0.3]) },
+        impatience: 0.0,
         routing: pick(rng, &[Routing::Hybrid, Routing::Random]),
         rate_tps: patient.then(|| pick(rng, &[300.0, 1_000.0])),
     }

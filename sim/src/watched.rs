@@ -7,13 +7,15 @@ use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
     DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
-use lotus_benchmarks::lotus::{Embedded, Slot};
+use lotus_benchmarks::lotus::Embedded;
 use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::SimMachines;
 use lotus_mvcc::TableSpec;
 
+use crate::impatient::{Client, Patience};
 use crate::run::Violation;
+use crate::scenario::Scenario;
 
 /// How often memory is looked at while clients run.
 const LOOKS: u32 = 24;
@@ -21,6 +23,9 @@ const LOOKS: u32 = 24;
 /// See the module's essay.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
+    patience: Patience,
+    /// Of each table, at most.
+    shards: u32,
     /// How much virtual time passes between two looks.
     interval: Duration,
     /// What the looks have found, the first of each kind.
@@ -28,10 +33,13 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Looks at memory all through the `span` in which clients run.
-    pub(crate) fn new(cluster: Embedded<SimMachines>, span: Duration) -> Self {
+    /// Looks at memory as long as clients run.
+    pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
+        let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
-        Self { cluster, interval, found: Vec::new() }
+        let patience = Patience { impatience: scenario.load.impatience, seed };
+        let shards = scenario.cluster.shards;
+        Self { cluster, patience, shards, interval, found: Vec::new() }
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
@@ -60,7 +68,7 @@ fn failed(error: impl std::fmt::Display) -> DeployError {
 }
 
 impl Deployment for Watched {
-    type Host = Slot;
+    type Host = Client;
 
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
@@ -68,7 +76,10 @@ impl Deployment for Watched {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let submitted = self.cluster.submit(tasks, task);
+        let patience = self.patience;
+        let submitted = self.cluster.submit(tasks, move |seat, slot| {
+            task(seat, Client::new(slot, seat, patience))
+        });
         let mut looks = 0;
         while !submitted.iter().all(Submitted::is_finished) {
             if self.machines().run_for(self.interval).is_none() {
@@ -90,7 +101,8 @@ impl Deployment for Watched {
     }
 
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
-        self.cluster.create_table(spec)
+        let shards = spec.shards.min(self.shards);
+        self.cluster.create_table(spec.shards(shards))
     }
 
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {

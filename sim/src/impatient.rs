@@ -1,0 +1,186 @@
+//! Clients that give up in the middle: they drop the future of an execution or a commit (H21).
+//!
+//! It stands between harness and engine, so that every workload can be driven this way. What was
+//! an execution has certainly failed; what was a commit has an unknown outcome. Patient clients'
+//! calls are only passed on.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use lotus_benchmarks::deployment::{DeployError, Host, Seat};
+use lotus_benchmarks::engine::{AbortReason, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use lotus_benchmarks::lotus::{self, LotusTxn, Slot};
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_mvcc::PrimaryKey;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// The longest that an impatient client waits, in nanoseconds: about as long as a transaction
+/// takes when nothing is in its way.
+const MOST_PATIENCE_NS: u64 = 15_000;
+
+/// How clients of one run behave.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// The share of transactions whose client gives up.
+    pub(crate) impatience: f64,
+    /// Of the run.
+    pub(crate) seed: u64,
+}
+
+/// A coroutine slot with such a client.
+pub(crate) struct Client {
+    slot: Rc<Slot>,
+    patience: Patience,
+    rng: RefCell<SmallRng>,
+}
+
+impl Client {
+    pub(crate) fn new(slot: Slot, seat: Seat, patience: Patience) -> Self {
+        let place = (seat.cn as u64) << 32 | (seat.thread as u64) << 16 | seat.task as u64;
+        let rng = SmallRng::seed_from_u64(patience.seed ^ place.rotate_left(13));
+        Self { slot: Rc::new(slot), patience, rng: RefCell::new(rng) }
+    }
+}
+
+impl Host for Client {
+    type Engine = Engine;
+
+    fn engine(&self) -> Result<Engine, DeployError> {
+        let rng = self.rng.borrow().clone();
+        let engine = self.slot.engine()?;
+        Ok(Engine { engine, slot: Rc::clone(&self.slot), impatience: self.patience.impatience, rng })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.slot.now_ns()
+    }
+
+    async fn sleep_until(&self, ns: u64) {
+        self.slot.sleep_until(ns).await;
+    }
+
+    fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
+        self.slot.owner(table, key)
+    }
+}
+
+/// What its client may not wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Execute,
+    Commit,
+}
+
+pub(crate) struct Engine {
+    engine: lotus::Engine,
+    slot: Rc<Slot>,
+    impatience: f64,
+    rng: SmallRng,
+}
+
+impl TxnEngine for Engine {
+    type Txn = Hurried;
+
+    async fn begin(&mut self, kind: TxnKind) -> Result<Hurried, TxnError> {
+        // No draw where nobody is impatient.
+        let gives_up = (self.impatience > 0.0 && self.rng.random_bool(self.impatience)).then(|| {
+            let step = if self.rng.random() { Step::Execute } else { Step::Commit };
+            (step, self.rng.random_range(0..MOST_PATIENCE_NS))
+        });
+        let txn = self.engine.begin(kind).await?;
+        Ok(Hurried { txn, slot: Rc::clone(&self.slot), gives_up })
+    }
+}
+
+/// A transaction whose client may give up at one step, after so many nanoseconds.
+pub(crate) struct Hurried {
+    txn: LotusTxn,
+    slot: Rc<Slot>,
+    gives_up: Option<(Step, u64)>,
+}
+
+impl Hurried {
+    /// How long the client waits for `step`; `None` for as long as it takes.
+    fn patience_for(&self, step: Step) -> Option<u64> {
+        self.gives_up.filter(|(when, _)| *when == step).map(|(_, ns)| ns)
+    }
+}
+
+/// What comes of `future` within `patience_ns`; it is dropped if nothing does.
+async fn within<F: Future>(slot: &Slot, patience_ns: u64, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut timeout = pin!(slot.sleep_until(slot.now_ns() + patience_ns));
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        timeout.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
+impl Txn for Hurried {
+    fn id(&self) -> TxnId {
+        self.txn.id()
+    }
+
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.txn.add_ro(table, key)
+    }
+
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
+        self.txn.add_rw(table, key)
+    }
+
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError> {
+        self.txn.insert(table, key, value)
+    }
+
+    async fn execute(&mut self) -> Result<(), TxnError> {
+        match self.patience_for(Step::Execute) {
+            None => self.txn.execute().await,
+            Some(ns) => {
+                let executed = within(&self.slot, ns, self.txn.execute()).await;
+                executed.unwrap_or(Err(TxnError::Aborted(AbortReason::Unavailable)))
+            }
+        }
+    }
+
+    fn value(&self, item: Item) -> Option<&[u8]> {
+        self.txn.value(item)
+    }
+
+    fn writer(&self, item: Item) -> Option<TxnId> {
+        self.txn.writer(item)
+    }
+
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        self.txn.put(item, value)
+    }
+
+    fn delete(&mut self, item: Item) -> Result<(), TxnError> {
+        self.txn.delete(item)
+    }
+
+    async fn commit(self) -> Result<Receipt, TxnError> {
+        match self.patience_for(Step::Commit) {
+            None => self.txn.commit().await,
+            Some(ns) => {
+                let committed = within(&self.slot, ns, self.txn.commit()).await;
+                committed.unwrap_or(Err(TxnError::Unknown))
+            }
+        }
+    }
+
+    fn abort(self) {
+        self.txn.abort();
+    }
+}
