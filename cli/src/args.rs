@@ -60,6 +60,29 @@ pub enum SimTask {
     Shrink(SimReplayArgs),
     /// Lists the named scenarios.
     List,
+    /// Breaks every rule of the protocol in turn, and shows who notices.
+    #[cfg(feature = "sabotage")]
+    Sabotage(SabotageArgs),
+}
+
+#[cfg(feature = "sabotage")]
+#[derive(Debug, Args)]
+pub struct SabotageArgs {
+    /// Seeds after which a rule is given up, and which a sound engine must survive.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub seeds: u64,
+    /// Seeds for the control run, in which nothing is broken [default: as many as the slowest rule
+    /// took].
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub control: Option<u64>,
+    /// One rule alone.
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Threads [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -19,6 +19,9 @@ use serde_json::json;
 use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
 use crate::{Verdict, screen};
 
+#[cfg(feature = "sabotage")]
+mod sabotage;
+
 /// How many failing runs are spelled out.
 const MOST_FAILURES: usize = 10;
 /// How many runs may be spent on making one short.
@@ -40,6 +43,10 @@ pub enum Failure {
     /// A campaign of all scenarios has no single one to replay. Name one.
     #[error("name one scenario, not all")]
     NotOne,
+    /// There is no such rule. The whole table names them.
+    #[cfg(feature = "sabotage")]
+    #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
+    UnknownRule(String),
     /// There is nothing to make short.
     #[error("seed {0} violates nothing")]
     Clean(u64),
@@ -61,6 +68,8 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
         SimTask::Replay(args) => replay(args),
         SimTask::Shrink(args) => make_short(args),
         SimTask::List => list(),
+        #[cfg(feature = "sabotage")]
+        SimTask::Sabotage(args) => sabotage::run(args),
     }
 }
 
@@ -75,7 +84,7 @@ impl Source {
     fn new(args: &ScenarioArgs) -> Result<Self, Failure> {
         let Some(name) = args.scenario.as_deref() else { return Ok(Self::Swarm) };
         if name == "all" {
-            return Ok(Self::Listed(named::all()));
+            return Ok(Self::Listed(named::all().collect()));
         }
         if let Some(scenario) = named::find(name) {
             return Ok(Self::Listed(vec![scenario]));

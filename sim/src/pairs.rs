@@ -100,7 +100,7 @@ impl Workload for Pairs {
     type Request = Request;
 
     const NAME: &'static str = "pairs";
-    const TRANSACTIONS: &'static [&'static str] = 
+    const TRANSACTIONS: &'static [&'static str] =
         &["EnterBoth", "Enter", "Leave", "Swap", "Touch", "Look"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {

@@ -54,15 +54,28 @@ pub(super) const fn row_of(rule: Rule) -> Hunted {
         Rule::UnlockLast => (&["h3-primaries-come-last"], &[LOCKED]),
         Rule::LocksCoverCommit => (&["h3-primaries-come-last"], &[LOCKED]),
         Rule::OneSlotPerName => (&["h5-one-name-one-slot"], &[Isolation]),
-        Rule::WritersExcludeReaders => (&["h6-readers-beside-writers", "h20-rows-that-come-and-go"], &[Isolation, Property(READS)]),
-        Rule::FreeSlotsAreZero => (&["h7-full-lock-buckets"], &[Property(ENDS), Property(PROGRESS)]),
+        Rule::WritersExcludeReaders => (
+            &["h6-readers-beside-writers", "h20-rows-that-come-and-go"],
+            &[Isolation, Property(READS)],
+        ),
+        Rule::FreeSlotsAreZero => {
+            (&["h7-full-lock-buckets"], &[Property(ENDS), Property(PROGRESS)])
+        }
         Rule::UpgradesAreExplicit => (&["h7-read-then-write"], &[LOCKED, Isolation]),
-        Rule::StaleRequestsAreRefused => (&["h9-late-lock-requests"], &[UNLOCKED, Property(ENDS), Property(PROGRESS)]),
+        Rule::StaleRequestsAreRefused => {
+            (&["h9-late-lock-requests"], &[UNLOCKED, Property(ENDS), Property(PROGRESS)])
+        }
         Rule::RepliesNameTheirCall => (&["h18-delayed-timestamps"], &[Isolation, Property(ENDS)]),
         Rule::EndsAreRepeated => (&["h10-lost-ends"], &[UNLOCKED]),
-        Rule::EndsReachAllAsked => (&["h10-owners-out-of-reach", "h10-lost-ends"], &[UNLOCKED, Property(PROGRESS), Property(ENDS)]),
+        Rule::EndsReachAllAsked => (
+            &["h10-owners-out-of-reach", "h10-lost-ends"],
+            &[UNLOCKED, Property(PROGRESS), Property(ENDS)],
+        ),
         Rule::EndsNameTheirAttempt => (&["h9-late-lock-requests"], &[Isolation, LOCKED]),
-        Rule::AcksNameTheirAttempt => (&["h9-late-lock-requests", "h10-lost-ends"], &[UNLOCKED, Property(ENDS), Property(PROGRESS)]),
+        Rule::AcksNameTheirAttempt => (
+            &["h9-late-lock-requests", "h10-lost-ends"],
+            &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
+        ),
         Rule::LogBeforeCells => (&["h12-half-written"], &[LOGGED]),
         Rule::LogNamesAll => (&["h12-half-written"], &[LOGGED]),
         Rule::AbsenceIsNotEviction => (&["h13-overwritten-versions"], &[Property(READS)]),
@@ -73,14 +86,24 @@ pub(super) const fn row_of(rule: Rule) -> Hunted {
         Rule::LogSlotsAreOwn => (&["h16-many-log-slots"], &[LOGGED]),
         Rule::SnapshotsAreFresh => (&["h18-fresh-snapshots"], &[Isolation]),
         Rule::RequestsAreNotJoined => (&["h18-delayed-timestamps"], &[Isolation]),
-        Rule::AbsentRowsAreLocked => (&["h20-rows-that-come-and-go"], &[Isolation, Property(READS), Property(AT_MOST_ONE)]),
-        Rule::BucketsAreLocked => (&["h20-crowded-index-buckets"], &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED]),
-        Rule::ClaimsAreRemembered => (&["h20-crowded-index-buckets"], &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE)]),
+        Rule::AbsentRowsAreLocked => {
+            (&["h20-rows-that-come-and-go"], &[Isolation, Property(READS), Property(AT_MOST_ONE)])
+        }
+        Rule::BucketsAreLocked => (
+            &["h20-crowded-index-buckets"],
+            &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED],
+        ),
+        Rule::ClaimsAreRemembered => (
+            &["h20-crowded-index-buckets"],
+            &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE)],
+        ),
         Rule::UnknownIsNotAborted => (&["h21-memory-out-of-reach"], &[Isolation]),
         Rule::AbandonedAttemptsEnd => (&["h21-callers-go-away"], &[Property(READS)]),
         Rule::CommitsOutliveCallers => (&["h21-callers-go-away"], &[LOCKED]),
         Rule::FailedWritesAreRepeated => (&["h22-stragglers"], &[LOGGED, LOCKED, REPLICATED]),
-        Rule::OldConnectionsAreClosed => (&["h22-stragglers"], &[Isolation, LOGGED, LOCKED, REPLICATED]),
+        Rule::OldConnectionsAreClosed => {
+            (&["h22-stragglers"], &[Isolation, LOGGED, LOCKED, REPLICATED])
+        }
         _ => (&[], &[]),
     };
     Hunted { scenarios, meant }

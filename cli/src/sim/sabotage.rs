@@ -1,0 +1,82 @@
+//! `lotus sim sabotage`: the table of broken rules and of who noticed.
+
+use std::io::{self, Write};
+
+use lotus_benchmarks::report::grouped;
+use lotus_fabric::env::Env;
+use lotus_sabotage::Rule;
+use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, hunt_all};
+
+use super::{Failure, bar};
+use crate::Verdict;
+use crate::args::SabotageArgs;
+
+/// Hunts for every rule, then runs the same seeds with nothing broken.
+///
+/// # Errors
+/// [`Failure`] if there is no verdict.
+pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
+    let rules: Vec<Rule> = match &args.rule {
+        None => Rule::ALL.to_vec(),
+        Some(name) => vec![named(name)?],
+    };
+    let workers = args.workers.unwrap_or_else(|| Env::real(0).parallelism());
+    let watch = bar(rules.len() as u64);
+    let rows = hunt_all(&rules, 0..args.seeds, workers, |_| watch.inc(1))?;
+    watch.finish_and_clear();
+    let mut out = io::stdout();
+    writeln!(out, "{:<7}{:<30}{:>6}  caught by", "hazard", "rule", "runs")?;
+    for row in &rows {
+        writeln!(
+            out,
+            "{:<7}{:<30}{:>6}  {}",
+            row.rule.hazard(),
+            row.rule.name(),
+            grouped(row.runs),
+            judged(row)
+        )?;
+    }
+    let caught = rows.iter().filter(|row| matches!(row.verdict, Hunted::Caught { .. })).count();
+    writeln!(out, "{caught} of {} broken rules were caught", rows.len())?;
+
+    let seeds = args.control.unwrap_or_else(|| last_seed(&rows) + 1);
+    let alarms = control(0..seeds, workers)?;
+    for FalseAlarm { scenario, seed, violations } in &alarms {
+        writeln!(out, "false alarm: {scenario}, seed {seed}: {violations:?}")?;
+    }
+    let verdict = if alarms.is_empty() { "no false alarm" } else { "FALSE ALARMS" };
+    writeln!(
+        out,
+        "control, nothing broken: {} seeds of every scenario: {verdict}",
+        grouped(seeds)
+    )?;
+    let sound = caught == rows.len() && alarms.is_empty();
+    Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn named(name: &str) -> Result<Rule, Failure> {
+    let found = Rule::ALL.iter().copied().find(|rule| rule.name() == name);
+    found.ok_or_else(|| Failure::UnknownRule(name.to_owned()))
+}
+
+fn judged(row: &Row) -> String {
+    match &row.verdict {
+        Hunted::Caught { scenario, seed, violation } => {
+            format!("{} ({scenario}, seed {seed})", violation.property)
+        }
+        Hunted::Missed { others } if others.is_empty() => "NOBODY".to_owned(),
+        Hunted::Missed { others } => {
+            let others: Vec<_> = others.iter().map(String::as_str).collect();
+            format!("NOBODY meant for it, but: {}", others.join("; "))
+        }
+    }
+}
+
+/// The last seed that a rule needed.
+fn last_seed(rows: &[Row]) -> u64 {
+    let seeds = rows.iter().filter_map(|row| match row.verdict {
+        Hunted::Caught { seed, .. } => Some(seed),
+        Hunted::Missed { .. } => None,
+    });
+    seeds.max().unwrap_or(0)
+}
