@@ -16,6 +16,10 @@ fix:
 loom:
     .ci/run loom
 
+# Whole clusters on virtual time, with faults; then with every rule of the protocol broken in turn.
+simulate:
+    .ci/run simulation
+
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:
     cargo bench --workspace
