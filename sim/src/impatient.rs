@@ -51,7 +51,12 @@ impl Host for Client {
     fn engine(&self) -> Result<Engine, DeployError> {
         let rng = self.rng.borrow().clone();
         let engine = self.slot.engine()?;
-        Ok(Engine { engine, slot: Rc::clone(&self.slot), impatience: self.patience.impatience, rng })
+        Ok(Engine {
+            engine,
+            slot: Rc::clone(&self.slot),
+            impatience: self.patience.impatience,
+            rng,
+        })
     }
 
     fn now_ns(&self) -> u64 {
@@ -86,10 +91,11 @@ impl TxnEngine for Engine {
 
     async fn begin(&mut self, kind: TxnKind) -> Result<Hurried, TxnError> {
         // No draw where nobody is impatient.
-        let gives_up = (self.impatience > 0.0 && self.rng.random_bool(self.impatience)).then(|| {
-            let step = if self.rng.random() { Step::Execute } else { Step::Commit };
-            (step, self.rng.random_range(0..MOST_PATIENCE_NS))
-        });
+        let gives_up =
+            (self.impatience > 0.0 && self.rng.random_bool(self.impatience)).then(|| {
+                let step = if self.rng.random() { Step::Execute } else { Step::Commit };
+                (step, self.rng.random_range(0..MOST_PATIENCE_NS))
+            });
         let txn = self.engine.begin(kind).await?;
         Ok(Hurried { txn, slot: Rc::clone(&self.slot), gives_up })
     }

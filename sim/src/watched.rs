@@ -77,9 +77,9 @@ impl Deployment for Watched {
         T: Send + 'static,
     {
         let patience = self.patience;
-        let submitted = self.cluster.submit(tasks, move |seat, slot| {
-            task(seat, Client::new(slot, seat, patience))
-        });
+        let submitted = self
+            .cluster
+            .submit(tasks, move |seat, slot| task(seat, Client::new(slot, seat, patience)));
         let mut looks = 0;
         while !submitted.iter().all(Submitted::is_finished) {
             if self.machines().run_for(self.interval).is_none() {
