@@ -3,7 +3,7 @@
 //! Every check reads what is really there, through a lane like any other: no state of the
 //! coordinators is believed. Run it only while nothing else runs.
 
-use lotus_fabric::ids::{RemoteAddr, ShardId, TableId, TxnId};
+use lotus_fabric::ids::{Key, RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::verbs::MAX_VERB_BYTES;
@@ -167,6 +167,8 @@ impl Tally {
 /// One row's CVT and the records of its committed versions.
 struct SeenRow<'a> {
     offset: u64,
+    /// Whose CVT it is; `None` where the header is torn.
+    key: Option<Key>,
     /// `None` where the words are torn.
     cells: Vec<Option<SeenCell<'a>>>,
 }
@@ -210,6 +212,7 @@ impl<'a> SeenRow<'a> {
                     _ => Contents::Deleted,
                 };
                 record.table() == table.id()
+                    && Some(record.header().key) == self.key
                     && record.contents() == contents
                     && seen.cell.version.is_after(record.previous())
             });
@@ -358,9 +361,11 @@ impl Scan<'_> {
             let bucket = Bucket::new(bucket, table.cell_count());
             for (slot, words) in bucket.slots().enumerate() {
                 let cvt = Cvt::new(words);
-                if cvt.slot() == Slot::Free {
-                    continue;
-                }
+                let key = match cvt.slot() {
+                    Slot::Free => continue,
+                    Slot::Used(header) => Some(header.key),
+                    Slot::Torn => None,
+                };
                 let cells = cvt.cells().map(|cell| {
                     let cell = cell.ok()?;
                     let contents = Contents::Value { length: cell.length };
@@ -371,16 +376,16 @@ impl Scan<'_> {
                     Some((cell, record))
                 });
                 let at = offset + number as u64 * bucket_bytes + slot as u64 * cvt_bytes;
-                found.push((at, cells.collect::<Vec<_>>()));
+                found.push((at, key, cells.collect::<Vec<_>>()));
             }
         }
         let done = batch.post().await?;
-        for (offset, cells) in found {
+        for (offset, key, cells) in found {
             let cells = cells.into_iter().map(|cell| {
                 let (cell, record) = cell?;
                 Some(SeenCell { cell, record: record.map(|buffer| done.words(buffer)) })
             });
-            visit(&SeenRow { offset, cells: cells.collect() });
+            visit(&SeenRow { offset, key, cells: cells.collect() });
         }
         Ok(())
     }

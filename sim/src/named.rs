@@ -59,3 +59,34 @@ pub fn find(name: &str) -> Option<Scenario> {
 fn parse(name: &str, text: &str) -> Scenario {
     Scenario::parse(name, text.as_bytes()).expect("the files are sound")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Hazard;
+    use crate::campaign::campaign;
+    use crate::run::Budget;
+
+    #[test]
+    fn every_scenario_bears_the_name_of_its_file_and_of_a_hazard_and_tells_its_story() {
+        for (name, scenario) in names().zip(all()) {
+            assert_eq!(scenario.name, name);
+            assert!(!scenario.story.is_empty(), "{name}");
+            let number = name.strip_prefix('h').and_then(|rest| rest.split('-').next());
+            let hazard = number.and_then(|number| format!("H{number}").parse::<Hazard>().ok());
+            assert_eq!(scenario.hazards.first().copied(), hazard, "{name}");
+            assert_eq!(find(name), Some(scenario));
+        }
+        assert_eq!(find("h0-nothing"), None);
+    }
+
+    #[test]
+    fn every_scenario_gets_something_done_and_is_clean() {
+        for scenario in all() {
+            let summary = campaign(0..2, |_| scenario.clone(), 2, Budget::default(), |_, _| true);
+            let summary = summary.expect("it can be run");
+            assert!(summary.failures.is_empty(), "{}: {:?}", scenario.name, summary.failures);
+            assert!(summary.committed > 0, "{}", scenario.name);
+        }
+    }
+}

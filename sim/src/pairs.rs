@@ -33,11 +33,13 @@ pub struct Pairs {
 pub struct Request {
     kind: Kind,
     row: u64,
+    /// Of another pair, if there is one.
+    other: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Inserts the row and that of the next pair, unless either has a partner.
+    /// Inserts the row and one of another pair, unless either has a partner.
     EnterBoth,
     /// Inserts the row unless its partner exists.
     Enter,
@@ -122,10 +124,14 @@ impl Workload for Pairs {
     }
 
     fn draw(&self, rng: &mut SmallRng) -> Request {
-        // One pair has no next one.
-        let kinds = if self.pairs > 1 { &KINDS[..] } else { &KINDS[1..] };
+        let rows = 2 * self.pairs;
+        let row = rng.random_range(0..rows);
+        let (kinds, apart) = match self.pairs {
+            1 => (&KINDS[1..], 0),
+            _ => (&KINDS[..], rng.random_range(2..=rows - 2)),
+        };
         let kind = kinds[rng.random_range(0..kinds.len())];
-        Request { kind, row: rng.random_range(0..2 * self.pairs) }
+        Request { kind, row, other: (row + apart) % rows }
     }
 
     fn kind(request: &Request) -> usize {
@@ -147,7 +153,7 @@ impl Workload for Pairs {
         let (table, row, partner) = (self.table, request.row, request.row ^ 1);
         match request.kind {
             Kind::Enter => self.enter(txn, &[row]).await,
-            Kind::EnterBoth => self.enter(txn, &[row, (row + 2) % (2 * self.pairs)]).await,
+            Kind::EnterBoth => self.enter(txn, &[row, request.other]).await,
             Kind::Leave => {
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;

@@ -10,6 +10,7 @@ use crate::run::{ENDS, READS};
 
 /// One rule of the table.
 pub(super) struct Hunted {
+    rule: Rule,
     /// Named scenarios, the most promising one first.
     pub(super) scenarios: &'static [&'static str],
     /// Who is meant to notice.
@@ -24,6 +25,18 @@ impl Hunted {
             Watch::Property(name) => *name == property,
         })
     }
+}
+
+const fn hunted(rule: Rule, scenarios: &'static [&'static str], meant: &'static [Watch]) -> Hunted {
+    Hunted { rule, scenarios, meant }
+}
+
+/// The row of a rule.
+///
+/// # Panics
+/// Never: a test looks that every rule has one.
+pub(super) fn row_of(rule: Rule) -> &'static Hunted {
+    TABLE.iter().find(|row| row.rule == rule).expect("every rule has a row")
 }
 
 /// Who may notice.
@@ -43,68 +56,101 @@ const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
 const UNLOCKED: Watch = Property("no lock is left held");
 
-/// What is known of a rule.
-pub(super) const fn row_of(rule: Rule) -> Hunted {
-    let (scenarios, meant): (&[&str], &[Watch]) = match rule {
-        Rule::ReadLocks => (&["h20-rows-that-come-and-go"], &[Isolation, Property(READS)]),
-        Rule::FirstCommitterWins => (&["h18-writers-behind"], &[Isolation]),
-        Rule::SnapshotsWait => (&["h1-snapshots-meet-commits"], &[Isolation]),
-        Rule::TimestampAfterCells => (&["h18-fresh-snapshots"], &[Isolation]),
-        Rule::BackupsFirst => (&["h3-primaries-come-last"], &[BACKED]),
-        Rule::UnlockLast => (&["h3-primaries-come-last"], &[LOCKED]),
-        Rule::LocksCoverCommit => (&["h3-primaries-come-last"], &[LOCKED]),
-        Rule::OneSlotPerName => (&["h5-one-name-one-slot"], &[Isolation]),
-        Rule::WritersExcludeReaders => (
-            &["h6-readers-beside-writers", "h20-rows-that-come-and-go"],
-            &[Isolation, Property(READS)],
-        ),
-        Rule::FreeSlotsAreZero => {
-            (&["h7-full-lock-buckets"], &[Property(ENDS), Property(PROGRESS)])
+/// All rules, in the order of [`Rule::ALL`].
+const TABLE: &[Hunted] = &[
+    hunted(Rule::ReadLocks, &["h20-rows-that-come-and-go"], &[Isolation, Property(READS)]),
+    hunted(Rule::FirstCommitterWins, &["h18-writers-behind"], &[Isolation]),
+    hunted(Rule::SnapshotsWait, &["h1-snapshots-meet-commits"], &[Isolation]),
+    hunted(Rule::TimestampAfterCells, &["h18-fresh-snapshots"], &[Isolation]),
+    hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
+    hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
+    hunted(Rule::LocksCoverCommit, &["h3-primaries-come-last"], &[LOCKED]),
+    hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
+    hunted(
+        Rule::WritersExcludeReaders,
+        &["h6-readers-beside-writers"],
+        &[Isolation, Property(READS)],
+    ),
+    hunted(
+        Rule::FreeSlotsAreZero,
+        &["h7-full-lock-buckets"],
+        &[Property(ENDS), Property(PROGRESS)],
+    ),
+    hunted(Rule::UpgradesAreExplicit, &["h7-read-then-write"], &[LOCKED, Isolation]),
+    hunted(
+        Rule::StaleRequestsAreRefused,
+        &["h9-late-lock-requests"],
+        &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
+    ),
+    hunted(Rule::RepliesNameTheirCall, &["h18-delayed-timestamps"], &[Isolation, Property(ENDS)]),
+    hunted(Rule::EndsAreRepeated, &["h10-lost-ends"], &[UNLOCKED]),
+    hunted(
+        Rule::EndsReachAllAsked,
+        &["h10-lost-ends", "h10-owners-out-of-reach"],
+        &[UNLOCKED, Property(PROGRESS), Property(ENDS)],
+    ),
+    hunted(Rule::EndsNameTheirAttempt, &["h9-late-lock-requests"], &[Isolation, LOCKED]),
+    hunted(
+        Rule::AcksNameTheirAttempt,
+        &["h10-lost-ends"],
+        &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
+    ),
+    hunted(Rule::LogBeforeCells, &["h12-half-written"], &[LOGGED]),
+    hunted(Rule::LogNamesAll, &["h12-half-written"], &[LOGGED]),
+    hunted(Rule::AbsenceIsNotEviction, &["h13-overwritten-versions"], &[Property(READS)]),
+    hunted(Rule::OldestVersionFirst, &["h13-overwritten-versions"], &[Property(READS)]),
+    hunted(Rule::RecordsAreNotNewer, &["h13-overwritten-versions"], &[Isolation]),
+    hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
+    hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
+    hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
+    hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
+    hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
+    hunted(
+        Rule::AbsentRowsAreLocked,
+        &["h20-rows-that-come-and-go"],
+        &[Isolation, Property(READS), Property(AT_MOST_ONE)],
+    ),
+    hunted(
+        Rule::BucketsAreLocked,
+        &["h20-crowded-index-buckets"],
+        &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED],
+    ),
+    hunted(
+        Rule::ClaimsAreRemembered,
+        &["h20-crowded-index-buckets"],
+        &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE)],
+    ),
+    hunted(Rule::UnknownIsNotAborted, &["h21-memory-out-of-reach"], &[Isolation]),
+    hunted(Rule::AbandonedAttemptsEnd, &["h21-callers-go-away"], &[Property(READS)]),
+    hunted(Rule::CommitsOutliveCallers, &["h21-callers-go-away"], &[LOCKED]),
+    hunted(Rule::FailedWritesAreRepeated, &["h22-stragglers"], &[LOGGED, LOCKED, REPLICATED]),
+    hunted(
+        Rule::OldConnectionsAreClosed,
+        &["h22-stragglers"],
+        &[Isolation, LOGGED, LOCKED, REPLICATED],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::named;
+
+    #[test]
+    fn every_rule_has_one_row_in_order_and_its_scenarios_exist() {
+        assert!(TABLE.iter().map(|row| row.rule).eq(Rule::ALL.iter().copied()));
+        for row in TABLE {
+            let exist = row.scenarios.iter().all(|name| named::find(name).is_some());
+            assert!(exist && !row.scenarios.is_empty(), "{:?}", row.rule);
+            assert!(!row.meant.is_empty(), "{:?}", row.rule);
         }
-        Rule::UpgradesAreExplicit => (&["h7-read-then-write"], &[LOCKED, Isolation]),
-        Rule::StaleRequestsAreRefused => {
-            (&["h9-late-lock-requests"], &[UNLOCKED, Property(ENDS), Property(PROGRESS)])
-        }
-        Rule::RepliesNameTheirCall => (&["h18-delayed-timestamps"], &[Isolation, Property(ENDS)]),
-        Rule::EndsAreRepeated => (&["h10-lost-ends"], &[UNLOCKED]),
-        Rule::EndsReachAllAsked => (
-            &["h10-owners-out-of-reach", "h10-lost-ends"],
-            &[UNLOCKED, Property(PROGRESS), Property(ENDS)],
-        ),
-        Rule::EndsNameTheirAttempt => (&["h9-late-lock-requests"], &[Isolation, LOCKED]),
-        Rule::AcksNameTheirAttempt => (
-            &["h9-late-lock-requests", "h10-lost-ends"],
-            &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
-        ),
-        Rule::LogBeforeCells => (&["h12-half-written"], &[LOGGED]),
-        Rule::LogNamesAll => (&["h12-half-written"], &[LOGGED]),
-        Rule::AbsenceIsNotEviction => (&["h13-overwritten-versions"], &[Property(READS)]),
-        Rule::OldestVersionFirst => (&["h13-overwritten-versions"], &[Property(READS)]),
-        Rule::RecordsAreNotNewer => (&["h13-overwritten-versions"], &[Isolation]),
-        Rule::SlabsAreTakenOnce => (&["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
-        Rule::RecordChecksums => (&["h14-torn-words"], &[Property(READS)]),
-        Rule::LogSlotsAreOwn => (&["h16-many-log-slots"], &[LOGGED]),
-        Rule::SnapshotsAreFresh => (&["h18-fresh-snapshots"], &[Isolation]),
-        Rule::RequestsAreNotJoined => (&["h18-delayed-timestamps"], &[Isolation]),
-        Rule::AbsentRowsAreLocked => {
-            (&["h20-rows-that-come-and-go"], &[Isolation, Property(READS), Property(AT_MOST_ONE)])
-        }
-        Rule::BucketsAreLocked => (
-            &["h20-crowded-index-buckets"],
-            &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED],
-        ),
-        Rule::ClaimsAreRemembered => (
-            &["h20-crowded-index-buckets"],
-            &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE)],
-        ),
-        Rule::UnknownIsNotAborted => (&["h21-memory-out-of-reach"], &[Isolation]),
-        Rule::AbandonedAttemptsEnd => (&["h21-callers-go-away"], &[Property(READS)]),
-        Rule::CommitsOutliveCallers => (&["h21-callers-go-away"], &[LOCKED]),
-        Rule::FailedWritesAreRepeated => (&["h22-stragglers"], &[LOGGED, LOCKED, REPLICATED]),
-        Rule::OldConnectionsAreClosed => {
-            (&["h22-stragglers"], &[Isolation, LOGGED, LOCKED, REPLICATED])
-        }
-        _ => (&[], &[]),
-    };
-    Hunted { scenarios, meant }
+    }
+
+    #[test]
+    fn only_what_is_meant_to_fall_counts() {
+        let row = row_of(Rule::ReadLocks);
+        assert!(row.is_meant("G2") && row.is_meant(READS));
+        assert!(!row.is_meant(PROGRESS) && !row.is_meant("G"));
+        assert!(!row_of(Rule::BackupsFirst).is_meant("G2"));
+    }
 }
