@@ -28,7 +28,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use crate::env::{Env, Nanos};
-use crate::transport;
+use crate::{prefetch, transport};
 
 /// Names a task of one executor. Reused after the task ends; a stale one causes a spurious poll.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -257,9 +257,25 @@ impl Executor {
 
     /// Polls every task that is ready, then the drivers and timers. Whether anything happened.
     pub fn turn(&mut self) -> bool {
+        let mut progress = self.poll_ready();
+        for driver in &mut self.drivers {
+            progress |= driver.drive();
+        }
+        self.take_wakes() || progress
+    }
+
+    /// The same without the drivers, for a simulator: they find nothing new at one moment.
+    pub(crate) fn turn_of_tasks(&mut self) -> bool {
+        self.handle.core.prefetch_ready();
+        let progress = self.poll_ready();
+        self.take_wakes() || progress
+    }
+
+    #[inline]
+    fn poll_ready(&mut self) -> bool {
         let core = &*self.handle.core;
         std::mem::swap(&mut self.turn, &mut core.tasks.borrow_mut().ready);
-        let mut progress = !self.turn.is_empty();
+        let progress = !self.turn.is_empty();
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.handle.now();
@@ -268,20 +284,24 @@ impl Executor {
         for id in self.turn.drain(..) {
             core.poll(id);
         }
-        for driver in &mut self.drivers {
-            progress |= driver.drive();
-        }
-        progress |= self.take_foreign_wakes();
-        progress |= self.fire_timers();
         progress
+    }
+
+    #[inline]
+    fn take_wakes(&self) -> bool {
+        let foreign = self.take_foreign_wakes();
+        self.fire_timers() || foreign
     }
 
     /// Whether a turn would find nothing but timers to look at.
     pub fn is_idle(&self) -> bool {
+        self.tasks_are_idle() && !self.drivers.iter().any(|driver| driver.has_input())
+    }
+
+    /// Whether no task is ready. The drivers are not asked.
+    pub(crate) fn tasks_are_idle(&self) -> bool {
         let core = &*self.handle.core;
-        core.tasks.borrow().ready.is_empty()
-            && !core.foreign.pending.load(Ordering::Acquire)
-            && !self.drivers.iter().any(|driver| driver.has_input())
+        core.tasks.borrow().ready.is_empty() && !core.foreign.pending.load(Ordering::Acquire)
     }
 
     /// Tells `listener` of every foreign wake from now on. For whoever calls [`Executor::turn`]
@@ -370,6 +390,17 @@ impl Executor {
 }
 
 impl Core {
+    /// Brings the futures that are to be polled closer.
+    #[inline]
+    fn prefetch_ready(&self) {
+        let tasks = self.tasks.borrow();
+        for id in &tasks.ready {
+            if let Some(task) = &tasks.slots[id.0 as usize].task {
+                prefetch::whole(&*task.future);
+            }
+        }
+    }
+
     #[inline]
     fn poll(&self, id: TaskId) {
         let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };

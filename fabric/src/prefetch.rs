@@ -4,10 +4,21 @@
 //! references. They exist because one uncached access costs as much as the rest of a small
 //! transaction: a coroutine prefetches, yields to its neighbours and finds the line at hand.
 
+use crate::region::LINE_BYTES;
+
 /// Hints that the first cache line of `value` will soon be read or written.
 #[inline(always)]
 pub fn read<T: ?Sized>(value: &T) {
     line(std::ptr::from_ref(value).cast::<u8>());
+}
+
+/// Hints that all of `value` will soon be read or written.
+#[inline]
+pub(crate) fn whole<T: ?Sized>(value: &T) {
+    let first = std::ptr::from_ref(value).cast::<u8>();
+    for offset in (0..size_of_val(value)).step_by(LINE_BYTES) {
+        line(first.wrapping_add(offset));
+    }
 }
 
 #[inline(always)]

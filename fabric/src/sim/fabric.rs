@@ -194,9 +194,9 @@ impl Transport for SimLane {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) {
-        let mut state = self.fabric.state();
-        state.take_inbox(self.index, &mut self.taken);
-        drop(state);
+        if !self.fabric.state().take_inbox(self.index, &mut self.taken) {
+            return;
+        }
         for (token, work) in self.taken.completed.drain(..) {
             sink.completed(token, work);
         }
@@ -219,20 +219,21 @@ impl Transport for SimLane {
 }
 
 impl State {
-    /// Hands over what has come for a lane, and charges for it.
+    /// Hands over what has come for a lane, if anything has, and charges for it.
     #[inline]
-    fn take_inbox(&mut self, lane: u32, into: &mut Inbox) {
+    fn take_inbox(&mut self, lane: u32, into: &mut Inbox) -> bool {
         let entry = &mut self.lanes[lane as usize];
         if let Some(core) = self.turn.core {
             entry.core = core;
         }
         if entry.inbox.is_empty() {
-            return;
+            return false;
         }
         std::mem::swap(&mut entry.inbox, into);
         let cpu = self.costs.cpu;
         self.charge(into.completed.len() as u64 * cpu.completion);
         self.charge(into.messages.len() as u64 * cpu.receive);
+        true
     }
 }
 

@@ -177,9 +177,8 @@ impl State {
     /// Asks for a new connection, behind all verbs posted before.
     pub(super) fn reconnect(&mut self, lane: u32, token: Token, target: NodeId) {
         let Some(id) = self.connection_to(lane, target) else {
-            let refusal = (token, Err(VerbError::Unreachable));
-            self.lanes[lane as usize].inbox.reconnected.push(refusal);
-            return;
+            let key = self.reconnects.insert((lane, token, Err(VerbError::Unreachable))) as u32;
+            return self.queue.push(self.cpu_time(), Event::Reconnected(key));
         };
         self.charge(self.costs.cpu.doorbell);
         let arrival = self.cpu_time() + self.travel();

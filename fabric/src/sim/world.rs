@@ -26,7 +26,7 @@ use super::queue::picos;
 use super::report::Report;
 use super::state::{Next, State};
 use super::trace::Tracer;
-use crate::env::Env;
+use crate::env::{Env, Nanos};
 use crate::exec::Executor;
 use crate::ids::NodeId;
 use crate::transport::Wake;
@@ -189,6 +189,13 @@ struct Woken {
     any: AtomicBool,
 }
 
+/// What a core has left after its turn.
+struct Rest {
+    /// No task is ready.
+    idle: bool,
+    timer: Option<Nanos>,
+}
+
 /// Told by an executor of its foreign wakes.
 struct CoreWake {
     woken: Arc<Woken>,
@@ -297,33 +304,43 @@ impl World {
         mut condition: impl FnMut() -> bool,
     ) -> Result<Stop, SimError> {
         self.wake_all();
-        let limit = self.fabric.state().limits.time;
-        while condition() {
-            let next = self.fabric.state().run(picos(until.min(limit)))?;
-            match next {
-                Next::Turn(core) => self.turn(core),
-                Next::Crash(node, memory) => {
-                    self.crash(node, memory)?;
-                    return Ok(Stop::Crashed(node));
-                }
-                Next::Restart(node) => {
-                    self.restart(node)?;
-                    return Ok(Stop::Restarted(node));
-                }
-                Next::Reached if until <= limit => return Ok(Stop::Done),
-                Next::Reached => return Err(SimError::TooLong { limit }),
-                Next::Nothing if until < Duration::MAX => {
-                    self.fabric.state().set_time(picos(until.min(limit)));
-                    return if until <= limit {
-                        Ok(Stop::Done)
-                    } else {
-                        Err(SimError::TooLong { limit })
-                    };
-                }
-                Next::Nothing => return Err(SimError::Deadlock { at: self.now() }),
-            }
+        if !condition() {
+            return Ok(Stop::Done);
         }
-        Ok(Stop::Done)
+        let limit = self.fabric.state().limits.time;
+        let end = picos(until.min(limit));
+        let mut next = self.fabric.state().run(end)?;
+        while let Next::Turn(core) = next {
+            let rest = self.turn(core);
+            let go_on = condition();
+            let mut state = self.fabric.state();
+            self.end_turn(&mut state, core, rest);
+            if !go_on {
+                return Ok(Stop::Done);
+            }
+            next = state.run(end)?;
+        }
+        self.stop(next, until, limit)
+    }
+
+    /// Why there is no further turn.
+    fn stop(&mut self, next: Next, until: Duration, limit: Duration) -> Result<Stop, SimError> {
+        match next {
+            Next::Crash(node, memory) => {
+                self.crash(node, memory)?;
+                return Ok(Stop::Crashed(node));
+            }
+            Next::Restart(node) => {
+                self.restart(node)?;
+                return Ok(Stop::Restarted(node));
+            }
+            Next::Nothing if until == Duration::MAX => {
+                return Err(SimError::Deadlock { at: self.now() });
+            }
+            Next::Nothing => self.fabric.state().set_time(picos(until.min(limit))),
+            Next::Reached | Next::Turn(_) => {}
+        }
+        if until <= limit { Ok(Stop::Done) } else { Err(SimError::TooLong { limit }) }
     }
 
     /// Executors may have been given tasks since the world last ran.
@@ -336,15 +353,20 @@ impl World {
         }
     }
 
-    fn turn(&mut self, core: u32) {
-        let executor = self.executors.get_mut((core - self.first_core) as usize);
-        let Some(executor) = executor.and_then(Option::as_mut) else { return };
+    /// Gives a core its turn, if it has not gone.
+    #[inline]
+    fn turn(&mut self, core: u32) -> Option<Rest> {
+        let executor = self.executors.get_mut((core - self.first_core) as usize)?.as_mut()?;
         // Once to take in what has come, once to run the tasks that waited for it.
         if executor.turn() {
-            executor.turn();
+            executor.turn_of_tasks();
         }
-        let (idle, timer) = (executor.is_idle(), executor.next_timer());
-        let mut state = self.fabric.state();
+        Some(Rest { idle: executor.tasks_are_idle(), timer: executor.next_timer() })
+    }
+
+    #[inline]
+    fn end_turn(&self, state: &mut State, core: u32, rest: Option<Rest>) {
+        let Some(Rest { idle, timer }) = rest else { return };
         state.end_turn(core, idle, timer);
         if self.woken.any.swap(false, Ordering::Relaxed) {
             let mut woken = self.woken.cores.lock().unwrap_or_else(PoisonError::into_inner);
