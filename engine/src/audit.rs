@@ -69,7 +69,7 @@ impl<M: Machines> Cluster<M> {
         let logs = shared.control.with_lane(|lane| Scan { shared, lane }.logs())?;
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.push(logs.map_err(unreachable_nodes)?.finish());
-        findings.push(self.locks_left());
+        findings.extend(self.locks_left());
         Ok(findings)
     }
 
@@ -114,15 +114,24 @@ impl<M: Machines> Cluster<M> {
         used.map_err(unreachable_nodes)
     }
 
-    fn locks_left(&self) -> Finding {
-        let mut tally = Tally::new("no lock is left held");
+    fn locks_left(&self) -> [Finding; 2] {
+        let mut held = Tally::new("no lock is left held");
+        let mut zeroed = Tally::new("a lock slot that nobody holds is all zeroes");
         for node in &self.shared.nodes {
-            tally.seen += 1;
+            held.seen += 1;
+            zeroed.seen += 1;
+            let mut holders = 0;
             node.locks.for_each_holder(|holder| {
-                tally.complain(|| format!("compute node {} keeps {holder:?}", node.index));
+                holders += 1;
+                held.complain(|| format!("compute node {} keeps {holder:?}", node.index));
             });
+            let taken = node.locks.taken_slots();
+            if taken > holders {
+                let index = node.index;
+                zeroed.complain(|| format!("{taken} slots of {holders} holders on node {index}"));
+            }
         }
-        tally.finish()
+        [held.finish(), zeroed.finish()]
     }
 }
 

@@ -328,6 +328,12 @@ impl LockTable {
         }
     }
 
+    /// How many slots are not all zeroes. When nothing runs, these are the slots that are held (H7).
+    pub fn taken_slots(&self) -> usize {
+        // Relaxed: exact only when nothing runs, and then there is nothing to order.
+        self.words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count()
+    }
+
     /// Turns a write lock that was an upgrade back into the read lock that it was.
     fn downgrade(&self, txn: TxnId, name: &LockName) {
         let Place { bucket, fingerprint } = self.place(name);

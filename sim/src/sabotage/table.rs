@@ -55,6 +55,7 @@ const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
 const UNLOCKED: Watch = Property("no lock is left held");
+const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
 
 /// All rules, in the order of [`Rule::ALL`].
 const TABLE: &[Hunted] = &[
@@ -71,11 +72,7 @@ const TABLE: &[Hunted] = &[
         &["h6-readers-beside-writers"],
         &[Isolation, Property(READS)],
     ),
-    hunted(
-        Rule::FreeSlotsAreZero,
-        &["h7-full-lock-buckets"],
-        &[Property(ENDS), Property(PROGRESS)],
-    ),
+    hunted(Rule::FreeSlotsAreZero, &["h7-full-lock-buckets"], &[ZEROED]),
     hunted(Rule::UpgradesAreExplicit, &["h7-read-then-write"], &[LOCKED, Isolation]),
     hunted(
         Rule::StaleRequestsAreRefused,
