@@ -2,9 +2,9 @@
 //!
 //! # Versions
 //! A version is named by the attempt that wrote it. A read reports the writer of what it got
-//! (`null` for a loaded row), a write or deletion its own attempt; a read-modify-write is a read and
-//! a write. What was not there when it was read is left out: whoever deleted it is not known. An aborted attempt's writes therefore carry a version that nobody can have
-//! read.
+//! (`null` for a loaded row), a write or deletion its own attempt; a read-modify-write is a read
+//! and a write. An aborted attempt's writes therefore carry a version that nobody can have read.
+//! What was not there when it was read is left out: whoever deleted it is not known.
 //!
 //! # Who owns what
 //! Each worker fills a [`Log`] of its own, and [`Recorded`] feeds it by standing between workload

@@ -277,8 +277,8 @@ impl<M: Machines> Cluster<M> {
 
     /// Waits until what was reported is also over: a commit is reported when it is certain, which
     /// is before its primaries are visible and its remote locks released (H3). Gives up a second
-    /// after the configured time-outs of commits and locks, time enough for what has to be repeated;
-    /// an audit then finds what is left.
+    /// after the configured time-outs of commits and locks, time enough for what has to be
+    /// repeated; an audit then finds what is left.
     ///
     /// # Errors
     /// `Fenced` if a coordinator has failed.

@@ -328,7 +328,8 @@ impl LockTable {
         }
     }
 
-    /// How many slots are not all zeroes. When nothing runs, these are the slots that are held (H7).
+    /// How many slots are not all zeroes. When nothing runs, these are the slots that are held
+    /// (H7).
     pub fn taken_slots(&self) -> usize {
         // Relaxed: exact only when nothing runs, and then there is nothing to order.
         self.words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count()

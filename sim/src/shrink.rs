@@ -6,8 +6,8 @@
 use crate::run::{Budget, run};
 use crate::scenario::Scenario;
 
-/// The scenario with less in it, still violating `property` with this seed. `after` is told of every
-/// run, with the number of runs so far, and says whether to go on.
+/// The scenario with less in it, still violating `property` with this seed. `after` is told of
+/// every run, with the number of runs so far, and says whether to go on.
 pub fn shrink(
     scenario: &Scenario,
     seed: u64,

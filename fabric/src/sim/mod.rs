@@ -11,7 +11,8 @@
 //! built on top. docs/simulation.md describes the model.
 //!
 //! # Where to look
-//! * `machines`: what a cluster runs on; `world`: cores and the passing of time; `state`: everything else that there is, and events.
+//! * `machines`: what a cluster runs on; `world`: cores and the passing of time; `state`:
+//!   everything else that there is, and events.
 //! * `verbs`, `connection`, `messages`: what happens to what is posted; `memory`: what it does.
 //! * `nic`, `profile`: what it costs; `report`: what was busy.
 //! * `faults`: what can go wrong, as data; `inject`: what it does.
