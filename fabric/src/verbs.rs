@@ -6,7 +6,7 @@
 //! lane's pool is warm. What the verbs promise (order, atomicity, failure) is in docs/verbs.md.
 
 use crate::ids::{NodeId, RemoteAddr};
-use crate::region::{Chunk, LINE_BYTES, WORD_BYTES};
+use crate::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES};
 
 /// Words in one arena chunk.
 pub const CHUNK_WORDS: usize = 2048;
@@ -112,6 +112,27 @@ impl WorkRequest {
             Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
             Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
         }
+    }
+
+    /// The index of its first word in a region of `region_bytes` with these rights.
+    ///
+    /// # Errors
+    /// What a target answers to a verb that may not touch what it names.
+    #[inline]
+    pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
+        let offset = self.addr.offset();
+        if !offset.is_multiple_of(WORD_BYTES as u64) {
+            return Err(VerbError::Misaligned);
+        }
+        if offset + self.bytes() as u64 > region_bytes {
+            return Err(VerbError::OutOfBounds);
+        }
+        let allowed = match self.kind() {
+            VerbKind::Read => rights.read,
+            VerbKind::Write => rights.write,
+            VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => rights.atomic,
+        };
+        if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
     }
 }
 

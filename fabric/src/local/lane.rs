@@ -128,22 +128,7 @@ fn resolve<'a>(
     request: &WorkRequest,
 ) -> Result<(&'a Region, usize), VerbError> {
     let region = region(shared, request).ok_or(VerbError::OutOfBounds)?;
-    let offset = request.addr.offset();
-    if !offset.is_multiple_of(WORD_BYTES as u64) {
-        return Err(VerbError::Misaligned);
-    }
-    if offset + request.bytes() as u64 > region.bytes {
-        return Err(VerbError::OutOfBounds);
-    }
-    let allowed = match request.kind() {
-        VerbKind::Read => region.rights.read,
-        VerbKind::Write => region.rights.write,
-        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => region.rights.atomic,
-    };
-    if !allowed {
-        return Err(VerbError::AccessDenied);
-    }
-    Ok((region, offset as usize / WORD_BYTES))
+    Ok((region, request.first_word(region.bytes, region.rights)?))
 }
 
 #[inline]

@@ -78,19 +78,7 @@ impl Regions {
     pub(super) fn resolve(&self, request: &WorkRequest) -> Result<(&Memory, usize), VerbError> {
         let region = self.0[usize::from(request.addr.region().0)].as_ref();
         let region = region.ok_or(VerbError::OutOfBounds)?;
-        let offset = request.addr.offset();
-        if !offset.is_multiple_of(WORD_BYTES as u64) {
-            return Err(VerbError::Misaligned);
-        }
-        if offset + request.bytes() as u64 > region.bytes {
-            return Err(VerbError::OutOfBounds);
-        }
-        let allowed = match request.kind() {
-            VerbKind::Read => region.rights.read,
-            VerbKind::Write => region.rights.write,
-            VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => region.rights.atomic,
-        };
-        if allowed { Ok((&region.memory, offset as usize / WORD_BYTES)) } else { denied() }
+        Ok((&region.memory, request.first_word(region.bytes, region.rights)?))
     }
 
     /// Carries out a verb, all at once; returns a word that stands for what it found or left, for
@@ -134,11 +122,6 @@ impl Regions {
             _ => memory.read(word + index, &mut work.words_mut(request.local)[index..=index]),
         }
     }
-}
-
-#[cold]
-fn denied<T>() -> Result<T, VerbError> {
-    Err(VerbError::AccessDenied)
 }
 
 /// Two words of a record differ when records do: a version first, data or a checksum last.
