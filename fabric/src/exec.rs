@@ -261,14 +261,17 @@ impl Executor {
         for driver in &mut self.drivers {
             progress |= driver.drive();
         }
-        self.take_wakes() || progress
+        progress |= self.take_foreign_wakes();
+        progress |= self.fire_timers();
+        progress
     }
 
-    /// The same without the drivers, for a simulator: they find nothing new at one moment.
-    pub(crate) fn turn_of_tasks(&mut self) -> bool {
+    /// The same without the drivers and timers, for a simulator: at one moment they have nothing
+    /// new.
+    pub(crate) fn turn_of_tasks(&mut self) {
         self.handle.core.prefetch_ready();
-        let progress = self.poll_ready();
-        self.take_wakes() || progress
+        self.poll_ready();
+        self.take_foreign_wakes();
     }
 
     #[inline]
@@ -285,12 +288,6 @@ impl Executor {
             core.poll(id);
         }
         progress
-    }
-
-    #[inline]
-    fn take_wakes(&self) -> bool {
-        let foreign = self.take_foreign_wakes();
-        self.fire_timers() || foreign
     }
 
     /// Whether a turn would find nothing but timers to look at.

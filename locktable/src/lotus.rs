@@ -311,7 +311,6 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
 /// Sends the ends that `peer` has not acknowledged, for as long as the coordinator lives.
 async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
     let executor = core.rpc.lane().executor().clone();
-    let once = Patience { retry_after: RESEND_END_AFTER, tries: 1 };
     loop {
         let due = peer.ends.borrow().next_due_ns();
         match due {
@@ -325,14 +324,7 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
                 // One round of the other coroutines: their ends travel along, or a lock request
                 // takes these ends with it.
                 executor.yield_now().await;
-                let mut datagram = [0; DATAGRAM_BYTES];
-                let mut writer = RequestWriter::new(&mut datagram);
-                let now_ns = executor.now().0;
-                if peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer) == 0 {
-                    continue;
-                }
-                let bytes = writer.finish(core.host.configuration_epoch());
-                let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once);
+                let Some(call) = call_ends(&core, &peer) else { continue };
                 if let Ok(replies) = call.await {
                     let mut ends = peer.ends.borrow_mut();
                     wire::replies(&replies).map_while(Result::ok).for_each(|r| ends.learn(&r));
@@ -340,4 +332,18 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
             }
         }
     }
+}
+
+/// Sends the ends that are due, if there are any. Not part of `send_ends`, whose future would be
+/// as large as the datagram.
+fn call_ends<H: LockHost>(core: &Core<H>, peer: &Peer) -> Option<PendingCall> {
+    let mut datagram = [0; DATAGRAM_BYTES];
+    let mut writer = RequestWriter::new(&mut datagram);
+    let now_ns = core.rpc.lane().executor().now().0;
+    if peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer) == 0 {
+        return None;
+    }
+    let bytes = writer.finish(core.host.configuration_epoch());
+    let once = Patience { retry_after: RESEND_END_AFTER, tries: 1 };
+    Some(core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once))
 }

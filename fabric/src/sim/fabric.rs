@@ -7,6 +7,7 @@ use super::SimError;
 use super::connection::{Connection, Ends};
 use super::faults::Fault;
 use super::memory::Region;
+use super::messages::recycle;
 use super::queue::{TraceHash, picos};
 use super::state::{Inbox, Lane, NONE, State};
 use super::world::{Config, schedule_now, waits_for_the_world};
@@ -151,8 +152,7 @@ impl Fabric for SimFabric {
         let stable_reads = !state.reads_may_tear;
         let capabilities = Capabilities { stable_reads, ..Capabilities::default() };
         drop(state);
-        let (fabric, taken) = (self.clone(), Inbox::default());
-        Ok(Box::new(SimLane { fabric, at, index, capabilities, taken }))
+        Ok(Box::new(SimLane { fabric: self.clone(), at, index, capabilities }))
     }
 
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
@@ -172,8 +172,6 @@ struct SimLane {
     at: Endpoint,
     index: u32,
     capabilities: Capabilities,
-    /// What the current poll hands over; empty between polls.
-    taken: Inbox,
 }
 
 impl Transport for SimLane {
@@ -194,23 +192,7 @@ impl Transport for SimLane {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) {
-        if !self.fabric.state().take_inbox(self.index, &mut self.taken) {
-            return;
-        }
-        for (token, work) in self.taken.completed.drain(..) {
-            sink.completed(token, work);
-        }
-        for (token, result) in self.taken.reconnected.drain(..) {
-            sink.reconnected(token, result);
-        }
-        if self.taken.messages.is_empty() {
-            return;
-        }
-        for (from, bytes) in &self.taken.messages {
-            sink.message(*from, bytes);
-        }
-        let mut state = self.fabric.state();
-        self.taken.messages.drain(..).for_each(|(_, bytes)| state.recycle(bytes));
+        self.fabric.state().hand_over(self.index, sink);
     }
 
     fn has_input(&self) -> bool {
@@ -219,21 +201,25 @@ impl Transport for SimLane {
 }
 
 impl State {
-    /// Hands over what has come for a lane, if anything has, and charges for it.
+    /// Hands over what has come for a lane, and charges for it.
     #[inline]
-    fn take_inbox(&mut self, lane: u32, into: &mut Inbox) -> bool {
-        let entry = &mut self.lanes[lane as usize];
-        if let Some(core) = self.turn.core {
-            entry.core = core;
+    fn hand_over(&mut self, lane: u32, sink: &mut dyn Sink) {
+        let Self { lanes, turn, costs, spare, .. } = self;
+        let lane = &mut lanes[lane as usize];
+        lane.core = turn.core.unwrap_or(lane.core);
+        let Inbox { completed, reconnected, messages } = &mut lane.inbox;
+        turn.charge(completed.len() as u64 * costs.cpu.completion);
+        turn.charge(messages.len() as u64 * costs.cpu.receive);
+        for (token, work) in completed.drain(..) {
+            sink.completed(token, work);
         }
-        if entry.inbox.is_empty() {
-            return false;
+        for (token, result) in reconnected.drain(..) {
+            sink.reconnected(token, result);
         }
-        std::mem::swap(&mut entry.inbox, into);
-        let cpu = self.costs.cpu;
-        self.charge(into.completed.len() as u64 * cpu.completion);
-        self.charge(into.messages.len() as u64 * cpu.receive);
-        true
+        for (from, bytes) in messages.drain(..) {
+            sink.message(from, &bytes);
+            recycle(spare, bytes);
+        }
     }
 }
 

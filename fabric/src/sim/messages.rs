@@ -92,14 +92,14 @@ impl State {
         self.bytes -= length as u64;
         if self.is_cut(from.node, to.node) {
             self.counts.messages_cut_off += 1;
-            self.recycle(bytes);
+            recycle(&mut self.spare, bytes);
             return self.trace_message(from, to, length, "cut off");
         }
         let lanes = &self.nodes[usize::from(to.node.0)].lanes;
         let lane = lanes.get(usize::from(to.lane.0)).copied();
         let lane = lane.and_then(|lane| self.lanes.get_mut(lane as usize));
         let Some(lane) = lane.filter(|lane| lane.inbox.messages.len() < MAX_WAITING) else {
-            self.recycle(bytes);
+            recycle(&mut self.spare, bytes);
             return self.trace_message(from, to, length, "not taken in");
         };
         lane.inbox.messages.push((from, bytes));
@@ -113,13 +113,13 @@ impl State {
     fn trace_message(&mut self, from: Endpoint, to: Endpoint, bytes: usize, fate: &'static str) {
         self.trace(Happening::Message { from, to, bytes, fate });
     }
+}
 
-    /// Takes back the buffer of a message that was handed over.
-    #[inline]
-    pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {
-        if self.spare.len() < MAX_SPARE {
-            bytes.clear();
-            self.spare.push(bytes);
-        }
+/// Takes back the buffer of a message that was handed over.
+#[inline]
+pub(super) fn recycle(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
+    if spare.len() < MAX_SPARE {
+        bytes.clear();
+        spare.push(bytes);
     }
 }

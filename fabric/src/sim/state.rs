@@ -24,7 +24,7 @@ use super::nic::{NORMAL_PERCENT, Nic, slowed};
 use super::profile::Costs;
 use super::queue::{Event, NEVER, PICOS_PER_NANO, Picos, Queue, TraceHash, duration, picos};
 use super::trace::{Happening, TraceEvent, Tracer};
-use super::verbs::Batch;
+use super::verbs::{Batch, FreshLeg};
 use super::world::{Config, Interleaving, Limits};
 use crate::env::{Clock, Env, Nanos, SmallRng};
 use crate::ids::{Endpoint, Epoch, NodeId};
@@ -158,6 +158,14 @@ pub(super) struct Turn {
     charged: Picos,
 }
 
+impl Turn {
+    /// Charges CPU time to the core whose turn it is.
+    #[inline]
+    pub(super) fn charge(&mut self, cpu: Picos) {
+        self.charged += cpu;
+    }
+}
+
 /// One stream of random numbers a purpose, so that a fault more does not change the jitter.
 pub(super) struct Random {
     pub(super) jitter: SmallRng,
@@ -201,7 +209,7 @@ pub(super) struct State {
     /// Message buffers for reuse.
     pub(super) spare: Vec<Vec<u8>>,
     /// Legs of the batch that is being posted.
-    pub(super) fresh: Vec<(u32, u32)>,
+    pub(super) fresh: Vec<FreshLeg>,
     pub(super) random: Random,
     pub(super) chances: Chances,
     pub(super) reads_may_tear: bool,
@@ -451,7 +459,7 @@ impl State {
     /// Charges CPU time to the core whose turn it is.
     #[inline]
     pub(super) fn charge(&mut self, cpu: Picos) {
-        self.turn.charged += cpu;
+        self.turn.charge(cpu);
     }
 
     /// How far the core has come whose turn it is: what it posts now, it posts then.

@@ -32,6 +32,14 @@ pub(super) struct Batch {
     done: Picos,
 }
 
+/// A leg of the batch that is being posted.
+pub(super) struct FreshLeg {
+    target: NodeId,
+    /// The connection.
+    id: u32,
+    leg: u32,
+}
+
 /// A torn verb: the order of its words, and how many have landed.
 #[derive(Default)]
 pub(super) struct Tear {
@@ -68,15 +76,15 @@ impl State {
         }
         let batch = self.batches.vacant_key() as u32;
         let initiator = self.lanes[lane as usize].at.node;
-        for verb in 0..work.requests().len() {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        let verbs = work.requests().len();
+        self.charge(verbs as u64 * self.costs.cpu.verb);
+        for verb in 0..verbs {
             let request = work.requests()[verb];
             let target = request.addr.node();
-            self.charge(self.costs.cpu.verb);
-            let Some(id) = self.connection_to(lane, target) else {
-                fail_once(&mut work, verb, VerbError::Unreachable);
-                continue;
-            };
-            if let Some(error) = self.connection(id).refusal {
+            // A leg begins with the first verb to its node.
+            let begins = !fresh.iter().any(|leg| leg.target == target);
+            if begins && let Err(error) = self.admits(lane, target) {
                 fail_once(&mut work, verb, error);
                 continue;
             }
@@ -85,44 +93,49 @@ impl State {
             let transmission = self.costs.transmission(payload_sent(&request));
             let nic = &mut self.nodes[usize::from(initiator.0)].nic;
             let sent = nic.issue(self.now, service, transmission);
-            self.join_leg(id, batch, verb as u32, sent);
+            if begins {
+                fresh.push(self.begin_leg(lane, target, batch, verb as u32, sent));
+            }
         }
-        let (ready, legs) = (self.cpu_time(), std::mem::take(&mut self.fresh));
-        legs.iter().for_each(|(id, leg)| self.depart(*id, *leg, ready));
-        let count = legs.len() as u32;
-        self.batches.insert(Batch { lane, token, work, legs: count, done: ready });
-        if legs.is_empty() {
+        let ready = self.cpu_time();
+        fresh.iter().for_each(|leg| self.depart(leg, ready));
+        let legs = fresh.len() as u32;
+        self.batches.insert(Batch { lane, token, work, legs, done: ready });
+        if legs == 0 {
             self.queue.push(ready, Event::Completed(batch));
         }
-        self.fresh = legs;
-        self.fresh.clear();
+        fresh.clear();
+        self.fresh = fresh;
     }
 
-    /// Makes a verb part of the batch's leg on its connection, which begins with it if need be.
+    /// Whether the lane's connection takes verbs.
     #[inline]
-    fn join_leg(&mut self, id: u32, batch: u32, verb: u32, sent: Picos) {
-        let tail = self.connection(id).tail;
-        let joins = |leg: &Leg| matches!(leg.kind, Kind::Verbs(other) if other == batch);
-        if tail != NONE && joins(&self.legs[tail as usize]) {
-            return;
-        }
+    fn admits(&self, lane: u32, target: NodeId) -> Result<(), VerbError> {
+        let id = self.connection_to(lane, target).ok_or(VerbError::Unreachable)?;
+        self.connections[id as usize].refusal.map_or(Ok(()), Err)
+    }
+
+    /// Puts a leg of a batch behind the others of its connection, which takes verbs.
+    #[inline]
+    fn begin_leg(
+        &mut self,
+        lane: u32,
+        target: NodeId,
+        batch: u32,
+        verb: u32,
+        arrival: Picos,
+    ) -> FreshLeg {
         self.charge(self.costs.cpu.doorbell);
-        let leg = Leg {
-            next: NONE,
-            kind: Kind::Verbs(batch),
-            first: verb,
-            verb,
-            arrival: sent,
-            deadline: 0,
-            answered: 0,
-        };
-        let leg = self.append(id, leg);
-        self.fresh.push((id, leg));
+        let id = self.connection_to(lane, target).expect("it takes verbs");
+        let (kind, next, first) = (Kind::Verbs(batch), NONE, verb);
+        let (deadline, answered) = (0, 0);
+        let leg = self.append(id, Leg { next, kind, first, verb, arrival, deadline, answered });
+        FreshLeg { target, id, leg }
     }
 
     /// A leg leaves the initiator's NIC, not before `ready`.
     #[inline]
-    fn depart(&mut self, id: u32, leg: u32, ready: Picos) {
+    fn depart(&mut self, &FreshLeg { id, leg, .. }: &FreshLeg, ready: Picos) {
         let travel = self.travel();
         let held_up = self.draw_delay();
         let timeout = self.timeout;
@@ -201,24 +214,28 @@ impl State {
     /// Hands verbs to the target's NIC, one or all of them.
     #[inline]
     pub(super) fn serve_verbs(&mut self, id: u32, batch: u32) {
-        let mut clock = self.now;
+        let ends = self.ends(id);
+        let together = self.interleaving == Interleaving::PerBatch;
+        let (mut clock, mut takes_verbs) = (self.now, false);
         loop {
             let request = self.current(id, batch);
-            let nic = &mut self.nodes[usize::from(request.addr.node().0)].nic;
+            let nic = &mut self.nodes[usize::from(ends.target.0)].nic;
             let Service { start, end } =
                 nic.serve(clock, request.kind(), request.bytes(), &self.costs);
             self.connection(id).served = end;
-            if start > self.now && self.interleaving == Interleaving::PerVerb {
+            if start > self.now && !together {
                 self.connection(id).phase = Phase::Queued;
                 return self.schedule(id, start);
             }
-            if !self.take_effect(id, batch, &request) {
+            // Once is enough: nothing else happens at this moment.
+            takes_verbs = takes_verbs || self.takes_verbs(id, ends);
+            if !takes_verbs || !self.take_effect(id, ends, batch, &request) {
                 return;
             }
-            let Some(arrival) = self.next_verb(id, batch, &request) else {
+            let Some(arrival) = self.next_verb(id, ends, batch, &request) else {
                 return self.answer(id);
             };
-            if self.interleaving == Interleaving::PerVerb && !self.has_arrived(arrival) {
+            if !together && !self.has_arrived(arrival) {
                 return self.travel_on(id, arrival);
             }
             clock = arrival.max(start);
@@ -229,16 +246,16 @@ impl State {
     #[inline]
     pub(super) fn leave_queue(&mut self, id: u32) {
         let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
-        let request = self.current(id, batch);
-        if self.take_effect(id, batch, &request) {
-            self.go_on(id, batch, &request);
+        let (request, ends) = (self.current(id, batch), self.ends(id));
+        if self.takes_verbs(id, ends) && self.take_effect(id, ends, batch, &request) {
+            self.go_on(id, ends, batch, &request);
         }
     }
 
     /// Goes on to the next verb, or to the answer.
     #[inline]
-    fn go_on(&mut self, id: u32, batch: u32, request: &WorkRequest) {
-        match self.next_verb(id, batch, request) {
+    fn go_on(&mut self, id: u32, ends: Ends, batch: u32, request: &WorkRequest) {
+        match self.next_verb(id, ends, batch, request) {
             None => self.answer(id),
             Some(arrival) if self.has_arrived(arrival) => self.serve_verbs(id, batch),
             Some(arrival) => self.travel_on(id, arrival),
@@ -257,21 +274,26 @@ impl State {
         self.schedule(id, arrival.max(self.now));
     }
 
-    /// Lets the current verb take effect. If not, the connection broke, or the verb is torn.
+    /// Whether the target takes verbs of this connection. If not, the connection broke.
     #[inline]
-    fn take_effect(&mut self, id: u32, batch: u32, request: &WorkRequest) -> bool {
-        let Ends { lane, initiator, target } = self.ends(id);
-        let node = &self.nodes[usize::from(target.0)];
-        let from = &self.lanes[lane as usize];
-        let (at, epoch) = (from.at, from.epoch);
+    fn takes_verbs(&mut self, id: u32, ends: Ends) -> bool {
+        let node = &self.nodes[usize::from(ends.target.0)];
         if !node.up || node.life != self.connections[id as usize].life {
             self.give_up(id, VerbError::Unreachable);
             return false;
         }
-        if node.fences[usize::from(initiator.0)] > epoch {
+        let epoch = self.lanes[ends.lane as usize].epoch;
+        if node.fences[usize::from(ends.initiator.0)] > epoch {
             self.break_connection(id, VerbError::Revoked);
             return false;
         }
+        true
+    }
+
+    /// Lets the current verb take effect. If not, the connection broke, or the verb is torn.
+    #[inline]
+    fn take_effect(&mut self, id: u32, ends: Ends, batch: u32, request: &WorkRequest) -> bool {
+        let Ends { lane, initiator, target } = ends;
         if self.draw_tear(request) && node_resolves(self, target, request) {
             self.begin_tear(id, request);
             return false;
@@ -282,7 +304,8 @@ impl State {
                 self.hash.add(request.addr.offset() ^ u64::from(id) << 40);
                 self.hash.add(found);
                 self.count_verb(initiator);
-                self.trace(Happening::Applied { from: at, request });
+                let from = self.lanes[lane as usize].at;
+                self.trace(Happening::Applied { from, request });
                 true
             }
             Err(error) => {
@@ -304,8 +327,14 @@ impl State {
     /// Takes the answer to the current verb into account and moves on to the next one of the leg;
     /// returns when that arrives.
     #[inline]
-    fn next_verb(&mut self, id: u32, batch: u32, request: &WorkRequest) -> Option<Picos> {
-        let Ends { initiator, target, .. } = self.ends(id);
+    fn next_verb(
+        &mut self,
+        id: u32,
+        ends: Ends,
+        batch: u32,
+        request: &WorkRequest,
+    ) -> Option<Picos> {
+        let Ends { initiator, target, .. } = ends;
         let answered = self.answered(id, request, initiator, target);
         let head = self.connections[id as usize].head as usize;
         let requests = self.batches[batch as usize].work.requests();
@@ -409,8 +438,8 @@ impl State {
     /// Lands a piece of the current verb.
     #[cold]
     pub(super) fn go_on_tearing(&mut self, id: u32) {
-        let Ends { initiator, target, .. } = self.ends(id);
-        let node = &self.nodes[usize::from(target.0)];
+        let ends = self.ends(id);
+        let node = &self.nodes[usize::from(ends.target.0)];
         if !node.up || node.life != self.connection(id).life {
             return self.give_up(id, VerbError::Unreachable);
         }
@@ -422,10 +451,10 @@ impl State {
         }
         let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
         let request = self.current(id, batch);
-        let from = self.lanes[self.ends(id).lane as usize].at;
-        self.count_verb(initiator);
+        let from = self.lanes[ends.lane as usize].at;
+        self.count_verb(ends.initiator);
         self.trace(Happening::Applied { from, request: &request });
-        self.go_on(id, batch, &request);
+        self.go_on(id, ends, batch, &request);
     }
 
     /// Lands up to `count` further words of a torn verb; whether all have landed.
