@@ -150,6 +150,20 @@ fn apply(shared: &Shared, request: &WorkRequest, buffers: &mut Buffers) -> Resul
     Ok(())
 }
 
+/// Brings the lines that `work` touches closer.
+#[inline]
+fn prefetch(shared: &Shared, work: &Work) {
+    for request in work.requests() {
+        let Some(region) = region(shared, request) else { continue };
+        let word = request.addr.offset() as usize / WORD_BYTES;
+        let words = request.bytes() / WORD_BYTES;
+        match request.kind() {
+            VerbKind::Read => region.memory.prefetch(word, words),
+            _ => region.memory.prefetch_for_write(word, words),
+        }
+    }
+}
+
 impl Transport for LocalLane {
     fn capabilities(&self) -> Capabilities {
         Capabilities { stable_reads: true, ..Capabilities::default() }
@@ -157,15 +171,6 @@ impl Transport for LocalLane {
 
     #[inline]
     fn post(&mut self, token: Token, work: Box<Work>) {
-        for request in work.requests() {
-            let Some(region) = region(&self.initiator.shared, request) else { continue };
-            let word = request.addr.offset() as usize / WORD_BYTES;
-            let words = request.bytes() / WORD_BYTES;
-            match request.kind() {
-                VerbKind::Read => region.memory.prefetch(word, words),
-                _ => region.memory.prefetch_for_write(word, words),
-            }
-        }
         self.started.push((token, work));
     }
 
@@ -199,6 +204,11 @@ impl Transport for LocalLane {
     fn poll(&mut self, sink: &mut dyn Sink) {
         if !self.started.is_empty() || !self.reconnects.is_empty() {
             let _round = self.gate.enter();
+            // All of them first: translations and cache misses overlap only if nothing is between
+            // them, and one that misses the TLB holds up whatever follows.
+            for (_, work) in &self.started {
+                prefetch(&self.initiator.shared, work);
+            }
             // The fencer waits until the round is over, so one look at its epoch is enough.
             let mut admitted = None;
             for (token, mut work) in self.started.drain(..) {

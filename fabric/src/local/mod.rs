@@ -1,9 +1,10 @@
 //! The `local` back end: memory nodes and compute nodes in one process.
 //!
 //! Memory-node memory is an anonymous mapping, verbs are copies, messages go through channels.
-//! What makes it fast is what makes RDMA fast: a batch is only *started* when it is posted (its
-//! cache lines are prefetched) and takes effect when the lane is polled, after every other
-//! coroutine had its turn. Memory latency is hidden the way network latency is.
+//! What makes it fast is what makes RDMA fast: a batch is only *queued* when it is posted and takes
+//! effect when the lane is polled, after every other coroutine had its turn. The poll prefetches
+//! for all that was queued before it copies, so that the processor waits for many cache lines and
+//! address translations at once: memory latency is hidden the way network latency is.
 //!
 //! Set-up lives here ([`LocalFabric`]), the data path in `lane`.
 //!
