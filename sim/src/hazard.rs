@@ -86,6 +86,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
         (20, matches!(scenario.workload, Workload::Pairs { .. })),
         (21, figures.unknown > 0),
         (22, faults.stragglers_landed + faults.stragglers_refused > 0),
+        (24, faults.flushed_landed > 0),
     ]
     .into_iter()
     .filter(|(_, met)| *met)

@@ -36,6 +36,7 @@ files! {
     "h21-memory-out-of-reach"
     "h21-callers-go-away"
     "h22-stragglers"
+    "h24-flushed-yet-done"
 }
 
 /// Their names, by hazard.

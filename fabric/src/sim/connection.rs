@@ -106,6 +106,8 @@ pub(super) struct Straggler {
     number: u32,
     request: WorkRequest,
     effect: Effect,
+    /// The initiator heard that it was flushed behind a verb that failed.
+    flushed: bool,
 }
 
 /// Whether a leg can go on.
@@ -320,7 +322,8 @@ impl State {
         let life = self.nodes[usize::from(target.0)].life;
         let gone = self.is_cut(initiator, target) || self.connection(id).life != life;
         let answering = self.connection(id).phase == Phase::Answering;
-        let mut key = self.connection(id).head;
+        let head = self.connection(id).head;
+        let mut key = head;
         let mut due = self
             .now
             .max(self.nodes[usize::from(initiator.0)].paths[usize::from(target.0)].stalled_until);
@@ -329,7 +332,7 @@ impl State {
             let leg = self.legs[key as usize];
             due = due.max(leg.arrival);
             if !landed_already {
-                self.strand(id, &leg, due, usize::MAX);
+                self.strand(id, &leg, due, usize::MAX, key != head);
             }
             landed_already = false;
             key = leg.next;
@@ -338,8 +341,8 @@ impl State {
     }
 
     /// Lets up to `count` of the leg's remaining verbs land at `due`, though their batch will be
-    /// gone; returns how many that are.
-    fn strand(&mut self, id: u32, leg: &Leg, due: Picos, count: usize) -> usize {
+    /// gone; returns how many that are. `flushed` is what the initiator was told of them.
+    fn strand(&mut self, id: u32, leg: &Leg, due: Picos, count: usize, flushed: bool) -> usize {
         let Kind::Verbs(batch) = leg.kind else { return 0 };
         let (number, target) = (self.connection(id).number, self.ends(id).target);
         let work = &self.batches[batch as usize].work;
@@ -348,7 +351,8 @@ impl State {
         for request in rest.filter(|request| request.addr.node() == target).take(count) {
             stranded += 1;
             let Some(effect) = Effect::of(request, work) else { continue };
-            let straggler = Straggler { connection: id, number, request: *request, effect };
+            let straggler =
+                Straggler { connection: id, number, request: *request, effect, flushed };
             let key = self.stragglers.insert(straggler) as u32;
             self.queue.push(due, Event::Straggler(key));
         }
@@ -370,6 +374,7 @@ impl State {
             Ok((memory, word)) if admitted => {
                 straggler.effect.apply(memory, word);
                 self.counts.stragglers_landed += 1;
+                self.counts.flushed_landed += u64::from(straggler.flushed);
                 true
             }
             _ => {
@@ -435,7 +440,7 @@ impl State {
             let leg = self.legs.remove(key as usize);
             due = due.max(leg.arrival);
             if leg.verb != u32::MAX {
-                landing -= self.strand(id, &leg, due, landing);
+                landing -= self.strand(id, &leg, due, landing, false);
             }
             if let Kind::Verbs(batch) = leg.kind {
                 self.finish_leg(batch, self.now);

@@ -210,6 +210,8 @@ pub struct FaultCounts {
     pub connections_timed_out: u64,
     /// Verbs that took effect after the initiator had given up on them (H22).
     pub stragglers_landed: u64,
+    /// Those among them that were reported as flushed, behind a verb that failed (H24).
+    pub flushed_landed: u64,
     /// Verbs that came too late and were refused.
     pub stragglers_refused: u64,
     /// WRITEs that landed in pieces.
@@ -234,7 +236,7 @@ pub struct FaultCounts {
 
 impl FaultCounts {
     /// Every kind with its count, for reports.
-    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 18] {
         [
             ("messages lost", self.messages_lost),
             ("messages duplicated", self.messages_duplicated),
@@ -243,6 +245,7 @@ impl FaultCounts {
             ("verbs delayed", self.verbs_delayed),
             ("connections timed out", self.connections_timed_out),
             ("stragglers landed", self.stragglers_landed),
+            ("flushed ones landed", self.flushed_landed),
             ("stragglers refused", self.stragglers_refused),
             ("writes torn", self.writes_torn),
             ("reads torn", self.reads_torn),
