@@ -52,6 +52,8 @@ pub struct Outcome {
     pub settings: serde_json::Value,
     /// What the clients counted.
     pub tally: Tally,
+    /// How long it took to make and fill the tables, in seconds of wall time.
+    pub load_s: f64,
     /// From the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
     /// What was sent, warm-up included.
@@ -90,13 +92,15 @@ pub fn run<D: Deployment, W: Workload>(
     options: &Options,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
+    let wall = Env::real(options.load.seed);
     progress.enter(Phase::Loading);
+    let started = wall.now();
     let tables = load(deployment, &mut workload, &options.cluster)?;
+    let load_s = wall.now().since(started).as_secs_f64();
     let workload = Arc::new(workload);
 
     progress.enter(Phase::Running);
     let before = deployment.traffic();
-    let wall = Env::real(options.load.seed);
     let started = wall.now();
     let driven = drive(deployment, &workload, options, options.load.clone(), progress)?;
     let wall_s = wall.now().since(started).as_secs_f64();
@@ -124,6 +128,7 @@ pub fn run<D: Deployment, W: Workload>(
         transactions: W::TRANSACTIONS,
         settings: workload.settings(),
         tally: driven.tally,
+        load_s,
         elapsed_s: driven.elapsed_s,
         traffic,
         memory,

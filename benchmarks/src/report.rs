@@ -26,6 +26,8 @@ pub struct Report {
     pub fabric: &'static str,
     /// Everything needed to repeat the run.
     pub config: Config,
+    /// How long it took to make and fill the tables, in seconds of wall time.
+    pub load_s: f64,
     /// From the end of the warm-up to the end of the last transaction.
     pub elapsed_s: f64,
     /// All types of transaction together.
@@ -137,6 +139,7 @@ impl Report {
                 load: options.load.clone(),
                 workload: outcome.settings.clone(),
             },
+            load_s: outcome.load_s,
             elapsed_s: outcome.elapsed_s,
             by_transaction: by_transaction.collect(),
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
@@ -172,6 +175,7 @@ impl Report {
         let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
         let mut lines = vec![
             (self.workload, self.setting()),
+            ("loading", format!("{:.2} s", self.load_s)),
             ("throughput", self.throughput()),
             ("aborts", self.total.aborts()),
             ("per txn", self.verbs_per_txn.line()),

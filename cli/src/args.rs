@@ -42,6 +42,33 @@ pub enum Command {
     /// Runs the whole cluster on virtual time, with faults, and checks what must hold.
     #[command(arg_required_else_help = true)]
     Sim(SimArgs),
+    /// Runs experiments of the papers in simulation, and sets them beside what was published.
+    #[command(arg_required_else_help = true)]
+    Figures(FiguresArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FiguresArgs {
+    #[command(subcommand)]
+    pub task: FiguresTask,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FiguresTask {
+    /// Lists the experiments.
+    List,
+    /// Runs experiments, one after the other. Each takes minutes.
+    Run(FiguresRunArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FiguresRunArgs {
+    /// Experiments, or all.
+    #[arg(value_name = "NAME|all", required = true)]
+    pub names: Vec<String>,
+    /// Writes every report as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -150,6 +177,16 @@ pub enum WorkloadArgs {
     Kvs(KvsArgs),
     /// A bank with savings and checking accounts and six transactions.
     Smallbank(SmallbankArgs),
+}
+
+impl BenchArgs {
+    /// The flags that every workload has.
+    pub fn common(&self) -> &CommonArgs {
+        match &self.workload {
+            WorkloadArgs::Kvs(args) => &args.common,
+            WorkloadArgs::Smallbank(args) => &args.common,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -50,28 +50,51 @@ struct Outputs {
 /// # Errors
 /// [`Failure`] if there is no result.
 pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
-    let (common, hot_accounts) = match &args.workload {
-        WorkloadArgs::Kvs(args) => (&args.common, 0),
-        WorkloadArgs::Smallbank(args) => (&args.common, hot_accounts(args)?),
-    };
-    common.check().map_err(Failure::Arguments)?;
+    check(args)?;
+    let common = args.common();
     let outputs = check_outputs(common)?;
     let options = common.options();
     warn_of_crowding(&options);
+    let outcome = measure(args, &options)?;
+    show(&options, &outcome, &outputs)
+}
 
+/// Runs a benchmark and reports on it; writes nothing.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
+    check(args)?;
+    let options = args.common().options();
+    Ok(Report::new(&options, &measure(args, &options)?))
+}
+
+/// Refuses arguments that make no sense together.
+///
+/// # Errors
+/// [`Failure::Arguments`].
+pub fn check(args: &BenchArgs) -> Result<(), Failure> {
+    if let WorkloadArgs::Smallbank(args) = &args.workload {
+        hot_accounts(args)?;
+    }
+    args.common().check().map_err(Failure::Arguments)
+}
+
+fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let watch = Watch::start(coordinators);
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(KvsArgs { keys, update_ratio, zipf, .. }) => {
-            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), &options, &watch.progress)
+            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, &watch.progress)
         }
-        WorkloadArgs::Smallbank(SmallbankArgs { accounts, hot_ratio, .. }) => {
-            let bank = SmallBank::new(*accounts, hot_accounts, *hot_ratio, options.load.seed);
-            deploy::run(bank, &options, &watch.progress)
+        WorkloadArgs::Smallbank(bank) => {
+            let SmallbankArgs { accounts, hot_ratio, .. } = bank;
+            let hot = hot_accounts(bank)?;
+            let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
+            deploy::run(bank, options, &watch.progress)
         }
     };
-    drop(watch);
-    show(&options, &outcome?, &outputs)
+    Ok(outcome?)
 }
 
 /// The size of the hot set.

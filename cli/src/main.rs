@@ -16,6 +16,7 @@ mod args;
 mod bench;
 mod check;
 mod deploy;
+mod figures;
 mod findings;
 mod screen;
 mod sim;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args).map_err(|error| error.to_string()),
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
         Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
+        Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

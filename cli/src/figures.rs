@@ -1,0 +1,297 @@
+//! `lotus figures`: experiments of the papers, run again in simulation, beside what they published.
+//!
+//! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two.
+//! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,
+//! lock tables. Absolute figures of another cluster mean little, so each point is set against the
+//! first of its series, and so is the published one. What deviates is explained in the file and
+//! never tuned away (DESIGN §9).
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use lotus_benchmarks::output::{Output, OutputError};
+use lotus_benchmarks::report::{Report, grouped};
+use serde::{Deserialize, Serialize};
+
+use crate::args::{BenchArgs, FiguresArgs, FiguresRunArgs, FiguresTask};
+use crate::{Verdict, bench, screen};
+
+/// The testbed at one tenth. Simulated time is short because nothing warms up but caches.
+const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 --threads 10 \
+                       --coroutines 6 --lock-table 3276800 --secs 0.05 --warmup 0.05";
+
+macro_rules! files {
+    ($($name:literal)*) => {
+        const FILES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../figures/", $name, ".toml"))),)*];
+    };
+}
+
+files! {
+    "spin-locks"
+}
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// There is no such experiment.
+    #[error("there is no experiment {0}; `lotus figures list` names them")]
+    Unknown(String),
+    /// A benchmark did not finish.
+    #[error("{label}: {error}")]
+    Bench {
+        /// The point that was measured.
+        label: String,
+        /// What the benchmark says.
+        error: bench::Failure,
+    },
+    /// The result could not be written there. Name another path.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The standard output is gone.
+    #[error("cannot write the result: {0}")]
+    Stdout(#[from] io::Error),
+}
+
+/// One experiment.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Figure {
+    /// What it shows, as a headline.
+    title: String,
+    /// Where it was published.
+    source: String,
+    /// Why what is measured here differs from what was published, if it does.
+    remarks: Option<String>,
+    /// A type of transaction whose aborts matter.
+    watch: Option<String>,
+    series: Vec<Series>,
+}
+
+/// Benchmarks that are compared with each other.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Series {
+    name: String,
+    /// Workload and flags that all points share.
+    bench: String,
+    /// The first is what the others are compared with.
+    points: Vec<Point>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    label: String,
+    /// The flags that make the difference.
+    #[serde(default)]
+    flags: String,
+    /// Throughput relative to the first point, as published.
+    published: Option<f64>,
+    /// Aborted attempts of the watched type among all, as published.
+    published_aborts: Option<f64>,
+}
+
+/// A point as it was measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    figure: &'static str,
+    series: String,
+    label: String,
+    /// Throughput relative to the first point of the series.
+    ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published_aborts: Option<f64>,
+    report: Report,
+}
+
+/// Parses what stands in an experiment's file as if it had been typed after `lotus bench`.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+struct Line {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+/// Does what the arguments ask for.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run(args: &FiguresArgs) -> Result<Verdict, Failure> {
+    match &args.task {
+        FiguresTask::List => list(),
+        FiguresTask::Run(args) => run_all(args),
+    }
+}
+
+fn list() -> Result<Verdict, Failure> {
+    let mut text = String::new();
+    for (name, file) in FILES {
+        let Figure { title, source, .. } = parse(file);
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{name:<20}{title} ({source})");
+    }
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(Verdict::Sound)
+}
+
+fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
+    let chosen = chosen(&args.names)?;
+    let output = args.json.as_deref().map(Output::check).transpose()?;
+    let mut results = Vec::new();
+    for (name, file) in chosen {
+        let figure = parse(file);
+        let measured = measure(name, &figure)?;
+        screen::show(&figure.show(&measured), &[&output])?;
+        results.extend(measured);
+    }
+    if let Some(output) = &output {
+        screen::write_json(output, &results)?;
+    }
+    let sound = |point: &Measured| point.report.audit.as_ref().is_none_or(|audit| audit.passed);
+    Ok(if results.iter().all(sound) { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// The experiments of these names.
+fn chosen(names: &[String]) -> Result<Vec<(&'static str, &'static str)>, Failure> {
+    if names == ["all"] {
+        return Ok(FILES.to_vec());
+    }
+    let find = |name: &String| {
+        let known = FILES.iter().find(|(known, _)| known == name);
+        known.copied().ok_or_else(|| Failure::Unknown(name.clone()))
+    };
+    names.iter().map(find).collect()
+}
+
+/// # Panics
+/// Never: a test reads them all.
+fn parse(file: &str) -> Figure {
+    toml::from_str(file).expect("the files are sound")
+}
+
+fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure> {
+    let mut measured = Vec::new();
+    for series in &figure.series {
+        let mut first_tps = None;
+        for point in &series.points {
+            let label = format!("{}, {}", series.name, point.label);
+            // Nobody listens if this fails.
+            let _ = writeln!(io::stderr(), "{name}: {label}");
+            let report = bench::report(&series.line(point).bench)
+                .map_err(|error| Failure::Bench { label, error })?;
+            let tps = report.total.throughput_tps;
+            measured.push(Measured {
+                figure: name,
+                series: series.name.clone(),
+                label: point.label.clone(),
+                ratio: tps / *first_tps.get_or_insert(tps),
+                published: point.published,
+                published_aborts: point.published_aborts,
+                report,
+            });
+        }
+    }
+    Ok(measured)
+}
+
+impl Series {
+    /// The command line of a point. Later flags win over earlier ones.
+    ///
+    /// # Panics
+    /// Never: a test parses them all.
+    fn line(&self, point: &Point) -> Line {
+        let words = [&self.bench, TESTBED, &point.flags];
+        let words = words.into_iter().flat_map(|words| words.split_whitespace());
+        Line::try_parse_from(words).expect("the files are sound")
+    }
+}
+
+impl Figure {
+    fn show(&self, measured: &[Measured]) -> String {
+        let mut header = vec![
+            "series",
+            "point",
+            "txn/s",
+            "ratio",
+            "published",
+            "off by %",
+            "aborts %",
+            "p50 us",
+            "p99 us",
+        ]
+        .into_iter()
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+        if let Some(watched) = &self.watch {
+            header.extend([format!("{watched} aborts %"), "published %".to_owned()]);
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
+        for point in measured {
+            table.add_row(point.row(self.watch.as_deref()));
+        }
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let mut text = format!("{} ({})\n\n{table}\n", self.title, self.source);
+        if let Some(remarks) = &self.remarks {
+            let _ = writeln!(text, "\n{}", remarks.trim());
+        }
+        text.push('\n');
+        text
+    }
+}
+
+impl Measured {
+    fn row(&self, watched: Option<&str>) -> Vec<String> {
+        let percent = |part: f64| format!("{:.2}", part * 100.0);
+        let total = &self.report.total;
+        let off = self.published.map(|published| self.ratio / published - 1.0);
+        let mut row = vec![
+            self.series.clone(),
+            self.label.clone(),
+            grouped(total.throughput_tps as u64),
+            format!("{:.3}", self.ratio),
+            self.published.map_or_else(String::new, |ratio| format!("{ratio:.3}")),
+            off.map_or_else(String::new, |off| format!("{:+.1}", off * 100.0)),
+            percent(total.abort_rate),
+            format!("{:.1}", total.latency_us.p50),
+            format!("{:.1}", total.latency_us.p99),
+        ];
+        if let Some(watched) = watched {
+            let figures = self.report.by_transaction.get(watched);
+            row.push(figures.map_or_else(String::new, |figures| percent(figures.abort_rate)));
+            row.push(self.published_aborts.map_or_else(String::new, percent));
+        }
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_sound_and_every_point_of_it_can_be_run() {
+        for (name, file) in FILES {
+            let figure = toml::from_str::<Figure>(file).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(!figure.title.is_empty() && !figure.source.is_empty(), "{name}");
+            for series in &figure.series {
+                assert!(series.points.len() > 1, "{name}: nothing to compare");
+                for point in &series.points {
+                    let words = [&series.bench, TESTBED, &point.flags];
+                    let words = words.into_iter().flat_map(|words| words.split_whitespace());
+                    let line = Line::try_parse_from(words);
+                    let line = line.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
+                    bench::check(&line.bench).unwrap_or_else(|e| panic!("{name}: {e}"));
+                }
+            }
+        }
+    }
+}
