@@ -31,6 +31,7 @@ macro_rules! files {
 
 files! {
     "spin-locks"
+    "visible-order"
 }
 
 /// Why an experiment has no result.
@@ -83,7 +84,7 @@ struct Series {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Point {
     label: String,
     /// The flags that make the difference.
