@@ -358,6 +358,31 @@ impl Transaction {
         Ok(())
     }
 
+    /// Sets the value that the commit writes, and inserts the row if it does not exist. Only the
+    /// execution knows whether it does, so the item must have been executed.
+    ///
+    /// # Errors
+    /// `TooLarge`, or `Misuse`.
+    pub fn upsert(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let row = self.body_mut()?.row(item)?;
+        match (row.access, row.executed) {
+            (Access::Write, false) => Err(TxnError::Misuse("execute before an upsert")),
+            (Access::Write, true) if row.value.is_none() => {
+                let (table, key) = (row.table, row.primary_key);
+                self.insert(table, key, value).map(drop)
+            }
+            _ => self.put(item, value),
+        }
+    }
+
+    /// The most bytes of a value in the item's table.
+    pub(crate) fn value_limit(&mut self, item: Item) -> Result<usize, TxnError> {
+        let body = self.body_mut()?;
+        let table = usize::from(body.row(item)?.table.0);
+        let tables = body.tables.as_ref().expect("a row was added");
+        Ok(tables[table].def.spec().record_bytes as usize)
+    }
+
     /// Deletes the row when the transaction commits.
     ///
     /// # Errors
@@ -429,11 +454,16 @@ impl Drop for Transaction {
 }
 
 impl Body {
+    #[inline]
+    fn row(&self, item: Item) -> Result<&Row, TxnError> {
+        let unknown = TxnError::Misuse("the item belongs to another transaction");
+        self.rows.get(item.0 as usize).ok_or(unknown)
+    }
+
     /// The table and access of a row that may be written.
     #[inline]
     fn writable(&self, item: Item) -> Result<(TableId, Access), TxnError> {
-        let unknown = TxnError::Misuse("the item belongs to another transaction");
-        let row = self.rows.get(item.0 as usize).ok_or(unknown)?;
+        let row = self.row(item)?;
         if row.access == Access::Read {
             return Err(TxnError::Misuse("the row was added for reading only"));
         }
