@@ -62,7 +62,7 @@ pub enum PathError {
         limit: usize,
     },
     /// What the entry is ordered by is longer than [`Entry::MAX_ORDER_BYTES`]; a prefix will do.
-    #[error("an entry is ordered by at most {max} bytes, not {bytes}", max = Entry::MAX_ORDER_BYTES)]
+    #[error("an entry is ordered by at most 255 bytes, not {bytes}")]
     OrderTooLong {
         /// How many bytes there were.
         bytes: usize,
@@ -130,7 +130,8 @@ impl<'a> Entry<'a> {
 /// ```
 /// use lotus::path::{Entry, Group, PathError};
 ///
-/// let (ada, bea) = (Entry { order: b"Ada", key: 2.into() }, Entry { order: b"Bea", key: 1.into() });
+/// let ada = Entry { order: b"Ada", key: 2.into() };
+/// let bea = Entry { order: b"Bea", key: 1.into() };
 /// let value = Group::EMPTY.with(&bea, 100)?;
 /// let value = Group::read(Some(&value))?.with(&ada, 100)?;
 /// let group = Group::read(Some(&value))?;
