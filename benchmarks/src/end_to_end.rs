@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::smallbank::SmallBank;
 use crate::workload::Workload;
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         cluster: ClusterConfig {
             threads: 2,
@@ -41,7 +41,7 @@ fn options() -> Options {
 }
 
 /// Runs a workload on a fresh reference deployment.
-fn bench<W: Workload>(
+pub(crate) fn bench<W: Workload>(
     workload: W,
     options: &Options,
     faults: Faults,

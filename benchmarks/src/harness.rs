@@ -114,6 +114,7 @@ pub fn run<D: Deployment, W: Workload>(
     if let Some(checks) = &mut checks {
         progress.enter(Phase::Auditing);
         checks.extend(workload.audit(deployment, &driven.tally.effects)?);
+        checks.extend(workload.judge(&driven.tally.by_transaction));
         checks.extend(deployment.audit()?);
     }
     let mut floor = None;

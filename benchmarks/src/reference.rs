@@ -33,9 +33,10 @@ pub(crate) struct Faults {
     pub(crate) full_at: u64,
 }
 
+/// A row, or the place of one that does not exist but was looked for: absences are locked too.
 #[derive(Default)]
 struct Row {
-    value: Vec<u8>,
+    value: Option<Vec<u8>>,
     writer: Option<TxnId>,
     readers: usize,
     writing: bool,
@@ -100,7 +101,7 @@ impl Deployment for Reference {
         for number in 0..rows {
             let mut value = Vec::new();
             let key = row(number, &mut value);
-            state.tables[at(table)].insert(key, Row { value, ..Row::default() });
+            state.tables[at(table)].insert(key, Row { value: Some(value), ..Row::default() });
         }
         Ok(())
     }
@@ -129,7 +130,9 @@ impl Deployment for Reference {
 
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
         for (key, row) in &self.shared.state().tables[at(table)] {
-            visit(key, &row.value, row.writer);
+            if let Some(value) = &row.value {
+                visit(key, value, row.writer);
+            }
         }
         Ok(())
     }
@@ -261,18 +264,17 @@ impl ReferenceTxn {
         let mut state = self.shared.state();
         while let Some(item) = self.items.get_mut(self.locked) {
             state.traffic.reads += 1;
-            if let Some(row) = state.tables[at(item.table)].get_mut(&item.key) {
-                if row.writing || (item.may_write && row.readers > 0) {
-                    return Err(TxnError::Aborted(AbortReason::Conflict));
-                }
-                if item.change.is_some() {
-                    return Err(TxnError::Aborted(AbortReason::Logic));
-                }
-                row.writing = item.may_write;
-                row.readers += usize::from(!item.may_write);
-                item.value = Some(row.value.clone());
-                item.writer = row.writer;
+            let row = state.tables[at(item.table)].entry(item.key).or_default();
+            if row.writing || (item.may_write && row.readers > 0) {
+                return Err(TxnError::Aborted(AbortReason::Conflict));
             }
+            if item.change.is_some() && row.value.is_some() {
+                return Err(TxnError::Aborted(AbortReason::Logic));
+            }
+            row.writing = item.may_write;
+            row.readers += usize::from(!item.may_write);
+            item.value.clone_from(&row.value);
+            item.writer = row.writer;
             self.locked += 1;
         }
         Ok(())
@@ -330,7 +332,9 @@ impl Txn for ReferenceTxn {
         Ok(())
     }
 
-    async fn commit(self) -> Result<Receipt, TxnError> {
+    async fn commit(mut self) -> Result<Receipt, TxnError> {
+        // What was added since the last execution.
+        self.lock_and_read()?;
         let faults = self.shared.faults;
         let mut state = self.shared.state();
         state.commits += 1;
@@ -347,15 +351,9 @@ impl Txn for ReferenceTxn {
             if due(faults.lose_every) {
                 continue;
             }
-            let table = &mut state.tables[at(item.table)];
-            match change {
-                Some(value) => {
-                    let row = table.entry(item.key).or_default();
-                    row.value.clone_from(value);
-                    row.writer = Some(self.id);
-                }
-                None => drop(table.remove(&item.key)),
-            }
+            let row = state.tables[at(item.table)].get_mut(&item.key).expect("it was locked");
+            row.value.clone_from(change);
+            row.writer = change.as_ref().map(|_| self.id);
         }
         if due(faults.unknown_every) {
             return Err(TxnError::Unknown);
@@ -370,10 +368,9 @@ impl Drop for ReferenceTxn {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         for item in &self.items[..self.locked] {
-            if let Some(row) = state.tables[at(item.table)].get_mut(&item.key) {
-                row.writing &= !item.may_write;
-                row.readers -= usize::from(!item.may_write);
-            }
+            let row = state.tables[at(item.table)].get_mut(&item.key).expect("it was locked");
+            row.writing &= !item.may_write;
+            row.readers -= usize::from(!item.may_write);
         }
     }
 }

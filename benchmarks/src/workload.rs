@@ -14,6 +14,7 @@ use crate::audit::{Check, Effects};
 use crate::config::ClusterConfig;
 use crate::deployment::{DeployError, Deployment};
 use crate::engine::{Txn, TxnError};
+use crate::stats::Counts;
 
 /// Whether a request writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +77,12 @@ pub trait Workload: Send + Sync + 'static {
         deployment: &mut D,
         effects: &Effects,
     ) -> Result<Vec<Check>, DeployError>;
+
+    /// Looks at how often transactions of each type, in the order of [`Workload::TRANSACTIONS`],
+    /// came to which end. Nothing, for most workloads.
+    fn judge(&self, _counts: &[Counts]) -> Vec<Check> {
+        Vec::new()
+    }
 
     /// What the report says about how the workload was set up.
     fn settings(&self) -> serde_json::Value;

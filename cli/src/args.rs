@@ -12,6 +12,7 @@ use lotus_benchmarks::config::{
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
+use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::zipf::KeyChooser;
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
@@ -177,6 +178,8 @@ pub enum WorkloadArgs {
     Kvs(KvsArgs),
     /// A bank with savings and checking accounts and six transactions.
     Smallbank(SmallbankArgs),
+    /// A registry of mobile subscribers: four tables and seven transactions.
+    Tatp(TatpArgs),
 }
 
 impl BenchArgs {
@@ -185,6 +188,7 @@ impl BenchArgs {
         match &self.workload {
             WorkloadArgs::Kvs(args) => &args.common,
             WorkloadArgs::Smallbank(args) => &args.common,
+            WorkloadArgs::Tatp(args) => &args.common,
         }
     }
 }
@@ -219,6 +223,17 @@ pub struct SmallbankArgs {
     /// Share of transactions that go to the hot set.
     #[arg(long, value_name = "RATIO", default_value_t = 0.9, value_parser = ratio)]
     pub hot_ratio: f64,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct TatpArgs {
+    /// Subscribers.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=Tatp::MAX_SUBSCRIBERS))]
+    pub subscribers: u64,
     #[command(flatten)]
     pub common: CommonArgs,
 }

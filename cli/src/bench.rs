@@ -13,6 +13,7 @@ use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 use crate::watch::Watch;
@@ -92,6 +93,10 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
             let hot = hot_accounts(bank)?;
             let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
             deploy::run(bank, options, &watch.progress)
+        }
+        WorkloadArgs::Tatp(args) => {
+            let tatp = Tatp::new(args.subscribers, options.load.seed);
+            deploy::run(tatp, options, &watch.progress)
         }
     };
     Ok(outcome?)

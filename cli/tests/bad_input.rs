@@ -67,6 +67,9 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("smallbank", &["--hot-accounts", "1"], "no one to pay"),
         ("smallbank", &["--accounts", "10", "--hot-accounts", "11"], "11 hot accounts"),
         ("smallbank", &["--hot-ratio", "2"], "--hot-ratio"),
+        ("tatp", &["--subscribers", "0"], "--subscribers"),
+        ("tatp", &["--subscribers", "4294967296"], "--subscribers"),
+        ("tatp", &["--accounts", "5"], "--accounts"),
         ("smallbonk", &[], "smallbank"),
     ];
     for (workload, flags, named) in cases {

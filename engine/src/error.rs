@@ -9,6 +9,8 @@ use lotus_recovery::log::GeometryError;
 use lotus_router::TopologyError;
 use lotus_router::authority::IncarnationError;
 
+use crate::path::PathError;
+
 /// Why an operation of a transaction failed.
 ///
 /// After any error but those of "misuse" the attempt is over and holds nothing.
@@ -68,6 +70,9 @@ pub enum TxnError {
     /// A key or value exceeds the table's limit. Nothing was changed; shorten it.
     #[error(transparent)]
     TooLarge(#[from] SizeError),
+    /// A row of a secondary access path cannot be read or changed. Nothing was changed.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The transaction writes more rows than a log slot can name. Split it.
     #[error("a transaction writes at most {limit} rows")]
     TooManyWrites {

@@ -13,6 +13,7 @@
 //! # Where to look
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
 //! * [`Session`], [`Transaction`]: what a job on a coordinator uses.
+//! * [`path`]: finding rows by something other than their primary key.
 //! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
 //! * [`audit`]: what must be true when nothing runs.
 
@@ -31,6 +32,7 @@ mod load;
 #[cfg(feature = "may")]
 pub mod may;
 mod memory;
+pub mod path;
 mod plan;
 mod read;
 mod session;

@@ -231,7 +231,7 @@ impl Transaction {
     }
 
     /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists`
-    /// if it does.
+    /// if it does, unless this transaction has deleted it.
     ///
     /// # Errors
     /// As [`Transaction::add_rw`]; `TooLarge` if the value is.
@@ -242,7 +242,7 @@ impl Transaction {
         value: &[u8],
     ) -> Result<Item, TxnError> {
         let item = self.add(table, key.into(), Access::Insert)?;
-        self.put(item, value)?;
+        self.body_mut()?.set(item, value)?;
         Ok(item)
     }
 
@@ -270,7 +270,8 @@ impl Transaction {
             |row: &Row| row.key == key && row.table == table && row.primary_key == primary_key;
         if let Some(index) = body.rows.iter().position(same) {
             let row = &mut body.rows[index];
-            if access > row.access {
+            // A row that this transaction deletes is there: to insert it again is to write it.
+            if access > row.access && row.change != Change::Delete {
                 // The lock is upgraded and the row read again at the next execution.
                 (row.access, row.executed) = (access, false);
             }
@@ -342,20 +343,33 @@ impl Transaction {
     #[inline]
     pub fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
         let body = self.body_mut()?;
-        let (table, _) = body.writable(item)?;
-        let tables = body.tables.as_ref().expect("a row was added");
-        tables[usize::from(table.0)].def.check_value(value.len())?;
-        let range = match &body.rows[item.0 as usize].change {
-            // A second put of the same length takes the place of the first.
-            Change::Put(range) if range.len() == value.len() => {
-                let range = range.clone();
-                body.values[range.clone()].copy_from_slice(value);
-                range
+        body.writable(item)?;
+        body.set(item, value)
+    }
+
+    /// Sets the value that the commit writes, and inserts the row if it does not exist. Only the
+    /// execution knows whether it does, so the item must have been executed.
+    ///
+    /// # Errors
+    /// `TooLarge`, or `Misuse`.
+    pub fn upsert(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let row = self.body_mut()?.row(item)?;
+        match (row.access, row.executed) {
+            (Access::Write, false) => Err(TxnError::Misuse("execute before an upsert")),
+            (Access::Write, true) if row.value.is_none() || row.change == Change::Delete => {
+                let (table, key) = (row.table, row.primary_key);
+                self.insert(table, key, value).map(drop)
             }
-            _ => body.keep(value),
-        };
-        body.rows[item.0 as usize].change = Change::Put(range);
-        Ok(())
+            _ => self.put(item, value),
+        }
+    }
+
+    /// The most bytes of a value in the item's table.
+    pub(crate) fn value_limit(&mut self, item: Item) -> Result<usize, TxnError> {
+        let body = self.body_mut()?;
+        let table = usize::from(body.row(item)?.table.0);
+        let tables = body.tables.as_ref().expect("a row was added");
+        Ok(tables[table].def.spec().record_bytes as usize)
     }
 
     /// Deletes the row when the transaction commits.
@@ -429,11 +443,16 @@ impl Drop for Transaction {
 }
 
 impl Body {
+    #[inline]
+    fn row(&self, item: Item) -> Result<&Row, TxnError> {
+        let unknown = TxnError::Misuse("the item belongs to another transaction");
+        self.rows.get(item.0 as usize).ok_or(unknown)
+    }
+
     /// The table and access of a row that may be written.
     #[inline]
     fn writable(&self, item: Item) -> Result<(TableId, Access), TxnError> {
-        let unknown = TxnError::Misuse("the item belongs to another transaction");
-        let row = self.rows.get(item.0 as usize).ok_or(unknown)?;
+        let row = self.row(item)?;
         if row.access == Access::Read {
             return Err(TxnError::Misuse("the row was added for reading only"));
         }
@@ -442,6 +461,25 @@ impl Body {
             return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
         }
         Ok((row.table, row.access))
+    }
+
+    /// Sets the value of a row that may be written.
+    #[inline]
+    fn set(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
+        let row = &self.rows[item.0 as usize];
+        let tables = self.tables.as_ref().expect("a row was added");
+        tables[usize::from(row.table.0)].def.check_value(value.len())?;
+        let range = match &row.change {
+            // A second put of the same length takes the place of the first.
+            Change::Put(range) if range.len() == value.len() => {
+                let range = range.clone();
+                self.values[range.clone()].copy_from_slice(value);
+                range
+            }
+            _ => self.keep(value),
+        };
+        self.rows[item.0 as usize].change = Change::Put(range);
+        Ok(())
     }
 
     /// How many rows will be written, if all of them can be.

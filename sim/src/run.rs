@@ -13,6 +13,7 @@ use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
@@ -190,6 +191,9 @@ fn drive(
             let bank = SmallBank::new(accounts, hot_accounts, hot_ratio, seed);
             harness::run(watched, bank, options, &progress)
         }
+        Workload::Tatp { subscribers } => {
+            harness::run(watched, Tatp::new(subscribers, seed), options, &progress)
+        }
         Workload::Pairs { pairs } => harness::run(watched, Pairs::new(pairs), options, &progress),
     };
     let outcome = match driven {
@@ -236,6 +240,7 @@ pub fn transactions(workload: &Workload) -> &'static [&'static str] {
     match workload {
         Workload::Kvs { .. } => Kvs::TRANSACTIONS,
         Workload::Smallbank { .. } => SmallBank::TRANSACTIONS,
+        Workload::Tatp { .. } => Tatp::TRANSACTIONS,
         Workload::Pairs { .. } => Pairs::TRANSACTIONS,
     }
 }

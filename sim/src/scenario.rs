@@ -135,6 +135,12 @@ pub enum Workload {
         /// Share of transactions that go there.
         hot_ratio: f64,
     },
+    /// A registry of subscribers: reads by several keys, a secondary path, inserts, deletions.
+    #[serde(rename_all = "kebab-case")]
+    Tatp {
+        /// Subscribers.
+        subscribers: u64,
+    },
     /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
     Pairs {
         /// Pairs of rows.
@@ -262,6 +268,10 @@ impl Scenario {
                 let hot = hot_accounts != 1 && hot_accounts <= accounts;
                 must(hot, "hot-accounts are 1, or more than accounts")?;
                 must(share(hot_ratio), "hot-ratio is not from 0 to 1")?;
+            }
+            Workload::Tatp { subscribers } => {
+                let allowed = (1..=1 << 20).contains(&subscribers);
+                must(allowed, "subscribers are not from 1 to 2^20")?;
             }
             Workload::Pairs { pairs } => {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
@@ -415,6 +425,11 @@ fault = { pause = { node = 3, lasting-us = 500.5 } }
             ("pause =", "paus =", "bad.toml, line 13: unknown variant `paus`"),
             ("calm-us = 1000", "calm-us = 100000000", "scenario small: it lasts more"),
             ("keys = 10", "keys = 0", "scenario small: keys are not"),
+            (
+                "{ kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }",
+                "{ tatp = { subscribers = 0 } }",
+                "scenario small: subscribers are not",
+            ),
         ] {
             let text = SMALL.replace(from, to);
             let error = Scenario::parse("bad.toml", text.as_bytes()).expect_err(to).to_string();

@@ -76,7 +76,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
 }
 
 fn workload(rng: &mut SmallRng) -> Workload {
-    match rng.random_range(0..3) {
+    match rng.random_range(0..4) {
         0 => Workload::Kvs {
             keys: pick(rng, &[1, 4, 30, 200]),
             update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
@@ -87,6 +87,7 @@ fn workload(rng: &mut SmallRng) -> Workload {
             hot_accounts: pick(rng, &[0, 2]),
             hot_ratio: 0.5,
         },
+        2 => Workload::Tatp { subscribers: pick(rng, &[1, 3, 20, 200]) },
         _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]) },
     }
 }
