@@ -14,12 +14,14 @@
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
 //! * [`Session`], [`Transaction`]: what a job on a coordinator uses.
 //! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
+//! * `version_tables`: what this node may believe without asking a memory node.
 //! * [`audit`]: what must be true when nothing runs.
 
 #![forbid(unsafe_code)]
 
 pub mod audit;
 mod builder;
+mod cache_counters;
 mod cluster;
 mod commit;
 mod config;
@@ -39,8 +41,10 @@ mod slot;
 mod submit;
 mod timestamps;
 mod txn;
+mod version_tables;
 
 pub use builder::ClusterBuilder;
+pub use cache_counters::{CacheCounters, Hits};
 pub use cluster::{Cluster, Seat};
 pub use config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
 pub use error::{ClusterError, TxnError};

@@ -53,9 +53,8 @@ fn rows_of_every_width_are_kept_renewed_and_forgotten() {
 #[test]
 fn a_row_being_written_is_never_kept() {
     let cache = VersionTableCache::with_entries(8);
-    let invisible = Cell::NEVER_USED
-        .taken_by(TxnId::from_raw(7), Contents::Value { length: 16 }, 64)
-        .encode();
+    let invisible =
+        Cell::NEVER_USED.taken_by(TxnId::from_raw(7), Contents::Value { length: 16 }, 64).encode();
     let mut torn = cells(1, 3);
     torn[2] ^= 1 << 56;
     for second in [&invisible[..], &torn] {
