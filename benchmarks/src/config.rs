@@ -122,6 +122,8 @@ pub struct ClusterConfig {
     pub read_rule: ReadRule,
     /// Bytes of the lock table of each compute node.
     pub lock_table_bytes: u64,
+    /// Rows whose version tables each compute node caches; 0 for none.
+    pub vt_cache: usize,
     /// Where shard numbers come from.
     pub sharding: Sharding,
     /// Which locks guard the records.
@@ -148,6 +150,7 @@ impl Default for ClusterConfig {
             versions: 2,
             read_rule: ReadRule::Latest,
             lock_table_bytes: 32 << 20,
+            vt_cache: 64 << 10,
             sharding: Sharding::App,
             locks: Locks::Lotus,
             timestamps: Timestamps::Clock,

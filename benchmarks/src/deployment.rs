@@ -90,6 +90,11 @@ pub trait Deployment {
     /// What all compute nodes have sent since they started.
     fn traffic(&self) -> Traffic;
 
+    /// How often the caches of all compute nodes knew since they started, if they have any.
+    fn caches(&self) -> Caches {
+        Caches::default()
+    }
+
     /// What the data takes.
     fn memory(&self) -> Memory;
 
@@ -171,6 +176,45 @@ impl Sub for Traffic {
             fetch_and_adds: self.fetch_and_adds - earlier.fetch_and_adds,
             doorbells: self.doorbells - earlier.doorbells,
             messages: self.messages - earlier.messages,
+        }
+    }
+}
+
+/// Look-ups in one kind of cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hits {
+    /// How often it was asked.
+    pub lookups: u64,
+    /// How often it knew.
+    pub hits: u64,
+}
+
+impl Sub for Hits {
+    type Output = Self;
+
+    /// What was asked between `earlier` and `self`.
+    fn sub(self, earlier: Self) -> Self {
+        Self { lookups: self.lookups - earlier.lookups, hits: self.hits - earlier.hits }
+    }
+}
+
+/// Look-ups in the caches of compute nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caches {
+    /// For the version tables of rows whose locks are on the asking node (LOTUS §4.4).
+    pub version_tables: Hits,
+    /// For the addresses of version tables (LOTUS §5).
+    pub addresses: Hits,
+}
+
+impl Sub for Caches {
+    type Output = Self;
+
+    /// What was asked between `earlier` and `self`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            version_tables: self.version_tables - earlier.version_tables,
+            addresses: self.addresses - earlier.addresses,
         }
     }
 }

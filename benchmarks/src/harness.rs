@@ -12,7 +12,7 @@ use lotus_fabric::ids::TableId;
 use crate::audit::{Audit, Check};
 use crate::clients::Run;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{DeployError, Deployment, Memory, Replay, Traffic};
+use crate::deployment::{Caches, DeployError, Deployment, Memory, Replay, Traffic};
 use crate::history::{History, Log};
 use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
@@ -58,6 +58,8 @@ pub struct Outcome {
     pub elapsed_s: f64,
     /// What was sent, warm-up included.
     pub traffic: Traffic,
+    /// How often caches knew, warm-up included.
+    pub caches: Caches,
     /// What the data took afterwards.
     pub memory: Memory,
     /// What was found in the data, if anybody looked.
@@ -100,12 +102,12 @@ pub fn run<D: Deployment, W: Workload>(
     let workload = Arc::new(workload);
 
     progress.enter(Phase::Running);
-    let before = deployment.traffic();
+    let (before, caches_before) = (deployment.traffic(), deployment.caches());
     let started = wall.now();
     let driven = drive(deployment, &workload, options, options.load.clone(), progress)?;
     let wall_s = wall.now().since(started).as_secs_f64();
     let used = deployment.utilisation();
-    let traffic = deployment.traffic() - before;
+    let (traffic, caches) = (deployment.traffic() - before, deployment.caches() - caches_before);
     let simulation =
         used.map(|used| Simulation::new(&used, options.cluster.mns, traffic.verbs(), wall_s));
     let memory = deployment.memory();
@@ -132,6 +134,7 @@ pub fn run<D: Deployment, W: Workload>(
         load_s,
         elapsed_s: driven.elapsed_s,
         traffic,
+        caches,
         memory,
         audit: checks.map(Audit::new),
         floor,

@@ -20,7 +20,8 @@ use crate::audit::Check;
 use crate::config::{ClusterConfig, LoadConfig};
 use crate::config::{Locks, ReadRule, Routing, Timestamps, Visible};
 use crate::deployment::{
-    DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+    Caches, DeployError, Deployment, Hits, Host, Memory, Replay, RowSource, RowVisitor, Seat,
+    Traffic,
 };
 use crate::engine::{AbortReason, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 
@@ -99,6 +100,7 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
         .threads(config.threads)
         .coroutines(config.coroutines + pacers)
         .lock_table_bytes(config.lock_table_bytes as usize)
+        .version_table_cache(config.vt_cache)
         .seed(load.seed)
         .read_rule(match config.read_rule {
             ReadRule::Latest => lotus::ReadRule::Latest,
@@ -172,6 +174,12 @@ impl<M: Machines> Deployment for Embedded<M> {
             doorbells: counted.doorbells,
             messages: counted.messages,
         }
+    }
+
+    fn caches(&self) -> Caches {
+        let counted = self.cluster.cache_counters().unwrap_or_default();
+        let hits = |lotus::Hits { lookups, hits }| Hits { lookups, hits };
+        Caches { version_tables: hits(counted.version_tables), addresses: hits(counted.addresses) }
     }
 
     fn memory(&self) -> Memory {

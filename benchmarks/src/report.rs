@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::audit::Audit;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{Memory, Replay, Traffic};
+use crate::deployment::{Caches, Hits, Memory, Replay, Traffic};
 use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
 use crate::stats::Counts;
@@ -37,6 +37,9 @@ pub struct Report {
     pub by_transaction: BTreeMap<&'static str, Figures>,
     /// What a committed transaction cost, aborted attempts included.
     pub verbs_per_txn: VerbsPerTxn,
+    /// How often the compute nodes' caches knew; absent if they were never asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caches: Option<CacheFigures>,
     /// What the data takes.
     pub memory: Memory,
     /// What was found in the data; absent if nobody looked.
@@ -113,6 +116,26 @@ pub struct VerbsPerTxn {
     pub messages: f64,
 }
 
+/// How often the compute nodes' caches knew, warm-up included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CacheFigures {
+    /// The version table caches: a hit saves the READ of a CVT.
+    pub version_tables: HitRate,
+    /// The address caches, asked where the former did not know: a hit saves the READ of a bucket.
+    pub addresses: HitRate,
+}
+
+/// How often one kind of cache knew.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HitRate {
+    /// How often it was asked.
+    pub lookups: u64,
+    /// How often it knew.
+    pub hits: u64,
+    /// Their ratio, in 0..=1; 0 if it was never asked.
+    pub hit_rate: f64,
+}
+
 /// The fabric without a protocol, beside the engine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Floor {
@@ -143,6 +166,7 @@ impl Report {
             elapsed_s: outcome.elapsed_s,
             by_transaction: by_transaction.collect(),
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
+            caches: CacheFigures::new(&outcome.caches),
             memory: outcome.memory,
             audit: outcome.audit.clone(),
             floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
@@ -184,6 +208,9 @@ impl Report {
                 format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident"),
             ),
         ];
+        if let Some(caches) = &self.caches {
+            lines.insert(4, ("caches", caches.line()));
+        }
         if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
             let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
             let percent = ratio * 100.0;
@@ -308,6 +335,28 @@ impl VerbsPerTxn {
     }
 }
 
+impl CacheFigures {
+    fn new(caches: &Caches) -> Option<Self> {
+        let asked = caches.version_tables.lookups + caches.addresses.lookups > 0;
+        let rate = |Hits { lookups, hits }| {
+            let hit_rate = hits as f64 / lookups.max(1) as f64;
+            HitRate { lookups, hits, hit_rate }
+        };
+        let (version_tables, addresses) = (rate(caches.version_tables), rate(caches.addresses));
+        asked.then_some(Self { version_tables, addresses })
+    }
+
+    fn line(&self) -> String {
+        let part = |what, HitRate { lookups, hit_rate, .. }: HitRate| match lookups {
+            0 => format!("{what} not asked"),
+            _ => format!("{what} {:.1} % of {} hit", hit_rate * 100.0, grouped(lookups)),
+        };
+        let (tables, addresses) =
+            (part("version tables", self.version_tables), part("addresses", self.addresses));
+        format!("{tables}; {addresses}")
+    }
+}
+
 impl Floor {
     fn new(replay: &Replay, engine_tps: f64) -> Self {
         let ratio = if replay.tps > 0.0 { engine_tps / replay.tps } else { 0.0 };
@@ -352,6 +401,15 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn hit_rates_are_told_where_somebody_asked() {
+        assert!(CacheFigures::new(&Caches::default()).is_none());
+        let caches = Caches { addresses: Hits { lookups: 2000, hits: 1500 }, ..Caches::default() };
+        let figures = CacheFigures::new(&caches).expect("addresses were asked for");
+        assert_eq!((figures.version_tables.hit_rate, figures.addresses.hit_rate), (0.0, 0.75));
+        assert_eq!(figures.line(), "version tables not asked; addresses 75.0 % of 2,000 hit");
     }
 
     #[test]

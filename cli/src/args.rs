@@ -291,6 +291,10 @@ pub struct CommonArgs {
     /// Lock table of each compute node, in bytes (K, M and G are understood).
     #[arg(long, value_name = "BYTES", default_value = "32M", value_parser = lock_table_bytes)]
     pub lock_table: u64,
+    /// Rows whose version tables each compute node caches; 0 for none.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 64 << 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    pub vt_cache: u32,
     /// Whether shards follow the application's keys or a hash.
     #[arg(long, default_value = "app", value_parser = one_of(SHARDINGS))]
     pub sharding: Sharding,
@@ -400,6 +404,7 @@ impl CommonArgs {
                 versions: self.versions,
                 read_rule: self.read_rule,
                 lock_table_bytes: self.lock_table,
+                vt_cache: self.vt_cache as usize,
                 sharding: self.sharding,
                 locks: self.locks,
                 timestamps: self.timestamps,
@@ -549,7 +554,7 @@ mod tests {
         let cluster = options.cluster;
         assert_eq!((cluster.cns, cluster.threads, cluster.coroutines), (2, 1, 16));
         assert_eq!((cluster.mns, cluster.replicas, cluster.versions), (3, 3, 2));
-        assert_eq!(cluster.lock_table_bytes, 32 << 20);
+        assert_eq!((cluster.lock_table_bytes, cluster.vt_cache), (32 << 20, 64 << 10));
         assert!(options.audit && !options.floor && !options.history);
         assert_eq!(options.load.rate_tps, None);
     }

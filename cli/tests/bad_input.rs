@@ -52,6 +52,8 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--seed", "-1"], "--seed"),
         ("kvs", &["--lock-table", "10"], "--lock-table"),
         ("kvs", &["--lock-table", "1X"], "1048576"),
+        ("kvs", &["--vt-cache", "-1"], "--vt-cache"),
+        ("kvs", &["--vt-cache", "2000000000"], "--vt-cache"),
         ("kvs", &["--memory-limit", "1"], "--memory-limit"),
         ("kvs", &["--isolation", "rc"], "possible values: sr, si"),
         ("kvs", &["--locks", "lotos"], "lotus"),

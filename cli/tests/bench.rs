@@ -31,6 +31,7 @@ fn every_choice_of_the_engine_passes_its_audit() {
         &["kvs", "--keys", "500", "--update-ratio", "1", "--zipf", "1.2", "--sharding", "hash"],
         &["kvs", "--keys", "500", "--routing", "random", "--visible", "all-at-once"],
         &["kvs", "--keys", "1", "--mns", "1", "--replicas", "1"],
+        &["kvs", "--keys", "500", "--vt-cache", "0"],
         &["kvs", "--keys", "500", "--rate", "2000"],
     ];
     for flags in cases {
@@ -55,6 +56,9 @@ fn results_go_to_their_files() {
         serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
     assert_eq!(report["workload"], "smallbank");
     assert_eq!(report["audit"]["passed"], true);
+    assert_eq!(report["config"]["vt_cache"], 65_536);
+    let hit_rate = report["caches"]["version_tables"]["hit_rate"].as_f64().expect("a number");
+    assert!(hit_rate > 0.5 && hit_rate < 1.0, "{hit_rate}");
     assert!(report["throughput_tps"].as_f64().expect("a number") > 0.0);
     let history = fs::read_to_string(&history).expect("it was written");
     let ended_well = |line: &str| {

@@ -57,7 +57,7 @@ impl<M: Machines> Cluster<M> {
         let by_group = shared.control.in_parallel(groups, |group| {
             shared.control.with_lane(|lane| Scan { shared, lane }.group(GroupId(group as u8)))
         });
-        let mut tallies = [
+        let mut tallies = vec![
             Tally::new("every replica is byte for byte the same"),
             Tally::new("no cell is left INVISIBLE or torn"),
             Tally::new("every version has its record, whole and its own"),
@@ -66,9 +66,12 @@ impl<M: Machines> Cluster<M> {
             let group = group?.map_err(unreachable_nodes)?;
             tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
         }
-        let logs = shared.control.with_lane(|lane| Scan { shared, lane }.logs())?;
+        let rest = shared.control.with_lane(|lane| async move {
+            let scan = Scan { shared, lane };
+            Ok([scan.check_cached().await?, scan.logs().await?])
+        })?;
+        tallies.extend(rest.map_err(unreachable_nodes)?);
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
-        findings.push(logs.map_err(unreachable_nodes)?.finish());
         findings.extend(self.locks_left());
         Ok(findings)
     }

@@ -47,6 +47,8 @@ settings! {
     coroutines: usize;
     /// Bytes of each compute node's lock table; 32 MiB unless told otherwise.
     lock_table_bytes: usize;
+    /// Rows whose CVTs each compute node caches; 64 K unless told otherwise, 0 for none.
+    version_table_cache: usize;
     /// The most bytes that a memory node may hold; 16 GiB unless told otherwise.
     memory_limit: u64;
     /// The most rows that a transaction may write; 512 unless told otherwise.

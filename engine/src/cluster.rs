@@ -25,6 +25,7 @@ use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
 use lotus_router::Intent;
 
 use crate::builder::ClusterBuilder;
+use crate::cache_counters::CacheCounters;
 use crate::config::Config;
 use crate::coordinator::{self, Job};
 use crate::error::{ClusterError, TxnError};
@@ -271,6 +272,19 @@ impl<M: Machines> Cluster<M> {
         for seat in self.seats() {
             let counted = self.submit(seat, |session| async move { Ok(session.counters()) });
             all += &self.wait(counted)?;
+        }
+        Ok(all)
+    }
+
+    /// Look-ups of all coordinators in their nodes' caches since the start.
+    ///
+    /// # Errors
+    /// `Fenced` if a coordinator has failed.
+    pub fn cache_counters(&self) -> Result<CacheCounters, TxnError> {
+        let mut all = CacheCounters::default();
+        for seat in self.seats() {
+            let counted = self.submit(seat, |session| async move { Ok(session.cache_counters()) });
+            all += self.wait(counted)?;
         }
         Ok(all)
     }

@@ -7,7 +7,8 @@
 //! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
 //! 3. The version words on all backups; wait. Now the outcome is certain, and the caller is told.
 //! 4. The version words on the primaries, which are what snapshots read; wait (H3).
-//! 5. The locks are released, remote ones by message.
+//! 5. What this node has cached of the rows is renewed (H11), and the locks are released, remote
+//!    ones by message.
 //!
 //! # When something fails
 //! Before step 1 everything that could be refused has been: cells, slots and memory are
@@ -27,7 +28,9 @@ use lotus_locktable::LockService;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::overflow_offset;
-use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, HEADER_WORDS, Version, cell_offset};
+use lotus_mvcc::layout::cvt::{
+    CELL_WORDS, Cell as CvtCell, Contents, HEADER_WORDS, Version, cell_offset,
+};
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::GroupId;
@@ -38,7 +41,7 @@ use crate::config::VisibleOrder;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::slot::Slot;
-use crate::txn::{Body, Change, Receipt, Target};
+use crate::txn::{Body, Change, Receipt, Row, Target};
 
 /// How long a commit waits before it tries a failed verb again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
@@ -164,6 +167,7 @@ impl Commit<'_> {
             let last = Replicas::Primaries;
             self.until_done(|batch| body.add_versions(coordinator, commit_ts, last, batch)).await?;
         }
+        body.renew_cached(coordinator, self.txn, commit_ts);
         coordinator.locks.release(&mut body.held);
         coordinator.lane.mark_transaction();
         Ok(())
@@ -333,14 +337,11 @@ impl Body {
     fn stage(&self, index: usize, txn: TxnId, batch: &mut Batch) -> StagedWrite {
         let write = &self.plan.writes[index];
         let row = &self.rows[write.row];
-        let (value, contents) = match &row.change {
-            Change::Put(range) => {
-                let value = &self.values[range.clone()];
-                (Some(value), Contents::Value { length: value.len() as u32 })
-            }
-            _ => (None, Contents::Deleted),
+        let value = match &row.change {
+            Change::Put(range) => Some(&self.values[range.clone()]),
+            _ => None,
         };
-        let PlannedWrite { target, record, .. } = *write;
+        let target = write.target;
         let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
         let record_buffer = batch.stage(words * WORD_BYTES);
         let header = RecordHeader {
@@ -350,7 +351,7 @@ impl Body {
             table: row.table,
         };
         header.encode(&row.primary_key, value, batch.words_mut(record_buffer));
-        let cell = target.cell.taken_by(txn, contents, record).encode();
+        let cell = self.cell(write, txn).encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
         let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);
         let words = batch.words_mut(cell_buffer);
@@ -361,6 +362,27 @@ impl Body {
         }
         words[header_words..].copy_from_slice(&cell);
         StagedWrite { record: record_buffer, cell: cell_buffer }
+    }
+
+    /// The cell that a write leaves, still INVISIBLE.
+    #[inline]
+    fn cell(&self, write: &PlannedWrite, txn: TxnId) -> CvtCell {
+        let contents = match &self.rows[write.row].change {
+            Change::Put(range) => Contents::Value { length: range.len() as u32 },
+            _ => Contents::Deleted,
+        };
+        write.target.cell.taken_by(txn, contents, write.record)
+    }
+
+    /// Tells the version table cache what the write set has made of the rows.
+    #[inline]
+    fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
+        for write in self.plan.writes.iter().filter(|write| !write.target.new_cvt) {
+            let Row { table, key, .. } = self.rows[write.row];
+            let version = Version::Committed(commit_ts);
+            let cell = CvtCell { version, ..self.cell(write, txn) };
+            coordinator.node.versions.renew(table, key, write.target.cell_index, cell);
+        }
     }
 
     /// The version words on some of the replicas.

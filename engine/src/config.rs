@@ -9,6 +9,9 @@ use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
 
 use crate::error::ClusterError;
 
+/// The most rows that a version table cache may have room for: 72 GiB of them.
+const MAX_VERSION_TABLES: usize = 1 << 30;
+
 /// Which version a serializable read-write transaction reads under its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReadRule {
@@ -68,6 +71,10 @@ pub struct Config {
     pub coroutines: usize,
     /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
     pub lock_table_bytes: usize,
+    /// Rows whose CVTs each compute node caches, of those whose locks it keeps; default 64 K, 0
+    /// for none (LOTUS §8.1). 72 bytes each, more if tables have more than two versions of a row.
+    /// Needs [`LockKind::Lotus`].
+    pub version_table_cache: usize,
     /// The most bytes that one memory node may hold; default 16 GiB. Backed only as it is used.
     pub memory_limit: u64,
     /// The most rows that one transaction may write; default 512.
@@ -99,6 +106,7 @@ impl Default for Config {
             threads: 1,
             coroutines: 16,
             lock_table_bytes: 32 << 20,
+            version_table_cache: 64 << 10,
             memory_limit: 16 << 30,
             max_writes: DEFAULT_MAX_WRITES,
             commit_timeout: Duration::from_secs(5),
@@ -126,6 +134,10 @@ impl Config {
         };
         setting(self.threads > 0, "a compute node needs at least one coordinator")?;
         setting(self.coroutines > 0, "a coordinator needs at least one coroutine")?;
+        setting(
+            self.version_table_cache <= MAX_VERSION_TABLES,
+            &format!("a version table cache of more than {MAX_VERSION_TABLES} rows"),
+        )?;
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(
             self.slots() <= limit,

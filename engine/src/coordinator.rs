@@ -24,6 +24,7 @@ use lotus_locktable::{
 use lotus_mvcc::slab::SlabAllocator;
 use lotus_router::GroupId;
 
+use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
 use crate::session::Session;
@@ -52,6 +53,7 @@ pub(crate) struct Coordinator {
     pub(crate) rng: RefCell<SmallRng>,
     /// How many slots' drivers are at work.
     pub(crate) at_work: Cell<usize>,
+    pub(crate) caches: Cell<CacheCounters>,
     tables: RefCell<Tables>,
 }
 
@@ -80,6 +82,7 @@ impl Coordinator {
             slabs: RefCell::new(SlabAllocator::new(shared.placement.group_count() as u16)),
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
+            caches: Cell::default(),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,

@@ -29,10 +29,15 @@ pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
 pub const BACKED: &str = "what the primary shows, every backup has";
 /// See [`LOGGED`].
 pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
+/// See [`LOGGED`].
+pub const CACHED: &str = "a cached CVT is the primary's, unless its row is locked to write here";
+
+/// How many cached CVTs are compared at once.
+const COMPARED_AT_ONCE: usize = 64;
 
 impl<M: Machines> Cluster<M> {
-    /// Looks at the cells of all replicas and the logs, at this very moment. Nothing may run
-    /// meanwhile, but anything may be under way.
+    /// Looks at the cells of all replicas, the logs and what is cached, at this very moment. Nothing
+    /// may run meanwhile, but anything may be under way.
     ///
     /// # Errors
     /// `Unreachable`, if a memory node cannot be read.
@@ -58,7 +63,8 @@ impl<M: Machines> Cluster<M> {
                     }
                 }
             }
-            Ok([logged.finish(), backed.finish(), locked.finish()])
+            let cached = scan.check_cached().await?;
+            Ok([logged.finish(), backed.finish(), locked.finish(), cached.finish()])
         })?;
         Ok(inspected.map_err(unreachable_nodes)?.into())
     }
@@ -148,6 +154,40 @@ impl Scan<'_> {
             }
         }
         Ok(())
+    }
+
+    /// H11: nobody believes the cache about a row that it is wrong about.
+    pub(crate) async fn check_cached(&self) -> Result<Tally, BatchError> {
+        let shared = self.shared;
+        let mut tally = Tally::new(CACHED);
+        for node in &shared.nodes {
+            let mut cached = Vec::new();
+            if let Some(cache) = node.versions.cache() {
+                cache.for_each(|table, key, offset, cells| {
+                    cached.push((LockName::row(table, key), offset, cells.to_vec()));
+                });
+            }
+            for some in cached.chunks(COMPARED_AT_ONCE) {
+                let mut batch = self.lane.batch();
+                let read = |(name, offset, cells): &(LockName, u64, Vec<u64>)| {
+                    let group = shared.placement.group_of(name.shard());
+                    let cells_at = offset + cell_offset(0);
+                    let primary = shared.placement.replicas(group).primary();
+                    batch.read(primary.at(cells_at), cells.len() * WORD_BYTES)
+                };
+                let buffers: Vec<_> = some.iter().map(read).collect();
+                let done = batch.post().await?;
+                for ((name, offset, cells), buffer) in some.iter().zip(buffers) {
+                    tally.seen += 1;
+                    if done.words(buffer) != cells && !node.locks.is_write_locked(name) {
+                        let node = node.index;
+                        tally
+                            .complain(|| format!("{name:?} at {offset:#x} on compute node {node}"));
+                    }
+                }
+            }
+        }
+        Ok(tally)
     }
 
     /// The words of the log slot that a transaction uses on one memory node.

@@ -15,12 +15,14 @@
 //! * [`Session`], [`Transaction`]: what a job on a coordinator uses.
 //! * [`path`]: finding rows by something other than their primary key.
 //! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
+//! * `version_tables`: what this node may believe without asking a memory node.
 //! * [`audit`]: what must be true when nothing runs.
 
 #![forbid(unsafe_code)]
 
 pub mod audit;
 mod builder;
+mod cache_counters;
 mod cluster;
 mod commit;
 mod config;
@@ -41,8 +43,10 @@ mod slot;
 mod submit;
 mod timestamps;
 mod txn;
+mod version_tables;
 
 pub use builder::ClusterBuilder;
+pub use cache_counters::{CacheCounters, Hits};
 pub use cluster::{Cluster, Seat};
 pub use config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
 pub use error::{ClusterError, TxnError};

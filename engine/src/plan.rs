@@ -19,6 +19,7 @@ use crate::config::{Config, LockKind};
 use crate::control::Control;
 use crate::error::ClusterError;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, Shared};
+use crate::version_tables::VersionTables;
 
 /// The configuration epoch of a cluster whose nodes never change.
 const FIRST_EPOCH: Epoch = Epoch(1);
@@ -82,14 +83,21 @@ impl Plan {
         let authority = EmbeddedAuthority::new();
         let node = |(index, id): (usize, &NodeId)| -> Result<Arc<ComputeNode>, ClusterError> {
             let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
+            let (locks, shards) = (Arc::new(locks), Arc::clone(&self.shards));
+            // Other locks are not asked of a row's owner, who then knows nothing of its writers.
+            let cached = match config.locks {
+                LockKind::Lotus => config.version_table_cache,
+                LockKind::CasSpin => 0,
+            };
             Ok(Arc::new(ComputeNode {
                 id: *id,
                 index,
                 incarnation: allocate_incarnation(&authority)?,
                 epoch: FIRST_EPOCH,
                 env: machines.env(*id),
-                locks: Arc::new(locks),
-                shards: Arc::clone(&self.shards),
+                versions: VersionTables::new(*id, Arc::clone(&locks), Arc::clone(&shards), cached),
+                locks,
+                shards,
                 tables: RwLock::default(),
                 failed: AtomicBool::new(false),
             }))

@@ -27,6 +27,9 @@ use crate::error::TxnError;
 use crate::shared::NodeTable;
 use crate::slot::Slot;
 use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target, allocate};
+use crate::version_tables::Before;
+
+mod cached;
 
 /// How often a row is read again because a writer was at work, before the transaction aborts as
 /// retryable (H1).
@@ -38,6 +41,8 @@ pub(crate) struct Fetch {
     wants: Wants,
     /// Where the data of this round's READ will be.
     buffer: Option<Buffer>,
+    /// What it must not be out of date by, if it is a CVT that may be cached.
+    before: Option<Before>,
     rereads: u32,
     /// Offset of the CVT, once known or remembered.
     cvt: u64,
@@ -106,7 +111,10 @@ impl Body {
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
             granted.map_err(|error| self.lock_error(error))?;
         }
-        self.start_fetches();
+        self.start_fetches(coordinator, mode)?;
+        if broken(Rule::SnapshotsComeFirst) && mode == Mode::ReadOnly {
+            self.snapshot = Some(coordinator.timestamps.snapshot().await?);
+        }
         while !self.fetches.is_empty() {
             let mut batch = coordinator.lane.batch();
             self.post_reads(coordinator, &mut batch);
@@ -169,32 +177,44 @@ impl Body {
         }
     }
 
-    fn start_fetches(&mut self) {
+    fn start_fetches(&mut self, coordinator: &Coordinator, mode: Mode) -> Result<(), TxnError> {
         // Left over if an earlier execution was given up half-way.
         self.fetches.clear();
         self.lookups.clear();
-        let Some(tables) = self.tables.as_ref() else { return };
-        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| !row.executed) {
-            let table = &tables[usize::from(row.table.0)];
-            // An insert must see the whole chain.
-            let cached = match row.access {
-                Access::Insert => None,
-                Access::Read | Access::Write => table.addresses.lookup(row.table, row.key),
-            };
+        let mut caches = coordinator.caches.get();
+        for index in 0..self.rows.len() {
+            if self.rows[index].executed {
+                continue;
+            }
             let mut fetch = Fetch {
                 row: index,
                 wants: Wants::Cvt,
                 buffer: None,
+                before: None,
                 rereads: 0,
-                cvt: cached.unwrap_or(0),
+                cvt: 0,
                 lookup: None,
                 unconfirmed: None,
             };
-            if cached.is_none() {
-                fetch.search(table, row, &mut self.lookups);
+            // An insert must see the whole chain.
+            let insert = self.rows[index].access == Access::Insert;
+            if insert || !self.consult_cache(coordinator, mode, &mut fetch, &mut caches)? {
+                let row = &self.rows[index];
+                let tables = self.tables.as_ref().expect("a row was added");
+                let table = &tables[usize::from(row.table.0)];
+                let address = || table.addresses.lookup(row.table, row.key);
+                fetch.cvt = if insert { None } else { address() }.unwrap_or(0);
+                if !insert {
+                    caches.addresses.count(fetch.cvt != 0);
+                }
+                if fetch.cvt == 0 {
+                    fetch.search(table, row, &mut self.lookups);
+                }
             }
             self.fetches.push(fetch);
         }
+        coordinator.caches.set(caches);
+        Ok(())
     }
 
     fn post_reads(&mut self, coordinator: &Coordinator, batch: &mut Batch) {
@@ -203,6 +223,12 @@ impl Body {
             let row = &self.rows[fetch.row];
             let primary = coordinator.shared.placement.replicas(row.group).primary();
             let table = &tables[usize::from(row.table.0)].def;
+            fetch.before = match &fetch.wants {
+                Wants::Cvt | Wants::Bucket(_) => {
+                    coordinator.node.versions.before(row.table, row.key)
+                }
+                Wants::Record(_) | Wants::Overflow { .. } => None,
+            };
             fetch.buffer = match &fetch.wants {
                 Wants::Cvt => {
                     let bytes = table.cvt_words() * WORD_BYTES;
@@ -291,6 +317,7 @@ impl Body {
                 fetch.search(table, row, &mut self.lookups);
                 return Ok(Next::Read);
             }
+            self.keep_cached(coordinator, mode, fetch, Cvt::new(words));
             return self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words));
         };
         let claimed = |offset| {
@@ -306,7 +333,9 @@ impl Body {
             Step::Found { offset, words: range } => {
                 table.addresses.insert(row.table, row.key, offset);
                 (fetch.cvt, fetch.lookup, fetch.wants) = (offset, None, Wants::Cvt);
-                self.absorb_cvt(coordinator, mode, fetch, Cvt::new(&words[range]))
+                let cvt = Cvt::new(&words[range]);
+                self.keep_cached(coordinator, mode, fetch, cvt);
+                self.absorb_cvt(coordinator, mode, fetch, cvt)
             }
             Step::Torn => {
                 fetch.wants = Wants::Bucket(lookup.restart());
@@ -351,6 +380,12 @@ impl Body {
         Ok(())
     }
 
+    /// Which version of a row counts.
+    #[inline]
+    fn view(&self, coordinator: &Coordinator, mode: Mode, row: &Row) -> View {
+        View::of(mode, row.access, coordinator.shared.config.read_rule, self.snapshot)
+    }
+
     /// What follows from the row's CVT.
     #[inline]
     fn absorb_cvt(
@@ -361,8 +396,7 @@ impl Body {
         cvt: Cvt<'_>,
     ) -> Result<Next, TxnError> {
         let row = &self.rows[fetch.row];
-        let rule = coordinator.shared.config.read_rule;
-        let snapshot = match View::of(mode, row.access, rule, self.snapshot) {
+        let snapshot = match self.view(coordinator, mode, row) {
             View::Locked { limit } => return self.absorb_locked(fetch, cvt, limit),
             View::Snapshot(snapshot) => snapshot,
         };

@@ -9,6 +9,7 @@ use lotus_fabric::trace::Trace;
 use lotus_mvcc::PrimaryKey;
 use rand::Rng;
 
+use crate::cache_counters::CacheCounters;
 use crate::cluster::Seat;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
@@ -76,6 +77,11 @@ impl Session {
     /// Verbs and messages of the whole coordinator so far.
     pub fn counters(&self) -> lotus_fabric::counters::VerbCounters {
         self.coordinator().lane.counters()
+    }
+
+    /// Look-ups of the whole coordinator in its node's caches so far.
+    pub fn cache_counters(&self) -> CacheCounters {
+        self.coordinator().caches.get()
     }
 
     /// Records the verbs of the whole coordinator's transactions from now on.

@@ -9,7 +9,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
 use lotus_fabric::region::WORD_BYTES;
 use lotus_fabric::transport::Fabric;
-use lotus_locktable::{LockHost, LockTable};
+use lotus_locktable::{LockHost, LockName, LockSpace, LockTable};
 use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
@@ -17,9 +17,11 @@ use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::LogGeometry;
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{Placement, Router, ShardMap};
+use lotus_sabotage::{Rule, broken};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
 pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
@@ -53,6 +55,7 @@ pub(crate) struct ComputeNode {
     /// Its clock and randomness.
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
+    pub(crate) versions: VersionTables,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
@@ -108,5 +111,11 @@ impl LockHost for ComputeNode {
 
     fn configuration_epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    fn write_granted(&self, name: &LockName) {
+        if name.space == LockSpace::Row && !broken(Rule::RemoteWritersAreNoticed) {
+            self.versions.forget(name.table, name.key);
+        }
     }
 }

@@ -278,6 +278,7 @@ impl Transaction {
             return Ok(Item(index as u32));
         }
         node_table.addresses.prefetch(table, key);
+        coordinator.node.versions.prefetch(table, key);
         coordinator.locks.prefetch(&LockName::row(table, key));
         body.rows.push(Row {
             table,

@@ -43,4 +43,4 @@ pub use server::{LockHost, LockServer};
 pub use service::{HeldLocks, LockError, LockRoutes, LockService, TakenLock};
 pub use slot::{Grant, MAX_HOLDERS_PER_SLOT, Refusal};
 pub use stripe::Holder;
-pub use table::{LockTable, LockTableConfig, LockTableError, Release};
+pub use table::{LockTable, LockTableConfig, LockTableError, Release, Watch};

@@ -56,13 +56,6 @@ pub trait LockHost {
     fn write_granted(&self, name: &LockName) {
         let _ = name;
     }
-
-    /// A remote transaction is about to give up `name`, which it holds to write.
-    ///
-    /// Called before the lock is released: who sees it free must see this first (H11).
-    fn write_ending(&self, name: &LockName) {
-        let _ = name;
-    }
 }
 
 impl<H: LockHost + ?Sized> LockHost for Arc<H> {
@@ -76,10 +69,6 @@ impl<H: LockHost + ?Sized> LockHost for Arc<H> {
 
     fn write_granted(&self, name: &LockName) {
         (**self).write_granted(name);
-    }
-
-    fn write_ending(&self, name: &LockName) {
-        (**self).write_ending(name);
     }
 }
 
@@ -163,7 +152,7 @@ impl<H: LockHost> LockServer<H> {
         if txn.attempt() < session.watermark && !broken(Rule::StaleRequestsAreRefused) {
             return Answer::Stale;
         }
-        session.raise(txn, txn.attempt(), table, host);
+        session.raise(txn, txn.attempt(), table);
         requests.clear();
         requests.extend(locks.iter().map(|lock| lock.request));
         let outcome = table.lock_set(txn, requests, unusual);
@@ -190,30 +179,27 @@ impl<H: LockHost> LockServer<H> {
     fn end(&mut self, txn: TxnId) {
         if let Some(session) = session(&mut self.peers, txn) {
             if broken(Rule::EndsNameTheirAttempt) {
-                session.release(txn, &self.table, &self.host);
+                session.release(txn, &self.table);
             }
-            session.raise(txn, txn.attempt() + 1, &self.table, &self.host);
+            session.raise(txn, txn.attempt() + 1, &self.table);
         }
     }
 }
 
 impl Session {
     /// Ends every attempt of `txn`'s slot below `watermark`; nothing if they have ended.
-    fn raise(&mut self, txn: TxnId, watermark: u64, table: &LockTable, host: &impl LockHost) {
+    fn raise(&mut self, txn: TxnId, watermark: u64, table: &LockTable) {
         if watermark <= self.watermark {
             return;
         }
-        self.release(txn, table, host);
+        self.release(txn, table);
         self.watermark = watermark;
     }
 
     /// Releases all that the current attempt of `txn`'s slot holds.
-    fn release(&mut self, txn: TxnId, table: &LockTable, host: &impl LockHost) {
+    fn release(&mut self, txn: TxnId, table: &LockTable) {
         let holder = TxnId::new(txn.incarnation(), txn.slot(), self.watermark);
         for request in self.held.drain(..) {
-            if request.mode == LockMode::Write {
-                host.write_ending(&request.name);
-            }
             table.unlock(holder, &request.name);
         }
     }

@@ -15,6 +15,13 @@
 //! the mutex. They are stored with `Release` and loaded there with `Acquire`: who sees a slot
 //! free sees all that its last holder did before it unlocked. Under the mutex, `Relaxed` will do.
 //!
+//! # Noticing writers
+//! Who reads a row without a lock may have to know that nobody could write it meanwhile (H11). A
+//! counter moves whenever a write lock is granted or ceases to be held, whoever asked: behind the
+//! slot when it is granted, before the slot when it ceases. So whoever has seen the first move
+//! sees the slot taken, until it sees the second. [`LockTable::watch`] remembers a counter,
+//! [`LockTable::unwritten_since`] looks whether it has moved or the slot is taken.
+//!
 //! # What it does not do
 //! It never waits for a lock. It does not know which shards it should serve: whoever grants asks
 //! that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
@@ -98,6 +105,10 @@ pub enum Release {
     NotHeld,
 }
 
+/// A moment in the life of a name, as far as its writers are concerned; see [`LockTable::watch`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watch(u64);
+
 /// The locks of one compute node, shared by its coordinators.
 pub struct LockTable {
     /// At least as many as there are slots; the first begins a cache line.
@@ -162,6 +173,7 @@ impl LockTable {
             Found::Free { index } => {
                 let (grant, counter) = decide(Counter::FREE, Default::default(), mode)?;
                 store(&slots[index], Word::new(fingerprint, counter));
+                self.note_change(bucket, mode);
                 records.add(slot_number(bucket, index), txn, &name, mode);
                 Ok(grant)
             }
@@ -177,6 +189,7 @@ impl LockTable {
                     Grant::AlreadyHeld => return Ok(grant),
                 }
                 store(&slots[index], Word::new(fingerprint, counter));
+                self.note_change(bucket, mode);
                 Ok(grant)
             }
             Found::Full => Err(full(&records, bucket, txn)),
@@ -198,6 +211,7 @@ impl LockTable {
             }
             _ => records.count(slot),
         };
+        self.note_change(bucket, mode);
         store(word, Word::new(fingerprint, counter));
         Release::Released
     }
@@ -290,6 +304,23 @@ impl LockTable {
         })
     }
 
+    /// Remembers this moment, to ask later whether `name` was locked to write since. Takes no mutex.
+    #[inline]
+    pub fn watch(&self, name: &LockName) -> Watch {
+        // Acquire: who sees that a write lock was granted must find its slot taken afterwards.
+        Watch(self.write_changes(self.place(name).bucket).load(Ordering::Acquire))
+    }
+
+    /// Whether nobody has held `name` to write since `watch`, nor holds it now. Takes no mutex.
+    ///
+    /// It errs only towards `false`: names share counters. What another thread has just done and
+    /// not made known in any way may escape it; see the module's notes for what cannot.
+    #[inline]
+    pub fn unwritten_since(&self, name: &LockName, watch: Watch) -> bool {
+        // The slot first: who sees it free after a writer sees the counter that moved before.
+        !self.is_write_locked(name) && self.watch(name) == watch
+    }
+
     /// Brings the two cache lines that locking `name` will touch first closer.
     #[inline]
     pub fn prefetch(&self, name: &LockName) {
@@ -343,6 +374,7 @@ impl LockTable {
             .set_mode(txn, name, LockMode::Read)
             .expect("only what this transaction just upgraded is downgraded");
         let word = Word::new(fingerprint, records.count(slot));
+        self.note_change(bucket, LockMode::Write);
         store(&self.slots(bucket)[slot_index(slot)], word);
     }
 
@@ -358,6 +390,23 @@ impl LockTable {
     fn stripe(&self, bucket: usize) -> &Stripe {
         // Their number is a power of two; a division would cost more than the rest of the look-up.
         &self.stripes[bucket & (self.stripes.len() - 1)]
+    }
+
+    /// The counter of a bucket. Buckets of one stripe share four, in turn.
+    #[inline]
+    fn write_changes(&self, bucket: usize) -> &AtomicU64 {
+        let turn = bucket >> self.stripes.len().trailing_zeros();
+        &self.stripe(bucket).write_changes[turn % Stripe::COUNTERS]
+    }
+
+    /// Notes that a lock of this mode was granted or ceases to be held. Its stripe must be entered.
+    #[inline]
+    fn note_change(&self, bucket: usize, mode: LockMode) {
+        if mode == LockMode::Write {
+            let changes = self.write_changes(bucket);
+            // No addition in one step: only who has entered the stripe stores.
+            changes.store(changes.load(Ordering::Relaxed) + 1, Ordering::Release);
+        }
     }
 
     #[inline]

@@ -106,11 +106,7 @@ impl AddressCache {
 
     #[inline]
     fn place(&self, table: TableId, key: Key) -> Place<'_> {
-        // A key is a hash already, but not of its table, and its shard bits are few: one
-        // multiplication spreads all of them over both halves of a product.
-        let name = key.0 ^ u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let product = u128::from(name) * 0xD6E8_FEB8_6659_FD93;
-        let mixed = (product >> 64) as u64 ^ product as u64;
+        let mixed = mix(table, key);
         // The line from the upper bits, as a fraction of all lines; the tag from the lower ones.
         let index = ((u128::from(mixed) * self.lines as u128) >> 64) as usize;
         let (line, _) = self.entries[index * LINE_ENTRIES..]
@@ -118,6 +114,17 @@ impl AddressCache {
             .expect("there are that many lines");
         Place { line, tag: field(mixed, 0, u64::BITS - OFFSET_BITS) }
     }
+}
+
+/// A hash of a row, for caches in this process.
+///
+/// A key is a hash already, but not of its table, and its shard bits are few: one multiplication
+/// spreads all of them over both halves of a product.
+#[inline]
+pub(crate) fn mix(table: TableId, key: Key) -> u64 {
+    let name = key.0 ^ u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let product = u128::from(name) * 0xD6E8_FEB8_6659_FD93;
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// Where a row's entry is, if it has one.

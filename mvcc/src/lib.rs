@@ -6,7 +6,8 @@
 //! ([`layout`]), and the decisions taken over bytes that were read ([`index`],
 //! [`visibility`], [`acceptance`]).
 //! Beside them stand the few pieces of state that a compute node keeps about remote memory: the
-//! [`address_cache`], the [`slab`] sub-allocator and the embedded [`timestamp`] clock.
+//! [`address_cache`], the [`version_table_cache`], the [`slab`] sub-allocator and the embedded
+//! [`timestamp`] clock.
 //!
 //! # What it is not
 //!
@@ -32,6 +33,7 @@ pub mod oracle;
 pub mod slab;
 pub mod table;
 pub mod timestamp;
+pub mod version_table_cache;
 pub mod visibility;
 
 pub use key::{CriticalField, PrimaryKey};

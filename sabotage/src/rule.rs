@@ -104,6 +104,30 @@ rules! {
     AcksNameTheirAttempt "acks-name-their-attempt" "H10"
     "an acknowledgement covers whatever end its slot has by now"
 
+    "A row that a remote transaction may write is not cached"
+    RemoteWritersAreNoticed "remote-writers-are-noticed" "H11"
+    "a row stays cached while another node writes it"
+
+    "What a local transaction has written is replaced in the cache before its lock is released"
+    CachesAreRenewed "caches-are-renewed" "H11"
+    "a row stays cached as it was before it was written"
+
+    "A row that somebody may write is not looked up in the cache without its lock"
+    CachesYieldToWriters "caches-yield-to-writers" "H11"
+    "a snapshot believes the cache about a row that is being written"
+
+    "What was read without a lock is not cached while somebody may write it"
+    FillsYieldToWriters "fills-yield-to-writers" "H11"
+    "what was read of a row that is locked to write is cached"
+
+    "What was read without a lock is not cached if somebody has written it meanwhile"
+    FillsNoticeWriters "fills-notice-writers" "H11"
+    "what was read is cached also if its row was written while it was on its way"
+
+    "A snapshot is drawn before the cache is looked into"
+    SnapshotsComeFirst "snapshots-come-first" "H11"
+    "a snapshot is drawn when the cache has been looked into"
+
     "On each connection the log entry is written before the cells"
     LogBeforeCells "log-before-cells" "H12"
     "the log entry is written behind the cells"

@@ -78,6 +78,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
         (7, contended || aborts(AbortReason::LockTableFull)),
         (9, faults.messages_duplicated + faults.messages_delayed > 0),
         (10, faults.messages_lost + faults.messages_cut_off > 0),
+        (11, figures.version_table_hits > 0 && aborts(AbortReason::Conflict)),
         (12, faults.connections_timed_out > 0),
         (13, aborts(AbortReason::SnapshotTooOld)),
         (14, faults.writes_torn + faults.reads_torn > 0),

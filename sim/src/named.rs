@@ -23,6 +23,7 @@ files! {
     "h9-late-lock-requests"
     "h10-lost-ends"
     "h10-owners-out-of-reach"
+    "h11-caches-beside-writers"
     "h12-half-written"
     "h13-overwritten-versions"
     "h13-first-slabs"

@@ -73,6 +73,8 @@ pub struct Figures {
     pub unknown: u64,
     /// One-sided verbs.
     pub verbs: u64,
+    /// Version tables that were cached where they were needed.
+    pub version_table_hits: u64,
     /// Events of the world.
     pub events: u64,
     /// Virtual time.
@@ -219,6 +221,7 @@ fn drive(
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };
+    figures.version_table_hits = outcome.caches.version_tables.hits;
     figures.aborted = outcome.tally.total().aborted;
     Ok((violations, figures))
 }

@@ -76,6 +76,8 @@ pub struct Topology {
     pub shards: u32,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
+    /// Rows whose version tables each compute node caches; 0 for none.
+    pub version_table_cache: usize,
     /// Which locks.
     pub locks: Locks,
     /// Where timestamps come from.
@@ -101,6 +103,7 @@ impl Default for Topology {
             versions: 2,
             shards: 16,
             lock_table_bytes: 1 << 14,
+            version_table_cache: 64,
             locks: Locks::Lotus,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
@@ -282,6 +285,8 @@ impl Scenario {
             }
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
+        let cached = self.cluster.version_table_cache;
+        must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
@@ -332,6 +337,7 @@ impl Scenario {
             versions,
             read_rule: self.cluster.read_rule,
             lock_table_bytes,
+            vt_cache: self.cluster.version_table_cache,
             sharding: Sharding::App,
             locks,
             timestamps,

@@ -48,6 +48,7 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
+    scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
     scenario
 }
 
@@ -66,6 +67,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         versions: rng.random_range(2..=4),
         shards: 16,
         lock_table_bytes: pick(rng, &[1 << 10, 1 << 14, 1 << 16]),
+        version_table_cache: 64,
         locks: pick(rng, &[Locks::Lotus, Locks::Lotus, Locks::Lotus, Locks::Cas]),
         timestamps: pick(rng, &[Timestamps::Clock, Timestamps::Oracle]),
         visible: pick(rng, &[Visible::BackupsFirst, Visible::BackupsFirst, Visible::AllAtOnce]),

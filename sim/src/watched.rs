@@ -5,7 +5,7 @@ use std::time::Duration;
 use lotus::Submitted;
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
-    DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+    Caches, DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
 use lotus_benchmarks::lotus::Embedded;
 use lotus_fabric::ids::TableId;
@@ -111,6 +111,10 @@ impl Deployment for Watched {
 
     fn traffic(&self) -> Traffic {
         self.cluster.traffic()
+    }
+
+    fn caches(&self) -> Caches {
+        self.cluster.caches()
     }
 
     fn memory(&self) -> Memory {

@@ -277,3 +277,60 @@ fn sizes_out_of_range_are_refused() {
     }
     assert!(LockTable::new(LockTableConfig::default()).is_ok());
 }
+
+/// What a reader without a lock took in while somebody could write must not be kept, however the
+/// writer came and went.
+#[test]
+fn h11_whoever_could_write_since_a_watch_is_noticed() {
+    type Change = fn(&LockTable);
+    let quiet: [(&str, Change); 3] = [
+        ("nothing", |_| ()),
+        ("a reader", |table| {
+            assert!(lock(table, 1, ROW, Read).is_ok());
+            table.unlock(txn(1), &ROW);
+        }),
+        ("a refused writer", |table| {
+            assert!(lock(table, 1, ROW, Read).is_ok() && lock(table, 2, ROW, Write).is_err());
+        }),
+    ];
+    let noticed: [(&str, Change); 5] = [
+        ("a writer", |table| assert!(lock(table, 1, ROW, Write).is_ok())),
+        ("a writer that is gone", |table| {
+            assert!(lock(table, 1, ROW, Write).is_ok());
+            table.unlock(txn(1), &ROW);
+        }),
+        ("an upgrade", |table| {
+            assert!(lock(table, 1, ROW, Read).is_ok() && lock(table, 1, ROW, Write).is_ok());
+        }),
+        ("an upgrade that is gone", |table| {
+            assert!(lock(table, 1, ROW, Read).is_ok());
+            let (requests, mut unusual) = ([LockRequest::write(ROW)], Vec::new());
+            assert_eq!(table.lock_set(txn(1), &requests, &mut unusual), Ok(()));
+            table.undo_set(txn(1), &requests, &mut unusual);
+        }),
+        ("a set that was given back", |table| {
+            assert!(lock(table, 2, OTHER, Write).is_ok());
+            let set = [LockRequest::write(ROW), LockRequest::write(OTHER)];
+            assert!(table.try_lock_set(txn(1), &set).is_err());
+        }),
+    ];
+    let table = || LockTable::new(LockTableConfig::with_bytes(1 << 16)).expect("valid");
+    for (changes, unwritten) in [(&quiet[..], true), (&noticed, false)] {
+        for (what, change) in changes {
+            let table = table();
+            let watch = table.watch(&ROW);
+            change(&table);
+            assert_eq!(table.unwritten_since(&ROW, watch), unwritten, "{what}");
+        }
+    }
+    // A writer that was there before is noticed, and so is that it went.
+    for gone in [false, true] {
+        let table = table();
+        assert!(lock(&table, 1, ROW, Write).is_ok());
+        let watch = table.watch(&ROW);
+        if gone {
+            table.unlock(txn(1), &ROW);
+        }
+        assert!(!table.unwritten_since(&ROW, watch));
+    }
+}

@@ -51,11 +51,14 @@ use Watch::{Isolation, Property};
 
 const LOGGED: Watch = Property(lotus::inspect::LOGGED);
 const BACKED: Watch = Property(lotus::inspect::BACKED);
+const CACHED: Watch = Property(lotus::inspect::CACHED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
 const UNLOCKED: Watch = Property("no lock is left held");
 const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
+
+const CACHES: &str = "h11-caches-beside-writers";
 
 /// All rules, in the order of [`Rule::ALL`].
 const TABLE: &[Hunted] = &[
@@ -92,6 +95,12 @@ const TABLE: &[Hunted] = &[
         &["h10-lost-ends"],
         &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
     ),
+    hunted(Rule::RemoteWritersAreNoticed, &[CACHES], &[CACHED, Isolation]),
+    hunted(Rule::CachesAreRenewed, &[CACHES], &[CACHED, Isolation]),
+    hunted(Rule::CachesYieldToWriters, &[CACHES], &[Isolation]),
+    hunted(Rule::FillsYieldToWriters, &[CACHES], &[CACHED, Isolation]),
+    hunted(Rule::FillsNoticeWriters, &[CACHES], &[CACHED, Isolation]),
+    hunted(Rule::SnapshotsComeFirst, &[CACHES], &[Isolation]),
     hunted(Rule::LogBeforeCells, &["h12-half-written"], &[LOGGED]),
     hunted(Rule::LogNamesAll, &["h12-half-written"], &[LOGGED]),
     hunted(Rule::AbsenceIsNotEviction, &["h13-overwritten-versions"], &[Property(READS)]),

@@ -1,0 +1,67 @@
+//! Where reading meets the version table cache: a row that is cached skips the READ of its CVT, and
+//! a CVT that was read is left there. Whether either is right is `version_tables`' business.
+
+use lotus_mvcc::layout::cvt::{Cvt, MAX_CELLS, cvt_words};
+
+use super::{Fetch, View, Wants};
+use crate::cache_counters::CacheCounters;
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::txn::{Body, Mode};
+use crate::version_tables::Cover;
+
+impl View {
+    /// Whether the transaction that looks at the row has locked it.
+    fn cover(self) -> Cover {
+        match self {
+            Self::Locked { .. } => Cover::Locked,
+            Self::Snapshot(_) => Cover::Unlocked,
+        }
+    }
+}
+
+impl Body {
+    /// Looks for the row's CVT in this node's cache. Whether it is there and leads to a version;
+    /// that there is none is believed only of memory.
+    #[inline]
+    pub(super) fn consult_cache(
+        &mut self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &mut Fetch,
+        caches: &mut CacheCounters,
+    ) -> Result<bool, TxnError> {
+        let row = &self.rows[fetch.row];
+        let versions = &coordinator.node.versions;
+        if !versions.covers(row.key) {
+            return Ok(false);
+        }
+        let tables = self.tables.as_ref().expect("a row was added");
+        let mut words = [0; cvt_words(MAX_CELLS)];
+        let words = &mut words[..tables[usize::from(row.table.0)].def.cvt_words()];
+        let cover = self.view(coordinator, mode, row).cover();
+        let cached = versions.lookup(row.table, row.key, cover, words);
+        caches.version_tables.count(cached.is_some());
+        let Some(cvt) = cached else { return Ok(false) };
+        fetch.cvt = cvt;
+        self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words))?;
+        fetch.unconfirmed = None;
+        Ok(matches!(fetch.wants, Wants::Record(_)))
+    }
+
+    /// Leaves a CVT that was read in this node's cache, if it may be there.
+    #[inline]
+    pub(super) fn keep_cached(
+        &self,
+        coordinator: &Coordinator,
+        mode: Mode,
+        fetch: &Fetch,
+        cvt: Cvt<'_>,
+    ) {
+        let Some(before) = fetch.before else { return };
+        let row = &self.rows[fetch.row];
+        let cover = self.view(coordinator, mode, row).cover();
+        let versions = &coordinator.node.versions;
+        versions.keep((row.table, row.key), cover, before, fetch.cvt, cvt);
+    }
+}

@@ -1,0 +1,211 @@
+//! H11, one interleaving at a time, then all of them at random against a model.
+//!
+//! Remote memory is one CVT of one cell. Transactions take the steps that the engine takes.
+
+use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
+use lotus_locktable::{LockMode, LockRequest, LockTableConfig};
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version, cvt_words};
+
+use super::*;
+
+const HERE: NodeId = NodeId(3);
+const AFAR: NodeId = NodeId(4);
+const TABLE: TableId = TableId(1);
+const KEY: Key = Key(7 << 12);
+const ROW: LockName = LockName::row(TABLE, KEY);
+const OFFSET: u64 = 72;
+
+fn txn(slot: u16) -> TxnId {
+    TxnId::new(Incarnation::new(1).expect("fits"), slot, 1)
+}
+
+/// The row's CVT at a version, or while one is INVISIBLE.
+fn cvt(version: Version) -> [u64; cvt_words(2)] {
+    let mut words = [0; cvt_words(2)];
+    words[HEADER_WORDS..][..CELL_WORDS].copy_from_slice(&cell(version).encode());
+    words
+}
+
+fn cell(version: Version) -> Cell {
+    let value = Contents::Value { length: 16 };
+    Cell { version, ..Cell::NEVER_USED.taken_by(txn(9), value, 64) }
+}
+
+fn at(time: u64) -> Version {
+    Version::Committed(Timestamp::new(time).expect("63 bits"))
+}
+
+/// A compute node that owns the row's shard, and the row in memory.
+struct World {
+    versions: VersionTables,
+    shards: Arc<ShardMap>,
+    locks: Arc<LockTable>,
+    memory: Version,
+}
+
+impl World {
+    fn new() -> Self {
+        let locks = LockTable::new(LockTableConfig::with_bytes(1 << 12)).expect("valid");
+        let (locks, shards) = (Arc::new(locks), ShardMap::even(&[HERE, AFAR]).expect("two nodes"));
+        let shards = Arc::new(shards);
+        let versions = VersionTables::new(HERE, Arc::clone(&locks), Arc::clone(&shards), 8);
+        Self { versions, shards, locks, memory: at(1) }
+    }
+
+    fn lock(&self, slot: u16, mode: LockMode) -> bool {
+        self.locks.try_lock(txn(slot), LockRequest { name: ROW, mode }).is_ok()
+    }
+
+    fn unlock(&self, slot: u16) {
+        self.locks.unlock(txn(slot), &ROW);
+    }
+
+    /// What the lock server does when another node asks.
+    fn lock_from_afar(&self, slot: u16) -> bool {
+        let granted = self.lock(slot, LockMode::Write);
+        if granted {
+            self.versions.forget(TABLE, KEY);
+        }
+        granted
+    }
+
+    fn before(&self) -> Before {
+        self.versions.before(TABLE, KEY).expect("this node owns the shard")
+    }
+
+    fn keep(&self, cover: Cover, before: Before, read: Version) {
+        self.versions.keep((TABLE, KEY), cover, before, OFFSET, Cvt::new(&cvt(read)));
+    }
+
+    /// A reader that nobody disturbs.
+    fn fill(&self) {
+        let before = self.before();
+        self.keep(Cover::Unlocked, before, self.memory);
+    }
+
+    fn cached(&self, cover: Cover) -> Option<Version> {
+        let mut words = [0; cvt_words(2)];
+        let offset = self.versions.lookup(TABLE, KEY, cover, &mut words)?;
+        assert_eq!(offset, OFFSET);
+        Some(Version::decode(words[HEADER_WORDS]))
+    }
+
+    /// A local writer's last step before it unlocks.
+    fn renew(&mut self, time: u64) {
+        self.memory = at(time);
+        self.versions.renew(TABLE, KEY, 0, cell(at(time)));
+    }
+}
+
+#[test]
+fn h11_what_nobody_disturbs_is_cached() {
+    let world = World::new();
+    assert_eq!(world.cached(Cover::Unlocked), None);
+    world.fill();
+    assert_eq!(world.cached(Cover::Unlocked), Some(at(1)));
+    assert!(world.lock(1, LockMode::Read));
+    assert_eq!(world.cached(Cover::Locked), Some(at(1)));
+}
+
+#[test]
+fn h11_a_writer_of_this_node_renews_what_others_may_not_see_meanwhile() {
+    let mut world = World::new();
+    world.fill();
+    assert!(world.lock(1, LockMode::Write));
+    assert_eq!(world.cached(Cover::Locked), Some(at(1)));
+    assert_eq!(world.cached(Cover::Unlocked), None);
+    world.renew(5);
+    assert_eq!(world.cached(Cover::Unlocked), None);
+    world.unlock(1);
+    assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
+    // One that aborts leaves what was there.
+    assert!(world.lock(2, LockMode::Write));
+    world.unlock(2);
+    assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
+}
+
+#[test]
+fn h11_a_writer_of_another_node_leaves_nothing_cached() {
+    let mut world = World::new();
+    world.fill();
+    assert!(world.lock_from_afar(1));
+    for cover in [Cover::Unlocked, Cover::Locked] {
+        assert_eq!(world.cached(cover), None);
+    }
+    world.memory = at(5);
+    world.unlock(1);
+    assert_eq!(world.cached(Cover::Unlocked), None);
+    world.fill();
+    assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
+}
+
+#[test]
+fn h11_an_upgrade_is_a_grant_like_any_other() {
+    let world = World::new();
+    assert!(world.lock(1, LockMode::Read));
+    let before = world.before();
+    assert!(world.lock_from_afar(1));
+    world.unlock(1);
+    world.keep(Cover::Unlocked, before, at(1));
+    assert_eq!(world.cached(Cover::Unlocked), None);
+}
+
+/// A READ is on its way while a writer comes, or goes, or both; or was there all along.
+#[test]
+fn h11_what_was_read_beside_a_writer_is_not_kept() {
+    for (comes_first, goes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = World::new();
+        if comes_first {
+            assert!(world.lock_from_afar(1));
+        }
+        let (before, read) = (world.before(), world.memory);
+        if !comes_first {
+            assert!(world.lock_from_afar(1));
+        }
+        if goes {
+            world.memory = at(5);
+            world.unlock(1);
+        }
+        world.keep(Cover::Unlocked, before, read);
+        assert_eq!(world.cached(Cover::Locked), None, "{comes_first} {goes}");
+    }
+}
+
+#[test]
+fn h11_what_was_read_under_a_lock_is_kept() {
+    for mode in [LockMode::Read, LockMode::Write] {
+        let world = World::new();
+        assert!(world.lock(1, mode));
+        world.keep(Cover::Locked, world.before(), at(1));
+        assert_eq!(world.cached(Cover::Locked), Some(at(1)));
+        world.keep(Cover::Locked, world.before(), Version::Invisible(txn(2)));
+        assert_eq!(world.cached(Cover::Locked), Some(at(1)));
+    }
+}
+
+#[test]
+fn h19_what_was_read_before_a_shard_moved_is_not_kept_after() {
+    for cover in [Cover::Unlocked, Cover::Locked] {
+        let world = World::new();
+        world.fill();
+        let before = world.before();
+        for to in [AFAR, HERE] {
+            let owner = world.shards.owner(KEY.shard());
+            world.shards.transfer(KEY.shard(), owner, to).expect("nobody else moves it");
+        }
+        world.versions.forget(TABLE, KEY);
+        world.keep(cover, before, at(1));
+        assert_eq!(world.cached(Cover::Locked), None);
+    }
+}
+
+#[test]
+fn only_the_owner_of_a_shard_caches() {
+    let world = World::new();
+    let foreign = Key(u64::from(ShardId::COUNT) - 1);
+    assert!(world.versions.covers(KEY) && !world.versions.covers(foreign));
+    assert!(world.versions.before(TABLE, foreign).is_none());
+    let off = VersionTables::new(HERE, Arc::clone(&world.locks), Arc::clone(&world.shards), 0);
+    assert!(off.cache().is_none() && !off.covers(KEY));
+}

@@ -1,0 +1,288 @@
+//! The version table cache: the CVTs of rows whose locks this compute node keeps (LOTUS §4.4).
+//!
+//! # What it is
+//! A bounded map from rows to their CVTs, shared by the coordinators of one compute node. It is
+//! cut into sets of eight rows, each with a mutex and an order of use of its own: the paper's
+//! hash-partitioned LRU sub-caches, as small as they get, so that two coordinators seldom meet in
+//! one. A row is found, kept, renewed or forgotten without an allocation.
+//!
+//! # What it is not
+//! It does not know whether what it is given is true, nor who may use it: that depends on locks,
+//! and is decided by whoever sees them (H11; `engine/src/version_tables.rs`). For that it promises
+//! two things. What happens to one row happens in one order, and [`VersionTableCache::keep`] asks
+//! its condition *inside* that order: whoever makes the condition false and then forgets the row
+//! finds it gone or keeps it out. And a CVT in which somebody is writing is never kept.
+//!
+//! # Memory
+//! ```text
+//! set = 9 lines:   line 0      mutex, tags of the eight rows, their order of use, `more`
+//!                  line 1..9   key | offset:40 cells:8 table:16 | two cells of three words
+//! ```
+//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in `more`,
+//! 1152 bytes that a set takes once it meets the first row with so many.
+
+use lotus_fabric::ids::{Key, ShardId, TableId};
+use lotus_fabric::prefetch;
+
+use crate::address_cache::mix;
+use crate::layout::cvt::{CELL_WORDS, Cell, MAX_CELLS, Version};
+use crate::layout::{LINE_BYTES, OFFSET_BITS, field};
+
+#[cfg(lotus_loom)]
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(lotus_loom))]
+use std::sync::{Mutex, MutexGuard};
+
+/// Rows in a set.
+const WAYS: usize = 8;
+/// Words of cells in a row's own line.
+const INLINE_WORDS: usize = 2 * CELL_WORDS;
+/// Words of cells that a row may have besides.
+const MORE_WORDS: usize = MAX_CELLS * CELL_WORDS - INLINE_WORDS;
+
+const _: () = assert!(size_of::<Line>() == LINE_BYTES);
+#[cfg(not(lotus_loom))]
+const _: () = assert!(size_of::<Set>() == (1 + WAYS) * LINE_BYTES);
+
+/// See the module's essay.
+pub struct VersionTableCache {
+    sets: Box<[Set]>,
+}
+
+/// One sub-cache; it begins a cache line.
+#[repr(align(64))]
+struct Set(Mutex<Ways>);
+
+#[repr(C)]
+struct Ways {
+    /// A part of each row's hash, never zero; zero where there is no row.
+    tags: [u32; WAYS],
+    /// The ways, the one used last first. Those without a row come last.
+    order: [u8; WAYS],
+    more: Box<[[u64; MORE_WORDS]]>,
+    lines: [Line; WAYS],
+}
+
+/// One row.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Line {
+    key: u64,
+    place: u64,
+    cells: [u64; INLINE_WORDS],
+}
+
+impl VersionTableCache {
+    /// A cache of `entries` rows, rounded up to whole sets of eight; at least one set.
+    pub fn with_entries(entries: usize) -> Self {
+        let set = |_| {
+            let order = std::array::from_fn(|way| way as u8);
+            let (tags, more) = ([0; WAYS], Box::default());
+            Set(Mutex::new(Ways { tags, order, more, lines: Default::default() }))
+        };
+        Self { sets: (0..entries.div_ceil(WAYS).max(1)).map(set).collect() }
+    }
+
+    /// How many rows there is room for.
+    pub fn capacity(&self) -> usize {
+        self.sets.len() * WAYS
+    }
+
+    /// Copies the cells of a row's CVT into `cells`; where the CVT is, or `None` if it is not here.
+    ///
+    /// # Panics
+    /// If `cells` has another length than what was kept.
+    #[inline]
+    pub fn lookup(&self, table: TableId, key: Key, cells: &mut [u64]) -> Option<u64> {
+        let (tag, mut ways) = self.enter(table, key);
+        let way = ways.find(tag, table, key)?;
+        ways.use_now(way);
+        let place = ways.lines[way].place;
+        assert_eq!(cells.len(), cell_words(place), "a table's CVTs have one length");
+        let inline = cells.len().min(INLINE_WORDS);
+        cells[..inline].copy_from_slice(&ways.lines[way].cells[..inline]);
+        if cells.len() > inline {
+            let beyond = cells.len() - inline;
+            cells[inline..].copy_from_slice(&ways.more[way][..beyond]);
+        }
+        Some(field(place, 0, OFFSET_BITS))
+    }
+
+    /// Keeps the CVT at `offset` with these `cells`, in the place of the row of its set that was
+    /// not used for longest, if `still` says so; returns whether it did.
+    ///
+    /// `still` runs with the set's mutex held: it must be brief and must not call the cache.
+    ///
+    /// # Panics
+    /// If `offset` is 0 or does not fit in 40 bits, or `cells` are not those of a CVT.
+    #[inline]
+    pub fn keep(
+        &self,
+        table: TableId,
+        key: Key,
+        offset: u64,
+        cells: &[u64],
+        still: impl FnOnce() -> bool,
+    ) -> bool {
+        assert!(offset != 0 && offset >> OFFSET_BITS == 0, "CVT offset {offset:#x}");
+        let count = cells.len() / CELL_WORDS;
+        assert!(cells.len().is_multiple_of(CELL_WORDS) && (1..=MAX_CELLS).contains(&count));
+        let settled = |cell: &[u64]| {
+            Cell::decode(cell).is_ok_and(|cell| !matches!(cell.version, Version::Invisible(_)))
+        };
+        if !cells.chunks_exact(CELL_WORDS).all(settled) {
+            return false;
+        }
+        let (tag, mut ways) = self.enter(table, key);
+        if !still() {
+            return false;
+        }
+        let way = ways.find(tag, table, key).unwrap_or(usize::from(ways.order[WAYS - 1]));
+        ways.tags[way] = tag;
+        ways.use_now(way);
+        let place = offset | (count as u64) << 40 | u64::from(table.0) << 48;
+        (ways.lines[way].key, ways.lines[way].place) = (key.0, place);
+        ways.write(way, 0, cells);
+        true
+    }
+
+    /// Replaces cell `index` of the row's CVT, if that is here.
+    ///
+    /// # Panics
+    /// If the CVT has no such cell.
+    #[inline]
+    pub fn renew(&self, table: TableId, key: Key, index: usize, cell: [u64; CELL_WORDS]) {
+        let (tag, mut ways) = self.enter(table, key);
+        let Some(way) = ways.find(tag, table, key) else { return };
+        let first = index * CELL_WORDS;
+        assert!(first < cell_words(ways.lines[way].place), "cell {index}");
+        ways.use_now(way);
+        ways.write(way, first, &cell);
+    }
+
+    /// Forgets the row.
+    #[inline]
+    pub fn forget(&self, table: TableId, key: Key) {
+        let (tag, mut ways) = self.enter(table, key);
+        if let Some(way) = ways.find(tag, table, key) {
+            ways.forget(way);
+        }
+    }
+
+    /// Forgets all rows of a shard, which this node has ceased to own (H19). Looks at every row.
+    ///
+    /// Cease first, then forget: what is kept under a condition that looks at the ownership is
+    /// then either gone or not kept.
+    pub fn forget_shard(&self, shard: ShardId) {
+        for set in &self.sets {
+            let mut ways = set.enter();
+            for way in 0..WAYS {
+                if ways.tags[way] != 0 && Key(ways.lines[way].key).shard() == shard {
+                    ways.forget(way);
+                }
+            }
+        }
+    }
+
+    /// Shows every row to `visit`: table, key, offset of the CVT, its cells. Set by set, with the
+    /// set's mutex held, so `visit` must not call the cache.
+    pub fn for_each(&self, mut visit: impl FnMut(TableId, Key, u64, &[u64])) {
+        let mut cells = [0; MAX_CELLS * CELL_WORDS];
+        for set in &self.sets {
+            let ways = set.enter();
+            for way in (0..WAYS).filter(|way| ways.tags[*way] != 0) {
+                let Line { key, place, cells: inline } = ways.lines[way];
+                cells[..INLINE_WORDS].copy_from_slice(&inline);
+                if let Some(more) = ways.more.get(way) {
+                    cells[INLINE_WORDS..].copy_from_slice(more);
+                }
+                let (table, offset) = (TableId((place >> 48) as u16), field(place, 0, OFFSET_BITS));
+                visit(table, Key(key), offset, &cells[..cell_words(place)]);
+            }
+        }
+    }
+
+    /// Hints that the row will be looked up soon.
+    #[inline]
+    pub fn prefetch(&self, table: TableId, key: Key) {
+        // Its first line; which of the others is needed only that one tells.
+        prefetch::read(self.set(mix(table, key)));
+    }
+
+    #[inline]
+    fn enter(&self, table: TableId, key: Key) -> (u32, MutexGuard<'_, Ways>) {
+        let mixed = mix(table, key);
+        // The set from the upper bits, as a fraction of all sets; the tag from the lower ones.
+        ((mixed as u32).max(1), self.set(mixed).enter())
+    }
+
+    #[inline]
+    fn set(&self, mixed: u64) -> &Set {
+        let index = (u128::from(mixed) * self.sets.len() as u128) >> 64;
+        &self.sets[index as usize]
+    }
+}
+
+impl Set {
+    /// # Panics
+    /// If another thread panicked inside, which only a violated assertion of a caller can cause:
+    /// what is here cannot be trusted then.
+    #[inline]
+    fn enter(&self) -> MutexGuard<'_, Ways> {
+        self.0.lock().expect("no thread panics inside a set")
+    }
+}
+
+impl Ways {
+    #[inline]
+    fn find(&self, tag: u32, table: TableId, key: Key) -> Option<usize> {
+        let is = |way: &usize| {
+            let Line { key: kept, place, .. } = self.lines[*way];
+            kept == key.0 && place >> 48 == u64::from(table.0)
+        };
+        (0..WAYS).filter(|way| self.tags[*way] == tag).find(is)
+    }
+
+    /// Puts a way first in the order of use.
+    #[inline]
+    fn use_now(&mut self, way: usize) {
+        let position = self.position(way);
+        self.order[..=position].rotate_right(1);
+    }
+
+    fn forget(&mut self, way: usize) {
+        self.tags[way] = 0;
+        let position = self.position(way);
+        self.order[position..].rotate_left(1);
+    }
+
+    #[inline]
+    fn position(&self, way: usize) -> usize {
+        let found = self.order.iter().position(|other| usize::from(*other) == way);
+        found.expect("the order names every way")
+    }
+
+    /// Writes words of cells of a way, from word `first` on.
+    #[inline]
+    fn write(&mut self, way: usize, first: usize, words: &[u64]) {
+        let inline = INLINE_WORDS.saturating_sub(first).min(words.len());
+        self.lines[way].cells[first.min(INLINE_WORDS)..][..inline]
+            .copy_from_slice(&words[..inline]);
+        if inline < words.len() {
+            if self.more.is_empty() {
+                self.more = vec![[0; MORE_WORDS]; WAYS].into_boxed_slice();
+            }
+            let begin = (first + inline) - INLINE_WORDS;
+            self.more[way][begin..][..words.len() - inline].copy_from_slice(&words[inline..]);
+        }
+    }
+}
+
+/// How many words of cells the place of a row speaks of.
+#[inline]
+fn cell_words(place: u64) -> usize {
+    field(place, 40, 8) as usize * CELL_WORDS
+}
+
+#[cfg(all(test, not(lotus_loom)))]
+mod tests;
