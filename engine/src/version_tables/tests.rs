@@ -6,6 +6,7 @@ use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
 use lotus_locktable::{LockMode, LockRequest, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version, cvt_words};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -208,4 +209,109 @@ fn only_the_owner_of_a_shard_caches() {
     assert!(world.versions.before(TABLE, foreign).is_none());
     let off = VersionTables::new(HERE, Arc::clone(&world.locks), Arc::clone(&world.shards), 0);
     assert!(off.cache().is_none() && !off.covers(KEY));
+}
+
+/// What an actor of the model does, one step at a time.
+#[derive(Clone, Copy, Debug)]
+enum Script {
+    WriteHere,
+    WriteFromAfar,
+    AbortHere,
+    Fill,
+    FillLocked,
+    Look,
+}
+
+/// One transaction after the other.
+struct Actor {
+    scripts: Vec<Script>,
+    step: usize,
+    read: Option<(Before, Version)>,
+}
+
+/// The world, and the last timestamp that was drawn for the row.
+struct Model {
+    world: World,
+    drawn: u64,
+}
+
+impl Model {
+    /// Takes the next step of an actor; `None` if its script has ended with it.
+    fn step(&mut self, slot: u16, actor: &mut Actor) -> Option<()> {
+        let world = &mut self.world;
+        let writes = matches!(actor.scripts[0], Script::WriteHere | Script::WriteFromAfar);
+        match (actor.scripts[0], actor.step) {
+            (Script::WriteHere | Script::AbortHere, 0) => {
+                world.lock(slot, LockMode::Write).then_some(())?;
+            }
+            (Script::WriteFromAfar, 0) => world.lock_from_afar(slot).then_some(())?,
+            (Script::FillLocked, 0) => world.lock(slot, LockMode::Read).then_some(())?,
+            (Script::Look, _) => {
+                let seen = world.cached(Cover::Unlocked);
+                assert!(seen.is_none_or(|seen| seen == at(self.drawn)), "{seen:?}");
+                return None;
+            }
+            (_, 1) if writes => {
+                let seen = world.cached(Cover::Locked);
+                assert!(seen.is_none_or(|seen| seen == world.memory), "{seen:?}");
+                world.memory = Version::Invisible(txn(slot));
+            }
+            (_, 2) if writes => self.drawn += 1,
+            (_, 3) if writes => world.memory = at(self.drawn),
+            (Script::WriteHere, 4) => world.renew(self.drawn),
+            (Script::Fill, 0) | (Script::FillLocked, 1) => {
+                actor.read = Some((world.before(), world.memory));
+            }
+            (Script::Fill, _) | (Script::FillLocked, 2) => {
+                let (before, read) = actor.read.take()?;
+                let locked = matches!(actor.scripts[0], Script::FillLocked);
+                let cover = if locked { Cover::Locked } else { Cover::Unlocked };
+                world.keep(cover, before, read);
+                locked.then_some(())?;
+            }
+            _ => {
+                world.unlock(slot);
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The claim of the module's essay.
+    fn check(&self) {
+        let cache = self.world.versions.cache().expect("it is on");
+        cache.for_each(|_, _, _, cells| {
+            let kept = Version::decode(cells[0]);
+            let claim = kept == self.world.memory || self.world.locks.is_write_locked(&ROW);
+            assert!(claim, "{kept:?} instead of {:?}", self.world.memory);
+        });
+    }
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    use Script::{AbortHere, Fill, FillLocked, Look, WriteFromAfar, WriteHere};
+    prop::sample::select(vec![WriteHere, WriteFromAfar, AbortHere, Fill, Fill, FillLocked, Look])
+}
+
+proptest! {
+    #[test]
+    fn h11_what_is_cached_is_true_in_any_order_of_steps(
+        actors in prop::collection::vec(prop::collection::vec(script(), 1..5), 4),
+        order in prop::collection::vec(0..4usize, 1..120),
+    ) {
+        let mut model = Model { world: World::new(), drawn: 1 };
+        let actor = |scripts| Actor { scripts, step: 0, read: None };
+        let mut actors: Vec<Actor> = actors.into_iter().map(actor).collect();
+        for turn in order {
+            let actor = &mut actors[turn];
+            match model.step(turn as u16, actor) {
+                Some(()) => actor.step += 1,
+                None => {
+                    actor.step = 0;
+                    actor.scripts.rotate_left(1);
+                }
+            }
+            model.check();
+        }
+    }
 }
