@@ -30,9 +30,26 @@ macro_rules! files {
 }
 
 files! {
+    "version-table-cache"
+    "cache-sizes"
     "spin-locks"
     "visible-order"
 }
+
+/// What a table tells of each point. Verbs are those of a committed transaction.
+const COLUMNS: [&str; 11] = [
+    "series",
+    "point",
+    "txn/s",
+    "ratio",
+    "published",
+    "off by %",
+    "aborts %",
+    "p50 us",
+    "p99 us",
+    "verbs",
+    "CVT hits %",
+];
 
 /// Why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
@@ -215,20 +232,7 @@ impl Series {
 
 impl Figure {
     fn show(&self, measured: &[Measured]) -> String {
-        let mut header = vec![
-            "series",
-            "point",
-            "txn/s",
-            "ratio",
-            "published",
-            "off by %",
-            "aborts %",
-            "p50 us",
-            "p99 us",
-        ]
-        .into_iter()
-        .map(str::to_owned)
-        .collect::<Vec<_>>();
+        let mut header: Vec<String> = COLUMNS.map(str::to_owned).into();
         if let Some(watched) = &self.watch {
             header.extend([format!("{watched} aborts %"), "published %".to_owned()]);
         }
@@ -252,7 +256,10 @@ impl Figure {
 impl Measured {
     fn row(&self, watched: Option<&str>) -> Vec<String> {
         let percent = |part: f64| format!("{:.2}", part * 100.0);
-        let total = &self.report.total;
+        let Report { total, verbs_per_txn: verbs, caches, .. } = &self.report;
+        let verbs = verbs.read + verbs.write + verbs.compare_and_swap + verbs.fetch_and_add;
+        let hits = caches.as_ref().map(|caches| caches.version_tables);
+        let hits = hits.filter(|tables| tables.lookups > 0);
         let off = self.published.map(|published| self.ratio / published - 1.0);
         let mut row = vec![
             self.series.clone(),
@@ -264,6 +271,8 @@ impl Measured {
             percent(total.abort_rate),
             format!("{:.1}", total.latency_us.p50),
             format!("{:.1}", total.latency_us.p99),
+            format!("{verbs:.2}"),
+            hits.map_or_else(String::new, |tables| percent(tables.hit_rate)),
         ];
         if let Some(watched) = watched {
             let figures = self.report.by_transaction.get(watched);
