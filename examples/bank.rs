@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{totals} totals during 8000 transfers, all of them {}", 100 * ACCOUNTS);
         tellers.into_iter().try_for_each(|teller| teller.join().expect("no teller panics"))
     })?;
+    cluster.settle()?;
     assert!(cluster.audit()?.iter().all(|finding| finding.passed), "the audit failed");
     Ok(())
 }

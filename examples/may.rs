@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let per_second = (CUSTOMERS * PAYMENTS) as f64 / started.elapsed().as_secs_f64();
     println!("{CUSTOMERS} coroutines × {PAYMENTS} payments, {per_second:.0} a second");
 
+    cluster.settle()?;
     let mut total = 0;
     cluster.scan(accounts, &mut |_, balance, _| total += decode(balance))?;
     println!("{spent} changed hands, {total} are in the accounts");

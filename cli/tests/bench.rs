@@ -28,6 +28,8 @@ fn every_choice_of_the_engine_passes_its_audit() {
         &["smallbank", "--accounts", "500", "--isolation", "si", "--read-rule", "snapshot"],
         &["smallbank", "--accounts", "2", "--hot-accounts", "0", "--cns", "1", "--versions", "8"],
         &["smallbank", "--accounts", "500", "--locks", "cas", "--timestamps", "oracle"],
+        &["tatp", "--subscribers", "500"],
+        &["tatp", "--subscribers", "1", "--sharding", "hash", "--locks", "cas"],
         &["kvs", "--keys", "500", "--update-ratio", "1", "--zipf", "1.2", "--sharding", "hash"],
         &["kvs", "--keys", "500", "--routing", "random", "--visible", "all-at-once"],
         &["kvs", "--keys", "1", "--mns", "1", "--replicas", "1"],

@@ -140,6 +140,8 @@ fn what_benchmarks_leave_passes_the_check() {
         &["smallbank", "--accounts", "100", "--routing", "random", "--threads", "2"],
         &["smallbank", "--accounts", "100", "--read-rule", "snapshot"],
         &["smallbank", "--accounts", "100", "--isolation", "si"],
+        &["tatp", "--subscribers", "20", "--routing", "random"],
+        &["tatp", "--subscribers", "20", "--isolation", "si", "--sharding", "hash"],
         &["smallbank", "--accounts", "100", "--locks", "cas", "--timestamps", "oracle"],
         &["kvs", "--keys", "100", "--zipf", "1.2", "--visible", "all-at-once"],
     ];

@@ -47,7 +47,8 @@ pub struct MemoryUse {
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
 impl<M: Machines> Cluster<M> {
-    /// Looks at every replica, cell, record, log entry and lock.
+    /// Looks at every replica, cell, record, log entry and lock. Let the cluster
+    /// [settle](Cluster::settle) first.
     ///
     /// # Errors
     /// If the memory nodes cannot be read. What is wrong with what is there is in the findings.
@@ -76,7 +77,7 @@ impl<M: Machines> Cluster<M> {
         Ok(findings)
     }
 
-    /// Shows every row of a table that exists.
+    /// Shows every row of a table that exists. Let the cluster [settle](Cluster::settle) first.
     ///
     /// # Errors
     /// An unknown table, or memory nodes that cannot be read.

@@ -218,7 +218,7 @@ impl Transaction {
     /// `UnknownTable`, `TooLarge`, or `Misuse` once the attempt is over.
     #[inline]
     pub fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Read)
+        self.add(table, key.into(), Access::Read, 0)
     }
 
     /// Adds a row that will be read and may be written.
@@ -227,7 +227,7 @@ impl Transaction {
     /// As [`Transaction::add_ro`]; `Misuse` in a read-only transaction.
     #[inline]
     pub fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.add(table, key.into(), Access::Write)
+        self.add(table, key.into(), Access::Write, 0)
     }
 
     /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists`
@@ -241,17 +241,19 @@ impl Transaction {
         key: impl Into<PrimaryKey>,
         value: &[u8],
     ) -> Result<Item, TxnError> {
-        let item = self.add(table, key.into(), Access::Insert)?;
+        let item = self.add(table, key.into(), Access::Insert, value.len())?;
         self.body_mut()?.set(item, value)?;
         Ok(item)
     }
 
+    /// Adds a row, with a value of so many bytes; nothing is added if it does not fit.
     #[inline]
     fn add(
         &mut self,
         table: TableId,
         primary_key: PrimaryKey,
         access: Access,
+        value_bytes: usize,
     ) -> Result<Item, TxnError> {
         if self.mode == Mode::ReadOnly && access != Access::Read {
             return Err(TxnError::Misuse("a read-only transaction cannot write"));
@@ -265,6 +267,7 @@ impl Transaction {
         let tables = body.tables.as_ref().expect("just set");
         let node_table = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
         node_table.def.check_key(&primary_key)?;
+        node_table.def.check_value(value_bytes)?;
         let key = node_table.def.key(&primary_key);
         let same =
             |row: &Row| row.key == key && row.table == table && row.primary_key == primary_key;

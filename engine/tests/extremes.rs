@@ -210,6 +210,34 @@ fn a_row_that_the_transaction_deleted_can_be_inserted_by_it() {
     }
 }
 
+/// An insert whose value was refused as too large left its row behind, to be locked as an insert:
+/// where the row existed the execution failed, although the caller had been told that nothing was
+/// changed.
+#[test]
+fn an_insert_that_was_refused_is_as_if_nobody_had_tried() {
+    let (cluster, table) = loaded(1, 4);
+    done(cluster.submit(FIRST, move |mut session| async move {
+        for isolation in ISOLATIONS {
+            let mut txn = session.begin(isolation).await?;
+            let read = txn.add_ro(table, 1)?;
+            let deleted = txn.add_rw(table, 2)?;
+            txn.execute().await?;
+            txn.delete(deleted)?;
+            for key in [1, 2, 3, 100] {
+                let refused = txn.insert(table, key, &[0; 9]);
+                assert!(matches!(refused, Err(TxnError::TooLarge(_))), "{refused:?}");
+            }
+            txn.execute().await?;
+            assert_eq!((number_of(&txn, read), number_of(&txn, deleted)), (Some(1), None));
+            txn.insert(table, 2, &2u64.to_le_bytes())?;
+            txn.commit().await?;
+        }
+        Ok(())
+    }));
+    assert_keys(&cluster, table, 0..4);
+    stop_clean(cluster);
+}
+
 #[test]
 fn of_many_who_insert_one_row_one_succeeds_and_the_others_are_told() {
     for nodes in [1, 2] {

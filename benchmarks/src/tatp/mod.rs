@@ -118,8 +118,8 @@ impl Tatp {
         let allowed = 1..=Self::MAX_SUBSCRIBERS;
         assert!(allowed.contains(&subscribers), "{subscribers} subscribers");
         let spread = match subscribers {
-            ..=1_000_000 => 65_535,
-            ..=10_000_000 => 1_048_575,
+            0..=1_000_000 => 65_535,
+            1_000_001..=10_000_000 => 1_048_575,
             _ => 2_097_151,
         };
         let population = Population::new(subscribers, seed);
