@@ -103,6 +103,9 @@ impl Body {
     /// Locks and reads every row that is not yet executed.
     pub(crate) async fn execute(&mut self, slot: &Slot, mode: Mode) -> Result<(), TxnError> {
         let coordinator = &*slot.coordinator;
+        for row in self.rows.iter().filter(|row| !row.executed) {
+            coordinator.node.versions.prefetch_row(row.table, row.key);
+        }
         self.list_locks(mode);
         if !self.wanted.is_empty() {
             self.rounds += 1;

@@ -96,6 +96,14 @@ impl VersionTables {
         }
     }
 
+    /// Hints that the row will be looked up next.
+    #[inline]
+    pub(crate) fn prefetch_row(&self, table: TableId, key: Key) {
+        if let Some((cache, _)) = self.owned(key) {
+            cache.prefetch_row(table, key);
+        }
+    }
+
     /// Whether this row could be cached here.
     #[inline]
     pub(crate) fn covers(&self, key: Key) -> bool {

@@ -40,7 +40,7 @@ const INLINE_WORDS: usize = 2 * CELL_WORDS;
 /// Words of cells that a row may have besides.
 const MORE_WORDS: usize = MAX_CELLS * CELL_WORDS - INLINE_WORDS;
 
-const _: () = assert!(size_of::<Line>() == LINE_BYTES);
+const _: () = assert!(size_of::<Line>() == LINE_BYTES && size_of::<Order>() == WAYS);
 #[cfg(not(lotus_loom))]
 const _: () = assert!(size_of::<Set>() == (1 + WAYS) * LINE_BYTES);
 
@@ -57,8 +57,7 @@ struct Set(Mutex<Ways>);
 struct Ways {
     /// A part of each row's hash, never zero; zero where there is no row.
     tags: [u32; WAYS],
-    /// The ways, the one used last first. Those without a row come last.
-    order: [u8; WAYS],
+    order: Order,
     more: Box<[[u64; MORE_WORDS]]>,
     lines: [Line; WAYS],
 }
@@ -76,9 +75,8 @@ impl VersionTableCache {
     /// A cache of `entries` rows, rounded up to whole sets of eight; at least one set.
     pub fn with_entries(entries: usize) -> Self {
         let set = |_| {
-            let order = std::array::from_fn(|way| way as u8);
             let (tags, more) = ([0; WAYS], Box::default());
-            Set(Mutex::new(Ways { tags, order, more, lines: Default::default() }))
+            Set(Mutex::new(Ways { tags, order: Order::NEW, more, lines: Default::default() }))
         };
         Self { sets: (0..entries.div_ceil(WAYS).max(1)).map(set).collect() }
     }
@@ -96,7 +94,7 @@ impl VersionTableCache {
     pub fn lookup(&self, table: TableId, key: Key, cells: &mut [u64]) -> Option<u64> {
         let (tag, mut ways) = self.enter(table, key);
         let way = ways.find(tag, table, key)?;
-        ways.use_now(way);
+        ways.order.put_first(way);
         let place = ways.lines[way].place;
         assert_eq!(cells.len(), cell_words(place), "a table's CVTs have one length");
         let inline = cells.len().min(INLINE_WORDS);
@@ -137,9 +135,9 @@ impl VersionTableCache {
         if !still() {
             return false;
         }
-        let way = ways.find(tag, table, key).unwrap_or(usize::from(ways.order[WAYS - 1]));
+        let way = ways.find(tag, table, key).unwrap_or_else(|| ways.order.last());
         ways.tags[way] = tag;
-        ways.use_now(way);
+        ways.order.put_first(way);
         let place = offset | (count as u64) << 40 | u64::from(table.0) << 48;
         (ways.lines[way].key, ways.lines[way].place) = (key.0, place);
         ways.write(way, 0, cells);
@@ -156,7 +154,7 @@ impl VersionTableCache {
         let Some(way) = ways.find(tag, table, key) else { return };
         let first = index * CELL_WORDS;
         assert!(first < cell_words(ways.lines[way].place), "cell {index}");
-        ways.use_now(way);
+        ways.order.put_first(way);
         ways.write(way, first, &cell);
     }
 
@@ -202,11 +200,19 @@ impl VersionTableCache {
         }
     }
 
-    /// Hints that the row will be looked up soon.
+    /// Hints that the row will be looked up soon. [`Self::prefetch_row`] is the second half, to be
+    /// called when this one has had the time of a cache miss.
     #[inline]
     pub fn prefetch(&self, table: TableId, key: Key) {
-        // Its first line; which of the others is needed only that one tells.
         prefetch::read(self.set(mix(table, key)));
+    }
+
+    /// Hints that the row will be looked up next, and kept if it is not here.
+    #[inline]
+    pub fn prefetch_row(&self, table: TableId, key: Key) {
+        let (tag, ways) = self.enter(table, key);
+        let way = ways.tags.iter().position(|other| *other == tag);
+        prefetch::read(&ways.lines[way.unwrap_or_else(|| ways.order.last())]);
     }
 
     #[inline]
@@ -243,23 +249,10 @@ impl Ways {
         (0..WAYS).filter(|way| self.tags[*way] == tag).find(is)
     }
 
-    /// Puts a way first in the order of use.
     #[inline]
-    fn use_now(&mut self, way: usize) {
-        let position = self.position(way);
-        self.order[..=position].rotate_right(1);
-    }
-
     fn forget(&mut self, way: usize) {
         self.tags[way] = 0;
-        let position = self.position(way);
-        self.order[position..].rotate_left(1);
-    }
-
-    #[inline]
-    fn position(&self, way: usize) -> usize {
-        let found = self.order.iter().position(|other| usize::from(*other) == way);
-        found.expect("the order names every way")
+        self.order.put_last(way);
     }
 
     /// Writes words of cells of a way, from word `first` on.
@@ -275,6 +268,46 @@ impl Ways {
             let begin = (first + inline) - INLINE_WORDS;
             self.more[way][begin..][..words.len() - inline].copy_from_slice(&words[inline..]);
         }
+    }
+}
+
+/// The ways of a set in their order of use, a byte each, the one used last in the lowest. Those
+/// without a row come last.
+#[derive(Clone, Copy)]
+struct Order(u64);
+
+impl Order {
+    const NEW: Self = Self(u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
+    /// A one in every byte.
+    const ONES: u64 = u64::from_le_bytes([1; WAYS]);
+
+    /// The way that was not used for longest, or has no row.
+    #[inline]
+    const fn last(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+
+    /// By how many bits the byte of a way is shifted.
+    #[inline]
+    const fn shift(self, way: usize) -> u32 {
+        // Zero in that byte; a borrow from it spoils bytes above at most.
+        let differs = self.0 ^ Self::ONES * way as u64;
+        let zeroes = differs.wrapping_sub(Self::ONES) & !differs & Self::ONES << 7;
+        zeroes.trailing_zeros() & !7
+    }
+
+    #[inline]
+    const fn put_first(&mut self, way: usize) {
+        let shift = self.shift(way);
+        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 & u64::MAX << shift << 8);
+        self.0 = after | before << 8 | way as u64;
+    }
+
+    #[inline]
+    const fn put_last(&mut self, way: usize) {
+        let shift = self.shift(way);
+        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 >> shift >> 8);
+        self.0 = (way as u64) << 56 | after << shift | before;
     }
 }
 
