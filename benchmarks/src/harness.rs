@@ -18,7 +18,7 @@ use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
 use crate::utilisation::Simulation;
 use crate::worker;
-use crate::workload::Workload;
+use crate::workload::{Rate, Workload};
 
 /// How long verbs are recorded for the floor, and the longest replay, in seconds.
 const RECORD_SECS: f64 = 0.2;
@@ -52,6 +52,8 @@ pub struct Outcome {
     pub settings: serde_json::Value,
     /// What the clients counted.
     pub tally: Tally,
+    /// Rates by which the workload is known.
+    pub rates: Vec<Rate>,
     /// From the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
     /// What was sent, warm-up included.
@@ -123,6 +125,7 @@ pub fn run<D: Deployment, W: Workload>(
         workload: W::NAME,
         transactions: W::TRANSACTIONS,
         settings: workload.settings(),
+        rates: W::rates(&driven.tally.by_transaction, driven.elapsed_s),
         tally: driven.tally,
         elapsed_s: driven.elapsed_s,
         traffic,

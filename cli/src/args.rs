@@ -12,6 +12,7 @@ use lotus_benchmarks::config::{
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
+use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
@@ -150,6 +151,8 @@ pub enum WorkloadArgs {
     Kvs(KvsArgs),
     /// A bank with savings and checking accounts and six transactions.
     Smallbank(SmallbankArgs),
+    /// A company with warehouses, customers, stock and orders, and five transactions.
+    Tpcc(TpccArgs),
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +185,28 @@ pub struct SmallbankArgs {
     /// Share of transactions that go to the hot set.
     #[arg(long, value_name = "RATIO", default_value_t = 0.9, value_parser = ratio)]
     pub hot_ratio: f64,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct TpccArgs {
+    /// Warehouses, each with ten districts.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_WAREHOUSES)))]
+    pub warehouses: u32,
+    /// Customers of each district, and orders that it begins with.
+    #[arg(long, value_name = "N", default_value_t = Scale::MAX_CUSTOMERS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_CUSTOMERS)))]
+    pub customers_per_district: u32,
+    /// Items, which every warehouse has in stock.
+    #[arg(long, value_name = "N", default_value_t = Scale::MAX_ITEMS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_ITEMS)))]
+    pub items: u32,
+    /// Which part of a key decides the shard, and so who grants the locks.
+    #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
+    pub critical_field: Critical,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -290,7 +315,20 @@ const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
 const VISIBLES: &[(&str, Visible)] =
     &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
+const CRITICAL_FIELDS: &[(&str, Critical)] = &[
+    (Critical::Warehouse.name(), Critical::Warehouse),
+    (Critical::District.name(), Critical::District),
+    (Critical::Customer.name(), Critical::Customer),
+];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
+
+impl TpccArgs {
+    /// The size of the company.
+    pub fn scale(&self) -> Scale {
+        let &Self { warehouses, customers_per_district: customers, items, .. } = self;
+        Scale { warehouses, customers, items }
+    }
+}
 
 impl CommonArgs {
     /// What is wrong with the flags together, as a sentence.

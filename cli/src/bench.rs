@@ -13,6 +13,7 @@ use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tpcc::Tpcc;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 use crate::watch::Watch;
@@ -53,6 +54,7 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
     let (common, hot_accounts) = match &args.workload {
         WorkloadArgs::Kvs(args) => (&args.common, 0),
         WorkloadArgs::Smallbank(args) => (&args.common, hot_accounts(args)?),
+        WorkloadArgs::Tpcc(args) => (&args.common, 0),
     };
     common.check().map_err(Failure::Arguments)?;
     let outputs = check_outputs(common)?;
@@ -68,6 +70,10 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
         WorkloadArgs::Smallbank(SmallbankArgs { accounts, hot_ratio, .. }) => {
             let bank = SmallBank::new(*accounts, hot_accounts, *hot_ratio, options.load.seed);
             deploy::run(bank, &options, &watch.progress)
+        }
+        WorkloadArgs::Tpcc(args) => {
+            let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
+            deploy::run(tpcc, &options, &watch.progress)
         }
     };
     drop(watch);

@@ -12,6 +12,7 @@ use lotus_benchmarks::config::{
     ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use serde::{Deserialize, Serialize};
@@ -134,6 +135,18 @@ pub enum Workload {
         hot_accounts: u64,
         /// Share of transactions that go there.
         hot_ratio: f64,
+    },
+    /// A company: inserts, deletions, many rows a transaction, twelve conditions that must hold.
+    #[serde(rename_all = "kebab-case")]
+    Tpcc {
+        /// Warehouses, each with ten districts.
+        warehouses: u32,
+        /// Customers of each district, and orders that it begins with.
+        customers_per_district: u32,
+        /// Items, which every warehouse has in stock.
+        items: u32,
+        /// Which part of a key decides the shard.
+        critical_field: Critical,
     },
     /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
     Pairs {
@@ -262,6 +275,12 @@ impl Scenario {
                 let hot = hot_accounts != 1 && hot_accounts <= accounts;
                 must(hot, "hot-accounts are 1, or more than accounts")?;
                 must(share(hot_ratio), "hot-ratio is not from 0 to 1")?;
+            }
+            Workload::Tpcc { warehouses, customers_per_district, items, .. } => {
+                must((1..=10).contains(&warehouses), "warehouses are not from 1 to 10")?;
+                let few = (1..=300).contains(&customers_per_district);
+                must(few, "customers-per-district are not from 1 to 300")?;
+                must((1..=10_000).contains(&items), "items are not from 1 to 10000")?;
             }
             Workload::Pairs { pairs } => {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lotus_benchmarks::config::{Locks, ReadRule, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
@@ -76,7 +77,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
 }
 
 fn workload(rng: &mut SmallRng) -> Workload {
-    match rng.random_range(0..3) {
+    match rng.random_range(0..4) {
         0 => Workload::Kvs {
             keys: pick(rng, &[1, 4, 30, 200]),
             update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
@@ -86,6 +87,15 @@ fn workload(rng: &mut SmallRng) -> Workload {
             accounts: pick(rng, &[2, 6, 40]),
             hot_accounts: pick(rng, &[0, 2]),
             hot_ratio: 0.5,
+        },
+        2 => Workload::Tpcc {
+            warehouses: pick(rng, &[1, 3]),
+            customers_per_district: pick(rng, &[1, 5, 20]),
+            items: pick(rng, &[3, 50]),
+            critical_field: pick(
+                rng,
+                &[Critical::Warehouse, Critical::District, Critical::Customer],
+            ),
         },
         _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]) },
     }
