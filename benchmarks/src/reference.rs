@@ -239,6 +239,8 @@ struct Touched {
     may_write: bool,
     value: Option<Vec<u8>>,
     writer: Option<TxnId>,
+    /// The row was there to be locked.
+    locked: bool,
     /// A new value, or the end of the row.
     change: Option<Option<Vec<u8>>>,
 }
@@ -253,7 +255,7 @@ pub(crate) struct ReferenceTxn {
 impl ReferenceTxn {
     fn add(&mut self, table: TableId, key: PrimaryKey, may_write: bool) -> Item {
         let (value, writer, change) = (None, None, None);
-        self.items.push(Touched { table, key, may_write, value, writer, change });
+        self.items.push(Touched { table, key, may_write, value, writer, locked: false, change });
         Item(self.items.len() as u32 - 1)
     }
 
@@ -270,6 +272,7 @@ impl ReferenceTxn {
                 }
                 row.writing = item.may_write;
                 row.readers += usize::from(!item.may_write);
+                item.locked = true;
                 item.value = Some(row.value.clone());
                 item.writer = row.writer;
             }
@@ -369,7 +372,7 @@ impl Txn for ReferenceTxn {
 impl Drop for ReferenceTxn {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        for item in &self.items[..self.locked] {
+        for item in self.items.iter().filter(|item| item.locked) {
             if let Some(row) = state.tables[at(item.table)].get_mut(&item.key) {
                 row.writing &= !item.may_write;
                 row.readers -= usize::from(!item.may_write);

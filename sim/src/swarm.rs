@@ -48,6 +48,10 @@ pub fn scenario(seed: u64) -> Scenario {
     };
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
+    if matches!(scenario.workload, Workload::Tpcc { .. }) {
+        // A delivery alone would fill the smaller ones.
+        scenario.cluster.lock_table_bytes = 1 << 16;
+    }
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario
 }
