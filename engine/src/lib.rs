@@ -33,6 +33,7 @@ pub mod may;
 mod memory;
 mod plan;
 mod read;
+mod rows;
 mod session;
 mod shared;
 mod slot;

@@ -50,9 +50,10 @@ impl<T: Txn> Rows<'_, T> {
 
     /// Declares a row that does not exist yet.
     #[inline]
-    pub(super) fn insert<R: Record>(&mut self, record: &R) -> Result<(), TxnError> {
+    pub(super) fn insert<R: Record>(&mut self, record: &R) -> Result<Row<R>, TxnError> {
         let key = record.key(&self.tpcc.scale);
-        self.txn.insert(self.table::<R>(), key, record.as_bytes()).map(drop)
+        let item = self.txn.insert(self.table::<R>(), key, record.as_bytes())?;
+        Ok(Row { item, key, record: PhantomData })
     }
 
     /// Locks and reads what was declared.

@@ -15,6 +15,14 @@ impl<T: Txn> Rows<'_, T> {
         let warehouse = self.update::<Warehouse>(Scale::warehouse_key(warehouse_id))?;
         let district = self.update::<District>(Scale::district_key(wish.district))?;
         let customer = self.update::<Customer>(self.tpcc.scale.customer_key(id))?;
+        let mut payment = History {
+            customer: id.into(),
+            district: wish.district.into(),
+            date: self.now(),
+            amount: wish.amount.into(),
+            data: [0; 24],
+        };
+        let history = self.insert(&payment)?;
         self.execute().await?;
 
         let mut taking: Warehouse = self.get(warehouse)?;
@@ -26,17 +34,9 @@ impl<T: Txn> Rows<'_, T> {
         let mut paying: Customer = self.get(customer)?;
         pay(&mut paying, wish);
         self.put(customer, &paying)?;
-        let mut data = [0; 24];
-        data[..10].copy_from_slice(&taking.name);
-        data[14..].copy_from_slice(&here.name);
-        self.insert(&History {
-            customer: id.into(),
-            payment: paying.payments,
-            district: wish.district.into(),
-            date: self.now(),
-            amount: wish.amount.into(),
-            data,
-        })?;
+        payment.data[..10].copy_from_slice(&taking.name);
+        payment.data[14..].copy_from_slice(&here.name);
+        self.put(history, &payment)?;
         Ok(wish.amount)
     }
 

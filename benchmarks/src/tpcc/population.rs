@@ -220,7 +220,6 @@ impl Population {
         let mut rolls = self.rolls(Table::History, customer.into());
         History {
             customer: customer.into(),
-            payment: 1.into(),
             district: self.scale.district_of(customer).into(),
             date: LOADED,
             amount: FIRST_PAYMENT.into(),

@@ -81,10 +81,12 @@ impl Scale {
         (Self::warehouse_of(district), district, customer).into()
     }
 
-    /// The key of the customer's `payment`-th payment, from one.
-    pub(super) fn payment_key(&self, customer: u32, payment: u32) -> PrimaryKey {
-        let district = self.district_of(customer);
-        (Self::warehouse_of(district), district, customer, payment).into()
+    /// The key of a payment of the customer, which its date tells from others.
+    pub(super) fn payment_key(&self, customer: u32, date: u64) -> PrimaryKey {
+        let mut key = [0; 20];
+        key[..12].copy_from_slice(self.customer_key(customer).as_bytes());
+        key[12..].copy_from_slice(&date.to_be_bytes());
+        key.into()
     }
 
     pub(super) fn order_key(district: u32, order: u32) -> PrimaryKey {
@@ -183,7 +185,8 @@ impl Table {
             Self::Warehouse | Self::Item => 4,
             Self::District | Self::NextDelivery | Self::Stock => 8,
             Self::Customer | Self::NewOrder | Self::Order | Self::LatestOrder => 12,
-            Self::History | Self::OrderLine => 16,
+            Self::OrderLine => 16,
+            Self::History => 20,
             Self::CustomersByName => 8 + NAME_BYTES as u32,
         }
     }
