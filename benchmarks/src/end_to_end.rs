@@ -153,6 +153,7 @@ fn the_report_has_every_field_of_the_design() {
         "fabric",
         "floor",
         "latency_us",
+        "load_s",
         "memory",
         "throughput_tps",
         "unknown",

@@ -18,7 +18,7 @@ use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
 use crate::utilisation::Simulation;
 use crate::worker;
-use crate::workload::Workload;
+use crate::workload::{Rate, Workload};
 
 /// How long verbs are recorded for the floor, and the longest replay, in seconds.
 const RECORD_SECS: f64 = 0.2;
@@ -54,6 +54,8 @@ pub struct Outcome {
     pub tally: Tally,
     /// How long it took to make and fill the tables, in seconds of wall time.
     pub load_s: f64,
+    /// Rates by which the workload is known.
+    pub rates: Vec<Rate>,
     /// From the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
     /// What was sent, warm-up included.
@@ -130,6 +132,7 @@ pub fn run<D: Deployment, W: Workload>(
         workload: W::NAME,
         transactions: W::TRANSACTIONS,
         settings: workload.settings(),
+        rates: W::rates(&driven.tally.by_transaction, driven.elapsed_s),
         tally: driven.tally,
         load_s,
         elapsed_s: driven.elapsed_s,

@@ -99,11 +99,12 @@ impl Log {
         self.operations.push(Operation { access, table, key, version });
     }
 
-    /// Notes a change of an item that was declared.
+    /// Notes a change of an item. One that was not declared was inserted, and noted then.
     fn note_change(&mut self, access: Access, item: Item, version: TxnId) {
         let at = self.declared.iter().position(|(declared, ..)| *declared == item);
-        let at = at.expect("the engine accepted the item, so it was declared");
-        self.note(access, at, Some(version));
+        if let Some(at) = at {
+            self.note(access, at, Some(version));
+        }
     }
 
     /// Every attempt with its operations.

@@ -1,8 +1,7 @@
 //! Workloads, load generation, audits and reports for transaction engines.
 //!
 //! # What this crate is
-//! The workloads of the paper's evaluation that exist so far ([`kvs`], [`smallbank`], [`tatp`];
-//! LOTUS §8),
+//! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8),
 //! the clients that ask for them, and everything that judges a run: counts and latencies
 //! ([`stats`]), invariants of the data ([`audit`]), what a checker needs ([`history`]), and the
 //! report ([`report`]). [`harness::run`] puts it together.
@@ -37,6 +36,7 @@ pub mod report;
 pub mod smallbank;
 pub mod stats;
 pub mod tatp;
+pub mod tpcc;
 pub mod utilisation;
 mod worker;
 pub mod workload;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::audit::Audit;
 use crate::config::{ClusterConfig, LoadConfig};
@@ -16,6 +16,7 @@ use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
 use crate::stats::Counts;
 use crate::utilisation::{Busy, Simulation};
+use crate::workload::Rate;
 
 /// The result of a benchmark.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +34,9 @@ pub struct Report {
     /// All types of transaction together.
     #[serde(flatten)]
     pub total: Figures,
+    /// Rates by which the workload is known; none for most.
+    #[serde(flatten, serialize_with = "rates")]
+    pub rates: Vec<Rate>,
     /// Each type of transaction.
     pub by_transaction: BTreeMap<&'static str, Figures>,
     /// What a committed transaction cost, aborted attempts included.
@@ -164,6 +168,7 @@ impl Report {
             },
             load_s: outcome.load_s,
             elapsed_s: outcome.elapsed_s,
+            rates: outcome.rates.clone(),
             by_transaction: by_transaction.collect(),
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
             caches: CacheFigures::new(&outcome.caches),
@@ -211,6 +216,10 @@ impl Report {
         if let Some(caches) = &self.caches {
             lines.insert(4, ("caches", caches.line()));
         }
+        let rate =
+            |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
+        // Right behind the throughput.
+        lines.splice(3..3, self.rates.iter().map(rate));
         if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
             let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
             let percent = ratio * 100.0;
@@ -362,6 +371,11 @@ impl Floor {
         let ratio = if replay.tps > 0.0 { engine_tps / replay.tps } else { 0.0 };
         Self { tps: replay.tps, ratio, verbs_per_s: replay.verbs_per_s }
     }
+}
+
+/// Rates as fields, by their names.
+fn rates<S: Serializer>(rates: &[Rate], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rates.iter().map(|rate| (rate.name, rate.value)))
 }
 
 /// What a simulation adds to the summary.

@@ -86,6 +86,22 @@ pub trait Workload: Send + Sync + 'static {
 
     /// What the report says about how the workload was set up.
     fn settings(&self) -> serde_json::Value;
+
+    /// Rates by which this workload is known, of what [`Workload::TRANSACTIONS`] counted.
+    fn rates(_by_transaction: &[Counts], _elapsed_s: f64) -> Vec<Rate> {
+        Vec::new()
+    }
+}
+
+/// A rate by which a workload is known.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rate {
+    /// Its name, in reports.
+    pub name: &'static str,
+    /// What it counts, and per what.
+    pub unit: &'static str,
+    /// How much.
+    pub value: f64,
 }
 
 /// Sixty-four well-mixed bits that follow from `seed` alone (SplitMix64's finalizer).

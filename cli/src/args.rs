@@ -13,6 +13,7 @@ use lotus_benchmarks::config::{
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
 use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
@@ -180,6 +181,8 @@ pub enum WorkloadArgs {
     Smallbank(SmallbankArgs),
     /// A registry of mobile subscribers: four tables and seven transactions.
     Tatp(TatpArgs),
+    /// A company with warehouses, customers, stock and orders, and five transactions.
+    Tpcc(TpccArgs),
 }
 
 impl BenchArgs {
@@ -189,6 +192,7 @@ impl BenchArgs {
             WorkloadArgs::Kvs(args) => &args.common,
             WorkloadArgs::Smallbank(args) => &args.common,
             WorkloadArgs::Tatp(args) => &args.common,
+            WorkloadArgs::Tpcc(args) => &args.common,
         }
     }
 }
@@ -234,6 +238,28 @@ pub struct TatpArgs {
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=Tatp::MAX_SUBSCRIBERS))]
     pub subscribers: u64,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct TpccArgs {
+    /// Warehouses, each with ten districts.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_WAREHOUSES)))]
+    pub warehouses: u32,
+    /// Customers of each district, and orders that it begins with.
+    #[arg(long, value_name = "N", default_value_t = Scale::MAX_CUSTOMERS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_CUSTOMERS)))]
+    pub customers_per_district: u32,
+    /// Items, which every warehouse has in stock.
+    #[arg(long, value_name = "N", default_value_t = Scale::MAX_ITEMS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_ITEMS)))]
+    pub items: u32,
+    /// Which part of a key decides the shard, and so who grants the locks.
+    #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
+    pub critical_field: Critical,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -346,7 +372,20 @@ const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
 const VISIBLES: &[(&str, Visible)] =
     &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
+const CRITICAL_FIELDS: &[(&str, Critical)] = &[
+    (Critical::Warehouse.name(), Critical::Warehouse),
+    (Critical::District.name(), Critical::District),
+    (Critical::Customer.name(), Critical::Customer),
+];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
+
+impl TpccArgs {
+    /// The size of the company.
+    pub fn scale(&self) -> Scale {
+        let &Self { warehouses, customers_per_district: customers, items, .. } = self;
+        Scale { warehouses, customers, items }
+    }
+}
 
 impl CommonArgs {
     /// What is wrong with the flags together, as a sentence.

@@ -14,6 +14,7 @@ use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::Tpcc;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 use crate::watch::Watch;
@@ -97,6 +98,10 @@ fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
         WorkloadArgs::Tatp(args) => {
             let tatp = Tatp::new(args.subscribers, options.load.seed);
             deploy::run(tatp, options, &watch.progress)
+        }
+        WorkloadArgs::Tpcc(args) => {
+            let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
+            deploy::run(tpcc, options, &watch.progress)
         }
     };
     Ok(outcome?)

@@ -72,6 +72,16 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("tatp", &["--subscribers", "0"], "--subscribers"),
         ("tatp", &["--subscribers", "4294967296"], "--subscribers"),
         ("tatp", &["--accounts", "5"], "--accounts"),
+        ("tpcc", &["--warehouses", "0"], "--warehouses"),
+        ("tpcc", &["--warehouses", "10001"], "1..=10000"),
+        ("tpcc", &["--warehouses", "-1"], "--warehouses"),
+        ("tpcc", &["--customers-per-district", "0"], "--customers-per-district"),
+        ("tpcc", &["--customers-per-district", "3001"], "1..=3000"),
+        ("tpcc", &["--items", "0"], "--items"),
+        ("tpcc", &["--items", "100001"], "1..=100000"),
+        ("tpcc", &["--items", "many"], "--items"),
+        ("tpcc", &["--critical-field", "item"], "warehouse, district, customer"),
+        ("tpcc", &["--accounts", "5"], "--accounts"),
         ("smallbonk", &[], "smallbank"),
     ];
     for (workload, flags, named) in cases {

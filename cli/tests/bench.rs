@@ -6,6 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+const TINY_COMPANY: [&str; 7] =
+    ["tpcc", "--warehouses", "3", "--customers-per-district", "20", "--items", "50"];
+
 /// Runs `lotus bench` for a moment; returns what it printed.
 fn bench(flags: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
@@ -35,6 +38,10 @@ fn every_choice_of_the_engine_passes_its_audit() {
         &["kvs", "--keys", "1", "--mns", "1", "--replicas", "1"],
         &["kvs", "--keys", "500", "--vt-cache", "0"],
         &["kvs", "--keys", "500", "--rate", "2000"],
+        &["tpcc", "--customers-per-district", "20", "--items", "50"],
+        &["tpcc", "--customers-per-district", "1", "--items", "1", "--isolation", "si"],
+        &[&TINY_COMPANY[..], &["--critical-field", "customer", "--locks", "cas"]].concat(),
+        &[&TINY_COMPANY[..], &["--sharding", "hash", "--read-rule", "snapshot"]].concat(),
     ];
     for flags in cases {
         let text = bench(flags);
@@ -76,4 +83,13 @@ fn standard_output_takes_the_json_alone() {
     let text = bench(&["kvs", "--keys", "500", "--json", "-"]);
     let report: Value = serde_json::from_str(&text).expect("nothing but JSON");
     assert_eq!(report["workload"], "kvs");
+}
+
+#[test]
+fn new_orders_a_minute_are_reported() {
+    let flags = [&TINY_COMPANY[..], &["--json", "-"]].concat();
+    let report: Value = serde_json::from_str(&bench(&flags)).expect("nothing but JSON");
+    let orders = report["by_transaction"]["NewOrder"]["throughput_tps"].as_f64().expect("a number");
+    let per_minute = report["tpmC"].as_f64().expect("a number");
+    assert!(per_minute > 0.0 && (per_minute - orders * 60.0).abs() < 0.01, "{per_minute}");
 }

@@ -37,6 +37,7 @@ mod memory;
 pub mod path;
 mod plan;
 mod read;
+mod rows;
 mod session;
 mod shared;
 mod slot;

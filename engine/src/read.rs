@@ -372,11 +372,9 @@ impl Body {
     fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
         let Row { table, key, primary_key, .. } = self.rows[row];
         let twin = |other: &Row| {
-            (other.table, other.key) == (table, key)
-                && other.primary_key != primary_key
-                && other.target.is_some_and(|target| target.new_cvt)
+            other.primary_key != primary_key && other.target.is_some_and(|target| target.new_cvt)
         };
-        if self.rows.iter().any(twin) {
+        if self.index.find(&self.rows, table, key, twin).is_some() {
             return Err(TxnError::KeyCollision { table, key: primary_key });
         }
         self.rows[row].target = Some(target);

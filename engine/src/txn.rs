@@ -21,6 +21,7 @@ use crate::commit::CommitPlan;
 use crate::coordinator::{Coordinator, Tables};
 use crate::error::TxnError;
 use crate::read::Fetch;
+use crate::rows::RowIndex;
 use crate::slot::Slot;
 
 /// Names one row of one transaction, in the order in which rows were added.
@@ -134,6 +135,8 @@ pub(crate) struct Row {
 #[derive(Default)]
 pub(crate) struct Body {
     pub(crate) rows: Vec<Row>,
+    /// Finds them by their keys.
+    pub(crate) index: RowIndex,
     /// Values read and values to write, one after the other.
     pub(crate) values: Vec<u8>,
     pub(crate) held: HeldLocks,
@@ -154,6 +157,7 @@ impl Body {
     pub(crate) fn clear(&mut self) {
         debug_assert!(self.held.is_empty(), "locks are released before the buffers are reused");
         self.rows.clear();
+        self.index.clear();
         self.values.clear();
         self.wanted.clear();
         self.fetches.clear();
@@ -269,9 +273,8 @@ impl Transaction {
         node_table.def.check_key(&primary_key)?;
         node_table.def.check_value(value_bytes)?;
         let key = node_table.def.key(&primary_key);
-        let same =
-            |row: &Row| row.key == key && row.table == table && row.primary_key == primary_key;
-        if let Some(index) = body.rows.iter().position(same) {
+        let same = |row: &Row| row.primary_key == primary_key;
+        if let Some(index) = body.index.find(&body.rows, table, key, same) {
             let row = &mut body.rows[index];
             // A row that this transaction deletes is there: to insert it again is to write it.
             if access > row.access && row.change != Change::Delete {
@@ -296,6 +299,7 @@ impl Transaction {
             change: Change::None,
             reserved: None,
         });
+        body.index.added(&body.rows);
         Ok(Item(body.rows.len() as u32 - 1))
     }
 

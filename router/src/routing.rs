@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn read_write_follows_the_first_shard_also_after_it_moved() {
         let (shards, router) = router(Policy::Hybrid);
-        let first = ShardId::from_low_bits(4000);
+        let first = ShardId::from_low_bits(4001);
         assert_eq!(router.route(Intent::ReadWrite { first }, 0), NodeId(12));
         shards.transfer(first, shards.owner(first), NodeId(10)).unwrap();
         assert_eq!(router.route(Intent::ReadWrite { first }, u64::MAX), NodeId(10));

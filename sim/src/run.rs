@@ -14,6 +14,7 @@ use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::{Scale, Tpcc};
 use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
@@ -32,7 +33,8 @@ pub const READS: &str = "transactions see what they must";
 
 /// Bytes of memory for each replica group of a memory node.
 const GROUP_BYTES: u64 = 64 << 20;
-/// The most rows that a transaction of any workload writes.
+/// The most rows that a transaction writes: a delivery, and those of all other workloads.
+const MAX_WRITES_OF_TPCC: u16 = 256;
 const MAX_WRITES: u16 = 16;
 /// How much longer than storm and calm a run may take, time-outs of the engine not counted.
 const SLACK: Duration = Duration::from_secs(20);
@@ -135,9 +137,13 @@ pub fn run(
         Ok(SimMachines::new(world))
     };
     let (cluster, load) = (scenario.cluster_config(), scenario.load_config(seed));
+    let max_writes = match scenario.workload {
+        Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
+        _ => MAX_WRITES,
+    };
     let builder = builder(&cluster, &load)
         .memory_limit(GROUP_BYTES * cluster.replicas as u64)
-        .max_writes(MAX_WRITES)
+        .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
     let embedded =
@@ -196,6 +202,10 @@ fn drive(
         Workload::Tatp { subscribers } => {
             harness::run(watched, Tatp::new(subscribers, seed), options, &progress)
         }
+        Workload::Tpcc { warehouses, customers_per_district: customers, items, critical_field } => {
+            let scale = Scale { warehouses, customers, items };
+            harness::run(watched, Tpcc::new(scale, critical_field, seed), options, &progress)
+        }
         Workload::Pairs { pairs } => harness::run(watched, Pairs::new(pairs), options, &progress),
     };
     let outcome = match driven {
@@ -244,6 +254,7 @@ pub fn transactions(workload: &Workload) -> &'static [&'static str] {
         Workload::Kvs { .. } => Kvs::TRANSACTIONS,
         Workload::Smallbank { .. } => SmallBank::TRANSACTIONS,
         Workload::Tatp { .. } => Tatp::TRANSACTIONS,
+        Workload::Tpcc { .. } => Tpcc::TRANSACTIONS,
         Workload::Pairs { .. } => Pairs::TRANSACTIONS,
     }
 }

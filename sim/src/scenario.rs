@@ -12,6 +12,7 @@ use lotus_benchmarks::config::{
     ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
 };
 use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use serde::{Deserialize, Serialize};
@@ -144,6 +145,18 @@ pub enum Workload {
         /// Subscribers.
         subscribers: u64,
     },
+    /// A company: inserts, deletions, many rows a transaction, twelve conditions that must hold.
+    #[serde(rename_all = "kebab-case")]
+    Tpcc {
+        /// Warehouses, each with ten districts.
+        warehouses: u32,
+        /// Customers of each district, and orders that it begins with.
+        customers_per_district: u32,
+        /// Items, which every warehouse has in stock.
+        items: u32,
+        /// Which part of a key decides the shard.
+        critical_field: Critical,
+    },
     /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
     Pairs {
         /// Pairs of rows.
@@ -275,6 +288,12 @@ impl Scenario {
             Workload::Tatp { subscribers } => {
                 let allowed = (1..=1 << 20).contains(&subscribers);
                 must(allowed, "subscribers are not from 1 to 2^20")?;
+            }
+            Workload::Tpcc { warehouses, customers_per_district, items, .. } => {
+                must((1..=10).contains(&warehouses), "warehouses are not from 1 to 10")?;
+                let few = (1..=300).contains(&customers_per_district);
+                must(few, "customers-per-district are not from 1 to 300")?;
+                must((1..=10_000).contains(&items), "items are not from 1 to 10000")?;
             }
             Workload::Pairs { pairs } => {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;

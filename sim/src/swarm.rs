@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lotus_benchmarks::config::{Locks, ReadRule, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
@@ -47,6 +48,10 @@ pub fn scenario(seed: u64) -> Scenario {
     };
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
+    if matches!(scenario.workload, Workload::Tpcc { .. }) {
+        // A delivery alone would fill the smaller ones.
+        scenario.cluster.lock_table_bytes = 1 << 16;
+    }
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
     scenario
@@ -78,7 +83,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
 }
 
 fn workload(rng: &mut SmallRng) -> Workload {
-    match rng.random_range(0..4) {
+    match rng.random_range(0..5) {
         0 => Workload::Kvs {
             keys: pick(rng, &[1, 4, 30, 200]),
             update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
@@ -90,6 +95,15 @@ fn workload(rng: &mut SmallRng) -> Workload {
             hot_ratio: 0.5,
         },
         2 => Workload::Tatp { subscribers: pick(rng, &[1, 3, 20, 200]) },
+        3 => Workload::Tpcc {
+            warehouses: pick(rng, &[1, 3]),
+            customers_per_district: pick(rng, &[1, 5, 20]),
+            items: pick(rng, &[3, 50]),
+            critical_field: pick(
+                rng,
+                &[Critical::Warehouse, Critical::District, Critical::Customer],
+            ),
+        },
         _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]) },
     }
 }

@@ -1,0 +1,275 @@
+//! What terminals ask for (clauses 2.4.1 to 2.8.1), and how often (clause 5.2.3).
+//!
+//! There are no terminals: each request comes from a warehouse, and where that matters a district,
+//! chosen anew and evenly. Nobody keys in or thinks, so tpmC says what the engine can do and may
+//! not be compared with published results.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::random::{Constants, NonUniform};
+use super::scale::{DISTRICTS, MAX_LINES, Scale};
+
+/// The transactions, in the order of [`MIX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    NewOrder,
+    Payment,
+    OrderStatus,
+    Delivery,
+    StockLevel,
+}
+
+/// How many of a hundred requests are of each kind.
+pub(super) const MIX: [(Kind, u32); 5] = [
+    (Kind::NewOrder, 45),
+    (Kind::Payment, 43),
+    (Kind::OrderStatus, 4),
+    (Kind::Delivery, 4),
+    (Kind::StockLevel, 4),
+];
+
+/// One transaction and its parameters.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Request(pub(super) Wish);
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Wish {
+    NewOrder(NewOrder),
+    Payment(Payment),
+    OrderStatus(Whom),
+    Delivery { warehouse: u32, carrier: u8 },
+    StockLevel { district: u32, threshold: u16 },
+}
+
+/// An order for up to [`MAX_LINES`] items.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct NewOrder {
+    pub(super) customer: u32,
+    lines: [Line; MAX_LINES],
+    count: u8,
+}
+
+impl NewOrder {
+    #[cfg(test)]
+    pub(super) fn of(customer: u32, lines: &[Line]) -> Self {
+        let mut all = [Line::default(); MAX_LINES];
+        all[..lines.len()].copy_from_slice(lines);
+        Self { customer, lines: all, count: lines.len() as u8 }
+    }
+
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.lines[..usize::from(self.count)]
+    }
+}
+
+/// Some pieces of one item from one warehouse. An item without a row rolls the order back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Line {
+    pub(super) item: u32,
+    pub(super) supplier: u32,
+    pub(super) quantity: u8,
+}
+
+/// A customer pays, at a district that need not be the customer's own.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Payment {
+    pub(super) district: u32,
+    pub(super) whom: Whom,
+    /// In cents.
+    pub(super) amount: i64,
+}
+
+/// How a terminal knows the customer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Whom {
+    Number(u32),
+    /// The middle one, by first name, of those with this last name.
+    Name {
+        district: u32,
+        name: u32,
+    },
+}
+
+/// Draws requests.
+#[derive(Clone, Debug)]
+pub(super) struct Terminals {
+    scale: Scale,
+    last_name: NonUniform,
+    customer: NonUniform,
+    item: NonUniform,
+}
+
+impl Terminals {
+    pub(super) fn new(scale: Scale, seed: u64) -> Self {
+        let constants = Constants::new(seed);
+        Self {
+            scale,
+            last_name: NonUniform::last_name(&scale, constants.last_name_run),
+            customer: NonUniform::customer(&scale, constants.customer),
+            item: NonUniform::item(&scale, constants.item),
+        }
+    }
+
+    #[inline]
+    pub(super) fn draw(&self, rng: &mut SmallRng) -> Request {
+        let warehouse = rng.random_range(0..self.scale.warehouses);
+        let district = warehouse * DISTRICTS + rng.random_range(0..DISTRICTS);
+        let mut left = rng.random_range(0..100);
+        let drawn = MIX.iter().find(|(_, percent)| {
+            let within = left < *percent;
+            left = left.saturating_sub(*percent);
+            within
+        });
+        let (kind, _) = drawn.expect("the mix adds up to a hundred");
+        Request(match kind {
+            Kind::NewOrder => Wish::NewOrder(self.new_order(rng, warehouse, district)),
+            Kind::Payment => Wish::Payment(self.payment(rng, warehouse, district)),
+            Kind::OrderStatus => Wish::OrderStatus(self.whom(rng, district)),
+            Kind::Delivery => Wish::Delivery { warehouse, carrier: rng.random_range(1..=10) },
+            Kind::StockLevel => Wish::StockLevel { district, threshold: rng.random_range(10..=20) },
+        })
+    }
+
+    fn new_order(&self, rng: &mut SmallRng, warehouse: u32, district: u32) -> NewOrder {
+        let customer = self.customer_of(rng, district);
+        let count = rng.random_range(5..=MAX_LINES);
+        let mut lines = [Line::default(); MAX_LINES];
+        for line in &mut lines[..count] {
+            let remote = rng.random_range(1..=100) == 1;
+            *line = Line {
+                item: self.item.draw(rng) - 1,
+                supplier: if remote { self.other_than(rng, warehouse) } else { warehouse },
+                quantity: rng.random_range(1..=10),
+            };
+        }
+        if rng.random_range(1..=100) == 1 {
+            // The first number that no item has.
+            lines[count - 1].item = self.scale.items;
+        }
+        NewOrder { customer, lines, count: count as u8 }
+    }
+
+    fn payment(&self, rng: &mut SmallRng, warehouse: u32, district: u32) -> Payment {
+        let remote = rng.random_range(1..=100) > 85 && self.scale.warehouses > 1;
+        let home = if remote {
+            self.other_than(rng, warehouse) * DISTRICTS + rng.random_range(0..DISTRICTS)
+        } else {
+            district
+        };
+        let amount = rng.random_range(1_00..=5_000_00);
+        Payment { district, whom: self.whom(rng, home), amount }
+    }
+
+    fn whom(&self, rng: &mut SmallRng, district: u32) -> Whom {
+        if rng.random_range(1..=100) <= 60 {
+            Whom::Name { district, name: self.last_name.draw(rng) }
+        } else {
+            Whom::Number(self.customer_of(rng, district))
+        }
+    }
+
+    fn customer_of(&self, rng: &mut SmallRng, district: u32) -> u32 {
+        district * self.scale.customers + self.customer.draw(rng) - 1
+    }
+
+    /// Any other warehouse, or this one if there is no other.
+    fn other_than(&self, rng: &mut SmallRng, warehouse: u32) -> u32 {
+        let Some(others @ 1..) = self.scale.warehouses.checked_sub(1) else { return warehouse };
+        let drawn = rng.random_range(0..others);
+        if drawn == warehouse { others } else { drawn }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    const DRAWS: u32 = 100_000;
+
+    fn draws(scale: Scale) -> impl Iterator<Item = Wish> {
+        let terminals = Terminals::new(scale, 1);
+        let mut rng = SmallRng::seed_from_u64(2);
+        (0..DRAWS).map(move |_| terminals.draw(&mut rng).0)
+    }
+
+    #[track_caller]
+    fn assert_share(counted: u32, of: u32, percent: f64) {
+        let share = f64::from(counted) * 100.0 / f64::from(of);
+        assert!((share - percent).abs() < 0.3 + percent / 50.0, "{share} % instead of {percent} %");
+    }
+
+    #[test]
+    fn the_mix_is_that_of_the_specification() {
+        let mut counts = [0; MIX.len()];
+        draws(Scale::default()).for_each(|wish| counts[Request(wish).kind() as usize] += 1);
+        assert_eq!(MIX.iter().map(|(_, percent)| percent).sum::<u32>(), 100);
+        for (at, (kind, percent)) in MIX.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+            assert_share(counts[at], DRAWS, percent.into());
+        }
+    }
+
+    #[test]
+    fn orders_are_mostly_local_and_now_and_then_wrong() {
+        let scale = Scale { warehouses: 7, customers: 50, items: 400 };
+        let (mut orders, mut wrong, mut lines, mut remote) = (0, 0, 0, 0);
+        for wish in draws(scale) {
+            let Wish::NewOrder(order) = wish else { continue };
+            assert!((5..=15).contains(&order.lines().len()));
+            let home = Scale::warehouse_of(scale.district_of(order.customer));
+            assert!(home < scale.warehouses);
+            let (last, before) = order.lines().split_last().expect("not empty");
+            assert!(before.iter().all(|line| line.item < scale.items));
+            orders += 1;
+            wrong += u32::from(last.item >= scale.items);
+            for line in order.lines() {
+                assert!(line.supplier < scale.warehouses && (1..=10).contains(&line.quantity));
+                lines += 1;
+                remote += u32::from(line.supplier != home);
+            }
+        }
+        assert_share(wrong, orders, 1.0);
+        assert_share(remote, lines, 1.0);
+    }
+
+    #[test]
+    fn payments_are_remote_and_by_name_as_often_as_they_must() {
+        for (warehouses, percent) in [(7, 15.0), (1, 0.0)] {
+            let scale = Scale { warehouses, customers: 50, items: 400 };
+            let (mut payments, mut by_name, mut remote) = (0, 0, 0);
+            for wish in draws(scale) {
+                let Wish::Payment(payment) = wish else { continue };
+                assert!((1_00..=5_000_00).contains(&payment.amount));
+                let home = match payment.whom {
+                    Whom::Number(customer) => scale.district_of(customer),
+                    Whom::Name { district, name } => {
+                        by_name += 1;
+                        assert!(name < 50);
+                        district
+                    }
+                };
+                payments += 1;
+                let (home, here) =
+                    (Scale::warehouse_of(home), Scale::warehouse_of(payment.district));
+                assert!(home < warehouses && here < warehouses);
+                remote += u32::from(home != here);
+            }
+            assert_share(by_name, payments, 60.0);
+            assert_share(remote, payments, percent);
+        }
+    }
+}
+
+impl Request {
+    pub(super) fn kind(&self) -> Kind {
+        match self.0 {
+            Wish::NewOrder(_) => Kind::NewOrder,
+            Wish::Payment(_) => Kind::Payment,
+            Wish::OrderStatus(_) => Kind::OrderStatus,
+            Wish::Delivery { .. } => Kind::Delivery,
+            Wish::StockLevel { .. } => Kind::StockLevel,
+        }
+    }
+}

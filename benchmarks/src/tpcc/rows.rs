@@ -1,0 +1,218 @@
+//! The records, field by field (clause 1.3): fixed numbers and texts, little-endian, no padding.
+//!
+//! Money is in cents, rates in hundredths of a per cent, and texts are filled up with zeroes. Where
+//! the specification has a date there is a [`Moment`]: workloads know no time, so the attempt that
+//! wrote it stands for it. Every record carries what its key is made of, so that a read, and the
+//! audit, can tell whose it is.
+
+use lotus_mvcc::PrimaryKey;
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
+
+/// A date and time: zero for none, [`LOADED`], or the attempt that set it.
+pub(super) type Moment = U64;
+/// When the database was populated; the id of no attempt.
+pub(super) const LOADED: Moment = Moment::new(u64::MAX);
+/// Bytes of C_DATA.
+pub(super) const CUSTOMER_DATA: usize = 500;
+
+/// A record of one of the tables.
+pub(super) trait Record:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy
+{
+    /// Where it belongs.
+    const TABLE: Table;
+
+    /// The key of its row.
+    fn key(&self, scale: &Scale) -> PrimaryKey;
+}
+
+macro_rules! records {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+        #[repr(C)]
+        pub(super) struct $name { $(pub(super) $field: $type,)* }
+    )*};
+}
+
+records! {
+    /// Where somebody is.
+    Address {
+        street_1: [u8; 20],
+        street_2: [u8; 20],
+        city: [u8; 20],
+        state: [u8; 2],
+        zip: [u8; 9],
+    }
+
+    Warehouse {
+        id: U32,
+        name: [u8; 10],
+        address: Address,
+        tax: U16,
+        ytd: I64,
+    }
+
+    District {
+        id: U32,
+        name: [u8; 10],
+        address: Address,
+        tax: U16,
+        ytd: I64,
+        next_order: U32,
+    }
+
+    Customer {
+        id: U32,
+        first: [u8; 16],
+        middle: [u8; 2],
+        last: [u8; NAME_BYTES],
+        address: Address,
+        phone: [u8; 16],
+        since: Moment,
+        credit: [u8; 2],
+        credit_limit: I64,
+        discount: U16,
+        balance: I64,
+        paid: I64,
+        payments: U32,
+        deliveries: U32,
+        data: [u8; CUSTOMER_DATA],
+    }
+
+    /// A payment: of a customer, at a district which need not be the customer's. It has no key in
+    /// the specification. Ours is known before anything was read, so that no round is lost while
+    /// the warehouse is locked.
+    History {
+        customer: U32,
+        district: U32,
+        date: Moment,
+        amount: I64,
+        data: [u8; 24],
+    }
+
+    NewOrder {
+        district: U32,
+        order: U32,
+    }
+
+    /// A carrier of zero is none.
+    Order {
+        district: U32,
+        id: U32,
+        customer: U32,
+        entered: Moment,
+        carrier: u8,
+        lines: u8,
+        all_local: u8,
+    }
+
+    OrderLine {
+        district: U32,
+        order: U32,
+        number: u8,
+        item: U32,
+        supplier: U32,
+        delivered: Moment,
+        quantity: u8,
+        amount: I64,
+        district_info: [u8; 24],
+    }
+
+    Item {
+        id: U32,
+        image: U32,
+        name: [u8; 24],
+        price: U32,
+        data: [u8; 50],
+    }
+
+    Stock {
+        warehouse: U32,
+        item: U32,
+        quantity: U16,
+        districts: [[u8; 24]; DISTRICTS as usize],
+        ytd: U64,
+        orders: U32,
+        remote_orders: U32,
+        data: [u8; 50],
+    }
+
+    LatestOrder {
+        customer: U32,
+        order: U32,
+    }
+
+    NextDelivery {
+        district: U32,
+        order: U32,
+    }
+}
+
+macro_rules! keys {
+    ($($record:ident($this:ident, $scale:ident) => $key:expr;)*) => {$(
+        impl Record for $record {
+            const TABLE: Table = Table::$record;
+
+            #[inline]
+            fn key(&self, $scale: &Scale) -> PrimaryKey {
+                let $this = self;
+                $key
+            }
+        }
+    )*};
+}
+
+keys! {
+    Warehouse(row, _scale) => Scale::warehouse_key(row.id.get());
+    District(row, _scale) => Scale::district_key(row.id.get());
+    Customer(row, scale) => scale.customer_key(row.id.get());
+    History(row, scale) => scale.payment_key(row.customer.get(), row.date.get());
+    NewOrder(row, _scale) => Scale::order_key(row.district.get(), row.order.get());
+    Order(row, _scale) => Scale::order_key(row.district.get(), row.id.get());
+    OrderLine(row, _scale) =>
+        Scale::line_key(row.district.get(), row.order.get(), row.number.into());
+    Item(row, _scale) => Scale::item_key(row.id.get());
+    Stock(row, _scale) => Scale::stock_key(row.warehouse.get(), row.item.get());
+    LatestOrder(row, scale) => scale.customer_key(row.customer.get());
+    NextDelivery(row, _scale) => Scale::district_key(row.district.get());
+}
+
+/// The customers of one name: their numbers, four bytes each, in the order of their first names.
+pub(super) mod postings {
+    /// Bytes of an entry.
+    pub(in super::super) const ENTRY_BYTES: usize = size_of::<u32>();
+
+    /// The middle one of those in the list, rounded up (clause 2.5.2.2).
+    pub(in super::super) fn middle(list: &[u8]) -> Option<u32> {
+        let (entries, rest) = list.as_chunks::<ENTRY_BYTES>();
+        let at = entries.len().checked_sub(1)? / 2;
+        rest.is_empty().then(|| u32::from_le_bytes(entries[at]))
+    }
+
+    /// Appends a customer to the list.
+    pub(in super::super) fn push(list: &mut Vec<u8>, customer: u32) {
+        list.extend_from_slice(&customer.to_le_bytes());
+    }
+}
+
+const _: () = assert!(size_of::<Customer>() == 669 && size_of::<Stock>() == 316);
+
+#[cfg(test)]
+mod tests {
+    use super::postings;
+
+    #[test]
+    fn the_middle_is_rounded_up() {
+        let mut list = Vec::new();
+        assert_eq!(postings::middle(&list), None);
+        for (number, middle) in [(10, 10), (11, 10), (12, 11), (13, 11), (14, 12)] {
+            postings::push(&mut list, number);
+            assert_eq!(postings::middle(&list), Some(middle));
+        }
+        assert_eq!(postings::middle(&list[1..]), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Which of a transaction's rows is the one with this key.
+//!
+//! Most transactions have a handful of rows, and looking through them is the fastest way to find
+//! one. From [`FEW`] rows on they are also entered in a hash table. It holds places in the list of
+//! rows and no keys, so that the list remains the only truth; it never shrinks, like all buffers of
+//! a slot.
+
+use lotus_fabric::ids::{Key, TableId};
+
+use crate::txn::Row;
+
+/// How many rows are looked through rather than looked up.
+const FEW: usize = 16;
+
+/// See the module's essay.
+#[derive(Default)]
+pub(crate) struct RowIndex {
+    /// Places in the list of rows, and one; 0 is a free slot. A power of two of them, or none.
+    slots: Vec<u32>,
+    /// How many rows are entered: all of them, or none as long as they are few.
+    entered: usize,
+}
+
+impl RowIndex {
+    pub(crate) fn clear(&mut self) {
+        if self.entered > 0 {
+            self.slots.fill(0);
+            self.entered = 0;
+        }
+    }
+
+    /// The places of the rows with this table and 64-bit key: different primary keys may share one.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        rows: &[Row],
+        table: TableId,
+        key: Key,
+        mut wanted: impl FnMut(&Row) -> bool,
+    ) -> Option<usize> {
+        let mut is_it = |row: &Row| row.key == key && row.table == table && wanted(row);
+        if rows.len() < FEW {
+            return rows.iter().position(is_it);
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = hash(table, key) & mask;
+        while let Some(place) = self.slots[slot].checked_sub(1) {
+            if is_it(&rows[place as usize]) {
+                return Some(place as usize);
+            }
+            slot = (slot + 1) & mask;
+        }
+        None
+    }
+
+    /// Enters the row that has been added last, and those before it if they are no longer few.
+    #[inline]
+    pub(crate) fn added(&mut self, rows: &[Row]) {
+        if rows.len() >= FEW {
+            self.enter(rows);
+        }
+    }
+
+    fn enter(&mut self, rows: &[Row]) {
+        // At most half full.
+        if self.slots.len() < 2 * rows.len() {
+            self.slots.clear();
+            self.slots.resize((4 * rows.len()).next_power_of_two(), 0);
+            self.entered = 0;
+        }
+        let mask = self.slots.len() - 1;
+        for (place, row) in rows.iter().enumerate().skip(self.entered) {
+            let mut slot = hash(row.table, row.key) & mask;
+            while self.slots[slot] != 0 {
+                slot = (slot + 1) & mask;
+            }
+            self.slots[slot] = place as u32 + 1;
+        }
+        self.entered = rows.len();
+    }
+}
+
+/// Keys are hashes but for their shard, which many rows share; rows of several tables often share
+/// the whole key.
+#[inline]
+fn hash(table: TableId, key: Key) -> usize {
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+    (key.hash() ^ u64::from(table.0).wrapping_mul(GOLDEN_RATIO) >> 20) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::{Access, Change};
+    use lotus_mvcc::{CriticalField, PrimaryKey};
+    use lotus_router::GroupId;
+
+    fn row(table: u16, number: u64, key: Key) -> Row {
+        Row {
+            table: TableId(table),
+            key,
+            group: GroupId(0),
+            primary_key: number.into(),
+            access: Access::Read,
+            executed: false,
+            value: None,
+            writer: None,
+            target: None,
+            change: Change::None,
+            reserved: None,
+        }
+    }
+
+    fn key(number: u64) -> Key {
+        // A single shard, the worst case.
+        PrimaryKey::from(number).key(CriticalField::Hashed, 1)
+    }
+
+    #[test]
+    fn few_and_many_rows_are_found_and_others_are_not() {
+        let mut index = RowIndex::default();
+        for total in [3, 1000, 0, FEW, FEW - 1, 40] {
+            index.clear();
+            let mut rows = Vec::new();
+            for number in 0..total as u64 {
+                for table in [1, 2] {
+                    rows.push(row(table, number, key(number)));
+                    index.added(&rows);
+                }
+            }
+            for (place, row) in rows.iter().enumerate() {
+                let same = |other: &Row| other.primary_key == row.primary_key;
+                assert_eq!(index.find(&rows, row.table, row.key, same), Some(place));
+            }
+            let absent = total as u64;
+            assert_eq!(index.find(&rows, TableId(1), key(absent), |_| true), None);
+            assert_eq!(index.find(&rows, TableId(3), key(0), |_| true), None);
+        }
+    }
+
+    #[test]
+    fn rows_that_share_a_key_are_told_apart() {
+        let mut index = RowIndex::default();
+        let mut rows = Vec::new();
+        for number in 0..100 {
+            rows.push(row(1, number, key(7)));
+            index.added(&rows);
+        }
+        for number in 0..100 {
+            let named = |row: &Row| row.primary_key == number.into();
+            assert_eq!(index.find(&rows, TableId(1), key(7), named), Some(number as usize));
+        }
+        assert_eq!(index.find(&rows, TableId(1), key(7), |_| false), None);
+    }
+}
