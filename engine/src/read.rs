@@ -323,11 +323,7 @@ impl Body {
             self.keep_cached(coordinator, mode, fetch, Cvt::new(words));
             return self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words));
         };
-        let claimed = |offset| {
-            let mut targets = self.rows.iter().filter_map(|row| row.target.as_ref());
-            !broken(Rule::ClaimsAreRemembered)
-                && targets.any(|target| target.new_cvt && target.cvt == offset)
-        };
+        let claimed = |offset| !broken(Rule::ClaimsAreRemembered) && self.claims.contains(&offset);
         match lookup.absorb_except(words, claimed) {
             Step::Read(read) => {
                 fetch.wants = Wants::Bucket(read);
@@ -377,6 +373,7 @@ impl Body {
         if self.index.find(&self.rows, table, key, twin).is_some() {
             return Err(TxnError::KeyCollision { table, key: primary_key });
         }
+        self.claims.push(target.cvt);
         self.rows[row].target = Some(target);
         Ok(())
     }

@@ -144,6 +144,8 @@ pub(crate) struct Body {
     pub(crate) fetches: Vec<Fetch>,
     /// Searches for rows whose address is not remembered.
     pub(crate) lookups: Vec<Lookup>,
+    /// Offsets of the CVTs that this transaction's inserts will take.
+    pub(crate) claims: Vec<u64>,
     /// Overflow buckets that this transaction's inserts need.
     pub(crate) grown: Vec<GrownBucket>,
     pub(crate) plan: CommitPlan,
@@ -161,6 +163,7 @@ impl Body {
         self.values.clear();
         self.wanted.clear();
         self.fetches.clear();
+        self.claims.clear();
         self.grown.clear();
         self.plan.clear();
         self.snapshot = None;

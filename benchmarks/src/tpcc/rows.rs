@@ -13,7 +13,7 @@ use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
 
 /// A date and time: zero for none, [`LOADED`], or the attempt that set it.
 pub(super) type Moment = U64;
-/// When the database was populated; the id of no attempt.
+/// When the database was populated: a number that no attempt has.
 pub(super) const LOADED: Moment = Moment::new(u64::MAX);
 /// Bytes of C_DATA.
 pub(super) const CUSTOMER_DATA: usize = 500;

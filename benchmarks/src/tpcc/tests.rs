@@ -321,7 +321,7 @@ const DAMAGES: &[Damage] = &[
         company.smuggle(line);
     }),
     (&["tpcc-3.3.2.7"], |company| {
-        let paid = |row: &rows::OrderLine| row.delivered == rows::LOADED && row.amount.get() == 0;
+        let paid = |row: &rows::OrderLine| row.delivered == rows::LOADED;
         change::<rows::OrderLine>(company, paid, |row| row.delivered.set(0));
     }),
     (&["tpcc-3.3.2.8", "tpcc-3.3.2.9", "tpcc-3.3.2.10"], |company| {
