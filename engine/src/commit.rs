@@ -29,6 +29,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::overflow_offset;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, HEADER_WORDS, Version, cell_offset};
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
+use lotus_mvcc::slab::SlotKind;
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::GroupId;
 use lotus_router::placement::LOG_REGION;
@@ -37,6 +38,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::config::VisibleOrder;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
+use crate::reserve::purpose;
 use crate::slot::Slot;
 use crate::txn::{Body, Change, Receipt, Target};
 
@@ -247,8 +249,12 @@ impl Body {
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
             let group = row.group;
-            // The cell keeps its record slot for ever; a reserved one is now bound.
+            // A reserved slot is the cell's from now on.
             let bound = row.reserved.take().unwrap_or(target.cell.record);
+            if let Some(successor) = target.successor.filter(|_| bound != target.cell.record) {
+                let records = purpose(row.table, group, SlotKind::Record);
+                coordinator.retired.borrow_mut().retire(records, target.cell.record, successor);
+            }
             let kind = match (&row.change, target.new_cvt) {
                 (Change::Delete, _) => WriteKind::Delete,
                 (_, true) => WriteKind::Insert,
@@ -346,10 +352,10 @@ impl Body {
         let header = RecordHeader {
             writer: Some(txn),
             previous: target.previous,
-            key: row.key,
+            predecessor: target.predecessor,
             table: row.table,
         };
-        header.encode(&row.primary_key, value, batch.words_mut(record_buffer));
+        header.encode(row.key, &row.primary_key, value, batch.words_mut(record_buffer));
         let cell = target.cell.taken_by(txn, contents, record).encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
         let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);

@@ -26,13 +26,16 @@ mod config;
 mod control;
 mod coordinator;
 mod error;
+mod horizon;
 pub mod inspect;
 mod load;
 #[cfg(feature = "may")]
 pub mod may;
 mod memory;
+mod older;
 mod plan;
 mod read;
+mod reserve;
 mod session;
 mod shared;
 mod slot;
@@ -42,7 +45,9 @@ mod txn;
 
 pub use builder::ClusterBuilder;
 pub use cluster::{Cluster, Seat};
-pub use config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
+pub use config::{
+    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+};
 pub use error::{ClusterError, TxnError};
 pub use load::RowSource;
 pub use lotus_fabric::counters::VerbCounters;

@@ -18,6 +18,7 @@ use lotus_router::{EmbeddedAuthority, Placement, Router, ShardMap, allocate_inca
 use crate::config::{Config, LockKind};
 use crate::control::Control;
 use crate::error::ClusterError;
+use crate::horizon::NodeHorizon;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, Shared};
 
 /// The configuration epoch of a cluster whose nodes never change.
@@ -91,6 +92,7 @@ impl Plan {
                 locks: Arc::new(locks),
                 shards: Arc::clone(&self.shards),
                 tables: RwLock::default(),
+                horizon: NodeHorizon::new(config.threads),
                 failed: AtomicBool::new(false),
             }))
         };

@@ -20,6 +20,7 @@ use lotus_router::{Placement, Router, ShardMap};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::horizon::NodeHorizon;
 
 /// The region of spin-lock words on every memory node, behind the logs.
 pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
@@ -55,6 +56,7 @@ pub(crate) struct ComputeNode {
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
+    pub(crate) horizon: NodeHorizon,
     /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
     /// doubt, so it takes no more work.
     pub(crate) failed: AtomicBool,

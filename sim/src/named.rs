@@ -24,6 +24,7 @@ files! {
     "h10-lost-ends"
     "h10-owners-out-of-reach"
     "h12-half-written"
+    "h13-older-versions"
     "h13-overwritten-versions"
     "h13-first-slabs"
     "h14-torn-words"

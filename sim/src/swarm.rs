@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lotus_benchmarks::config::{Locks, ReadRule, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
@@ -47,6 +47,9 @@ pub fn scenario(seed: u64) -> Scenario {
     };
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
+    scenario.cluster.retain_versions =
+        pick(&mut rng, &[Retention::On, Retention::On, Retention::Off]);
+    scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario
 }
@@ -72,6 +75,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         read_rule: pick(rng, &[ReadRule::Latest, ReadRule::Latest, ReadRule::Snapshot]),
         commit_timeout_us: pick(rng, &[1_000, 5_000, 20_000]),
         lock_timeout_us: pick(rng, &[500, 2_000]),
+        ..Topology::default()
     }
 }
 
