@@ -97,6 +97,16 @@ pub enum Visible {
     AllAtOnce,
 }
 
+/// What becomes of a displaced version that a snapshot may still need (DESIGN §7, H13).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retention {
+    /// It is kept, within bounds.
+    On,
+    /// It is overwritten, as in the paper.
+    Off,
+}
+
 /// The cluster under test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ClusterConfig {
@@ -132,6 +142,11 @@ pub struct ClusterConfig {
     pub timestamps: Timestamps,
     /// In which order a commit becomes visible.
     pub visible: Visible,
+    /// What becomes of displaced versions.
+    pub retain_versions: Retention,
+    /// How often the compute nodes exchange what they still read, in microseconds.
+    #[serde(skip)]
+    pub horizon_us: u64,
     /// The most bytes that a memory node may take; `None` for as many as are needed.
     pub memory_limit_bytes: Option<u64>,
 }
@@ -155,6 +170,8 @@ impl Default for ClusterConfig {
             locks: Locks::Lotus,
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
+            retain_versions: Retention::On,
+            horizon_us: 1_000,
             memory_limit_bytes: None,
         }
     }

@@ -18,7 +18,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 
 use crate::audit::Check;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::config::{Locks, ReadRule, Routing, Timestamps, Visible};
+use crate::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use crate::deployment::{
     Caches, DeployError, Deployment, Hits, Host, Memory, Replay, RowSource, RowVisitor, Seat,
     Traffic,
@@ -118,6 +118,11 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Visible::BackupsFirst => lotus::VisibleOrder::BackupsFirst,
             Visible::AllAtOnce => lotus::VisibleOrder::AllAtOnce,
         })
+        .retention(match config.retain_versions {
+            Retention::On => lotus::Retention::UntilUnneeded,
+            Retention::Off => lotus::Retention::None,
+        })
+        .horizon_interval(Duration::from_micros(config.horizon_us))
         .routing(match load.routing {
             Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
             Routing::Random => lotus::RoutingPolicy::Random,

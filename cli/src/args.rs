@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
+    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
+    Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
@@ -336,6 +337,9 @@ pub struct CommonArgs {
     /// In which order a commit becomes visible on the replicas.
     #[arg(long, default_value = "backups-first", value_parser = one_of(VISIBLES))]
     pub visible: Visible,
+    /// Whether displaced versions are kept while a snapshot may need them.
+    #[arg(long, default_value = "on", value_parser = one_of(ON_OFF))]
+    pub retain_versions: Retention,
     /// The most that a memory node may take, in bytes [default: as much as is needed].
     #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
     pub memory_limit: Option<u64>,
@@ -377,6 +381,7 @@ const CRITICAL_FIELDS: &[(&str, Critical)] = &[
     (Critical::District.name(), Critical::District),
     (Critical::Customer.name(), Critical::Customer),
 ];
+const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention::Off)];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
 impl TpccArgs {
@@ -448,6 +453,8 @@ impl CommonArgs {
                 locks: self.locks,
                 timestamps: self.timestamps,
                 visible: self.visible,
+                retain_versions: self.retain_versions,
+                horizon_us: ClusterConfig::default().horizon_us,
                 memory_limit_bytes: self.memory_limit,
             },
             load: LoadConfig {

@@ -201,7 +201,14 @@ impl<'a> SeenRow<'a> {
             _ => Timestamp::ZERO,
         })?;
         let words = newest.record?;
-        Some((Record::decode(words).ok()?, words))
+        Some((Record::decode(self.key?, words).ok()?, words))
+    }
+
+    /// Whether a record names the right slot for the version that it follows, if that is still here.
+    fn follows(&self, record: &Record<'_>) -> bool {
+        let previous = Version::Committed(record.previous());
+        let mut before = self.cells.iter().flatten().map(|seen| seen.cell);
+        before.all(|cell| cell.version != previous || cell.record == record.predecessor())
     }
 
     fn check(&self, table: &TableDef, cells: &mut Tally, records: &mut Tally) {
@@ -217,7 +224,8 @@ impl<'a> SeenRow<'a> {
             }
             let Some(words) = seen.record else { continue };
             records.seen += 1;
-            let sound = Record::decode(words).is_ok_and(|record| {
+            let Some(key) = self.key else { continue };
+            let sound = Record::decode(key, words).is_ok_and(|record| {
                 let contents = match seen.cell.state {
                     lotus_mvcc::layout::cvt::CellState::Valid => {
                         Contents::Value { length: seen.cell.length }
@@ -225,9 +233,9 @@ impl<'a> SeenRow<'a> {
                     _ => Contents::Deleted,
                 };
                 record.table() == table.id()
-                    && Some(record.header().key) == self.key
                     && record.contents() == contents
                     && seen.cell.version.is_after(record.previous())
+                    && self.follows(&record)
             });
             if !sound {
                 records.complain(|| format!("table {}: cell {:#x}", table.id().0, at(index)));
@@ -289,8 +297,17 @@ impl Scan<'_> {
         self.compare_replicas(group, &mut replicas).await?;
         let tables = self.shared.all_tables();
         for table in tables {
-            self.rows(&table, group, &mut |row| row.check(&table, &mut cells, &mut records))
-                .await?;
+            let mut slots = Vec::new();
+            self.rows(&table, group, &mut |row| {
+                row.check(&table, &mut cells, &mut records);
+                slots.extend(row.cells.iter().flatten().map(|seen| seen.cell.record));
+            })
+            .await?;
+            slots.retain(|slot| *slot != 0);
+            slots.sort_unstable();
+            for pair in slots.windows(2).filter(|pair| pair[0] == pair[1]) {
+                records.complain(|| format!("two cells name the slot at {:#x}", pair[0]));
+            }
         }
         Ok([replicas, cells, records])
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use lotus_fabric::machines::{Machines, Threads};
 
 use crate::cluster::Cluster;
-use crate::config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
+use crate::config::{
+    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+};
 use crate::error::ClusterError;
 use crate::plan::Plan;
 
@@ -69,6 +71,10 @@ settings! {
     timestamps: TimestampKind;
     /// How transactions find their compute node; hybrid unless told otherwise.
     routing: RoutingPolicy;
+    /// What becomes of displaced versions; kept while needed unless told otherwise.
+    retention: Retention;
+    /// How often compute nodes exchange what they still read; 1 ms unless told otherwise.
+    horizon_interval: Duration;
 }
 
 impl ClusterBuilder {

@@ -32,6 +32,7 @@ use lotus_mvcc::layout::cvt::{
     CELL_WORDS, Cell as CvtCell, Contents, HEADER_WORDS, Version, cell_offset,
 };
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
+use lotus_mvcc::slab::SlotKind;
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::GroupId;
 use lotus_router::placement::LOG_REGION;
@@ -40,6 +41,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::config::VisibleOrder;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
+use crate::reserve::purpose;
 use crate::slot::Slot;
 use crate::txn::{Body, Change, Receipt, Row, Target};
 
@@ -251,8 +253,12 @@ impl Body {
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
             let group = row.group;
-            // The cell keeps its record slot for ever; a reserved one is now bound.
+            // A reserved slot is the cell's from now on.
             let bound = row.reserved.take().unwrap_or(target.cell.record);
+            if let Some(successor) = target.successor.filter(|_| bound != target.cell.record) {
+                let records = purpose(row.table, group, SlotKind::Record);
+                coordinator.retired.borrow_mut().retire(records, target.cell.record, successor);
+            }
             let kind = match (&row.change, target.new_cvt) {
                 (Change::Delete, _) => WriteKind::Delete,
                 (_, true) => WriteKind::Insert,
@@ -347,10 +353,10 @@ impl Body {
         let header = RecordHeader {
             writer: Some(txn),
             previous: target.previous,
-            key: row.key,
+            predecessor: target.predecessor,
             table: row.table,
         };
-        header.encode(&row.primary_key, value, batch.words_mut(record_buffer));
+        header.encode(row.key, &row.primary_key, value, batch.words_mut(record_buffer));
         let cell = self.cell(write, txn).encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
         let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);

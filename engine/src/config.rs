@@ -52,6 +52,17 @@ pub enum TimestampKind {
     Oracle,
 }
 
+/// What becomes of a version that a writer displaces while a snapshot may still need it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Retention {
+    /// It stays where it is until no snapshot needs it, within bounds (DESIGN §7, H13).
+    #[default]
+    UntilUnneeded,
+    /// It is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often written
+    /// must start again.
+    None,
+}
+
 /// How transactions that name a row find their compute node.
 pub use lotus_router::Policy as RoutingPolicy;
 
@@ -95,6 +106,10 @@ pub struct Config {
     pub timestamps: TimestampKind,
     /// See [`RoutingPolicy`].
     pub routing: RoutingPolicy,
+    /// See [`Retention`].
+    pub retention: Retention,
+    /// How often each compute node says which snapshots it may read from; default 1 ms.
+    pub horizon_interval: Duration,
 }
 
 impl Default for Config {
@@ -117,6 +132,8 @@ impl Default for Config {
             locks: LockKind::default(),
             timestamps: TimestampKind::default(),
             routing: RoutingPolicy::default(),
+            retention: Retention::default(),
+            horizon_interval: Duration::from_millis(1),
         }
     }
 }
@@ -138,6 +155,7 @@ impl Config {
             self.version_table_cache <= MAX_VERSION_TABLES,
             &format!("a version table cache of more than {MAX_VERSION_TABLES} rows"),
         )?;
+        setting(!self.horizon_interval.is_zero(), "the horizon's interval must not be zero")?;
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(
             self.slots() <= limit,

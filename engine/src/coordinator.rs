@@ -21,12 +21,15 @@ use lotus_fabric::verbs::VerbError;
 use lotus_locktable::{
     CasLocks, HeldLocks, LockError, LockName, LockRequest, LockRoutes, LockService, LotusLocks,
 };
+use lotus_mvcc::horizon::Snapshots;
+use lotus_mvcc::retention::Retired;
 use lotus_mvcc::slab::SlabAllocator;
 use lotus_router::GroupId;
 
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
+use crate::horizon;
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
 use crate::slot::Slot;
@@ -50,6 +53,12 @@ pub(crate) struct Coordinator {
     pub(crate) locks: Locks,
     pub(crate) timestamps: Timestamps,
     pub(crate) slabs: RefCell<SlabAllocator>,
+    /// Slots of displaced versions.
+    pub(crate) retired: RefCell<Retired>,
+    /// What its slots read from.
+    pub(crate) snapshots: RefCell<Snapshots>,
+    /// How many transactions have begun.
+    pub(crate) begun: Cell<u64>,
     pub(crate) rng: RefCell<SmallRng>,
     /// How many slots' drivers are at work.
     pub(crate) at_work: Cell<usize>,
@@ -72,6 +81,7 @@ impl Coordinator {
         let rpc = Rpc::new(lane.clone());
         let locks = Locks::new(&shared, &node, &rpc);
         let timestamps = Timestamps::new(&shared, &node, &rpc);
+        let groups = shared.placement.group_count() as u16;
         let stream = (node.index * shared.config.threads + thread) as u64;
         let coordinator = Self {
             thread,
@@ -79,7 +89,10 @@ impl Coordinator {
             lane,
             locks,
             timestamps,
-            slabs: RefCell::new(SlabAllocator::new(shared.placement.group_count() as u16)),
+            slabs: RefCell::new(SlabAllocator::new(groups)),
+            retired: RefCell::new(Retired::new(groups)),
+            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines)),
+            begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
             caches: Cell::default(),
@@ -235,7 +248,8 @@ pub(crate) fn run(
     async move {
         if let Some((all_idle, coordinator)) = running {
             // Nothing is ever sent: the channel closes when the last slot has ended.
-            let _ = all_idle.recv().await;
+            let ended = async { _ = all_idle.recv().await };
+            horizon::keep_until(&coordinator, ended).await;
             coordinator.settle(coordinator.shared.config.lock_timeout).await;
         }
         guard.disarm();
@@ -247,7 +261,7 @@ fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<
     let coroutines = coordinator.shared.config.coroutines;
     for coroutine in 0..coroutines {
         let number = (coordinator.thread * coroutines + coroutine) as u16;
-        let slot = Slot::new(Rc::clone(coordinator), number);
+        let slot = Slot::new(Rc::clone(coordinator), coroutine, number);
         let (jobs, serving) = (jobs.clone(), serving.clone());
         coordinator.executor.spawn(async move {
             slot.serve(jobs).await;

@@ -29,14 +29,17 @@ mod config;
 mod control;
 mod coordinator;
 mod error;
+mod horizon;
 pub mod inspect;
 mod load;
 #[cfg(feature = "may")]
 pub mod may;
 mod memory;
+mod older;
 pub mod path;
 mod plan;
 mod read;
+mod reserve;
 mod rows;
 mod session;
 mod shared;
@@ -49,7 +52,9 @@ mod version_tables;
 pub use builder::ClusterBuilder;
 pub use cache_counters::{CacheCounters, Hits};
 pub use cluster::{Cluster, Seat};
-pub use config::{Config, LockKind, ReadRule, RoutingPolicy, TimestampKind, VisibleOrder};
+pub use config::{
+    Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
+};
 pub use error::{ClusterError, TxnError};
 pub use load::RowSource;
 pub use lotus_fabric::counters::VerbCounters;

@@ -178,8 +178,9 @@ impl<'a> Writer<'a> {
         let start = self.run.len();
         self.run.resize(start + slot_words, 0);
         let table = self.loader.table.id();
-        let header = RecordHeader { writer: None, previous: Timestamp::ZERO, key, table };
-        header.encode(primary_key, Some(value), &mut self.run[start..]);
+        let header =
+            RecordHeader { writer: None, previous: Timestamp::ZERO, predecessor: 0, table };
+        header.encode(key, primary_key, Some(value), &mut self.run[start..]);
         Ok(())
     }
 

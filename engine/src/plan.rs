@@ -18,6 +18,7 @@ use lotus_router::{EmbeddedAuthority, Placement, Router, ShardMap, allocate_inca
 use crate::config::{Config, LockKind};
 use crate::control::Control;
 use crate::error::ClusterError;
+use crate::horizon::NodeHorizon;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, Shared};
 use crate::version_tables::VersionTables;
 
@@ -99,6 +100,7 @@ impl Plan {
                 locks,
                 shards,
                 tables: RwLock::default(),
+                horizon: NodeHorizon::new(config.threads),
                 failed: AtomicBool::new(false),
             }))
         };

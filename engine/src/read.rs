@@ -11,22 +11,27 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::Buffer;
 use lotus_locktable::{LockError, LockName, LockRequest, LockService};
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::acceptance::{Expected, Reject, accept_record};
+use lotus_mvcc::acceptance::{Reject, accept_record};
+use lotus_mvcc::chain::Link;
 use lotus_mvcc::index::{Lookup, Read, Step};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
+use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::slab::SlotKind;
-use lotus_mvcc::visibility::{Candidate, Newest, Visible, newest, victim, visible_at};
+use lotus_mvcc::visibility::{
+    Candidate, Newest, Visible, may_be_outdated, newest, victim, visible_at,
+};
 use lotus_sabotage::{Rule, broken};
 use zerocopy::IntoBytes;
 
 use crate::config::ReadRule;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
+use crate::reserve::allocate;
 use crate::shared::NodeTable;
 use crate::slot::Slot;
-use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target, allocate};
+use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target};
 use crate::version_tables::Before;
 
 mod cached;
@@ -37,38 +42,45 @@ const MAX_REREADS: u32 = 64;
 
 /// One row that is being read.
 pub(crate) struct Fetch {
-    row: usize,
-    wants: Wants,
+    pub(crate) row: usize,
+    pub(crate) wants: Wants,
     /// Where the data of this round's READ will be.
     buffer: Option<Buffer>,
     /// What it must not be out of date by, if it is a CVT that may be cached.
     before: Option<Before>,
+    /// And the CVT once more, where the record alone proves nothing.
+    second: Option<Buffer>,
     rereads: u32,
     /// Offset of the CVT, once known or remembered.
     cvt: u64,
     /// The search through the buckets, where no remembered address led to the CVT: an index into
     /// [`Body::lookups`], because most fetches have none.
     lookup: Option<usize>,
-    /// An absence that is believed once the same words are read again; only where a READ may be
-    /// torn.
+    /// What is believed once the same words are read again; only where a READ may be torn.
     unconfirmed: Option<Vec<u64>>,
+    /// How many records of later versions were read on the way to an older one.
+    pub(crate) hops: u32,
 }
 
 /// What a fetch needs next.
 #[derive(Clone, Copy)]
-enum Wants {
+pub(crate) enum Wants {
     /// The words at [`Fetch::cvt`], if they still are this row's CVT.
     Cvt,
     /// The words of an index bucket.
     Bucket(Read),
     /// The record of a version.
     Record(Candidate),
+    /// The record of a version in the CVT, on the way to one that is not there any more.
+    Successor(Candidate),
+    /// The record of such a version.
+    Older(Link),
     /// Another bucket behind this one, for an insert into a full chain.
     Overflow { tail: u64 },
 }
 
 /// What a READ led to.
-enum Next {
+pub(crate) enum Next {
     /// Another READ, as [`Fetch::wants`] says.
     Read,
     /// The same again, because a writer is at work.
@@ -194,10 +206,12 @@ impl Body {
                 wants: Wants::Cvt,
                 buffer: None,
                 before: None,
+                second: None,
                 rereads: 0,
                 cvt: 0,
                 lookup: None,
                 unconfirmed: None,
+                hops: 0,
             };
             // An insert must see the whole chain.
             let insert = self.rows[index].access == Access::Insert;
@@ -230,7 +244,7 @@ impl Body {
                 Wants::Cvt | Wants::Bucket(_) => {
                     coordinator.node.versions.before(row.table, row.key)
                 }
-                Wants::Record(_) | Wants::Overflow { .. } => None,
+                _ => None,
             };
             fetch.buffer = match &fetch.wants {
                 Wants::Cvt => {
@@ -240,12 +254,20 @@ impl Body {
                 Wants::Bucket(Read { offset, words }) => {
                     Some(batch.read_stable(primary.at(*offset), words * WORD_BYTES))
                 }
-                Wants::Record(version) => {
+                Wants::Record(version) | Wants::Successor(version) => {
                     let bytes = table.record_words(version.contents) * WORD_BYTES;
                     Some(batch.read(primary.at(version.record), bytes))
                 }
+                Wants::Older(link) => {
+                    Some(batch.read(primary.at(link.record), table.slot_bytes() as usize))
+                }
                 Wants::Overflow { .. } => None,
             };
+            if let (Wants::Record(_), Some(_)) = (&fetch.wants, &fetch.unconfirmed) {
+                // On one connection: after the record.
+                let bytes = table.cvt_words() * WORD_BYTES;
+                fetch.second = Some(batch.read(primary.at(fetch.cvt), bytes));
+            }
         }
     }
 
@@ -288,8 +310,13 @@ impl Body {
     ) -> Result<Next, TxnError> {
         let Some(buffer) = fetch.buffer.take() else { return Ok(Next::Read) };
         let words = done.words(buffer);
+        let second = fetch.second.take();
+        let changed = second.is_some_and(|second| fetch.has_changed(done.words(second)));
         let next = match fetch.wants {
+            _ if changed => Next::Reread,
             Wants::Record(version) => self.absorb_record(fetch, version, words)?,
+            Wants::Successor(version) => self.absorb_successor(fetch, version, words)?,
+            Wants::Older(link) => self.absorb_older(fetch, link, words)?,
             _ => self.absorb_index(coordinator, mode, fetch, words)?,
         };
         if matches!(next, Next::Reread) {
@@ -400,13 +427,18 @@ impl Body {
         };
         match visible_at(cvt, snapshot) {
             Visible::Version(version) => {
+                let stable = coordinator.lane.capabilities().stable_reads;
+                let certain = stable || !may_be_outdated(cvt, snapshot);
+                fetch.unconfirmed = (!certain).then(|| cvt.words().to_vec());
                 fetch.wants = Wants::Record(version);
                 Ok(Next::Read)
             }
-            Visible::NotFound => Ok(self.absent(coordinator, mode, fetch, cvt.words())),
-            Visible::TooOld => {
-                Err(TxnError::SnapshotTooOld { table: row.table, key: row.primary_key })
+            Visible::Displaced(successor) => {
+                fetch.wants = Wants::Successor(successor);
+                Ok(Next::Read)
             }
+            Visible::NotFound => Ok(self.absent(coordinator, mode, fetch, cvt.words())),
+            Visible::TooOld => Err(row.too_old()),
             Visible::Undecided { .. } | Visible::Torn => Ok(Next::Reread),
         }
     }
@@ -432,10 +464,17 @@ impl Body {
             return Err(TxnError::Conflict { table, key: *key });
         }
         if row.access != Access::Read {
-            let Some(cell_index) = victim(cvt) else { return Ok(Next::Reread) };
-            let Ok(cell) = cvt.cell(cell_index) else { return Ok(Next::Reread) };
-            let (cvt, new_cvt) = (fetch.cvt, false);
-            row.target = Some(Target { cvt, cell_index, cell, previous, new_cvt });
+            let Some(victim) = victim(cvt) else { return Ok(Next::Reread) };
+            let Ok(cell) = cvt.cell(victim.index) else { return Ok(Next::Reread) };
+            row.target = Some(Target {
+                cvt: fetch.cvt,
+                cell_index: victim.index,
+                cell,
+                successor: victim.successor,
+                previous,
+                predecessor: found.record(),
+                new_cvt: false,
+            });
         }
         match found {
             // Read for an insert as well: only the record tells which row of this key it is.
@@ -479,34 +518,33 @@ impl Body {
         version: Candidate,
         words: &[u64],
     ) -> Result<Next, TxnError> {
-        let row = &mut self.rows[fetch.row];
-        let expected = Expected {
-            table: row.table,
-            key: row.key,
-            primary_key: &row.primary_key,
-            candidate: version,
-        };
-        match accept_record(&expected, words) {
+        let row = &self.rows[fetch.row];
+        match accept_record(&row.expected(), version, words) {
             Ok(_) if row.access == Access::Insert => {
                 Err(TxnError::AlreadyExists { table: row.table, key: row.primary_key })
             }
             Ok(record) => {
-                row.writer = record.header().writer;
-                row.value = record.value_range().map(|range| {
-                    let start = self.values.len();
-                    self.values.extend_from_slice(&words.as_bytes()[range]);
-                    start..self.values.len()
-                });
+                self.keep_value(fetch.row, &record, words);
                 Ok(Next::Done)
             }
-            Err(Reject::KeyCollision) => {
-                Err(TxnError::KeyCollision { table: row.table, key: row.primary_key })
-            }
+            Err(Reject::KeyCollision) => Err(row.collision()),
             Err(_) => {
                 fetch.wants = Wants::Cvt;
                 Ok(Next::Reread)
             }
         }
+    }
+
+    /// The row is what the record in `words` says.
+    #[inline]
+    pub(crate) fn keep_value(&mut self, row: usize, record: &Record<'_>, words: &[u64]) {
+        let row = &mut self.rows[row];
+        row.writer = record.header().writer;
+        row.value = record.value_range().map(|range| {
+            let start = self.values.len();
+            self.values.extend_from_slice(&words.as_bytes()[range]);
+            start..self.values.len()
+        });
     }
 
     /// Finds room for inserts whose chains are full, in overflow buckets that become part of the
@@ -550,6 +588,16 @@ impl Body {
 }
 
 impl Fetch {
+    /// Whether the CVT, read again, is not what it was: then it is looked at anew.
+    #[cold]
+    fn has_changed(&mut self, cvt: &[u64]) -> bool {
+        let changed = self.unconfirmed.take().is_some_and(|first| first != cvt);
+        if changed {
+            self.wants = Wants::Cvt;
+        }
+        changed
+    }
+
     /// Looks for the row's CVT in its chain of buckets.
     #[cold]
     fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {

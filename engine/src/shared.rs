@@ -21,6 +21,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::horizon::NodeHorizon;
 use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
@@ -58,6 +59,7 @@ pub(crate) struct ComputeNode {
     pub(crate) versions: VersionTables,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
+    pub(crate) horizon: NodeHorizon,
     /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
     /// doubt, so it takes no more work.
     pub(crate) failed: AtomicBool,

@@ -29,6 +29,8 @@ use crate::txn::{Body, Mode, Receipt};
 
 pub(crate) struct Slot {
     pub(crate) coordinator: Rc<Coordinator>,
+    /// Its place among the coordinator's slots.
+    pub(crate) index: usize,
     /// Its number on the compute node.
     pub(crate) number: u16,
     attempt: Cell<u64>,
@@ -66,9 +68,10 @@ enum Errand {
 }
 
 impl Slot {
-    pub(crate) fn new(coordinator: Rc<Coordinator>, number: u16) -> Rc<Self> {
+    pub(crate) fn new(coordinator: Rc<Coordinator>, index: usize, number: u16) -> Rc<Self> {
         Rc::new(Self {
             coordinator,
+            index,
             number,
             attempt: Cell::new(0),
             spare: RefCell::new(Some(Box::default())),
@@ -128,6 +131,7 @@ impl Slot {
             return Err(TxnError::Fenced);
         }
         self.attempt.set(attempt);
+        self.coordinator.begun.set(self.coordinator.begun.get() + 1);
         Ok(TxnId::new(self.coordinator.node.incarnation, self.number, attempt))
     }
 
@@ -138,6 +142,7 @@ impl Slot {
 
     pub(crate) fn give_back(&self, mut body: Box<Body>) {
         body.clear();
+        self.coordinator.snapshots.borrow_mut().finish(self.index);
         *self.spare.borrow_mut() = Some(body);
     }
 

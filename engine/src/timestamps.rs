@@ -48,6 +48,23 @@ impl Timestamps {
         }
     }
 
+    /// A timestamp that is known to be issued: every snapshot asked for from now on is at least that.
+    #[inline]
+    pub(crate) fn issued(&self) -> Timestamp {
+        match self {
+            Self::Clock { shared, .. } => shared.clock.latest(),
+            Self::Oracle(client) => client.latest(),
+        }
+    }
+
+    /// Learns of timestamps that others were issued, where nobody here has asked for one.
+    pub(crate) async fn refresh(&self) {
+        if let Self::Oracle(client) = self {
+            // Without an answer what is known is just as true.
+            let _ = client.timestamp().await;
+        }
+    }
+
     /// A snapshot: at least every timestamp issued before this call (H18).
     #[inline]
     pub(crate) async fn snapshot(&self) -> Result<Timestamp, TxnError> {

@@ -11,9 +11,10 @@ use std::rc::Rc;
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
+use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::cvt::Cell;
-use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_router::GroupId;
 
@@ -21,6 +22,7 @@ use crate::commit::CommitPlan;
 use crate::coordinator::{Coordinator, Tables};
 use crate::error::TxnError;
 use crate::read::Fetch;
+use crate::reserve::purpose;
 use crate::rows::RowIndex;
 use crate::slot::Slot;
 
@@ -83,8 +85,11 @@ pub(crate) struct Target {
     /// The cell to overwrite, and what stands in it.
     pub(crate) cell_index: usize,
     pub(crate) cell: Cell,
-    /// The newest committed version, which the new one follows.
+    /// If a version is displaced: the one that follows it.
+    pub(crate) successor: Option<Timestamp>,
+    /// The newest committed version, which the new one follows, and the slot of its record.
     pub(crate) previous: Timestamp,
+    pub(crate) predecessor: u64,
     /// The CVT itself is new: the header is written as well.
     pub(crate) new_cvt: bool,
 }
@@ -92,7 +97,15 @@ pub(crate) struct Target {
 impl Target {
     /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`.
     pub(crate) fn new_cvt(cvt: u64, cell: Cell) -> Self {
-        Self { cvt, cell_index: 0, cell, previous: Timestamp::ZERO, new_cvt: true }
+        Self {
+            cvt,
+            cell_index: 0,
+            cell,
+            successor: None,
+            previous: Timestamp::ZERO,
+            predecessor: 0,
+            new_cvt: true,
+        }
     }
 }
 
@@ -127,8 +140,26 @@ pub(crate) struct Row {
     pub(crate) writer: Option<TxnId>,
     pub(crate) target: Option<Target>,
     pub(crate) change: Change,
-    /// A record slot taken for this write and not bound to the cell yet.
+    /// A record slot taken for this write, which no cell names yet.
     pub(crate) reserved: Option<u64>,
+}
+
+impl Row {
+    /// What a record of the row must be.
+    #[inline]
+    pub(crate) fn expected(&self) -> Expected<'_> {
+        Expected { table: self.table, key: self.key, primary_key: &self.primary_key }
+    }
+
+    #[cold]
+    pub(crate) fn collision(&self) -> TxnError {
+        TxnError::KeyCollision { table: self.table, key: self.primary_key }
+    }
+
+    #[cold]
+    pub(crate) fn too_old(&self) -> TxnError {
+        TxnError::SnapshotTooOld { table: self.table, key: self.primary_key }
+    }
 }
 
 /// The buffers of one transaction. Reused from one to the next.
@@ -209,7 +240,11 @@ impl Transaction {
             Mode::Snapshot | Mode::ReadOnly => true,
         };
         if from_snapshot {
-            begun.body_mut()?.snapshot = Some(coordinator.timestamps.snapshot().await?);
+            let issued = coordinator.timestamps.issued();
+            coordinator.snapshots.borrow_mut().register(slot.index, issued);
+            let snapshot = coordinator.timestamps.snapshot().await?;
+            coordinator.snapshots.borrow_mut().activate(slot.index, snapshot);
+            begun.body_mut()?.snapshot = Some(snapshot);
         }
         Ok(begun)
     }
@@ -529,24 +564,6 @@ impl Body {
         TxnError::Conflict { table: row.table, key: row.primary_key }
     }
 
-    /// Takes a record slot for every write whose cell has none, so that nothing can fail for want
-    /// of memory once the first remote write is out (H12).
-    async fn reserve(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
-        for index in 0..self.rows.len() {
-            let row = &self.rows[index];
-            let unbound = row.target.is_some_and(|target| target.cell.record == 0);
-            if row.change == Change::None || !unbound || row.reserved.is_some() {
-                continue;
-            }
-            let (table, group) = (row.table, row.group);
-            let tables = self.tables.as_ref().expect("a row was added");
-            let bytes = tables[usize::from(table.0)].def.slot_bytes();
-            let slot = allocate(coordinator, SlotKind::Record, table, group, bytes).await?;
-            self.rows[index].reserved = Some(slot);
-        }
-        Ok(())
-    }
-
     /// Releases the locks, and gives back what was taken for writes that will not be.
     pub(crate) fn release(&mut self, coordinator: &Coordinator) {
         coordinator.locks.release(&mut self.held);
@@ -559,27 +576,5 @@ impl Body {
         for grown in self.grown.drain(..) {
             slabs.release(purpose(grown.table, grown.group, SlotKind::Bucket), grown.bucket);
         }
-    }
-}
-
-fn purpose(table: TableId, group: GroupId, slots: SlotKind) -> Purpose {
-    Purpose { table, group: u16::from(group.0), slots }
-}
-
-/// Takes one slot of `bytes` for a table in a group, from this coordinator's slab or a new one.
-pub(crate) async fn allocate(
-    coordinator: &Rc<Coordinator>,
-    slots: SlotKind,
-    table: TableId,
-    group: GroupId,
-    bytes: u64,
-) -> Result<u64, TxnError> {
-    let purpose = purpose(table, group, slots);
-    loop {
-        if let Some(offset) = coordinator.slabs.borrow_mut().alloc(purpose, bytes) {
-            return Ok(offset);
-        }
-        // Boxed, because it happens once in thousands of times.
-        Box::pin(coordinator.take_slab(purpose, group, bytes)).await?;
     }
 }

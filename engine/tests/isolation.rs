@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use common::*;
 use lotus::{
-    ClusterBuilder, Isolation, LockKind, ReadRule, Receipt, Session, TableId, TimestampKind,
-    TxnError, VisibleOrder,
+    ClusterBuilder, Isolation, LockKind, ReadRule, Receipt, Retention, Session, TableId,
+    TimestampKind, TxnError, VisibleOrder,
 };
 
 /// Every combination of the settings that transactions must not notice.
@@ -288,51 +288,70 @@ fn h20_absent_rows_take_part_in_serializability() {
     }
 }
 
-/// A snapshot stays the same for as long as its transaction lives, whatever is written meanwhile;
-/// and when a version that it needs has been overwritten, it says so (H13).
+/// A snapshot stays the same for as long as its transaction lives, whatever is written meanwhile:
+/// what it may still need is kept, and found, unless too much has been written since (H13).
+#[test]
+fn h13_a_snapshot_keeps_its_versions() {
+    for builder in variants() {
+        for writes in [1, 3, 7] {
+            assert_eq!(read_late(builder.clone(), writes), Some((Some(0), Some(0))), "{writes}");
+        }
+        assert_eq!(read_late(builder, 12), None);
+    }
+}
+
+/// When a version that a snapshot needs has been overwritten, it says so (H13).
 #[test]
 fn h13_a_snapshot_is_kept_or_given_up_and_never_mixed() {
-    for (builder, writes) in variants().flat_map(|builder| [(builder.clone(), 1), (builder, 3)]) {
-        let (cluster, table) = with_numbers(builder);
-        insert_all(&cluster, table, &[(1, 0), (2, 0)]);
-        let stage = Arc::new(AtomicU64::new(0));
-        let (reading, writing) = (Arc::clone(&stage), Arc::clone(&stage));
-        let seats: Vec<_> = cluster.seats().collect();
-        let reader = cluster.submit(seats[0], move |mut session| async move {
-            let view = session.view();
-            let mut txn = session.begin_read_only().await?;
-            let first = txn.add_ro(table, 1)?;
-            txn.execute().await?;
-            reading.store(1, Ordering::SeqCst);
-            until(&view, || reading.load(Ordering::SeqCst) == 2).await;
-            let second = txn.add_ro(table, 2)?;
-            let executed = txn.execute().await;
-            Ok(executed.map(|()| (number_of(&txn, first), number_of(&txn, second))))
-        });
-        done(cluster.submit(seats[2], move |mut session| async move {
-            until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
-            for value in 1..=writes {
-                retrying!(session, {
-                    let mut txn = session.begin(Isolation::Serializable).await?;
-                    for key in [1, 2] {
-                        let item = txn.add_rw(table, key)?;
-                        txn.put(item, &u64::to_le_bytes(value))?;
-                    }
-                    txn.commit().await
-                })?;
-            }
-            // The last commit is reported before its primaries are visible.
-            session.read(table, 2).await?;
-            writing.store(2, Ordering::SeqCst);
-            Ok(())
-        }));
-        match (done(reader), writes) {
-            (Ok(pair), 1) => assert_eq!(pair, (Some(0), Some(0))),
-            (Err(TxnError::SnapshotTooOld { .. }), 3) => {}
-            (seen, _) => panic!("{writes} writes later: {seen:?}"),
-        }
-        stop_clean(cluster);
+    for builder in variants().map(|builder| builder.retention(Retention::None)) {
+        assert_eq!(read_late(builder.clone(), 1), Some((Some(0), Some(0))));
+        assert_eq!(read_late(builder, 3), None);
     }
+}
+
+/// Reads one row, waits until both have been written so often, and reads the other in the same
+/// snapshot. What was read; `None` if the snapshot was too old.
+fn read_late(builder: ClusterBuilder, writes: u64) -> Option<(Option<u64>, Option<u64>)> {
+    let (cluster, table) = with_numbers(builder);
+    insert_all(&cluster, table, &[(1, 0), (2, 0)]);
+    let stage = Arc::new(AtomicU64::new(0));
+    let (reading, writing) = (Arc::clone(&stage), Arc::clone(&stage));
+    let seats: Vec<_> = cluster.seats().collect();
+    let reader = cluster.submit(seats[0], move |mut session| async move {
+        let view = session.view();
+        let mut txn = session.begin_read_only().await?;
+        let first = txn.add_ro(table, 1)?;
+        txn.execute().await?;
+        reading.store(1, Ordering::SeqCst);
+        until(&view, || reading.load(Ordering::SeqCst) == 2).await;
+        let second = txn.add_ro(table, 2)?;
+        let executed = txn.execute().await;
+        Ok(executed.map(|()| (number_of(&txn, first), number_of(&txn, second))))
+    });
+    done(cluster.submit(seats[2], move |mut session| async move {
+        until(&session.view(), || writing.load(Ordering::SeqCst) == 1).await;
+        for value in 1..=writes {
+            retrying!(session, {
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                for key in [1, 2] {
+                    let item = txn.add_rw(table, key)?;
+                    txn.put(item, &u64::to_le_bytes(value))?;
+                }
+                txn.commit().await
+            })?;
+        }
+        // The last commit is reported before its primaries are visible.
+        session.read(table, 2).await?;
+        writing.store(2, Ordering::SeqCst);
+        Ok(())
+    }));
+    let seen = match done(reader) {
+        Ok(pair) => Some(pair),
+        Err(TxnError::SnapshotTooOld { .. }) => None,
+        Err(other) => panic!("{writes} writes later: {other}"),
+    };
+    stop_clean(cluster);
+    seen
 }
 
 /// Snapshot isolation: the first to commit wins. A row that was written since the snapshot is not

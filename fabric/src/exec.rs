@@ -43,6 +43,9 @@ impl TaskId {
 const SPIN: Duration = Duration::from_micros(20);
 /// How often a busy executor looks at the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
+/// A busy executor does not look at the clock for a timer that is further off: every few dozen turns
+/// it does anyway.
+const SOON: Duration = Duration::from_micros(100);
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
@@ -262,7 +265,7 @@ impl Executor {
             progress |= driver.drive();
         }
         progress |= self.take_foreign_wakes();
-        progress |= self.fire_timers();
+        progress |= self.fire_timers(progress);
         progress
     }
 
@@ -355,12 +358,11 @@ impl Executor {
         true
     }
 
-    fn fire_timers(&self) -> bool {
+    fn fire_timers(&self, busy: bool) -> bool {
         let core = &*self.handle.core;
-        if core.timers.borrow().is_empty() {
-            return false;
-        }
-        let now = self.handle.now();
+        let Some(due) = self.next_timer() else { return false };
+        let recent = self.handle.recent();
+        let now = if busy && due.since(recent) > SOON { recent } else { self.handle.now() };
         let mut fired = false;
         while self.next_timer().is_some_and(|due| due <= now) {
             if let Some(Reverse((_, task))) = core.timers.borrow_mut().pop() {

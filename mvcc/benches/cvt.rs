@@ -56,18 +56,18 @@ fn records(c: &mut Criterion) {
     let table = table(2);
     let primary_key = PrimaryKey::from(1);
     let key = table.key(&primary_key);
-    let header = RecordHeader { writer: None, previous: at(10), key, table: table.id() };
+    let header = RecordHeader { writer: None, previous: at(10), predecessor: 0, table: table.id() };
     let mut record = [0; 8];
     c.bench_function("record encode 16 bytes", |b| {
-        b.iter(|| header.encode(black_box(&primary_key), Some(&[7; 16]), &mut record));
+        b.iter(|| header.encode(key, black_box(&primary_key), Some(&[7; 16]), &mut record));
     });
     let words = cvt(&table);
     let Visible::Version(candidate) = visible_at(Cvt::new(&words), at(25)) else {
         panic!("two versions are visible");
     };
-    let expected = Expected { table: table.id(), key, primary_key: &primary_key, candidate };
+    let expected = Expected { table: table.id(), key, primary_key: &primary_key };
     c.bench_function("record accept 16 bytes", |b| {
-        b.iter(|| accept_record(black_box(&expected), black_box(&record)));
+        b.iter(|| accept_record(black_box(&expected), candidate, black_box(&record)));
     });
 }
 

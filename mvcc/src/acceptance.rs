@@ -6,30 +6,36 @@
 //! # What writers do
 //!
 //! A writer holds the row's lock and, in this order, each step complete before the next begins
-//! on the replica in question: (1) writes the record slot bound to the victim's cell; (2) writes
-//! that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the version word. An abort
-//! clears the cell instead of (3) and (4). Every record names the version it follows.
+//! on the replica in question: (1) writes its record, into the slot of the victim's cell or into
+//! one that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes
+//! the version word. An abort clears the cell instead of (3) and (4). Every record names the
+//! version that it follows. A slot that a version has left may be written by anybody at any time:
+//! nothing here rests on how long it is kept.
 //!
 //! # Why a mix is caught
 //!
-//! Let the reader pick version `v` from the cell, and then read the slot. As a slot belongs to
-//! one cell for ever, whatever mix of an older and a newer tenant the cell's words were, the
-//! slot is the right one to look in; what can be wrong is the record in it.
+//! Let the reader pick version `v` ≤ S from the cell, and then read the slot that the cell names.
+//! `v` was drawn before S was, and S before the reader's first READ. So its steps (1) and (2) were
+//! complete by then: the cell's other words are those of `v` or of a later tenant, never of an
+//! earlier one, and likewise the slot of `v` holds its record or a later one. What can be wrong:
 //!
-//! - *Words of two records:* the checksum covers writer, key, table and every other word.
-//! - *A newer tenant's record, wholly or in the making:* its writer began after `v` committed,
-//!   so the version it follows is `v` or later, and `v` > previous fails.
-//! - *An older tenant's record:* impossible. The version word `v` was written in step (4), after
-//!   the record was complete, and the slot was read after the version word.
+//! - *Words of two records, or of another row's:* the checksum covers every word and is seeded with
+//!   the key; the table and the primary key are compared.
+//! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:* its
+//!   writer began after `v` committed, so the version it follows is `v` or later, and `v` >
+//!   previous fails. That holds whether the writer commits or aborts.
 //! - *Length or state of another tenant:* the record has its own, and they must agree.
-//! - *The wrong pick:* a version newer than `v` but within the snapshot was replaced while the
-//!   CVT was read. Oldest versions go first, so `v` was replaced before it, and the slot holds a
-//!   newer tenant's record, see above.
+//! - *The wrong pick:* a version `u` between `v` and S was replaced or cleared while the CVT was
+//!   read, word by word. Oldest versions go first, so `v` was replaced before it; but its record
+//!   may still be whole in its slot. Only a cell that shows something later than S, or was cleared,
+//!   can have held `u`. Then, where READs may be torn, the CVT is read again behind the record
+//!   ([`crate::visibility::may_be_outdated`]) and must be the same: a version word never returns
+//!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it.
 //!
 //! The predecessor is a second witness: where the CVT still shows the version before `v`, the
 //! record must name just that one. Cells of a consistent CVT never contradict it, because the
-//! versions in a CVT have no gaps, and it would notice a version word beside another tenant's
-//! record offset even if slots were not bound for ever.
+//! versions in a CVT have no gaps. For a version that is *later* than S it is the only witness of
+//! which record a cell led to: [`crate::chain`] rests on it.
 //!
 //! # What rests on a record, and what cannot
 //!
@@ -50,9 +56,10 @@ use thiserror::Error;
 
 use crate::key::PrimaryKey;
 use crate::layout::record::Record;
+use crate::timestamp::Timestamp;
 use crate::visibility::Candidate;
 
-/// What a record must be to be accepted.
+/// The row whose record is expected.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The row's table.
@@ -61,8 +68,6 @@ pub struct Expected<'a> {
     pub key: Key,
     /// The row's primary key.
     pub primary_key: &'a PrimaryKey,
-    /// The cell that led to the record.
-    pub candidate: Candidate,
 }
 
 /// Why a record was not accepted. Unless said otherwise the caller reads the CVT again, a
@@ -70,12 +75,12 @@ pub struct Expected<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Reject {
-    /// The words are not one record: it was being written.
-    #[error("the record was being written while it was read")]
+    /// The words are not one record of this row: it was being written, or is another row's.
+    #[error("the record is another row's, or was being written while it was read")]
     Torn,
-    /// It is another row's: the cached CVT or its address was stale. The caller forgets both.
-    #[error("the record belongs to another row")]
-    OtherRow,
+    /// It is another table's, which slabs rule out: one table's slots are never another's.
+    #[error("the record belongs to another table")]
+    OtherTable,
     /// Another row has the same 64-bit key. Retrying does not help: the caller reports an
     /// error that names the row, and the application must choose another primary key.
     #[error("two primary keys have the same 64-bit key")]
@@ -91,8 +96,8 @@ pub enum Reject {
     OtherPredecessor,
 }
 
-/// The record in `words`, if it is the one that is `expected`: a value or a deletion. There should
-/// be [`crate::TableDef::record_words`] of them.
+/// The record in `words`, if it is the row's that the cell of `candidate` speaks of: a value or a
+/// deletion. There should be [`crate::TableDef::record_words`] of them.
 ///
 /// # Errors
 /// [`Reject`] says what is wrong with the record, and what to do.
@@ -100,23 +105,38 @@ pub enum Reject {
 /// # Panics
 /// If `words` are fewer than a record's header.
 #[inline]
-pub fn accept_record<'a>(expected: &Expected<'_>, words: &'a [u64]) -> Result<Record<'a>, Reject> {
-    let Candidate { version, contents, predecessor, .. } = expected.candidate;
-    let record = Record::decode(words).map_err(|_| Reject::Torn)?;
-    if record.key() != expected.key || record.table() != expected.table {
-        return Err(Reject::OtherRow);
+pub fn accept_record<'a>(
+    expected: &Expected<'_>,
+    candidate: Candidate,
+    words: &'a [u64],
+) -> Result<Record<'a>, Reject> {
+    let Candidate { version, contents, predecessor, .. } = candidate;
+    let record = accept_version(expected, version, words)?;
+    if record.contents() != contents {
+        return Err(Reject::OtherContents);
+    }
+    if predecessor.is_some_and(|predecessor| predecessor != record.previous()) {
+        return Err(Reject::OtherPredecessor);
+    }
+    Ok(record)
+}
+
+/// The record in `words`, if it is of the row that is `expected` and older than `version`.
+#[inline]
+pub(crate) fn accept_version<'a>(
+    expected: &Expected<'_>,
+    version: Timestamp,
+    words: &'a [u64],
+) -> Result<Record<'a>, Reject> {
+    let record = Record::decode(expected.key, words).map_err(|_| Reject::Torn)?;
+    if record.table() != expected.table {
+        return Err(Reject::OtherTable);
     }
     if !record.is_of(expected.primary_key) {
         return Err(Reject::KeyCollision);
     }
     if version <= record.previous() && !broken(Rule::RecordsAreNotNewer) {
         return Err(Reject::Replaced);
-    }
-    if record.contents() != contents {
-        return Err(Reject::OtherContents);
-    }
-    if predecessor.is_some_and(|predecessor| predecessor != record.previous()) {
-        return Err(Reject::OtherPredecessor);
     }
     Ok(record)
 }
@@ -131,7 +151,6 @@ mod tests {
     use super::*;
     use crate::layout::cvt::Contents;
     use crate::layout::record::RecordHeader;
-    use crate::timestamp::Timestamp;
 
     const KEY: Key = Key(0x5000);
     const VALUE: [u8; 16] = [0xCD; 16];
@@ -142,7 +161,7 @@ mod tests {
 
     fn header(previous: u64) -> RecordHeader {
         let writer = Some(TxnId::from_raw(4));
-        RecordHeader { writer, previous: at(previous), key: KEY, table: TableId(2) }
+        RecordHeader { writer, previous: at(previous), predecessor: 64, table: TableId(2) }
     }
 
     fn candidate(version: u64, predecessor: Option<u64>) -> Candidate {
@@ -153,13 +172,13 @@ mod tests {
 
     fn accept(words: &[u64], candidate: Candidate) -> Result<Option<Range<usize>>, Reject> {
         let primary_key = &PrimaryKey::from(1);
-        let expected = Expected { table: TableId(2), key: KEY, primary_key, candidate };
-        accept_record(&expected, words).map(|record| record.value_range())
+        let expected = Expected { table: TableId(2), key: KEY, primary_key };
+        accept_record(&expected, candidate, words).map(|record| record.value_range())
     }
 
     fn record(header: RecordHeader, key: impl Into<PrimaryKey>, value: Option<&[u8]>) -> [u64; 9] {
         let mut words = [0; 9];
-        header.encode(&key.into(), value, &mut words);
+        header.encode(KEY, &key.into(), value, &mut words);
         words
     }
 
@@ -184,7 +203,8 @@ mod tests {
     #[test]
     fn every_other_record_is_rejected_for_what_it_is() {
         let value = Some(&VALUE[..]);
-        let other_key = RecordHeader { key: Key(0x6000), ..header(5) };
+        let mut other_row = [0; 9];
+        header(5).encode(Key(0x6000), &PrimaryKey::from(1), value, &mut other_row);
         let other_table = RecordHeader { table: TableId(3), ..header(5) };
         let mut torn = record(header(5), 1, value);
         torn[6] ^= 1;
@@ -192,8 +212,8 @@ mod tests {
         let cases = [
             (torn, seven, Reject::Torn),
             ([0; 9], seven, Reject::Torn),
-            (record(other_key, 1, value), seven, Reject::OtherRow),
-            (record(other_table, 1, value), seven, Reject::OtherRow),
+            (other_row, seven, Reject::Torn),
+            (record(other_table, 1, value), seven, Reject::OtherTable),
             (record(header(5), 2, value), seven, Reject::KeyCollision),
             (record(header(5), [0; 7], value), seven, Reject::KeyCollision),
             (record(header(7), 1, value), seven, Reject::Replaced),

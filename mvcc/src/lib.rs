@@ -4,9 +4,10 @@
 //!
 //! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`table`]), bytes
 //! ([`layout`]), and the decisions taken over bytes that were read ([`index`],
-//! [`visibility`], [`acceptance`]).
+//! [`visibility`], [`acceptance`], [`chain`]).
 //! Beside them stand the few pieces of state that a compute node keeps about remote memory: the
-//! [`address_cache`], the [`version_table_cache`], the [`slab`] sub-allocator and the embedded
+//! [`address_cache`], the [`version_table_cache`], the [`slab`] sub-allocator with the slots that
+//! [`retention`] keeps back, the snapshots that define its [`horizon`], and the embedded
 //! [`timestamp`] clock.
 //!
 //! # What it is not
@@ -25,11 +26,14 @@
 
 pub mod acceptance;
 pub mod address_cache;
+pub mod chain;
+pub mod horizon;
 pub mod index;
 pub mod key;
 pub mod layout;
 pub mod loader;
 pub mod oracle;
+pub mod retention;
 pub mod slab;
 pub mod table;
 pub mod timestamp;

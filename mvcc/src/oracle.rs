@@ -61,6 +61,8 @@ struct Core {
     in_flight: Cell<bool>,
     /// The last request that ended, and its answer.
     ended: Cell<(u64, Result<Timestamp, RpcError>)>,
+    /// The latest answer.
+    latest: Cell<Timestamp>,
     waiting: RefCell<Vec<TaskId>>,
 }
 
@@ -74,9 +76,15 @@ impl OracleClient {
             sent: Cell::new(0),
             in_flight: Cell::new(false),
             ended: Cell::new((0, Ok(Timestamp::ZERO))),
+            latest: Cell::new(Timestamp::ZERO),
             waiting: RefCell::default(),
         };
         Self { core: Rc::new(core) }
+    }
+
+    /// The latest timestamp that was received: all that are asked for from now on are later.
+    pub fn latest(&self) -> Timestamp {
+        self.core.latest.get()
     }
 
     /// A timestamp later than every one issued before this call, by anybody.
@@ -135,6 +143,8 @@ impl Drop for Request<'_> {
     fn drop(&mut self) {
         self.core.in_flight.set(false);
         self.core.ended.set((self.number, self.outcome));
+        let latest = self.core.latest.get().max(self.outcome.unwrap_or_default());
+        self.core.latest.set(latest);
         let executor = self.core.rpc.lane().executor();
         self.core.waiting.borrow_mut().drain(..).for_each(|task| executor.wake(task));
     }

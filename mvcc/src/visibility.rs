@@ -51,6 +51,8 @@ pub enum Newest {
     Deleted {
         /// The tombstone's version.
         version: Timestamp,
+        /// Offset of its record slot.
+        record: u64,
     },
     /// The CVT holds no version.
     Absent,
@@ -73,9 +75,20 @@ impl Newest {
     #[inline]
     pub fn version(&self) -> Option<Timestamp> {
         match *self {
-            Self::Version(Candidate { version, .. }) | Self::Deleted { version } => Some(version),
+            Self::Version(Candidate { version, .. }) | Self::Deleted { version, .. } => {
+                Some(version)
+            }
             Self::Absent => Some(Timestamp::ZERO),
             Self::InDoubt { .. } | Self::Torn => None,
+        }
+    }
+
+    /// Offset of that version's record slot; 0 if there is none.
+    #[inline]
+    pub fn record(&self) -> u64 {
+        match *self {
+            Self::Version(Candidate { record, .. }) | Self::Deleted { record, .. } => record,
+            Self::Absent | Self::InDoubt { .. } | Self::Torn => 0,
         }
     }
 }
@@ -89,6 +102,10 @@ pub enum Visible {
     /// The row did not exist; provided that the CVT, read again after this READ completed, still
     /// has the same words, since an absence has no record that could vouch for it.
     NotFound,
+    /// The version that the snapshot needs is no longer in the CVT, but records name those that
+    /// they follow: it may be found from this one on, which is newer than the snapshot. It counts
+    /// only if its record is accepted, with the predecessor that stands here ([`crate::chain`]).
+    Displaced(Candidate),
     /// The version that the snapshot needs has been replaced: the transaction cannot go on, and
     /// may be run again with a newer snapshot.
     TooOld,
@@ -110,8 +127,8 @@ pub fn newest(cvt: Cvt<'_>) -> Newest {
     match (scan.invisible, scan.seen) {
         (Some(writer), _) => Newest::InDoubt { writer },
         (None, None) => Newest::Absent,
-        (None, Some(Candidate { contents: Contents::Deleted, version, .. })) => {
-            Newest::Deleted { version }
+        (None, Some(Candidate { contents: Contents::Deleted, version, record, .. })) => {
+            Newest::Deleted { version, record }
         }
         (None, Some(candidate)) => Newest::Version(candidate),
     }
@@ -130,8 +147,50 @@ pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
         (None, Some(candidate)) => Visible::Version(candidate),
         (None, None) if scan.never_used || !scan.any_version => Visible::NotFound,
         (None, None) if broken(Rule::AbsenceIsNotEviction) => Visible::NotFound,
-        (None, None) => Visible::TooOld,
+        (None, None) => displaced(cvt),
     }
+}
+
+/// Where the search for a version older than all in the CVT begins: at the oldest but one. Its
+/// record names the oldest, and where that is; the cells' words may be torn and prove neither.
+#[cold]
+fn displaced(cvt: Cvt<'_>) -> Visible {
+    let version = |cell: &Cell| match cell.version {
+        Version::Committed(version) => Some(version),
+        Version::None | Version::Invisible(_) => None,
+    };
+    let oldest = cvt.cells().flatten().filter_map(|cell| version(&cell)).min();
+    let mut next: Option<Candidate> = None;
+    for (index, cell) in cvt.cells().enumerate() {
+        let Some((cell, version)) = cell.ok().and_then(|cell| Some((cell, version(&cell)?))) else {
+            continue;
+        };
+        if Some(version) > oldest && next.is_none_or(|next| version < next.version) {
+            next = Some(Candidate::new(index, version, cell, oldest));
+        }
+    }
+    next.map_or(Visible::TooOld, Visible::Displaced)
+}
+
+/// Whether a CVT that shows a version for `snapshot` may have had a later one for it a moment
+/// before or after, where a READ may be torn: some cell was replaced or emptied since. Whoever
+/// reads without the lock then reads the CVT again behind the record, and believes the record only
+/// if nothing has changed ([`crate::acceptance`]).
+#[inline]
+pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
+    cvt.cells().any(|cell| {
+        cell.is_ok_and(|cell| cell.version.is_after(snapshot) || cell.state == CellState::Cleared)
+    })
+}
+
+/// The cell that a write takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Victim {
+    /// Its index in the CVT.
+    pub index: usize,
+    /// If it holds a version: the one that follows it, which the CVT keeps. Snapshots from there on
+    /// do not need what the cell held.
+    pub successor: Option<Timestamp>,
 }
 
 /// The cell that the holder of the row's write lock overwrites: one without a version, best one
@@ -139,10 +198,11 @@ pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
 ///
 /// `None` if the CVT is in doubt or torn, and so must not be written.
 #[inline]
-pub fn victim(cvt: Cvt<'_>) -> Option<usize> {
+pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     // A cell without a version goes before the oldest version, a bound one before an unbound:
     // version zero lies before all others, so one comparison says both.
     let mut best: Option<((Timestamp, bool), usize)> = None;
+    let mut second = Timestamp::MAX;
     for (index, cell) in cvt.cells().enumerate() {
         let cell = cell.ok()?;
         let rank = match cell.version {
@@ -150,11 +210,20 @@ pub fn victim(cvt: Cvt<'_>) -> Option<usize> {
             Version::Committed(time) => (time, false),
             Version::None => (Timestamp::ZERO, cell.record == 0),
         };
-        if best.is_none_or(|(least, _)| (rank < least) != broken(Rule::OldestVersionFirst)) {
-            best = Some((rank, index));
+        match best {
+            Some((least, _)) if (rank < least) == broken(Rule::OldestVersionFirst) => {
+                second = second.min(rank.0);
+            }
+            _ => {
+                second = best.map_or(second, |(least, _)| second.min(least.0));
+                best = Some((rank, index));
+            }
         }
     }
-    best.map(|(_, index)| index)
+    best.map(|((version, _), index)| Victim {
+        index,
+        successor: (version > Timestamp::ZERO).then_some(second),
+    })
 }
 
 /// What one pass over the cells finds.
@@ -196,15 +265,22 @@ impl Scan {
                 newest.predecessor = newest.predecessor.max(Some(version));
             }
             seen => {
-                let contents = match cell.state {
-                    CellState::Tombstone => Contents::Deleted,
-                    _ => Contents::Value { length: cell.length },
-                };
                 let predecessor = seen.map(|earlier| earlier.version);
-                let record = cell.record;
-                *seen = Some(Candidate { index, version, record, contents, predecessor });
+                *seen = Some(Candidate::new(index, version, cell, predecessor));
             }
         }
+    }
+}
+
+impl Candidate {
+    /// The version that stands in `cell`.
+    #[inline]
+    fn new(index: usize, version: Timestamp, cell: Cell, predecessor: Option<Timestamp>) -> Self {
+        let contents = match cell.state {
+            CellState::Tombstone => Contents::Deleted,
+            _ => Contents::Value { length: cell.length },
+        };
+        Self { index, version, record: cell.record, contents, predecessor }
     }
 }
 
@@ -267,7 +343,7 @@ mod tests {
             ("7 5 6", Newest::Version(value(0, 7, Some(6)))),
             ("5 7 6", Newest::Version(value(1, 7, Some(6)))),
             ("5 6 7", Newest::Version(value(2, 7, Some(6)))),
-            ("5 7x", Newest::Deleted { version: at(7) }),
+            ("5 7x", Newest::Deleted { version: at(7), record: 0x2000 }),
             ("5x 7", Newest::Version(value(1, 7, Some(5)))),
             ("5 _", Newest::Version(value(0, 5, None))),
             ("5 ?", in_doubt),
@@ -296,7 +372,9 @@ mod tests {
             ("5 7", 7, Visible::Version(value(1, 7, Some(5)))),
             ("5 7", 6, Visible::Version(value(0, 5, None))),
             ("5 7", 5, Visible::Version(value(0, 5, None))),
-            ("5 7", 4, Visible::TooOld),
+            ("5 7", 4, Visible::Displaced(value(1, 7, Some(5)))),
+            ("7x 5", 4, Visible::Displaced(deletion(0, 7, Some(5)))),
+            ("9 5 7", 4, Visible::Displaced(value(2, 7, Some(5)))),
             ("5 _", 4, Visible::TooOld),
             ("5 .", 4, Visible::NotFound),
             ("5 . _", 4, Visible::NotFound),
@@ -323,20 +401,41 @@ mod tests {
     #[test]
     fn a_writer_replaces_what_will_be_missed_least() {
         let cases = [
-            (". .", Some(0)),
-            (". _", Some(1)),
-            ("5 .", Some(1)),
-            ("5 _", Some(1)),
-            ("5 . _", Some(2)),
-            ("7 5", Some(1)),
-            ("5x 7", Some(0)),
-            ("6 5 7", Some(1)),
+            (". .", Some((0, None))),
+            (". _", Some((1, None))),
+            ("5 .", Some((1, None))),
+            ("5 _", Some((1, None))),
+            ("5 . _", Some((2, None))),
+            ("7 5", Some((1, Some(7)))),
+            ("5x 7", Some((0, Some(7)))),
+            ("6 5 7", Some((1, Some(6)))),
+            ("5 7 6", Some((0, Some(6)))),
+            ("7 6 5", Some((2, Some(6)))),
             ("5 ?", None),
             (". ?", None),
             ("5 ~", None),
         ];
         for (picture, expected) in cases {
+            let expected = expected.map(|(index, successor): (usize, Option<u64>)| Victim {
+                index,
+                successor: successor.map(at),
+            });
             assert_eq!(victim(Cvt::new(&cvt(picture))), expected, "{picture}");
+        }
+    }
+
+    #[test]
+    fn what_is_newer_or_gone_may_hide_a_version() {
+        let cases = [
+            ("5 7", 7, false),
+            ("5 .", 7, false),
+            ("5 7", 6, true),
+            ("5 9 7", 8, true),
+            ("5 _", 7, true),
+        ];
+        for (picture, snapshot, expected) in cases {
+            let seen = may_be_outdated(Cvt::new(&cvt(picture)), at(snapshot));
+            assert_eq!(seen, expected, "{picture} at {snapshot}");
         }
     }
 }

@@ -1,25 +1,29 @@
-//! Tries to deceive a reader: the argument of `acceptance`, as a property.
+//! Tries to deceive a reader: the arguments of `acceptance` and `chain`, as a property.
 //!
 //! Remote memory is a history of every word. Writers of one row commit, delete and abort one
-//! after the other, in the protocol's steps, the words of each step landing in any order. A
-//! reader draws a snapshot at some moment and then reads every word at a moment of its own, so
-//! that its CVT may hold words of several commits at once, and its record too. Whatever it then
-//! believes must be what the row was at its snapshot; and once the writers have finished, it must
-//! believe something.
+//! after the other, in the protocol's steps, the words of each step landing in any order. They
+//! write over the version they displace or into another slot, and nobody waits before a slot that
+//! was left is written again, by them or for another row. A reader draws a snapshot at some moment
+//! and then reads every word at a moment of its own, so that its CVT may hold words of several
+//! commits at once, and its records too. It follows links to versions that have left the CVT.
+//! Whatever it then believes must be what the row was at its snapshot; and once the writers have
+//! finished, it must believe something.
 
 use std::cell::Cell as Counter;
 
-use lotus_fabric::ids::{TableId, TxnId};
+use lotus_fabric::ids::{Key, TableId, TxnId};
 use lotus_mvcc::acceptance::{Expected, Reject, accept_record};
+use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
 use lotus_mvcc::layout::cvt::{Contents, Cvt, HEADER_WORDS, Version, cvt_words};
-use lotus_mvcc::layout::record::RecordHeader;
-use lotus_mvcc::visibility::{Visible, newest, victim, visible_at};
+use lotus_mvcc::layout::record::{Record, RecordHeader};
+use lotus_mvcc::visibility::{Candidate, Visible, may_be_outdated, newest, victim, visible_at};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use zerocopy::IntoBytes;
 
 const SLOT_WORDS: usize = 8;
+const SLOTS: usize = 6;
 /// The longest that a reader takes, in word writes: a few whole transactions.
 const READ_SPAN: usize = 120;
 
@@ -29,9 +33,11 @@ enum Outcome {
     Delete,
     Abort(u8),
     AbortBeforeRecord,
+    /// Somebody writes another row's record into a slot that no cell names.
+    OtherRow,
 }
 
-/// Remote memory: the CVT, then a record slot for each cell, after each word write in turn.
+/// Remote memory: the CVT, then some record slots, after each word write in turn.
 struct Memory {
     table: TableDef,
     now: Vec<u64>,
@@ -59,7 +65,7 @@ impl Memory {
         let spec = TableSpec::new("row").record_bytes(16).capacity(1).shards(1).versions(versions);
         let table = TableDef::new(TableId(1), spec, vec![64]).expect("valid");
         let cells = table.cell_count();
-        let mut now = vec![0; cvt_words(cells) + cells * SLOT_WORDS];
+        let mut now = vec![0; cvt_words(cells) + SLOTS * SLOT_WORDS];
         let header = table.header(table.key(&primary_key())).encode();
         now[..HEADER_WORDS].copy_from_slice(&header);
         Self { table, now, writes: Vec::new(), commits: Vec::new(), rng }
@@ -86,26 +92,51 @@ impl Memory {
         }
     }
 
+    /// A slot that no cell names, however recently one did.
+    fn free_slot(&mut self) -> u64 {
+        let named: Vec<u64> = self.cvt().cells().flatten().map(|cell| cell.record).collect();
+        let free: Vec<u64> =
+            (1..=SLOTS as u64).map(|slot| 64 * slot).filter(|slot| !named.contains(slot)).collect();
+        free[self.rng.random_range(0..free.len())]
+    }
+
+    fn other_row(&mut self) {
+        let header = RecordHeader {
+            writer: None,
+            previous: Timestamp::ZERO,
+            predecessor: 0,
+            table: self.table.id(),
+        };
+        let mut record = [0; SLOT_WORDS];
+        let used = header.encode(Key(0x7000), &primary_key(), Some(&value(1)), &mut record);
+        let slot = self.free_slot();
+        self.write(self.slot_word(slot), &record[..used]);
+    }
+
     fn run(&mut self, attempt: u64, outcome: Outcome) {
-        let previous = newest(self.cvt()).version().expect("no writer is left");
-        let index = victim(self.cvt()).expect("no writer is left");
+        let before = newest(self.cvt());
+        let previous = before.version().expect("no writer is left");
+        let index = victim(self.cvt()).expect("no writer is left").index;
         let cell_word = cvt_words(index);
         let cell = self.cvt().cell(index).expect("no writer is left");
         let bytes = match outcome {
             Outcome::Commit(name) | Outcome::Abort(name) => Some(value(name)),
             Outcome::Delete | Outcome::AbortBeforeRecord => None,
+            Outcome::OtherRow => return self.other_row(),
         };
         let contents = bytes
             .as_ref()
             .map_or(Contents::Deleted, |bytes| Contents::Value { length: bytes.len() as u32 });
         let writer = TxnId::from_raw(attempt);
-        let taken = cell.taken_by(writer, contents, 64 * (index as u64 + 1));
+        let in_place = cell.record != 0 && self.rng.random_range(0..3) == 0;
+        let slot = if in_place { cell.record } else { self.free_slot() };
+        let taken = cell.taken_by(writer, contents, slot);
         if !matches!(outcome, Outcome::AbortBeforeRecord) {
-            let key = self.table.key(&primary_key());
-            let table = self.table.id();
-            let header = RecordHeader { writer: Some(writer), previous, key, table };
+            let (key, table) = (self.table.key(&primary_key()), self.table.id());
+            let predecessor = before.record();
+            let header = RecordHeader { writer: Some(writer), previous, predecessor, table };
             let mut record = [0; SLOT_WORDS];
-            let used = header.encode(&primary_key(), bytes.as_deref(), &mut record);
+            let used = header.encode(key, &primary_key(), bytes.as_deref(), &mut record);
             self.write(self.slot_word(taken.record), &record[..used]);
             self.write(cell_word, &taken.encode());
         }
@@ -151,30 +182,72 @@ impl Memory {
     fn believe(&mut self, snapshot: Timestamp, from: usize, span: usize) -> Option<Belief> {
         let cvt_words = self.table.cvt_words();
         let first = self.read(0, cvt_words, from, from + span);
-        let seen = visible_at(Cvt::new(&first), snapshot);
-        let (second, end) = (from + span, from + 2 * span);
-        match seen {
+        let cvt = Cvt::new(&first);
+        let second = from + span;
+        match visible_at(cvt, snapshot) {
             Visible::Version(candidate) => {
                 let words = self.table.record_words(candidate.contents);
-                let record = self.read(self.slot_word(candidate.record), words, second, end);
-                let (table, primary_key) = (self.table.id(), &primary_key());
-                let key = self.table.key(primary_key);
-                let expected = Expected { table, key, primary_key, candidate };
-                match accept_record(&expected, &record) {
-                    Ok(accepted) => Some(match accepted.value_range() {
-                        Some(range) => Belief::Value(record.as_bytes()[range].to_vec()),
-                        None => Belief::Nothing,
-                    }),
-                    Err(Reject::OtherRow | Reject::KeyCollision) => panic!("there is one row"),
-                    Err(_) => None,
+                let start = self.slot_word(candidate.record);
+                let record = self.read(start, words, second, second + span);
+                let third = second + span;
+                if may_be_outdated(cvt, snapshot)
+                    && self.read(0, cvt_words, third, third + span) != first
+                {
+                    return None;
                 }
+                let accepted = self.accept(|row| accept_record(row, candidate, &record))?;
+                Some(Belief::of(&accepted, &record))
             }
+            Visible::Displaced(candidate) => self.follow(snapshot, candidate, second, span),
             Visible::NotFound => {
-                let again = self.read(0, cvt_words, second, end);
+                let again = self.read(0, cvt_words, second, second + span);
                 (again == first).then_some(Belief::Nothing)
             }
             Visible::TooOld => Some(Belief::TooOld),
             Visible::Undecided { .. } | Visible::Torn => None,
+        }
+    }
+
+    /// Follows links from a record on, which counts only if it is accepted.
+    fn follow(
+        &mut self,
+        snapshot: Timestamp,
+        first: Candidate,
+        mut from: usize,
+        span: usize,
+    ) -> Option<Belief> {
+        let words = self.table.record_words(first.contents);
+        let mut record = self.read(self.slot_word(first.record), words, from, from + span);
+        let mut accepted = self.accept(|row| accept_record(row, first, &record))?;
+        for _ in 0..MAX_HOPS {
+            let Some(link) = Link::before(&accepted) else {
+                return Some(Belief::Older(Box::new(Belief::Nothing)));
+            };
+            from += span;
+            let start = self.slot_word(link.record);
+            let words = self.read(start, SLOT_WORDS, from, from + span);
+            let Some(next) = self.accept(|row| accept_link(row, link, &words)) else {
+                return Some(Belief::TooOld);
+            };
+            if link.version <= snapshot {
+                return Some(Belief::Older(Box::new(Belief::of(&next, &words))));
+            }
+            record = words;
+            accepted = Record::decode(self.table.key(&primary_key()), &record).expect("accepted");
+        }
+        Some(Belief::TooOld)
+    }
+
+    fn accept<'a>(
+        &self,
+        accept: impl FnOnce(&Expected<'_>) -> Result<Record<'a>, Reject>,
+    ) -> Option<Record<'a>> {
+        let primary_key = &primary_key();
+        let (table, key) = (self.table.id(), self.table.key(primary_key));
+        match accept(&Expected { table, key, primary_key }) {
+            Ok(record) => Some(record),
+            Err(Reject::OtherTable | Reject::KeyCollision) => panic!("there is one table"),
+            Err(_) => None,
         }
     }
 }
@@ -184,6 +257,17 @@ enum Belief {
     Value(Vec<u8>),
     Nothing,
     TooOld,
+    /// That was found by links.
+    Older(Box<Belief>),
+}
+
+impl Belief {
+    fn of(record: &Record<'_>, words: &[u64]) -> Self {
+        match record.value_range() {
+            Some(range) => Self::Value(words.as_bytes()[range].to_vec()),
+            None => Self::Nothing,
+        }
+    }
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
@@ -192,12 +276,20 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         2 => Just(Outcome::Delete),
         2 => any::<u8>().prop_map(Outcome::Abort),
         1 => Just(Outcome::AbortBeforeRecord),
+        1 => Just(Outcome::OtherRow),
     ]
 }
 
-/// Lets readers loose on a finished history; returns how many believed a value and nothing.
-fn deceive(memory: &mut Memory) -> Result<(u32, u32), TestCaseError> {
-    let (mut values, mut nothings) = (0, 0);
+/// How many readers believed what.
+#[derive(Clone, Copy, Default, Debug)]
+struct Answers {
+    values: u32,
+    nothings: u32,
+    older: u32,
+}
+
+/// Lets readers loose on a finished history.
+fn deceive(memory: &mut Memory, answers: &mut Answers) -> Result<(), TestCaseError> {
     let end = memory.writes.len();
     for reader in 0..200 {
         let drawn = memory.rng.random_range(0..=end);
@@ -205,16 +297,21 @@ fn deceive(memory: &mut Memory) -> Result<(u32, u32), TestCaseError> {
         let span = memory.rng.random_range(0..=READ_SPAN) * (reader % 4) / 3;
         let snapshot = memory.snapshot(drawn);
         let truth = memory.truth(snapshot).map(value);
-        match memory.believe(snapshot, begun, span) {
+        let mut belief = memory.believe(snapshot, begun, span);
+        if let Some(Belief::Older(found)) = belief {
+            answers.older += 1;
+            belief = Some(*found);
+        }
+        match belief {
             Some(Belief::Value(bytes)) => {
                 prop_assert_eq!(Some(bytes), truth);
-                values += 1;
+                answers.values += 1;
             }
             Some(Belief::Nothing) => {
                 prop_assert_eq!(None, truth);
-                nothings += 1;
+                answers.nothings += 1;
             }
-            Some(Belief::TooOld) | None => {}
+            Some(Belief::TooOld | Belief::Older(_)) | None => {}
         }
     }
     // The writers have finished: a fresh snapshot gets an answer, and at once.
@@ -222,26 +319,28 @@ fn deceive(memory: &mut Memory) -> Result<(u32, u32), TestCaseError> {
     let truth = memory.truth(fresh).map(value);
     let answer = memory.believe(fresh, end, 0);
     prop_assert_eq!(answer, Some(truth.map_or(Belief::Nothing, Belief::Value)));
-    Ok((values, nothings))
+    Ok(())
 }
 
 #[test]
 fn a_reader_believes_only_what_the_row_was_at_its_snapshot() {
-    let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
+    let config = ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let history = (2_u32..=3, prop::collection::vec(outcome(), 1..12), any::<[u8; 32]>());
-    let answers = Counter::new((0_u32, 0_u32));
+    let history = (2_u32..=3, prop::collection::vec(outcome(), 1..14), any::<[u8; 32]>());
+    let all = Counter::new(Answers::default());
     let result = runner.run(&history, |(versions, outcomes, seed)| {
         let mut memory = Memory::new(versions, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
         for (attempt, outcome) in (1..).zip(outcomes) {
             memory.run(attempt, outcome);
         }
-        let (values, nothings) = deceive(&mut memory)?;
-        answers.set((answers.get().0 + values, answers.get().1 + nothings));
+        let mut answers = all.get();
+        deceive(&mut memory, &mut answers)?;
+        all.set(answers);
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    let (values, nothings) = answers.get();
-    assert!(values > 10_000 && nothings > 1_000, "too few answers: {values}, {nothings}");
+    let Answers { values, nothings, older } = all.get();
+    let enough = values > 10_000 && nothings > 1_000 && older > 1_000;
+    assert!(enough, "too few answers: {:?}", all.get());
 }

@@ -148,6 +148,10 @@ rules! {
     RecordsAreNotNewer "records-are-not-newer" "H13"
     "a record is accepted also if a later writer has reused its slot"
 
+    "A link is believed if the record there is older than what the link names"
+    LinksAreExact "links-are-exact" "H13"
+    "a link is believed whatever record of the row is there by now"
+
     "A slab belongs to whoever advanced the cursor past it"
     SlabsAreTakenOnce "slabs-are-taken-once" "H13"
     "nobody looks whether the cursor has moved before it is advanced"

@@ -25,6 +25,7 @@ files! {
     "h10-owners-out-of-reach"
     "h11-caches-beside-writers"
     "h12-half-written"
+    "h13-older-versions"
     "h13-overwritten-versions"
     "h13-first-slabs"
     "h14-torn-words"

@@ -9,7 +9,8 @@
 use std::time::Duration;
 
 use lotus_benchmarks::config::{
-    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Routing, Sharding, Timestamps, Visible,
+    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
+    Visible,
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
@@ -87,6 +88,10 @@ pub struct Topology {
     pub visible: Visible,
     /// What serializable transactions read.
     pub read_rule: ReadRule,
+    /// What becomes of displaced versions.
+    pub retain_versions: Retention,
+    /// How often the compute nodes exchange what they still read, in microseconds.
+    pub horizon_us: u64,
     /// How long a commit keeps trying, in microseconds.
     pub commit_timeout_us: u64,
     /// How long a transaction waits for remote locks, in microseconds.
@@ -109,6 +114,8 @@ impl Default for Topology {
             timestamps: Timestamps::Clock,
             visible: Visible::BackupsFirst,
             read_rule: ReadRule::Latest,
+            retain_versions: Retention::On,
+            horizon_us: 100,
             commit_timeout_us: 20_000,
             lock_timeout_us: 2_000,
         }
@@ -306,6 +313,7 @@ impl Scenario {
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         let cached = self.cluster.version_table_cache;
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
+        must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;
         must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
@@ -361,6 +369,8 @@ impl Scenario {
             locks,
             timestamps,
             visible: self.cluster.visible,
+            retain_versions: self.cluster.retain_versions,
+            horizon_us: self.cluster.horizon_us,
             memory_limit_bytes: None,
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lotus_benchmarks::config::{Locks, ReadRule, Routing, Timestamps, Visible};
+use lotus_benchmarks::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
@@ -52,6 +52,9 @@ pub fn scenario(seed: u64) -> Scenario {
         // A delivery alone would fill the smaller ones.
         scenario.cluster.lock_table_bytes = 1 << 16;
     }
+    scenario.cluster.retain_versions =
+        pick(&mut rng, &[Retention::On, Retention::On, Retention::Off]);
+    scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
     scenario
@@ -79,6 +82,7 @@ fn topology(rng: &mut SmallRng) -> Topology {
         read_rule: pick(rng, &[ReadRule::Latest, ReadRule::Latest, ReadRule::Snapshot]),
         commit_timeout_us: pick(rng, &[1_000, 5_000, 20_000]),
         lock_timeout_us: pick(rng, &[500, 2_000]),
+        ..Topology::default()
     }
 }
 

@@ -21,7 +21,7 @@ impl View {
 }
 
 impl Body {
-    /// Looks for the row's CVT in this node's cache. Whether it is there and leads to a version;
+    /// Looks for the row's CVT in this node's cache. Whether it is there and leads to a record;
     /// that there is none is believed only of memory.
     #[inline]
     pub(super) fn consult_cache(
@@ -46,7 +46,7 @@ impl Body {
         fetch.cvt = cvt;
         self.absorb_cvt(coordinator, mode, fetch, Cvt::new(words))?;
         fetch.unconfirmed = None;
-        Ok(matches!(fetch.wants, Wants::Record(_)))
+        Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
     }
 
     /// Leaves a CVT that was read in this node's cache, if it may be there.

@@ -18,9 +18,10 @@
 //!
 //! # The record slot
 //!
-//! A cell is bound to a record slot by its first writer and keeps it for ever: aborts and
-//! re-use need no allocation, and no word ever points at a slot that belongs to another cell.
-//! Every write of a cell, a delete included, writes the slot first.
+//! A cell names the slot that its version's record is in. A writer writes its record first, either
+//! over the displaced version's in the same slot, or into another one, which the cell then names:
+//! the displaced version stays where it is for those who may still need it
+//! ([`crate::retention`]). A cell that was cleared keeps its slot.
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -199,14 +200,13 @@ impl Cell {
 
     /// This cell as the next writer stores it, INVISIBLE until it commits.
     ///
-    /// `record` is the slot to bind if the cell has none yet; a bound slot stays.
+    /// `record` is the slot that the version's record is in.
     ///
     /// # Panics
-    /// If the cell is unbound and `record` is 0: the writer forgot to reserve memory.
+    /// If `record` is 0: the writer forgot to reserve memory.
     #[inline]
     #[must_use]
     pub fn taken_by(self, writer: TxnId, contents: Contents, record: u64) -> Self {
-        let record = if self.record == 0 { record } else { self.record };
         assert!(record != 0, "a cell is written only once its record slot is reserved");
         let (state, length) = match contents {
             Contents::Value { length } => (CellState::Valid, length),
@@ -433,15 +433,15 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_keeps_its_record_slot_through_every_transition() {
+    fn a_cell_names_the_slot_of_its_last_writer() {
         let writer = TxnId::from_raw(12);
         let taken = valid();
         assert_eq!((taken.record, taken.writes, taken.length), (4096, 1, 16));
         let cleared = taken.cleared();
         assert_eq!((cleared.record, cleared.writes), (4096, 2));
         assert_eq!((cleared.version, cleared.state), (Version::None, CellState::Cleared));
-        let again = cleared.taken_by(writer, Contents::Deleted, 0);
-        assert_eq!((again.record, again.state), (4096, CellState::Tombstone));
+        let again = cleared.taken_by(writer, Contents::Deleted, 8192);
+        assert_eq!((again.record, again.state), (8192, CellState::Tombstone));
         assert_eq!(again.version, Version::Invisible(writer));
     }
 
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "record slot is reserved")]
-    fn an_unbound_cell_is_never_written() {
+    fn a_cell_is_never_written_without_a_slot() {
         let _ = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), Contents::Deleted, 0);
     }
 }

@@ -24,7 +24,7 @@ pub mod record;
 pub mod region;
 
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use zerocopy::IntoBytes;
 
 #[cfg(not(target_endian = "little"))]
@@ -33,7 +33,7 @@ compile_error!("remote structures are little-endian words, and this host's words
 /// The version of every structure in this module, kept in a region's header page.
 ///
 /// It changes whenever a byte of any structure changes its place or its meaning.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = 8;
@@ -59,4 +59,10 @@ pub(crate) const fn field(word: u64, shift: u32, bits: u32) -> u64 {
 #[inline]
 pub(crate) fn hash(words: &[u64]) -> u64 {
     xxh3_64(words.as_bytes())
+}
+
+/// The same, of which `seed` is a part.
+#[inline]
+pub(crate) fn hash_seeded(words: &[u64], seed: u64) -> u64 {
+    xxh3_64_with_seed(words.as_bytes(), seed)
 }

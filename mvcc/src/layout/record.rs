@@ -1,20 +1,22 @@
 //! A record: the bytes of one version, and enough of a header to know whose they are.
 //!
 //! ```text
-//! w0  checksum of every word that follows        w3  key
-//! w1  writer tag, 0 for the loader               w4  table:16 key length:8 state:8
-//! w2  previous version, 0 for none                   value length:32
+//! w0  checksum of every word that follows,       w3  predecessor's record offset:40 zero:24
+//!     seeded with the row's key                  w4  table:16 key length:8 state:8
+//! w1  writer tag, 0 for the loader                   value length:32
+//! w2  previous version, 0 for none
 //! primary key, padded with zeroes to 8 bytes | value, padded with zeroes to 8 bytes
 //! ```
 //! LOTUS puts a cacheline version at each 64-byte boundary of a record (§7.1); a one-byte
-//! counter wraps and a word is the unit that tears, so the checksum stands in for all of them.
-//! Writer, key and table are among the words it covers, which seeds it with all three: bytes of
-//! two writers, or of two rows, never add up.
+//! counter wraps and a word is the unit that tears, so the checksum stands in for all of them. It
+//! covers writer and table and is seeded with the key: bytes of two writers, or of two rows, never
+//! add up. The key itself takes no word: whoever reads a record knows whose it should be.
 //!
-//! The previous version is the newest committed one when the record was written. It says by
-//! itself whether a record is too new for the version word that led to it, see
-//! [`crate::visibility`]. The full primary key is there to tell two rows with one 64-bit key
-//! apart. Every structure of a slot lies within whole cache lines of its own.
+//! The previous version is the newest committed one when the record was written, and the
+//! predecessor's offset is the slot that it had. The one says whether a record is too new for what
+//! led to it ([`crate::acceptance`]), both together where an older version is ([`crate::chain`]).
+//! The full primary key is there to tell two rows with one 64-bit key apart. Every structure of a
+//! slot lies within whole cache lines of its own.
 
 use std::ops::Range;
 
@@ -23,7 +25,7 @@ use lotus_sabotage::{Rule, broken};
 use zerocopy::IntoBytes;
 
 use super::cvt::{CellState, Contents};
-use super::{LINE_BYTES, Torn, WORD_BYTES, field, hash};
+use super::{LINE_BYTES, OFFSET_BITS, Torn, WORD_BYTES, field, hash_seeded};
 use crate::key::PrimaryKey;
 use crate::timestamp::Timestamp;
 
@@ -53,56 +55,58 @@ pub struct RecordHeader {
     pub writer: Option<TxnId>,
     /// The row's newest committed version when it was written; [`Timestamp::ZERO`] for none.
     pub previous: Timestamp,
-    /// The row.
-    pub key: Key,
+    /// Offset of that version's record slot in the group's region; 0 for none.
+    pub predecessor: u64,
     /// The row's table.
     pub table: TableId,
 }
 
 impl RecordHeader {
-    /// Writes a record of this header, `primary_key` and `value` to the front of `words`, and
-    /// returns how many it took. `None` is a deletion.
+    /// Writes a record of row `key` with this header, `primary_key` and `value` to the front of
+    /// `words`, and returns how many it took. `None` is a deletion.
     ///
     /// # Panics
-    /// If they do not fit in `words`, or if the writer is the transaction id 0, which marks the
-    /// loader: attempts are numbered from 1.
+    /// If they do not fit in `words`, if the predecessor's offset does not fit in 40 bits, or if
+    /// the writer is the transaction id 0, which marks the loader: attempts are numbered from 1.
     #[inline]
     pub fn encode(
         &self,
+        key: Key,
         primary_key: &PrimaryKey,
         value: Option<&[u8]>,
         words: &mut [u64],
     ) -> usize {
         assert!(self.writer.is_none_or(|writer| writer.raw() != 0), "tag 0 is the loader's");
+        assert!(self.predecessor >> OFFSET_BITS == 0, "record offset {:#x}", self.predecessor);
         let bytes = value.unwrap_or_default();
         let state = if value.is_some() { CellState::Valid } else { CellState::Tombstone };
         let used = record_words(primary_key.byte_count(), bytes.len());
         let words = &mut words[..used];
         words[1] = self.writer.map_or(0, TxnId::raw);
         words[2] = self.previous.raw();
-        words[3] = self.key.0;
+        words[3] = self.predecessor;
         words[4] = u64::from(self.table.0)
             | (primary_key.byte_count() as u64) << 16
             | (state as u64) << 24
             | (bytes.len() as u64) << 32;
-        let (key, padded_value) =
+        let (padded_key, padded_value) =
             words[RECORD_HEADER_WORDS..].split_at_mut(primary_key.word_count());
-        for (index, word) in key.iter_mut().enumerate() {
+        for (index, word) in padded_key.iter_mut().enumerate() {
             *word = primary_key.padded_word(index);
         }
         if let Some(last) = padded_value.last_mut() {
             *last = 0;
         }
         padded_value.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
-        words[0] = checksum(&words[1..]);
+        words[0] = checksum(key, &words[1..]);
         used
     }
 }
 
 /// Never 0, so that memory that was never written is no record.
 #[inline]
-fn checksum(words: &[u64]) -> u64 {
-    hash(words).max(1)
+fn checksum(key: Key, words: &[u64]) -> u64 {
+    hash_seeded(words, key.0).max(1)
 }
 
 /// A record whose checksum holds: a view of its words.
@@ -114,22 +118,23 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record at the front of `words`; what follows it there is ignored.
+    /// The record of row `key` at the front of `words`; what follows it there is ignored.
     ///
     /// # Errors
-    /// [`Torn`] if it does not end within `words` or its checksum does not hold.
+    /// [`Torn`] if it does not end within `words` or its checksum does not hold, which also says
+    /// that it is another row's.
     ///
     /// # Panics
     /// If `words` are fewer than [`RECORD_HEADER_WORDS`].
     #[inline]
-    pub fn decode(words: &'a [u64]) -> Result<Self, Torn> {
+    pub fn decode(key: Key, words: &'a [u64]) -> Result<Self, Torn> {
         let shape = words[4];
         let (key_bytes, length) = (field(shape, 16, 8) as usize, field(shape, 32, 32));
         let used = record_words(key_bytes, length as usize);
         if used > words.len() {
             return Err(Torn);
         }
-        if words[0] != checksum(&words[1..used]) && !broken(Rule::RecordChecksums) {
+        if words[0] != checksum(key, &words[1..used]) && !broken(Rule::RecordChecksums) {
             return Err(Torn);
         }
         let contents = match CellState::decode(field(shape, 24, 8))? {
@@ -147,7 +152,7 @@ impl<'a> Record<'a> {
         RecordHeader {
             writer: (writer != 0).then(|| TxnId::from_raw(writer)),
             previous: self.previous(),
-            key: self.key(),
+            predecessor: self.predecessor(),
             table: self.table(),
         }
     }
@@ -158,10 +163,10 @@ impl<'a> Record<'a> {
         Timestamp::new(self.words[2]).unwrap_or(Timestamp::MAX)
     }
 
-    /// The row.
+    /// Offset of that version's record slot in the group's region; 0 for none.
     #[inline]
-    pub fn key(&self) -> Key {
-        Key(self.words[3])
+    pub fn predecessor(&self) -> u64 {
+        field(self.words[3], 0, OFFSET_BITS)
     }
 
     /// The row's table.
@@ -214,9 +219,10 @@ mod tests {
     const HEADER: RecordHeader = RecordHeader {
         writer: None,
         previous: Timestamp::LOADED,
-        key: Key(0x77),
+        predecessor: 0xAA_BBCC_DDC0,
         table: TableId(3),
     };
+    const KEY: Key = Key(0x77);
 
     fn written_by(raw: u64) -> RecordHeader {
         RecordHeader { writer: Some(TxnId::from_raw(raw)), ..HEADER }
@@ -229,10 +235,10 @@ mod tests {
             for length in [0, 1, 7, 8, 9, 16, 300] {
                 let value: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
                 let mut words = [u64::MAX; 64];
-                let used = written_by(5).encode(&key, Some(&value), &mut words);
+                let used = written_by(5).encode(KEY, &key, Some(&value), &mut words);
                 assert_eq!(used, record_words(key.byte_count(), value.len()));
                 assert_eq!(words[used..], [u64::MAX; 64][used..], "wrote past its end");
-                let record = Record::decode(&words).expect("whole");
+                let record = Record::decode(KEY, &words).expect("whole");
                 assert_eq!(record.header(), written_by(5));
                 assert!(record.is_of(&key) && !record.is_of(&[6; 9].into()));
                 let range = record.value_range().expect("a value");
@@ -244,18 +250,20 @@ mod tests {
     #[test]
     fn the_layout_is_pinned() {
         let mut words = [0; 8];
-        let used = written_by(9).encode(&PrimaryKey::from([0xAA; 3]), Some(&[0xBB; 2]), &mut words);
+        let used =
+            written_by(9).encode(KEY, &PrimaryKey::from([0xAA; 3]), Some(&[0xBB; 2]), &mut words);
         assert_eq!(used, 7);
         let shape = 2 << 32 | 1 << 24 | 3 << 16 | 3;
-        assert_eq!(words[1..7], [9, 1, 0x77, shape, 0xAA_AAAA, 0xBBBB]);
-        assert_eq!(words[0], hash(&words[1..7]));
+        assert_eq!(words[1..7], [9, 1, 0xAA_BBCC_DDC0, shape, 0xAA_AAAA, 0xBBBB]);
+        assert_eq!(words[0], hash_seeded(&words[1..7], KEY.0));
+        assert!(Record::decode(Key(0x78), &words).is_err(), "another row's");
     }
 
     #[test]
     fn a_deletion_is_a_record_without_a_value() {
         let mut words = [0; 8];
-        let used = HEADER.encode(&PrimaryKey::from(1), None, &mut words);
-        let record = Record::decode(&words[..used]).expect("whole");
+        let used = HEADER.encode(KEY, &PrimaryKey::from(1), None, &mut words);
+        let record = Record::decode(KEY, &words[..used]).expect("whole");
         assert_eq!(record.contents(), Contents::Deleted);
         assert_eq!(record.header(), HEADER);
         assert_eq!(record.value_range(), None);
@@ -265,24 +273,24 @@ mod tests {
     fn any_mix_of_two_writers_is_torn() {
         let key = PrimaryKey::from(1);
         let (mut old, mut new) = ([0; 8], [0; 8]);
-        written_by(1).encode(&key, Some(&[1; 16]), &mut old);
-        written_by(2).encode(&key, Some(&[1; 16]), &mut new);
+        written_by(1).encode(KEY, &key, Some(&[1; 16]), &mut old);
+        written_by(2).encode(KEY, &key, Some(&[1; 16]), &mut new);
         for mask in 0_u32..256 {
             let mixed: [u64; 8] =
                 std::array::from_fn(
                     |word| if mask >> word & 1 == 1 { new[word] } else { old[word] },
                 );
             let whole = mixed == old || mixed == new;
-            assert_eq!(Record::decode(&mixed).is_ok(), whole, "words of the new: {mask:08b}");
+            assert_eq!(Record::decode(KEY, &mixed).is_ok(), whole, "words of the new: {mask:08b}");
         }
     }
 
     #[test]
     fn memory_never_written_and_lengths_beyond_the_buffer_are_torn() {
-        assert_eq!(Record::decode(&[0; 8]), Err(Torn));
-        assert_eq!(Record::decode(&[u64::MAX; 8]), Err(Torn));
+        assert_eq!(Record::decode(KEY, &[0; 8]), Err(Torn));
+        assert_eq!(Record::decode(KEY, &[u64::MAX; 8]), Err(Torn));
         let mut words = [0; 8];
-        let used = HEADER.encode(&PrimaryKey::from(1), Some(&[1; 16]), &mut words);
-        assert_eq!(Record::decode(&words[..used - 1]), Err(Torn));
+        let used = HEADER.encode(KEY, &PrimaryKey::from(1), Some(&[1; 16]), &mut words);
+        assert_eq!(Record::decode(KEY, &words[..used - 1]), Err(Torn));
     }
 }

@@ -1,7 +1,8 @@
 //! The region of a replica group: a header page, a slab directory, and slabs.
 //!
 //! ```text
-//! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | zero to 4096
+//! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | zero to 1024
+//! 1024   one word for each compute node: its floor, 0 for none yet | zero to 4096
 //! 4096   one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
@@ -9,6 +10,9 @@
 //! named in the directory before it is used, so that recovery can tell whose memory it was.
 //! Word `i` of the directory stands for the bytes from `i` times 256 KiB, the header's own slabs
 //! included, so that a slab's word is found by one shift.
+//!
+//! Floors ([`crate::horizon`]) stand in the first group's region alone, and only its primary's are
+//! looked at. A node writes its own; after a promotion it does so again before it is missed.
 
 use lotus_fabric::ids::{Incarnation, TableId};
 use thiserror::Error;
@@ -24,7 +28,13 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"LOTUSMEM");
 /// The offset of the allocation cursor, in bytes.
 pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 
+/// The offset of the first compute node's floor, in bytes; the others' follow.
+pub const FLOORS_OFFSET: u64 = 1024;
+/// How many compute nodes there is room for.
+pub const MAX_FLOORS: usize = 256;
+
 const _: () = assert!(CURSOR_OFFSET == 16);
+const _: () = assert!(FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64 <= HEADER_PAGE_BYTES);
 const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_PAGE_BYTES < SLAB_BYTES);
 
 /// Why a region cannot be used.

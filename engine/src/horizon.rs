@@ -1,0 +1,124 @@
+//! Carries floors from node to node, so that all know the horizon ([`lotus_mvcc::horizon`], H13).
+//!
+//! # What it is
+//! Every coordinator says now and then which snapshots it may read from, in a word of its node; its
+//! number 0 writes the smallest of these to the node's word in a memory node, reads the words of
+//! all nodes in the same batch, and thereby knows the horizon, which all of its node's coordinators
+//! use. The words are in the header page of the first group's primary, and nowhere else: what was
+//! known stays true when that node is lost, and a word that is not there only means that the horizon
+//! stands still until it is written again.
+//!
+//! # What it is not
+//! A clock. It counts in timestamps that were issued; when it runs decides how old the horizon is,
+//! never whether it is right. A node that says nothing, because it is paused or dead, holds the
+//! horizon back; then versions are overwritten as soon as the slots that may wait for it are used
+//! up. Recovery will have to remove the word of a node that it has fenced.
+//!
+//! # Idle nodes
+//! Where no transaction begins it runs less and less often, up to [`MAX_INTERVALS`] intervals
+//! apart. It never stops: others depend on what it says. It is no work that anybody waits for.
+
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::horizon::horizon;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{FLOORS_OFFSET, MAX_FLOORS};
+use lotus_router::{GroupId, MAX_COMPUTE_NODES};
+
+use crate::coordinator::Coordinator;
+
+/// How many intervals an idle coordinator lets pass at most.
+const MAX_INTERVALS: u32 = 8;
+/// Whose header page has the floors.
+const FLOORS_GROUP: GroupId = GroupId(0);
+
+const _: () = assert!(MAX_COMPUTE_NODES <= MAX_FLOORS, "each has a word");
+
+/// What the coordinators of a node tell each other.
+pub(crate) struct NodeHorizon {
+    /// The floor of each, in its turn; 0 until it has said something.
+    floors: Box<[AtomicU64]>,
+    /// The horizon; only grows.
+    horizon: AtomicU64,
+}
+
+impl NodeHorizon {
+    pub(crate) fn new(threads: usize) -> Self {
+        let floors = (0..threads).map(|_| AtomicU64::new(0)).collect();
+        Self { floors, horizon: AtomicU64::new(0) }
+    }
+
+    /// No snapshot lies before this.
+    #[inline]
+    pub(crate) fn get(&self) -> Timestamp {
+        // Relaxed: a number that was true once is true for ever, and nothing else is read by it.
+        Timestamp::new(self.horizon.load(Ordering::Relaxed)).unwrap_or(Timestamp::ZERO)
+    }
+
+    // Relaxed, here too: a floor is a promise about its own coordinator, kept by that alone.
+    fn set_floor(&self, thread: usize, floor: Timestamp) {
+        self.floors[thread].store(floor.raw(), Ordering::Relaxed);
+    }
+
+    fn node_floor(&self) -> Timestamp {
+        horizon(self.floors.iter().map(|floor| floor.load(Ordering::Relaxed)))
+    }
+
+    fn raise(&self, to: Timestamp) {
+        self.horizon.fetch_max(to.raw(), Ordering::Relaxed);
+    }
+}
+
+/// Keeps saying what this coordinator reads until `end`.
+pub(crate) async fn keep_until(coordinator: &Coordinator, end: impl Future<Output = ()>) {
+    let (mut end, mut keep) = (pin!(end), pin!(keep(coordinator)));
+    poll_fn(|cx| {
+        // Never ready before the node is out, and then nobody waits for more.
+        let _: Poll<()> = keep.as_mut().poll(cx);
+        end.as_mut().poll(cx)
+    })
+    .await;
+}
+
+/// Keeps saying what this coordinator reads, for ever; nothing more once its node is out.
+async fn keep(coordinator: &Coordinator) {
+    let (mut intervals, mut begun) = (1, 0);
+    while !coordinator.node.has_failed() {
+        let interval = coordinator.shared.config.horizon_interval;
+        coordinator.executor.sleep(interval * intervals).await;
+        let idle = coordinator.begun.get() == begun;
+        begun = coordinator.begun.get();
+        intervals = if idle { (intervals * 2).min(MAX_INTERVALS) } else { 1 };
+        if idle {
+            coordinator.timestamps.refresh().await;
+        }
+        let issued = coordinator.timestamps.issued();
+        let floor = coordinator.snapshots.borrow().floor(issued);
+        coordinator.node.horizon.set_floor(coordinator.thread, floor);
+        if coordinator.thread == 0 {
+            coordinator.exchange_floors().await;
+        }
+    }
+    pending().await
+}
+
+impl Coordinator {
+    /// Writes this node's floor and reads those of all.
+    async fn exchange_floors(&self) {
+        let (shared, node) = (&self.shared, &self.node);
+        let primary = shared.placement.replicas(FLOORS_GROUP).primary();
+        let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
+        let mut batch = self.lane.batch();
+        batch.write_word(word(node.index), node.horizon.node_floor().raw());
+        let all = batch.read(word(0), shared.nodes.len() * WORD_BYTES);
+        match batch.post().await {
+            Ok(done) => node.horizon.raise(horizon(done.words(all).iter().copied())),
+            // What is known stays true; the next turn finds the connection working again.
+            Err(error) => drop(self.after_failure(error).await),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
+//!
+//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a version
+//! that still is in the CVT, to learn where the one before it is, then one record a round until one
+//! is old enough. Whatever does not fit ends the attempt as too old. The link in hand is the fetch's
+//! own; what it means is decided in `lotus_mvcc`.
+
+use lotus_mvcc::acceptance::{Reject, accept_record};
+use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::visibility::Candidate;
+
+use crate::error::TxnError;
+use crate::read::{Fetch, Next, Wants};
+use crate::txn::Body;
+
+impl Body {
+    /// What follows from the record of the oldest version but one in the CVT.
+    pub(crate) fn absorb_successor(
+        &mut self,
+        fetch: &mut Fetch,
+        successor: Candidate,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        match accept_record(&row.expected(), successor, words) {
+            Ok(record) => Ok(self.follow(fetch, &record)),
+            Err(Reject::KeyCollision) => Err(row.collision()),
+            Err(_) => {
+                fetch.wants = Wants::Cvt;
+                Ok(Next::Reread)
+            }
+        }
+    }
+
+    /// What follows from the record that a link led to.
+    pub(crate) fn absorb_older(
+        &mut self,
+        fetch: &mut Fetch,
+        link: Link,
+        words: &[u64],
+    ) -> Result<Next, TxnError> {
+        let row = &self.rows[fetch.row];
+        let record = match accept_link(&row.expected(), link, words) {
+            Ok(record) => record,
+            Err(Reject::KeyCollision) => return Err(row.collision()),
+            Err(_) => return Err(row.too_old()),
+        };
+        if self.snapshot.is_some_and(|snapshot| link.version <= snapshot) {
+            self.keep_value(fetch.row, &record, words);
+            return Ok(Next::Done);
+        }
+        if fetch.hops >= MAX_HOPS {
+            return Err(row.too_old());
+        }
+        Ok(self.follow(fetch, &record))
+    }
+
+    /// Goes on to the version before that of `record`.
+    fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Next {
+        fetch.hops += 1;
+        match Link::before(record) {
+            Some(link) => {
+                fetch.wants = Wants::Older(link);
+                Next::Read
+            }
+            // The row's first version is later than the snapshot.
+            None => {
+                let row = &mut self.rows[fetch.row];
+                (row.value, row.writer) = (None, None);
+                Next::Done
+            }
+        }
+    }
+}

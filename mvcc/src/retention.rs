@@ -1,0 +1,175 @@
+//! How long a version that has left its CVT keeps its record slot.
+//!
+//! # What this is
+//!
+//! A writer that displaces a version may write its record over that version's, or take another
+//! slot and leave the old one as it is. The second keeps the version for readers whose snapshot
+//! lies before its *successor* (DESIGN §7, H13), who find it by its link ([`crate::chain`]). The
+//! slot is *retired*: it waits here until the horizon has reached the successor, and is then the
+//! first to be used again. Each coordinator keeps its own, as it does slabs.
+//!
+//! # What it is not
+//!
+//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room, versions
+//! are overwritten in place as if nobody needed them. Whoever does is told that its snapshot is too
+//! old. Nor does safety rest on any of it: a reader recognises a slot that was reused too early.
+
+use std::collections::VecDeque;
+
+use crate::layout::region::SLAB_BYTES;
+use crate::slab::Purpose;
+use crate::timestamp::Timestamp;
+
+/// Of a table's capacity, how many slots may wait, all coordinators and groups together.
+const RETIRED_PERCENT: u64 = 10;
+
+/// How many slots of a table and group one coordinator may keep waiting: its share of a tenth of
+/// the table's `capacity`, divided among `sharers` (coordinators × groups); but as many as fill a
+/// slab of its own, which it takes anyway with the first.
+///
+/// # Panics
+/// If nobody shares, or a slot has no bytes.
+pub fn limit(capacity: u64, sharers: u64, slot_bytes: u64) -> usize {
+    let share = capacity / 100 * RETIRED_PERCENT / sharers;
+    share.max(SLAB_BYTES / slot_bytes) as usize
+}
+
+/// The slots that wait at one coordinator.
+#[derive(Debug)]
+pub struct Retired {
+    groups: usize,
+    /// By table, then group.
+    queues: Vec<Queue>,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Queue {
+    /// Slots and the successors of what is in them, in the order in which they were retired: nearly
+    /// that of the successors, and a wait that is a little too long does no harm.
+    waiting: VecDeque<(Timestamp, u64)>,
+    /// The region has no room for more slots.
+    full: bool,
+}
+
+impl Retired {
+    /// No slots, in a cluster of `groups` replica groups.
+    pub fn new(groups: u16) -> Self {
+        Self { groups: usize::from(groups), queues: Vec::new() }
+    }
+
+    /// Whether a version is kept whose slot could be overwritten now: if its `successor` is later
+    /// than the `horizon`, so that a snapshot before it may be in use, and fewer than `limit` slots
+    /// wait.
+    #[inline]
+    pub fn keeps(
+        &self,
+        purpose: Purpose,
+        successor: Timestamp,
+        horizon: Timestamp,
+        limit: usize,
+    ) -> bool {
+        if successor <= horizon {
+            return false;
+        }
+        let queue = self.queues.get(self.index(purpose));
+        queue.is_none_or(|queue| !queue.full && queue.waiting.len() < limit)
+    }
+
+    /// Lets `slot` wait until the horizon has reached the `successor` of the version in it.
+    pub fn retire(&mut self, purpose: Purpose, slot: u64, successor: Timestamp) {
+        self.queue(purpose).waiting.push_back((successor, slot));
+    }
+
+    /// A slot that has waited long enough.
+    #[inline]
+    pub fn reuse(&mut self, purpose: Purpose, horizon: Timestamp) -> Option<u64> {
+        let index = self.index(purpose);
+        let waiting = &mut self.queues.get_mut(index)?.waiting;
+        match waiting.front() {
+            Some((successor, slot)) if *successor <= horizon => {
+                let slot = *slot;
+                waiting.pop_front();
+                Some(slot)
+            }
+            _ => None,
+        }
+    }
+
+    /// No slot could be had to keep a version with: none is kept from now on.
+    #[cold]
+    pub fn stop(&mut self, purpose: Purpose) {
+        self.queue(purpose).full = true;
+    }
+
+    /// How many slots wait.
+    pub fn waiting(&self) -> usize {
+        self.queues.iter().map(|queue| queue.waiting.len()).sum()
+    }
+
+    #[inline]
+    fn index(&self, purpose: Purpose) -> usize {
+        usize::from(purpose.table.0) * self.groups + usize::from(purpose.group)
+    }
+
+    fn queue(&mut self, purpose: Purpose) -> &mut Queue {
+        let index = self.index(purpose);
+        if index >= self.queues.len() {
+            self.queues.resize_with(index + 1, Queue::default);
+        }
+        &mut self.queues[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_fabric::ids::TableId;
+
+    use super::*;
+    use crate::slab::SlotKind;
+
+    const ROWS: Purpose = Purpose { table: TableId(1), group: 0, slots: SlotKind::Record };
+    const ELSEWHERE: Purpose = Purpose { group: 1, ..ROWS };
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time).expect("63 bits")
+    }
+
+    #[test]
+    fn a_share_of_a_tenth_but_a_slab_at_least() {
+        let cases = [
+            (10_000_000, 1, 64, 1_000_000),
+            (10_000_000, 4, 64, 250_000),
+            (10_000, 4, 64, 4096),
+            (1, 1, 8192 + 64, 31),
+        ];
+        for (capacity, sharers, slot_bytes, expected) in cases {
+            assert_eq!(limit(capacity, sharers, slot_bytes), expected);
+        }
+    }
+
+    #[test]
+    fn a_version_is_kept_while_a_snapshot_before_its_successor_may_be_in_use() {
+        let mut retired = Retired::new(2);
+        let keeps = |retired: &Retired, successor| retired.keeps(ROWS, at(successor), at(10), 2);
+        assert_eq!([9, 10, 11].map(|successor| keeps(&retired, successor)), [false, false, true]);
+        retired.retire(ROWS, 64, at(11));
+        assert!(keeps(&retired, 11));
+        retired.retire(ROWS, 128, at(12));
+        assert!(!keeps(&retired, 11), "two wait");
+        assert!(retired.keeps(ELSEWHERE, at(11), at(10), 2), "none waits there");
+        retired.stop(ELSEWHERE);
+        assert!(!retired.keeps(ELSEWHERE, at(11), at(10), 2));
+        assert_eq!(retired.waiting(), 2);
+    }
+
+    #[test]
+    fn a_slot_is_reused_once_the_horizon_has_reached_the_successor() {
+        let mut retired = Retired::new(2);
+        assert_eq!(retired.reuse(ROWS, at(99)), None);
+        retired.retire(ROWS, 64, at(11));
+        retired.retire(ROWS, 128, at(13));
+        let drawn = [10, 11, 12, 13, 14].map(|horizon| retired.reuse(ROWS, at(horizon)));
+        assert_eq!(drawn, [None, Some(64), None, Some(128), None]);
+        assert_eq!(retired.reuse(ELSEWHERE, at(99)), None);
+    }
+}
