@@ -32,6 +32,10 @@ macro_rules! files {
 files! {
     "version-table-cache"
     "cache-sizes"
+    "versions"
+    "isolation"
+    "critical-fields"
+    "warehouses"
     "spin-locks"
     "visible-order"
 }
