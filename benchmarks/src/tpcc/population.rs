@@ -18,10 +18,11 @@ use super::rows::{
 use super::scale::{DISTRICTS, LAST_NAMES, NAME_BYTES, Scale, Table};
 
 /// What a customer has paid from the start, in cents.
-pub(super) const FIRST_PAYMENT: i64 = 10_00;
-const CREDIT_LIMIT: i64 = 50_000_00;
+pub(super) const FIRST_PAYMENT: i64 = 1_000;
+/// What a customer may owe, in cents.
+const CREDIT_LIMIT: i64 = 5_000_000;
 /// The largest amount of an order line, in cents.
-const MAX_LINE_AMOUNT: u64 = 9_999_99;
+const MAX_LINE_AMOUNT: u64 = 999_999;
 /// Pieces of each line of an order from the start.
 const QUANTITY: u8 = 5;
 /// One row in so many has bad credit, or "ORIGINAL" in its data.
@@ -270,7 +271,7 @@ impl Population {
             id: id.into(),
             image: (rolls.within(1, 10_000) as u32).into(),
             name: rolls.text(14),
-            price: (rolls.within(1_00, 100_00) as u32).into(),
+            price: (rolls.within(100, 10_000) as u32).into(),
             data: goods(&mut rolls),
         }
     }
