@@ -1,8 +1,8 @@
 //! Workloads, load generation, audits and reports for transaction engines.
 //!
 //! # What this crate is
-//! The workloads of the paper's evaluation that exist so far ([`kvs`], [`smallbank`], [`tpcc`]; LOTUS §8),
-//! the clients that ask for them, and everything that judges a run: counts and latencies
+//! The workloads of the paper's evaluation that exist so far ([`kvs`], [`smallbank`], [`tpcc`];
+//! LOTUS §8), the clients that ask for them, and everything that judges a run: counts and latencies
 //! ([`stats`]), invariants of the data ([`audit`]), what a checker needs ([`history`]), and the
 //! report ([`report`]). [`harness::run`] puts it together.
 //!
