@@ -5,6 +5,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
 use lotus_benchmarks::workload::Workload;
 use lotus_benchmarks::zipf::KeyChooser;
 use rand::SeedableRng;
@@ -22,6 +23,18 @@ fn draw(criterion: &mut Criterion) {
     criterion.bench_function("kvs request", |bencher| bencher.iter(|| kvs.draw(&mut rng)));
     let bank = SmallBank::new(20_000_000, 800_000, 0.9, 1);
     criterion.bench_function("smallbank request", |bencher| bencher.iter(|| bank.draw(&mut rng)));
+    let tpcc = Tpcc::new(Scale { warehouses: 105, ..Scale::default() }, Critical::Warehouse, 1);
+    criterion.bench_function("tpcc request", |bencher| bencher.iter(|| tpcc.draw(&mut rng)));
+    for (table, name) in [(2, "customer"), (3, "payment"), (6, "order line"), (8, "stock")] {
+        let (mut row, mut value) = (0, Vec::new());
+        criterion.bench_function(&format!("tpcc row, {name}"), |bencher| {
+            bencher.iter(|| {
+                value.clear();
+                row = (row + 1) % tpcc.rows(table);
+                tpcc.row(table, row, &mut value)
+            });
+        });
+    }
 }
 
 criterion_group!(benches, draw);

@@ -84,7 +84,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
         (14, faults.writes_torn + faults.reads_torn > 0),
         (16, figures.committed > slots),
         (18, oracle || faults.clock_jumps > 0),
-        (20, matches!(scenario.workload, Workload::Pairs { .. } | Workload::Tatp { .. })),
+        (20, !matches!(scenario.workload, Workload::Kvs { .. } | Workload::Smallbank { .. })),
         (21, figures.unknown > 0),
         (22, faults.stragglers_landed + faults.stragglers_refused > 0),
         (24, faults.flushed_landed > 0),

@@ -15,13 +15,14 @@ use super::rows::{
     Address, Customer, District, History, Item, LOADED, LatestOrder, Moment, NewOrder,
     NextDelivery, Order, OrderLine, Record, Stock, Warehouse, postings,
 };
-use super::scale::{DISTRICTS, LAST_NAMES, NAME_BYTES, Scale, Table};
+use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
 
 /// What a customer has paid from the start, in cents.
-pub(super) const FIRST_PAYMENT: i64 = 10_00;
-const CREDIT_LIMIT: i64 = 50_000_00;
+pub(super) const FIRST_PAYMENT: i64 = 1_000;
+/// What a customer may owe, in cents.
+const CREDIT_LIMIT: i64 = 5_000_000;
 /// The largest amount of an order line, in cents.
-const MAX_LINE_AMOUNT: u64 = 9_999_99;
+const MAX_LINE_AMOUNT: u64 = 999_999;
 /// Pieces of each line of an order from the start.
 const QUANTITY: u8 = 5;
 /// One row in so many has bad credit, or "ORIGINAL" in its data.
@@ -31,7 +32,7 @@ const ONE_IN: u64 = 10;
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
 
-/// The last name of this number, below [`LAST_NAMES`], filled up with zeroes.
+/// The last name of this number, below a thousand, filled up with zeroes.
 pub(super) fn last_name(number: u32) -> [u8; NAME_BYTES] {
     let mut name = [0; NAME_BYTES];
     let mut end = 0;
@@ -64,7 +65,7 @@ impl Population {
     pub(super) fn new(scale: Scale, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let draw = NonUniform::last_name(&scale, Constants::new(seed).last_name_load);
-        let used = Self::used_names(&scale);
+        let used = scale.last_names();
         let name = |customer| if customer < used { customer } else { draw.draw(&mut rng) };
         let names: Vec<u32> = (0..scale.customers).map(name).collect();
         let mut by_name: Vec<u32> = (0..scale.customers).collect();
@@ -82,11 +83,6 @@ impl Population {
             line_starts.push(line_starts[order] + rng.random_range(5..=15));
         }
         Self { scale, seed, names, by_name, name_starts, customer_of, order_of, line_starts }
-    }
-
-    /// How many last names there are: a thousand, unless customers are fewer.
-    pub(super) fn used_names(scale: &Scale) -> u32 {
-        scale.customers.min(LAST_NAMES)
     }
 
     /// The most customers of a district that share a name.
@@ -107,7 +103,7 @@ impl Population {
             Table::Customer | Table::History | Table::Order | Table::LatestOrder => customers,
             Table::NewOrder => customers - self.scale.delivered(),
             Table::OrderLine => self.lines_of_district(),
-            Table::CustomersByName => Self::used_names(&self.scale),
+            Table::CustomersByName => self.scale.last_names(),
         };
         u64::from(districts) * u64::from(each)
     }
@@ -149,7 +145,7 @@ impl Population {
                 self.write(self.stock(warehouse, item), value)
             }
             Table::CustomersByName => {
-                let (district, name) = within(Self::used_names(&self.scale));
+                let (district, name) = within(self.scale.last_names());
                 self.write_postings(district, name, value);
                 Scale::name_key(district, &last_name(name))
             }
@@ -270,7 +266,7 @@ impl Population {
             id: id.into(),
             image: (rolls.within(1, 10_000) as u32).into(),
             name: rolls.text(14),
-            price: (rolls.within(1_00, 100_00) as u32).into(),
+            price: (rolls.within(100, 10_000) as u32).into(),
             data: goods(&mut rolls),
         }
     }
@@ -334,5 +330,4 @@ fn goods(rolls: &mut Rolls) -> [u8; 50] {
 }
 
 #[cfg(test)]
-#[path = "population_tests.rs"]
 mod tests;

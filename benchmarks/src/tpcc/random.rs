@@ -102,7 +102,7 @@ pub(super) struct NonUniform {
 impl NonUniform {
     /// Last names, from zero.
     pub(super) fn last_name(scale: &Scale, c: u32) -> Self {
-        Self { a: 255, c, x: 0, y: super::population::Population::used_names(scale) - 1 }
+        Self { a: 255, c, x: 0, y: scale.last_names() - 1 }
     }
 
     /// Customers of a district, from one.

@@ -4,6 +4,8 @@
 //! chosen anew and evenly. Nobody keys in or thinks, so tpmC says what the engine can do and may
 //! not be compared with published results.
 
+use std::ops::RangeInclusive;
+
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -29,9 +31,24 @@ pub(super) const MIX: [(Kind, u32); 5] = [
     (Kind::StockLevel, 4),
 ];
 
+/// What a customer pays at once, in cents.
+const PAYMENT: RangeInclusive<i64> = 100..=500_000;
+
 /// One transaction and its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Request(pub(super) Wish);
+
+impl Request {
+    pub(super) fn kind(&self) -> Kind {
+        match self.0 {
+            Wish::NewOrder(_) => Kind::NewOrder,
+            Wish::Payment(_) => Kind::Payment,
+            Wish::OrderStatus(_) => Kind::OrderStatus,
+            Wish::Delivery { .. } => Kind::Delivery,
+            Wish::StockLevel { .. } => Kind::StockLevel,
+        }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Wish {
@@ -157,7 +174,7 @@ impl Terminals {
         } else {
             district
         };
-        let amount = rng.random_range(1_00..=5_000_00);
+        let amount = rng.random_range(PAYMENT);
         Payment { district, whom: self.whom(rng, home), amount }
     }
 
@@ -241,7 +258,7 @@ mod tests {
             let (mut payments, mut by_name, mut remote) = (0, 0, 0);
             for wish in draws(scale) {
                 let Wish::Payment(payment) = wish else { continue };
-                assert!((1_00..=5_000_00).contains(&payment.amount));
+                assert!(PAYMENT.contains(&payment.amount));
                 let home = match payment.whom {
                     Whom::Number(customer) => scale.district_of(customer),
                     Whom::Name { district, name } => {
@@ -258,18 +275,6 @@ mod tests {
             }
             assert_share(by_name, payments, 60.0);
             assert_share(remote, payments, percent);
-        }
-    }
-}
-
-impl Request {
-    pub(super) fn kind(&self) -> Kind {
-        match self.0 {
-            Wish::NewOrder(_) => Kind::NewOrder,
-            Wish::Payment(_) => Kind::Payment,
-            Wish::OrderStatus(_) => Kind::OrderStatus,
-            Wish::Delivery { .. } => Kind::Delivery,
-            Wish::StockLevel { .. } => Kind::StockLevel,
         }
     }
 }

@@ -58,6 +58,11 @@ impl Scale {
         self.customers * 7 / 10
     }
 
+    /// Last names that there are in each district: a thousand, unless customers are fewer.
+    pub(super) fn last_names(&self) -> u32 {
+        self.customers.min(LAST_NAMES)
+    }
+
     pub(super) const fn warehouse_of(district: u32) -> u32 {
         district / DISTRICTS
     }

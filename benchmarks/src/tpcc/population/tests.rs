@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::scale::LAST_NAMES;
 use super::*;
 
 /// The rows of a table with their keys, as records.
