@@ -291,23 +291,23 @@ impl Order {
     #[inline]
     const fn shift(self, way: usize) -> u32 {
         // Zero in that byte; a borrow from it spoils bytes above at most.
-        let differs = self.0 ^ Self::ONES * way as u64;
-        let zeroes = differs.wrapping_sub(Self::ONES) & !differs & Self::ONES << 7;
+        let differs = self.0 ^ (Self::ONES * way as u64);
+        let zeroes = differs.wrapping_sub(Self::ONES) & !differs & (Self::ONES << 7);
         zeroes.trailing_zeros() & !7
     }
 
     #[inline]
     const fn put_first(&mut self, way: usize) {
         let shift = self.shift(way);
-        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 & u64::MAX << shift << 8);
-        self.0 = after | before << 8 | way as u64;
+        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 & (u64::MAX << shift << 8));
+        self.0 = after | (before << 8) | way as u64;
     }
 
     #[inline]
     const fn put_last(&mut self, way: usize) {
         let shift = self.shift(way);
         let (before, after) = (self.0 & !(u64::MAX << shift), self.0 >> shift >> 8);
-        self.0 = (way as u64) << 56 | after << shift | before;
+        self.0 = (way as u64) << 56 | (after << shift) | before;
     }
 }
 
