@@ -18,8 +18,8 @@
 //! set = 9 lines:   line 0      mutex, tags of the eight rows, their order of use, `more`
 //!                  line 1..9   key | offset:40 cells:8 table:16 | two cells of three words
 //! ```
-//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in `more`,
-//! 1152 bytes that a set takes once it meets the first row with so many.
+//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in
+//! `more`, 1152 bytes that a set takes once it meets the first row with so many.
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
 use lotus_fabric::prefetch;
