@@ -30,14 +30,14 @@ pub const BACKED: &str = "what the primary shows, every backup has";
 /// See [`LOGGED`].
 pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
 /// See [`LOGGED`].
-pub const CACHED: &str = "a cached CVT is the primary's, unless its row is locked to write here";
+pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to write";
 
 /// How many cached CVTs are compared at once.
 const COMPARED_AT_ONCE: usize = 64;
 
 impl<M: Machines> Cluster<M> {
-    /// Looks at the cells of all replicas, the logs and what is cached, at this very moment. Nothing
-    /// may run meanwhile, but anything may be under way.
+    /// Looks at the cells of all replicas, the logs and what is cached, at this very moment.
+    /// Nothing may run meanwhile, but anything may be under way.
     ///
     /// # Errors
     /// `Unreachable`, if a memory node cannot be read.

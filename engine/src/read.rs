@@ -128,7 +128,7 @@ impl Body {
         }
         self.start_fetches(coordinator, mode)?;
         if broken(Rule::SnapshotsComeFirst) && mode == Mode::ReadOnly {
-            self.snapshot = Some(coordinator.timestamps.snapshot().await?);
+            self.snapshot = Some(Box::pin(coordinator.timestamps.snapshot()).await?);
         }
         while !self.fetches.is_empty() {
             let mut batch = coordinator.lane.batch();

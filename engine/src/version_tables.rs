@@ -9,20 +9,21 @@
 //! - *A writer of another node* is granted its lock here, and before it learns of that the row is
 //!   forgotten ([`LockHost::write_granted`](lotus_locktable::LockHost)). Nothing brings it back
 //!   while the lock is held: see below.
-//! - *A writer of this node* leaves the row as it was cached. When all replicas show its version, and
-//!   before it unlocks, it replaces the one cell that it has written. If it never gets there, it
-//!   never unlocks: a commit that was begun only goes forward. One that aborts has written nothing.
+//! - *A writer of this node* leaves the row as it was cached. When all replicas show its version,
+//!   and before it unlocks, it replaces the one cell that it has written. If it never gets there,
+//!   it never unlocks: a commit that was begun only goes forward. One that aborts has written
+//!   nothing.
 //! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile.
 //! - *A READ without a lock* is kept if nobody has held the lock to write since before it was
 //!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. That is
-//!   asked with the row's place in the cache locked. A writer whose grant escapes the question comes
-//!   to that place later: to forget, if it is remote, or to replace its cell, if it is local.
+//!   asked with the row's place in the cache locked. A writer whose grant escapes the question
+//!   comes to that place later: to forget, if it is remote, or to replace its cell, if it is local.
 //! - *A shard that moves away* is forgotten once its owner has ceased, which the question notices.
 //!
 //! # Who may believe it
 //! Whoever holds the row's lock, to read or to write. Without it, whoever sees that nobody holds
-//! it to write, and looks into the cache *afterwards*: then what is there was true at that moment or
-//! later. It must have drawn its snapshot before. A writer within the snapshot had the lock when
+//! it to write, and looks into the cache *afterwards*: then what is there was true at that moment
+//! or later. It must have drawn its snapshot before. A writer within the snapshot had the lock when
 //! the snapshot was drawn, so either it is still seen to have it, or the cache has its version.
 //!
 //! # What the cache is not believed about

@@ -304,7 +304,8 @@ impl LockTable {
         })
     }
 
-    /// Remembers this moment, to ask later whether `name` was locked to write since. Takes no mutex.
+    /// Remembers this moment, to ask later whether `name` was locked to write since. Takes no
+    /// mutex.
     #[inline]
     pub fn watch(&self, name: &LockName) -> Watch {
         // Acquire: who sees that a write lock was granted must find its slot taken afterwards.

@@ -18,8 +18,8 @@
 //! set = 9 lines:   line 0      mutex, tags of the eight rows, their order of use, `more`
 //!                  line 1..9   key | offset:40 cells:8 table:16 | two cells of three words
 //! ```
-//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in `more`,
-//! 1152 bytes that a set takes once it meets the first row with so many.
+//! That is 72 bytes a row: 64 K rows take 4.5 MiB, as in LOTUS §8.1. Cells beyond two are in
+//! `more`, 1152 bytes that a set takes once it meets the first row with so many.
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
 use lotus_fabric::prefetch;
@@ -291,23 +291,23 @@ impl Order {
     #[inline]
     const fn shift(self, way: usize) -> u32 {
         // Zero in that byte; a borrow from it spoils bytes above at most.
-        let differs = self.0 ^ Self::ONES * way as u64;
-        let zeroes = differs.wrapping_sub(Self::ONES) & !differs & Self::ONES << 7;
+        let differs = self.0 ^ (Self::ONES * way as u64);
+        let zeroes = differs.wrapping_sub(Self::ONES) & !differs & (Self::ONES << 7);
         zeroes.trailing_zeros() & !7
     }
 
     #[inline]
     const fn put_first(&mut self, way: usize) {
         let shift = self.shift(way);
-        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 & u64::MAX << shift << 8);
-        self.0 = after | before << 8 | way as u64;
+        let (before, after) = (self.0 & !(u64::MAX << shift), self.0 & (u64::MAX << shift << 8));
+        self.0 = after | (before << 8) | way as u64;
     }
 
     #[inline]
     const fn put_last(&mut self, way: usize) {
         let shift = self.shift(way);
         let (before, after) = (self.0 & !(u64::MAX << shift), self.0 >> shift >> 8);
-        self.0 = (way as u64) << 56 | after << shift | before;
+        self.0 = (way as u64) << 56 | (after << shift) | before;
     }
 }
 

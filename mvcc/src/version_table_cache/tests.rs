@@ -1,3 +1,5 @@
+//! One row, one set, and a set against a list.
+
 use lotus_fabric::ids::TxnId;
 use proptest::prelude::*;
 
@@ -108,10 +110,11 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (key, version) = (0..24u64, 1..1000u64);
+    let renew = (key.clone(), 0..3usize, version.clone());
     let step = prop_oneof![
         3 => key.clone().prop_map(Step::Lookup),
-        3 => (key.clone(), version.clone()).prop_map(|(key, from)| Step::Keep(key, from)),
-        1 => (key.clone(), 0..3usize, version).prop_map(|(key, cell, at)| Step::Renew(key, cell, at)),
+        3 => (key.clone(), version).prop_map(|(key, from)| Step::Keep(key, from)),
+        1 => renew.prop_map(|(key, cell, at)| Step::Renew(key, cell, at)),
         1 => key.prop_map(Step::Forget),
     ];
     prop::collection::vec(step, 1..200)
