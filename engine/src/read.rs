@@ -120,7 +120,8 @@ impl Body {
         }
         self.list_locks(mode);
         if !self.wanted.is_empty() {
-            self.rounds += 1;
+            let too_many = TxnError::Misuse("a transaction takes locks in at most 65,535 rounds");
+            self.rounds = self.rounds.checked_add(1).ok_or(too_many)?;
             let timeout = coordinator.shared.config.lock_timeout;
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;

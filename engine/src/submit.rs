@@ -4,6 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::machines::Machines;
@@ -12,8 +13,9 @@ use crate::error::TxnError;
 use crate::session::{Isolation, Session};
 use crate::txn::Transaction;
 
-/// How often a transaction is tried before its last error is reported.
-const MAX_ATTEMPTS: u32 = 256;
+/// A transaction is tried so often, and for so long, before its last error is reported.
+const MIN_ATTEMPTS: u32 = 256;
+const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A transaction or job on its way. Await it, or [`Submitted::wait`] for it; dropping it changes
 /// nothing about the job.
@@ -109,6 +111,7 @@ where
     Fut: Future<Output = Result<T, TxnError>>,
 {
     let mut attempts = 0;
+    let patient_until = session.now().after(MIN_PATIENCE);
     loop {
         let begun = match kind {
             Kind::Read => session.begin_read_only().await,
@@ -120,9 +123,12 @@ where
             Err(error) => Err(error),
         };
         match outcome {
-            Err(error) if error.is_retryable() && attempts + 1 < MAX_ATTEMPTS => {
-                session.back_off(attempts).await;
+            Err(error) if error.is_retryable() => {
                 attempts += 1;
+                if attempts >= MIN_ATTEMPTS && session.now() >= patient_until {
+                    return Err(error);
+                }
+                session.back_off(attempts - 1).await;
             }
             outcome => return outcome,
         }
