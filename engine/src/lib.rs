@@ -34,6 +34,7 @@ pub mod may;
 mod memory;
 mod older;
 mod plan;
+mod purge;
 mod read;
 mod reserve;
 mod session;

@@ -59,12 +59,10 @@ impl Body {
 impl Coordinator {
     #[inline]
     fn need(&self, row: &Row, capacity: u64, slot_bytes: u64) -> Need {
-        let Some(target) = row.target.filter(|_| row.change != Change::None) else {
+        let writes = matches!(row.change, Change::Put(_) | Change::Delete);
+        let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
             return Need::None;
         };
-        if row.reserved.is_some() {
-            return Need::None;
-        }
         if target.cell.record == 0 {
             return Need::New;
         }

@@ -27,8 +27,8 @@
 //! - *Length or state of another tenant:* the record has its own, and they must agree.
 //! - *The wrong pick:* a version `u` between `v` and S was replaced or cleared while the CVT was
 //!   read, word by word. Oldest versions go first, so `v` was replaced before it; but its record
-//!   may still be whole in its slot. Only a cell that shows something later than S, or was cleared,
-//!   can have held `u`. Then, where READs may be torn, the CVT is read again behind the record
+//!   may still be whole in its slot. Only a cell that shows something later than S, or nothing, can
+//!   have held `u`. Then, where READs may be torn, the CVT is read again behind the record
 //!   ([`crate::visibility::may_be_outdated`]) and must be the same: a version word never returns
 //!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it.
 //!
