@@ -103,7 +103,9 @@ impl Coordinator {
         match batch.post().await {
             Ok(done) => node.horizon.raise(horizon(done.words(all).iter().copied())),
             // What is known stays true; the next turn finds the connection working again.
-            Err(error) => drop(self.after_failure(error).await),
+            Err(error) => {
+                let _ = self.after_failure(error).await;
+            }
         }
     }
 }
