@@ -5,8 +5,8 @@
 //! number 0 writes the smallest of these to the node's word in a memory node, reads the words of
 //! all nodes in the same batch, and thereby knows the horizon, which all of its node's coordinators
 //! use. The words are in the header page of the first group's primary, and nowhere else: what was
-//! known stays true when that node is lost, and a word that is not there only means that the horizon
-//! stands still until it is written again.
+//! known stays true when that node is lost, and a word that is not there only means that the
+//! horizon stands still until it is written again.
 //!
 //! # What it is not
 //! A clock. It counts in timestamps that were issued; when it runs decides how old the horizon is,

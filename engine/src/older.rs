@@ -1,9 +1,9 @@
 //! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
 //!
-//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a version
-//! that still is in the CVT, to learn where the one before it is, then one record a round until one
-//! is old enough. Whatever does not fit ends the attempt as too old. The link in hand is the fetch's
-//! own; what it means is decided in `lotus_mvcc`.
+//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a
+//! version that still is in the CVT, to learn where the one before it is, then one record a round
+//! until one is old enough. Whatever does not fit ends the attempt as too old. The link in hand is
+//! the fetch's own; what it means is decided in `lotus_mvcc`.
 
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};

@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! Each coordinator notes what its transactions delete. Once the horizon has reached a deletion, no
-//! snapshot can see anything of the row, and the coordinator takes it away in a slot of its own: CVT
-//! and record slots are free memory then, for whatever row comes next.
+//! snapshot can see anything of the row, and the coordinator takes it away in a slot of its own:
+//! CVT and record slots are free memory then, for whatever row comes next.
 //!
 //! # The order, and what it is for
 //! 1. The group's *purge time* is raised to the horizon on every replica. A snapshot that finds a

@@ -1,10 +1,10 @@
 //! Memory for what a transaction will write, taken before anything is written (H12).
 //!
 //! A record goes into a slot of its own if its cell has none yet, or if the version that it
-//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots that
-//! have been retired for long enough are used again first, then those that this coordinator has been
-//! given back, then its slabs; and only then another slab is taken. Where there is none for the sake
-//! of a displaced version, that version is given up; whoever needs it is told so.
+//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots
+//! that have been retired for long enough are used again first, then those that this coordinator
+//! has been given back, then its slabs; and only then another slab is taken. Where there is none
+//! for the sake of a displaced version, that version is given up; whoever needs it is told so.
 
 use std::rc::Rc;
 

@@ -99,8 +99,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`. The row is known not to
-    /// have existed since `absent_since`.
+    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`. The row is known not
+    /// to have existed since `absent_since`.
     pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
         Self {
             cvt,

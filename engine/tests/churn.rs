@@ -1,8 +1,8 @@
 //! Rows that come and go give their memory back (H13, H20).
 //!
-//! A table sees many times as many rows as it has room for, each under a key of its own, inserted and
-//! deleted again, while snapshots look for some of them. What the memory nodes have handed out must
-//! stop growing, and everything must be in order at the end.
+//! A table sees many times as many rows as it has room for, each under a key of its own, inserted
+//! and deleted again, while snapshots look for some of them. What the memory nodes have handed out
+//! must stop growing, and everything must be in order at the end.
 
 mod common;
 

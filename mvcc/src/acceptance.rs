@@ -21,8 +21,8 @@
 //!
 //! - *Words of two records, or of another row's:* the checksum covers every word and is seeded with
 //!   the key; the table and the primary key are compared.
-//! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:* its
-//!   writer began after `v` committed, so the version it follows is `v` or later, and `v` >
+//! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:*
+//!   its writer began after `v` committed, so the version it follows is `v` or later, and `v` >
 //!   previous fails. That holds whether the writer commits or aborts.
 //! - *Length or state of another tenant:* the record has its own, and they must agree.
 //! - *The wrong pick:* a version `u` between `v` and S was replaced or cleared while the CVT was

@@ -10,9 +10,10 @@
 //!
 //! # What it is not
 //!
-//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room, versions
-//! are overwritten in place as if nobody needed them. Whoever does is told that its snapshot is too
-//! old. Nor does safety rest on any of it: a reader recognises a slot that was reused too early.
+//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room,
+//! versions are overwritten in place as if nobody needed them. Whoever does is told that its
+//! snapshot is too old. Nor does safety rest on any of it: a reader recognises a slot that was
+//! reused too early.
 
 use std::collections::VecDeque;
 

@@ -174,8 +174,9 @@ fn displaced(cvt: Cvt<'_>) -> Visible {
 
 /// Whether a CVT that shows a version for `snapshot` may have had a later one for it a moment
 /// before or after, where a READ may be torn: some cell shows something later than the snapshot, or
-/// nothing, because what it held was replaced, cleared or purged. Whoever reads without the lock then reads the CVT again behind the record, and believes the record only
-/// if nothing has changed ([`crate::acceptance`]).
+/// nothing, because what it held was replaced, cleared or purged. Whoever reads without the lock
+/// then reads the CVT again behind the record, and believes the record only if nothing has changed
+/// ([`crate::acceptance`]).
 #[inline]
 pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
     cvt.cells().any(|cell| {
