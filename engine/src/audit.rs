@@ -204,7 +204,8 @@ impl<'a> SeenRow<'a> {
         Some((Record::decode(self.key?, words).ok()?, words))
     }
 
-    /// Whether a record names the right slot for the version that it follows, if that is still here.
+    /// Whether a record names the right slot for the version that it follows, if that is still
+    /// here.
     fn follows(&self, record: &Record<'_>) -> bool {
         let previous = Version::Committed(record.previous());
         let mut before = self.cells.iter().flatten().map(|seen| seen.cell);

@@ -34,8 +34,8 @@ use lotus_mvcc::layout::cvt::{
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
 use lotus_mvcc::slab::SlotKind;
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
-use lotus_router::GroupId;
 use lotus_router::placement::LOG_REGION;
+use lotus_router::{GroupId, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::config::VisibleOrder;
@@ -51,22 +51,22 @@ const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// What a commit writes where, worked out before the first verb.
 #[derive(Default)]
 pub(crate) struct CommitPlan {
-    writes: Vec<PlannedWrite>,
+    pub(crate) writes: Vec<PlannedWrite>,
     /// Overflow buckets that join their chains.
     links: Vec<PlannedLink>,
     logged: Vec<LoggedWrite>,
     /// The memory nodes that hold a replica of any of the rows.
-    nodes: Vec<NodeId>,
+    pub(crate) nodes: Vec<NodeId>,
 }
 
 /// One write. Offsets are in the group's region.
 #[derive(Clone, Copy)]
-struct PlannedWrite {
+pub(crate) struct PlannedWrite {
     /// Index in [`Body::rows`].
-    row: usize,
-    group: GroupId,
+    pub(crate) row: usize,
+    pub(crate) group: GroupId,
     record: u64,
-    target: Target,
+    pub(crate) target: Target,
     /// Set while a batch is built.
     buffers: Option<StagedWrite>,
 }
@@ -86,7 +86,7 @@ struct StagedWrite {
 }
 
 impl PlannedWrite {
-    fn version_word(&self) -> u64 {
+    pub(crate) fn version_word(&self) -> u64 {
         self.target.cvt + cell_offset(self.target.cell_index)
     }
 
@@ -107,7 +107,7 @@ impl CommitPlan {
 
 /// Commits the write set in `body`, and unlocks.
 pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
-    let commit = Commit { slot, txn: body.held.txn(), deadline: Cell::new(None) };
+    let commit = Commit::of(slot, &body);
     match commit.carry_out(&mut body).await {
         Ok(()) => slot.finish(body),
         // The buffers go with the slot: the locks in them are not this node's to release.
@@ -117,23 +117,41 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 
 /// Which replicas' version words a batch changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Replicas {
+pub(crate) enum Replicas {
     Backups,
     Primaries,
     All,
 }
 
-/// This node has been fenced: nothing that it does counts any more (H2).
-struct Expelled;
+impl Replicas {
+    pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
+        match self {
+            Self::Backups => set.backups(),
+            Self::Primaries => &set.members()[..1],
+            Self::All => set.members(),
+        }
+    }
+}
 
-struct Commit<'a> {
-    slot: &'a Slot,
+/// This node has been fenced: nothing that it does counts any more (H2).
+pub(crate) struct Expelled;
+
+pub(crate) struct Commit<'a> {
+    pub(crate) slot: &'a Slot,
     txn: TxnId,
     /// When to give up waiting; set by the first failure, since most commits see none.
     deadline: Cell<Option<Nanos>>,
 }
 
-impl Commit<'_> {
+impl<'a> Commit<'a> {
+    pub(crate) fn of(slot: &'a Slot, body: &Body) -> Self {
+        Self { slot, txn: body.held.txn(), deadline: Cell::new(None) }
+    }
+
+    pub(crate) fn txn(&self) -> TxnId {
+        self.txn
+    }
+
     async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
         let coordinator = self.coordinator();
         let config = &coordinator.shared.config;
@@ -170,18 +188,21 @@ impl Commit<'_> {
             self.until_done(|batch| body.add_versions(coordinator, commit_ts, last, batch)).await?;
         }
         body.renew_cached(coordinator, self.txn, commit_ts);
+        for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
+            coordinator.tombstones.note(row.table, row.primary_key, commit_ts);
+        }
         coordinator.locks.release(&mut body.held);
         coordinator.lane.mark_transaction();
         Ok(())
     }
 
-    fn coordinator(&self) -> &Coordinator {
+    pub(crate) fn coordinator(&self) -> &Coordinator {
         &self.slot.coordinator
     }
 
     /// Posts what `add` puts into a batch, again and again until every verb has taken effect.
     #[inline]
-    async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
+    pub(crate) async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
         let lane = &self.coordinator().lane;
         loop {
             let mut batch = lane.batch();
@@ -245,9 +266,19 @@ impl Commit<'_> {
     }
 }
 
+impl Coordinator {
+    /// Where the entry of a commit's slot is on a memory node.
+    #[inline]
+    pub(crate) fn log_place(&self, memory_node: NodeId, commit: &Commit<'_>) -> RemoteAddr {
+        let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
+        let offset = self.shared.log.offset(self.node.index as u16, slot);
+        RemoteAddr::new(memory_node, LOG_REGION, offset)
+    }
+}
+
 impl Body {
     /// Works out where everything goes.
-    fn plan_commit(&mut self, coordinator: &Coordinator) {
+    pub(crate) fn plan_commit(&mut self, coordinator: &Coordinator) {
         let placement = &coordinator.shared.placement;
         let plan = &mut self.plan;
         for (index, row) in self.rows.iter_mut().enumerate() {
@@ -261,6 +292,7 @@ impl Body {
             }
             let kind = match (&row.change, target.new_cvt) {
                 (Change::Delete, _) => WriteKind::Delete,
+                (Change::Purge, _) => WriteKind::Purge,
                 (_, true) => WriteKind::Insert,
                 (_, false) => WriteKind::Update,
             };
@@ -297,21 +329,31 @@ impl Body {
         }
     }
 
-    /// Log, records and cells, in this order for each memory node (H12).
+    /// Encodes the log entry.
     #[inline]
-    fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
-        let (shared, node) = (&coordinator.shared, &coordinator.node);
+    pub(crate) fn stage_log(
+        &self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        batch: &mut Batch,
+    ) -> Buffer {
         let count = if broken(Rule::LogNamesAll) { 1 } else { self.plan.logged.len() };
         let log = batch.stage(entry_words(count) * WORD_BYTES);
         let logged = self.plan.logged[..count].iter().copied();
-        LogEntry::encode(batch.words_mut(log), commit.txn, node.epoch, logged);
-        let log_slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
-        let log_offset = shared.log.offset(node.index as u16, log_slot);
+        LogEntry::encode(batch.words_mut(log), commit.txn, coordinator.node.epoch, logged);
+        log
+    }
+
+    /// Log, records and cells, in this order for each memory node (H12).
+    #[inline]
+    fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+        let shared = &coordinator.shared;
+        let log = self.stage_log(coordinator, commit, batch);
         for index in 0..self.plan.writes.len() {
             self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
         }
         for node in &self.plan.nodes {
-            let log_at = RemoteAddr::new(*node, LOG_REGION, log_offset);
+            let log_at = coordinator.log_place(*node, commit);
             if !broken(Rule::LogBeforeCells) {
                 batch.write(log_at, log);
             }
@@ -403,12 +445,7 @@ impl Body {
         let word = Version::Committed(commit_ts).encode();
         for write in &self.plan.writes {
             let set = coordinator.shared.placement.replicas(write.group);
-            let members = match replicas {
-                Replicas::Backups => set.backups(),
-                Replicas::Primaries => &set.members()[..1],
-                Replicas::All => set.members(),
-            };
-            for replica in members {
+            for replica in replicas.of(set) {
                 batch.write_word(replica.at(write.version_word()), word);
             }
         }

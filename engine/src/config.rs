@@ -139,9 +139,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Coroutine slots on each compute node.
+    /// Coroutine slots on each compute node: besides those of the applications, which come first,
+    /// each coordinator has one for itself.
     pub(crate) fn slots(&self) -> usize {
-        self.threads.saturating_mul(self.coroutines)
+        self.threads.saturating_mul(self.coroutines.saturating_add(1))
     }
 
     /// Checks what no other constructor checks.
@@ -159,7 +160,7 @@ impl Config {
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(
             self.slots() <= limit,
-            &format!("threads × coroutines is {}, but at most {limit} fit", self.slots()),
+            &format!("threads × (coroutines + 1) is {}, but at most {limit} fit", self.slots()),
         )?;
         let entry_bytes = entry_words(usize::from(self.max_writes)) * WORD_BYTES;
         setting(

@@ -4,8 +4,8 @@
 //! hand-off brings a whole transaction (or a whole benchmark client), never a single operation.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -30,6 +30,7 @@ use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
 use crate::horizon;
+use crate::purge::{self, Tombstones};
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
 use crate::slot::Slot;
@@ -57,9 +58,13 @@ pub(crate) struct Coordinator {
     pub(crate) retired: RefCell<Retired>,
     /// What its slots read from.
     pub(crate) snapshots: RefCell<Snapshots>,
+    /// What its transactions have deleted.
+    pub(crate) tombstones: Tombstones,
     /// How many transactions have begun.
     pub(crate) begun: Cell<u64>,
     pub(crate) rng: RefCell<SmallRng>,
+    /// Somebody relies on nothing being done here until the next transaction begins.
+    pub(crate) settled: Cell<bool>,
     /// How many slots' drivers are at work.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
@@ -91,11 +96,13 @@ impl Coordinator {
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(groups)),
             retired: RefCell::new(Retired::new(groups)),
-            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines)),
+            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 1)),
+            tombstones: Tombstones::default(),
             begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
             caches: Cell::default(),
+            settled: Cell::new(false),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
@@ -136,7 +143,10 @@ impl Coordinator {
 
     /// Gives everything that was begun `patience` to be finished: commits to be visible on all
     /// replicas, the ends of remote locks to be acknowledged.
+    ///
+    /// What is done for no transaction's sake is not begun again before the next one is.
     pub(crate) async fn settle(&self, patience: Duration) {
+        self.settled.set(true);
         let deadline = self.executor.now().after(patience);
         while !self.is_settled() && self.executor.now() < deadline {
             self.executor.sleep(Duration::from_micros(50)).await;
@@ -248,12 +258,26 @@ pub(crate) fn run(
     async move {
         if let Some((all_idle, coordinator)) = running {
             // Nothing is ever sent: the channel closes when the last slot has ended.
-            let ended = async { _ = all_idle.recv().await };
-            horizon::keep_until(&coordinator, ended).await;
-            coordinator.settle(coordinator.shared.config.lock_timeout).await;
+            let ended = async {
+                let _ = all_idle.recv().await;
+                coordinator.settle(coordinator.shared.config.lock_timeout).await;
+            };
+            let purging = purge::purge(Rc::clone(&coordinator));
+            beside(horizon::keep(&coordinator), beside(purging, ended)).await;
         }
         guard.disarm();
     }
+}
+
+/// Does `work` until `end`; work that is over is not waited for.
+async fn beside(work: impl Future<Output = ()>, end: impl Future<Output = ()>) {
+    let (mut work, mut end) = (pin!(work), pin!(end));
+    let mut over = false;
+    poll_fn(|cx| {
+        over = over || work.as_mut().poll(cx).is_ready();
+        end.as_mut().poll(cx)
+    })
+    .await;
 }
 
 fn start_slots(coordinator: &Rc<Coordinator>, jobs: &Receiver<Job>) -> Receiver<()> {

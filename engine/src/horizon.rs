@@ -5,8 +5,8 @@
 //! number 0 writes the smallest of these to the node's word in a memory node, reads the words of
 //! all nodes in the same batch, and thereby knows the horizon, which all of its node's coordinators
 //! use. The words are in the header page of the first group's primary, and nowhere else: what was
-//! known stays true when that node is lost, and a word that is not there only means that the horizon
-//! stands still until it is written again.
+//! known stays true when that node is lost, and a word that is not there only means that the
+//! horizon stands still until it is written again.
 //!
 //! # What it is not
 //! A clock. It counts in timestamps that were issued; when it runs decides how old the horizon is,
@@ -18,10 +18,7 @@
 //! Where no transaction begins it runs less and less often, up to [`MAX_INTERVALS`] intervals
 //! apart. It never stops: others depend on what it says. It is no work that anybody waits for.
 
-use std::future::{Future, pending, poll_fn};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
@@ -73,19 +70,8 @@ impl NodeHorizon {
     }
 }
 
-/// Keeps saying what this coordinator reads until `end`.
-pub(crate) async fn keep_until(coordinator: &Coordinator, end: impl Future<Output = ()>) {
-    let (mut end, mut keep) = (pin!(end), pin!(keep(coordinator)));
-    poll_fn(|cx| {
-        // Never ready before the node is out, and then nobody waits for more.
-        let _: Poll<()> = keep.as_mut().poll(cx);
-        end.as_mut().poll(cx)
-    })
-    .await;
-}
-
-/// Keeps saying what this coordinator reads, for ever; nothing more once its node is out.
-async fn keep(coordinator: &Coordinator) {
+/// Keeps saying what this coordinator reads, until its node is out.
+pub(crate) async fn keep(coordinator: &Coordinator) {
     let (mut intervals, mut begun) = (1, 0);
     while !coordinator.node.has_failed() {
         let interval = coordinator.shared.config.horizon_interval;
@@ -103,7 +89,6 @@ async fn keep(coordinator: &Coordinator) {
             coordinator.exchange_floors().await;
         }
     }
-    pending().await
 }
 
 impl Coordinator {
@@ -118,7 +103,9 @@ impl Coordinator {
         match batch.post().await {
             Ok(done) => node.horizon.raise(horizon(done.words(all).iter().copied())),
             // What is known stays true; the next turn finds the connection working again.
-            Err(error) => drop(self.after_failure(error).await),
+            Err(error) => {
+                let _ = self.after_failure(error).await;
+            }
         }
     }
 }

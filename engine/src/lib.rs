@@ -38,6 +38,7 @@ mod memory;
 mod older;
 pub mod path;
 mod plan;
+mod purge;
 mod read;
 mod reserve;
 mod rows;

@@ -1,9 +1,9 @@
 //! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
 //!
-//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a version
-//! that still is in the CVT, to learn where the one before it is, then one record a round until one
-//! is old enough. Whatever does not fit ends the attempt as too old. The link in hand is the fetch's
-//! own; what it means is decided in `lotus_mvcc`.
+//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a
+//! version that still is in the CVT, to learn where the one before it is, then one record a round
+//! until one is old enough. Whatever does not fit ends the attempt as too old. The link in hand is
+//! the fetch's own; what it means is decided in `lotus_mvcc`.
 
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
@@ -24,7 +24,7 @@ impl Body {
     ) -> Result<Next, TxnError> {
         let row = &self.rows[fetch.row];
         match accept_record(&row.expected(), successor, words) {
-            Ok(record) => Ok(self.follow(fetch, &record)),
+            Ok(record) => self.follow(fetch, &record),
             Err(Reject::KeyCollision) => Err(row.collision()),
             Err(_) => {
                 fetch.wants = Wants::Cvt;
@@ -53,22 +53,24 @@ impl Body {
         if fetch.hops >= MAX_HOPS {
             return Err(row.too_old());
         }
-        Ok(self.follow(fetch, &record))
+        self.follow(fetch, &record)
     }
 
     /// Goes on to the version before that of `record`.
-    fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Next {
+    fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Result<Next, TxnError> {
         fetch.hops += 1;
+        let row = &mut self.rows[fetch.row];
         match Link::before(record) {
-            Some(link) => {
+            Some(link) if link.record != 0 => {
                 fetch.wants = Wants::Older(link);
-                Next::Read
+                Ok(Next::Read)
             }
-            // The row's first version is later than the snapshot.
-            None => {
-                let row = &mut self.rows[fetch.row];
+            // It is not known what was before the row was inserted anew.
+            Some(link) if Some(link.version) > self.snapshot => Err(row.too_old()),
+            // The row did not exist.
+            _ => {
                 (row.value, row.writer) = (None, None);
-                Next::Done
+                Ok(Next::Done)
             }
         }
     }

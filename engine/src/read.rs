@@ -18,6 +18,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::{BUCKET_SLOTS, slot_offset};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
 use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{
     Candidate, Newest, Visible, may_be_outdated, newest, victim, visible_at,
@@ -58,6 +59,11 @@ pub(crate) struct Fetch {
     lookup: Option<usize>,
     /// What is believed once the same words are read again; only where a READ may be torn.
     unconfirmed: Option<Vec<u64>>,
+    /// Where the group's purge time will be, read behind what may show that the row is absent.
+    purge_time: Option<Buffer>,
+    wants_purge_time: bool,
+    /// What it was, in this round.
+    absent_since: Option<Timestamp>,
     /// How many records of later versions were read on the way to an older one.
     pub(crate) hops: u32,
 }
@@ -133,7 +139,7 @@ impl Body {
         }
         while !self.fetches.is_empty() {
             let mut batch = coordinator.lane.batch();
-            self.post_reads(coordinator, &mut batch);
+            self.post_reads(coordinator, mode, &mut batch);
             let posted = batch.post().await;
             slot.step();
             let done = match posted {
@@ -167,14 +173,17 @@ impl Body {
                 Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
                 Access::Read => self.wanted.push(LockRequest::read(name)),
                 Access::Write => self.wanted.push(LockRequest::write(name)),
-                Access::Insert => {
+                Access::Insert | Access::Purge => {
                     let tables = self.tables.as_ref().expect("a row was added");
                     let table = &tables[usize::from(row.table.0)].def;
                     let bucket = table.geometry().shape().bucket_key(row.key);
                     if !broken(Rule::AbsentRowsAreLocked) {
                         self.wanted.push(LockRequest::write(name));
                     }
-                    if !broken(Rule::BucketsAreLocked) {
+                    let purge = row.access == Access::Purge;
+                    let alone =
+                        if purge { Rule::PurgesLockBuckets } else { Rule::BucketsAreLocked };
+                    if !broken(alone) {
                         self.wanted.push(LockRequest::write(LockName::bucket(row.table, bucket)));
                     }
                 }
@@ -202,6 +211,8 @@ impl Body {
             if self.rows[index].executed {
                 continue;
             }
+            let access = self.rows[index].access;
+            let insert = access == Access::Insert;
             let mut fetch = Fetch {
                 row: index,
                 wants: Wants::Cvt,
@@ -212,11 +223,16 @@ impl Body {
                 cvt: 0,
                 lookup: None,
                 unconfirmed: None,
+                purge_time: None,
+                wants_purge_time: insert,
+                absent_since: None,
                 hops: 0,
             };
-            // An insert must see the whole chain.
-            let insert = self.rows[index].access == Access::Insert;
-            if insert || !self.consult_cache(coordinator, mode, &mut fetch, &mut caches)? {
+            // An insert must see the whole chain, and a purge believes nothing but memory.
+            let may_be_cached = matches!(access, Access::Read | Access::Write);
+            let cached =
+                may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
+            if !cached {
                 let row = &self.rows[index];
                 let tables = self.tables.as_ref().expect("a row was added");
                 let table = &tables[usize::from(row.table.0)];
@@ -235,7 +251,7 @@ impl Body {
         Ok(())
     }
 
-    fn post_reads(&mut self, coordinator: &Coordinator, batch: &mut Batch) {
+    fn post_reads(&mut self, coordinator: &Coordinator, mode: Mode, batch: &mut Batch) {
         let tables = self.tables.as_ref().expect("a row was added");
         for fetch in &mut self.fetches {
             let row = &self.rows[fetch.row];
@@ -268,6 +284,11 @@ impl Body {
                 // On one connection: after the record.
                 let bytes = table.cvt_words() * WORD_BYTES;
                 fetch.second = Some(batch.read(primary.at(fetch.cvt), bytes));
+            }
+            let unlocked = mode != Mode::Serializable && row.access == Access::Read;
+            let searching = matches!(fetch.wants, Wants::Bucket(_));
+            if fetch.wants_purge_time || (unlocked && searching) {
+                fetch.purge_time = Some(batch.read(primary.at(PURGE_TIME_OFFSET), WORD_BYTES));
             }
         }
     }
@@ -311,6 +332,8 @@ impl Body {
     ) -> Result<Next, TxnError> {
         let Some(buffer) = fetch.buffer.take() else { return Ok(Next::Read) };
         let words = done.words(buffer);
+        let purge_time = fetch.purge_time.take().map(|buffer| done.words(buffer)[0]);
+        fetch.absent_since = purge_time.and_then(Timestamp::new);
         let second = fetch.second.take();
         let changed = second.is_some_and(|second| fetch.has_changed(done.words(second)));
         let next = match fetch.wants {
@@ -379,14 +402,20 @@ impl Body {
                     Ok(Next::Read)
                 }
                 Some(free) => {
-                    let target = Target::new_cvt(free.offset, free.first_cell);
+                    let absent_since = fetch.absent_since.unwrap_or_default();
+                    if self.snapshot.is_some_and(|s| mode == Mode::Snapshot && s < absent_since) {
+                        // Deleted, and purged, since the snapshot.
+                        let (table, key) = (row.table, row.primary_key);
+                        return Err(TxnError::Conflict { table, key });
+                    }
+                    let target = Target::new_cvt(free.offset, free.first_cell, absent_since);
                     self.claim(fetch.row, target)?;
                     Ok(Next::Done)
                 }
             },
             Step::Absent { .. } => {
                 fetch.wants = Wants::Bucket(lookup.restart());
-                Ok(self.absent(coordinator, mode, fetch, words))
+                self.absent(coordinator, mode, fetch, words)
             }
         }
     }
@@ -438,7 +467,7 @@ impl Body {
                 fetch.wants = Wants::Successor(successor);
                 Ok(Next::Read)
             }
-            Visible::NotFound => Ok(self.absent(coordinator, mode, fetch, cvt.words())),
+            Visible::NotFound => self.absent(coordinator, mode, fetch, cvt.words()),
             Visible::TooOld => Err(row.too_old()),
             Visible::Undecided { .. } | Visible::Torn => Ok(Next::Reread),
         }
@@ -455,7 +484,7 @@ impl Body {
         let row = &mut self.rows[fetch.row];
         let (table, key) = (row.table, &row.primary_key);
         let found = newest(cvt);
-        let Some(previous) = found.version() else {
+        let Some(mut previous) = found.version() else {
             return match found {
                 Newest::InDoubt { .. } => Err(TxnError::InDoubt { table, key: *key }),
                 _ => Ok(Next::Reread),
@@ -463,6 +492,14 @@ impl Body {
         };
         if previous > limit && !broken(Rule::FirstCommitterWins) {
             return Err(TxnError::Conflict { table, key: *key });
+        }
+        if previous == Timestamp::ZERO {
+            previous = fetch.absent_since.unwrap_or_default();
+        }
+        if row.access == Access::Purge {
+            self.freed.retain(|(index, _)| *index != fetch.row);
+            let records = cvt.cells().flatten().map(|cell| cell.record).filter(|slot| *slot != 0);
+            self.freed.extend(records.map(|slot| (fetch.row, slot)));
         }
         if row.access != Access::Read {
             let Some(victim) = victim(cvt) else { return Ok(Next::Reread) };
@@ -499,16 +536,28 @@ impl Body {
         mode: Mode,
         fetch: &mut Fetch,
         words: &[u64],
-    ) -> Next {
+    ) -> Result<Next, TxnError> {
         let row = &mut self.rows[fetch.row];
         let locked = mode == Mode::Serializable || row.access != Access::Read;
         let certain = locked || coordinator.lane.capabilities().stable_reads;
         if !certain && fetch.unconfirmed.as_deref() != Some(words) {
             fetch.unconfirmed = Some(words.to_vec());
-            return Next::Reread;
+            fetch.wants_purge_time = true;
+            return Ok(Next::Reread);
+        }
+        if !locked {
+            match fetch.absent_since {
+                // Looked at behind what says that the row is absent, or else once more.
+                None => {
+                    fetch.wants_purge_time = true;
+                    return Ok(Next::Read);
+                }
+                Some(since) if Some(since) > self.snapshot => return Err(row.too_old()),
+                Some(_) => {}
+            }
         }
         (row.value, row.writer) = (None, None);
-        Next::Done
+        Ok(Next::Done)
     }
 
     /// What follows from the words of a record.
@@ -579,7 +628,8 @@ impl Body {
             let grown = &mut self.grown[found];
             let cvt = grown.bucket + slot_offset(cells, grown.claimed);
             grown.claimed += 1;
-            self.claim(row, Target::new_cvt(cvt, Cell::NEVER_USED))?;
+            let absent_since = self.fetches[index].absent_since.unwrap_or_default();
+            self.claim(row, Target::new_cvt(cvt, Cell::NEVER_USED, absent_since))?;
             self.rows[row].executed = true;
         }
         let rows = &self.rows;

@@ -1,10 +1,10 @@
 //! Memory for what a transaction will write, taken before anything is written (H12).
 //!
 //! A record goes into a slot of its own if its cell has none yet, or if the version that it
-//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots that
-//! have been retired for long enough are used again first, then those that this coordinator has been
-//! given back, then its slabs; and only then another slab is taken. Where there is none for the sake
-//! of a displaced version, that version is given up; whoever needs it is told so.
+//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots
+//! that have been retired for long enough are used again first, then those that this coordinator
+//! has been given back, then its slabs; and only then another slab is taken. Where there is none
+//! for the sake of a displaced version, that version is given up; whoever needs it is told so.
 
 use std::rc::Rc;
 
@@ -59,12 +59,10 @@ impl Body {
 impl Coordinator {
     #[inline]
     fn need(&self, row: &Row, capacity: u64, slot_bytes: u64) -> Need {
-        let Some(target) = row.target.filter(|_| row.change != Change::None) else {
+        let writes = matches!(row.change, Change::Put(_) | Change::Delete);
+        let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
             return Need::None;
         };
-        if row.reserved.is_some() {
-            return Need::None;
-        }
         if target.cell.record == 0 {
             return Need::New;
         }

@@ -108,7 +108,7 @@ impl Session {
         self.coordinator().settle(patience).await;
     }
 
-    fn coordinator(&self) -> &Coordinator {
+    pub(crate) fn coordinator(&self) -> &Coordinator {
         &self.slot.coordinator
     }
 }

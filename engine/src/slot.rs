@@ -24,6 +24,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::commit;
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
+use crate::purge;
 use crate::session::Session;
 use crate::txn::{Body, Mode, Receipt};
 
@@ -132,6 +133,9 @@ impl Slot {
         }
         self.attempt.set(attempt);
         self.coordinator.begun.set(self.coordinator.begun.get() + 1);
+        if self.index < self.coordinator.shared.config.coroutines {
+            self.coordinator.settled.set(false);
+        }
         Ok(TxnId::new(self.coordinator.node.incarnation, self.number, attempt))
     }
 
@@ -307,6 +311,7 @@ async fn drive(slot: Rc<Slot>) {
                 let outcome = body.execute(&slot, mode).await;
                 slot.end_execution(body, outcome);
             }
+            Request::Commit if body.purges => purge::carry_out(&slot, body).await,
             Request::Commit => commit::carry_out(&slot, body).await,
         }
         at_work.set(at_work.get() - 1);

@@ -48,7 +48,8 @@ impl Timestamps {
         }
     }
 
-    /// A timestamp that is known to be issued: every snapshot asked for from now on is at least that.
+    /// A timestamp that is known to be issued: every snapshot asked for from now on is at least
+    /// that.
     #[inline]
     pub(crate) fn issued(&self) -> Timestamp {
         match self {

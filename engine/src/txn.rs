@@ -66,6 +66,8 @@ pub(crate) enum Access {
     Read,
     Write,
     Insert,
+    /// The coordinator's own: to take the row away, if it is deleted.
+    Purge,
 }
 
 /// What a commit will do to a row.
@@ -75,6 +77,8 @@ pub(crate) enum Change {
     /// The new value, as a range of [`Body::values`].
     Put(Range<usize>),
     Delete,
+    /// The row's CVT and all its slots become free memory.
+    Purge,
 }
 
 /// Where a commit will write a row, settled when the row was read under its lock.
@@ -87,7 +91,8 @@ pub(crate) struct Target {
     pub(crate) cell: Cell,
     /// If a version is displaced: the one that follows it.
     pub(crate) successor: Option<Timestamp>,
-    /// The newest committed version, which the new one follows, and the slot of its record.
+    /// The newest committed version, which the new one follows, and the slot of its record; for a
+    /// new CVT, the time since when the row is known to be absent, and 0.
     pub(crate) previous: Timestamp,
     pub(crate) predecessor: u64,
     /// The CVT itself is new: the header is written as well.
@@ -95,14 +100,15 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`.
-    pub(crate) fn new_cvt(cvt: u64, cell: Cell) -> Self {
+    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`. The row is known not
+    /// to have existed since `absent_since`.
+    pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
         Self {
             cvt,
             cell_index: 0,
             cell,
             successor: None,
-            previous: Timestamp::ZERO,
+            previous: absent_since,
             predecessor: 0,
             new_cvt: true,
         }
@@ -182,6 +188,10 @@ pub(crate) struct Body {
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
+    /// Slots of the rows to be purged, by their place in `rows`. Other rows there are none then.
+    pub(crate) freed: Vec<(usize, u64)>,
+    /// Whether this is a purge.
+    pub(crate) purges: bool,
     /// How many times the transaction has executed.
     pub(crate) rounds: u16,
 }
@@ -198,6 +208,8 @@ impl Body {
         self.grown.clear();
         self.plan.clear();
         self.snapshot = None;
+        self.freed.clear();
+        self.purges = false;
         self.rounds = 0;
     }
 
@@ -290,7 +302,7 @@ impl Transaction {
 
     /// Adds a row, with a value of so many bytes; nothing is added if it does not fit.
     #[inline]
-    fn add(
+    pub(crate) fn add(
         &mut self,
         table: TableId,
         primary_key: PrimaryKey,
@@ -371,7 +383,7 @@ impl Transaction {
         let range = match &row.change {
             Change::None => row.value.as_ref()?,
             Change::Put(range) => range,
-            Change::Delete => return None,
+            Change::Delete | Change::Purge => return None,
         };
         body.values.get(range.clone())
     }
@@ -474,7 +486,7 @@ impl Transaction {
     }
 
     #[inline]
-    fn body_mut(&mut self) -> Result<&mut Body, TxnError> {
+    pub(crate) fn body_mut(&mut self) -> Result<&mut Body, TxnError> {
         self.body.as_deref_mut().ok_or(if self.lent { EXECUTING } else { OVER })
     }
 }

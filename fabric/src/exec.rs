@@ -43,8 +43,8 @@ impl TaskId {
 const SPIN: Duration = Duration::from_micros(20);
 /// How often a busy executor looks at the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
-/// A busy executor does not look at the clock for a timer that is further off: every few dozen turns
-/// it does anyway.
+/// How often a busy executor looks at the clock for a timer that is further off than [`SOON`].
+const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
@@ -362,7 +362,8 @@ impl Executor {
         let core = &*self.handle.core;
         let Some(due) = self.next_timer() else { return false };
         let recent = self.handle.recent();
-        let now = if busy && due.since(recent) > SOON { recent } else { self.handle.now() };
+        let far = due.since(recent) > SOON && !self.turns.is_multiple_of(TURNS_PER_TIMER_LOOK);
+        let now = if busy && far { recent } else { self.handle.now() };
         let mut fired = false;
         while self.next_timer().is_some_and(|due| due <= now) {
             if let Some(Reverse((_, task))) = core.timers.borrow_mut().pop() {

@@ -21,14 +21,14 @@
 //!
 //! - *Words of two records, or of another row's:* the checksum covers every word and is seeded with
 //!   the key; the table and the primary key are compared.
-//! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:* its
-//!   writer began after `v` committed, so the version it follows is `v` or later, and `v` >
+//! - *The slot of a later tenant of the cell, or a later record of this row in the slot of `v`:*
+//!   its writer began after `v` committed, so the version it follows is `v` or later, and `v` >
 //!   previous fails. That holds whether the writer commits or aborts.
 //! - *Length or state of another tenant:* the record has its own, and they must agree.
 //! - *The wrong pick:* a version `u` between `v` and S was replaced or cleared while the CVT was
 //!   read, word by word. Oldest versions go first, so `v` was replaced before it; but its record
-//!   may still be whole in its slot. Only a cell that shows something later than S, or was cleared,
-//!   can have held `u`. Then, where READs may be torn, the CVT is read again behind the record
+//!   may still be whole in its slot. Only a cell that shows something later than S, or nothing, can
+//!   have held `u`. Then, where READs may be torn, the CVT is read again behind the record
 //!   ([`crate::visibility::may_be_outdated`]) and must be the same: a version word never returns
 //!   once it has gone, so `v` stood there at a moment between the two READs, and `u` beside it.
 //!

@@ -2,9 +2,9 @@
 //!
 //! # What this is
 //!
-//! A snapshot that finds every cell of a CVT newer than itself goes on from the oldest cell but one:
-//! its record leads to the oldest, that one's to the version before, one READ each, until a version
-//! is old enough or the chain breaks. Pure decisions over the records that were read.
+//! A snapshot that finds every cell of a CVT newer than itself goes on from the oldest cell but
+//! one: its record leads to the oldest, that one's to the version before, one READ each, until a
+//! version is old enough or the chain breaks. Pure decisions over the records that were read.
 //!
 //! # What it is not
 //!
@@ -29,6 +29,12 @@
 //! `v`'s own record names is `v`. If that is at most the snapshot and `v` is not, it is the one
 //! that the snapshot sees.
 //!
+//! A row that was deleted long ago is purged, and may be inserted again: then nothing names what
+//! was before, and its old slots may hold its new records. So an insert names the group's purge
+//! time as what it follows, without a slot. That is no earlier than any version that is gone for
+//! good, so whoever looks for one of them rejects the new records as later ones; and it is the time
+//! from which on the row is known not to have existed.
+//!
 //! A link begins at a record, never at a cell: a cell's words may be torn, and a version word later
 //! than the snapshot may stand beside the slot of an older tenant. That is why the search begins
 //! one version further on than it seems to need
@@ -50,7 +56,8 @@ pub const MAX_HOPS: u32 = 8;
 pub struct Link {
     /// When it was committed.
     pub version: Timestamp,
-    /// Offset of the slot that its record was written to, in the group's region.
+    /// Offset of the slot that its record was written to, in the group's region; 0 if the row did
+    /// not exist from `version` on, and nothing is known of earlier times.
     pub record: u64,
 }
 

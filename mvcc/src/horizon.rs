@@ -52,8 +52,8 @@ impl Snapshots {
         self.held[slot] = None;
     }
 
-    /// A time that no snapshot here lies before, now or later. `issued` is a timestamp that is known
-    /// to be issued.
+    /// A time that no snapshot here lies before, now or later. `issued` is a timestamp that is
+    /// known to be issued.
     pub fn floor(&self, issued: Timestamp) -> Timestamp {
         self.held.iter().flatten().fold(issued, |floor, held| floor.min(*held))
     }

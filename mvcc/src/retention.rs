@@ -10,18 +10,23 @@
 //!
 //! # What it is not
 //!
-//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room, versions
-//! are overwritten in place as if nobody needed them. Whoever does is told that its snapshot is too
-//! old. Nor does safety rest on any of it: a reader recognises a slot that was reused too early.
+//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room,
+//! versions are overwritten in place as if nobody needed them. Whoever does is told that its
+//! snapshot is too old. Nor does safety rest on any of it: a reader recognises a slot that was
+//! reused too early.
 
 use std::collections::VecDeque;
 
+use crate::layout::LINE_BYTES;
 use crate::layout::region::SLAB_BYTES;
 use crate::slab::Purpose;
 use crate::timestamp::Timestamp;
 
 /// Of a table's capacity, how many slots may wait, all coordinators and groups together.
 const RETIRED_PERCENT: u64 = 10;
+
+/// For how many slots a queue has room from its first on: as many small ones as fill a slab.
+const FIRST_SLOTS: usize = SLAB_BYTES as usize / LINE_BYTES;
 
 /// How many slots of a table and group one coordinator may keep waiting: its share of a tenth of
 /// the table's `capacity`, divided among `sharers` (coordinators × groups); but as many as fill a
@@ -77,7 +82,11 @@ impl Retired {
 
     /// Lets `slot` wait until the horizon has reached the `successor` of the version in it.
     pub fn retire(&mut self, purpose: Purpose, slot: u64, successor: Timestamp) {
-        self.queue(purpose).waiting.push_back((successor, slot));
+        let waiting = &mut self.queue(purpose).waiting;
+        if waiting.capacity() == 0 {
+            waiting.reserve(FIRST_SLOTS);
+        }
+        waiting.push_back((successor, slot));
     }
 
     /// A slot that has waited long enough.

@@ -82,7 +82,7 @@ impl SlabAllocator {
         self.pools.get_mut(index)?.alloc(slot_bytes)
     }
 
-    /// Takes back a slot that no cell was ever bound to.
+    /// Takes back a slot that nothing names any more.
     #[inline]
     pub fn release(&mut self, purpose: Purpose, slot: u64) {
         self.pool(purpose).free.push(slot);

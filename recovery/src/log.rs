@@ -95,6 +95,11 @@ pub enum WriteKind {
     /// `record`. Whatever becomes of the transaction, recovery writes it on every replica that
     /// lacks it, so that replicas stay alike; an empty bucket in a chain harms nobody.
     Link = 4,
+    /// The end of a row that was deleted: the CVT is zeroed. While that is under way the named cell
+    /// is INVISIBLE with the transaction's tag, and its version word is the last to be zeroed on
+    /// each replica. An entry with one such write has no others. Recovery that finds the tag on any
+    /// replica zeroes the CVT on all of them, the tag last; without a tag there is nothing to do.
+    Purge = 5,
 }
 
 impl WriteKind {
@@ -104,6 +109,7 @@ impl WriteKind {
             2 => Some(Self::Insert),
             3 => Some(Self::Delete),
             4 => Some(Self::Link),
+            5 => Some(Self::Purge),
             _ => None,
         }
     }

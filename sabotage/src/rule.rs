@@ -180,6 +180,10 @@ rules! {
     BucketsAreLocked "buckets-are-locked" "H20"
     "an insert locks the row, and two rows take one slot of the bucket"
 
+    "A purge locks the bucket besides the row"
+    PurgesLockBuckets "purges-lock-buckets" "H20"
+    "a purge locks the row, and an insert takes the slot while it is being zeroed"
+
     "A transaction remembers the slots that its inserts claimed"
     ClaimsAreRemembered "claims-are-remembered" "H20"
     "two inserts of one transaction take one slot of the bucket"

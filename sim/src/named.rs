@@ -33,6 +33,7 @@ files! {
     "h18-delayed-timestamps"
     "h18-fresh-snapshots"
     "h18-writers-behind"
+    "h20-purged-rows"
     "h20-rows-that-come-and-go"
     "h20-crowded-index-buckets"
     "h21-memory-out-of-reach"

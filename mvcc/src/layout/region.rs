@@ -1,7 +1,8 @@
 //! The region of a replica group: a header page, a slab directory, and slabs.
 //!
 //! ```text
-//! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | zero to 1024
+//! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | w4 purge time
+//!        | zero to 1024
 //! 1024   one word for each compute node: its floor, 0 for none yet | zero to 4096
 //! 4096   one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
@@ -28,6 +29,9 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"LOTUSMEM");
 /// The offset of the allocation cursor, in bytes.
 pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 
+/// The offset of the purge time, in bytes: every row that was purged was deleted at this time or
+/// before. It only grows, on every replica before anything is purged.
+pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
 /// The offset of the first compute node's floor, in bytes; the others' follow.
 pub const FLOORS_OFFSET: u64 = 1024;
 /// How many compute nodes there is room for.

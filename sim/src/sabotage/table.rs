@@ -106,7 +106,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::AbsenceIsNotEviction, &["h13-overwritten-versions"], &[Property(READS)]),
     hunted(Rule::OldestVersionFirst, &["h13-overwritten-versions"], &[Property(READS)]),
     hunted(Rule::RecordsAreNotNewer, &["h13-overwritten-versions"], &[Isolation]),
-    hunted(Rule::LinksAreExact, &["h13-older-versions"], &[Isolation]),
+    hunted(Rule::LinksAreExact, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
@@ -121,6 +121,11 @@ const TABLE: &[Hunted] = &[
         Rule::BucketsAreLocked,
         &["h20-crowded-index-buckets"],
         &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED],
+    ),
+    hunted(
+        Rule::PurgesLockBuckets,
+        &["h20-purged-rows"],
+        &[Isolation, Property(READS), Property(COUNTED), Property(DURABLE), REPLICATED, BACKED],
     ),
     hunted(
         Rule::ClaimsAreRemembered,

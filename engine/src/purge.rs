@@ -1,0 +1,287 @@
+//! Rows that were deleted long ago give their memory back (DESIGN §7, H13, H20).
+//!
+//! # What it is
+//! Each coordinator notes what its transactions delete. Once the horizon has reached a deletion, no
+//! snapshot can see anything of the row, and the coordinator takes it away in a slot of its own:
+//! CVT and record slots are free memory then, for whatever row comes next.
+//!
+//! # The order, and what it is for
+//! 1. The group's *purge time* is raised to the horizon on every replica. A snapshot that finds a
+//!    row absent reads it afterwards and gives up if it is older; an insert names it as the time
+//!    since when its row did not exist. So nobody rests on the horizon for more than patience.
+//! 2. A transaction locks row and bucket as an insert would, and reads the row: it goes on only if
+//!    the deletion still is the newest version.
+//! 3. On all replicas: a log entry, then one cell as INVISIBLE. Readers wait from here on.
+//! 4. On the primary, then on the backups: the CVT is zeroed but for that cell's version word, then
+//!    that as well. Whoever finds the tag finds a log; whoever does not finds nothing to repair.
+//! 5. The locks are released, and the slots are free.
+//!
+//! # What it is not
+//! A promise. What cannot be locked is tried again; a deleted row whose coordinator is gone stays a
+//! tombstone until it is inserted and deleted anew. Slots go to the coordinator that purges.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use lotus_fabric::ids::TableId;
+use lotus_fabric::lane::{Batch, BatchError};
+use lotus_locktable::LockService;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version};
+use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
+use lotus_mvcc::slab::SlotKind;
+use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_router::GroupId;
+
+use crate::commit::{Commit, Expelled, Replicas};
+use crate::coordinator::{Coordinator, Job};
+use crate::error::TxnError;
+use crate::reserve::purpose;
+use crate::session::{Isolation, Session};
+use crate::slot::Slot;
+use crate::txn::{Access, Body, Change, Receipt};
+
+/// The most rows that one transaction purges: it takes as many round trips for one.
+const BATCH: usize = 64;
+/// How many it tries at once where somebody was in the way of more.
+const PIECE: usize = 4;
+/// How many of the horizon's intervals pass between two looks when there was nothing to purge.
+const IDLE_INTERVALS: u32 = 8;
+
+/// A row that was deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Tombstone {
+    table: TableId,
+    key: PrimaryKey,
+    deleted_at: Timestamp,
+}
+
+/// What one coordinator's transactions have deleted.
+#[derive(Default)]
+pub(crate) struct Tombstones {
+    /// In the order of the commits, nearly that of their times.
+    waiting: RefCell<VecDeque<Tombstone>>,
+    /// The purge times of the groups, as far as they are known.
+    purge_times: RefCell<Vec<Timestamp>>,
+}
+
+impl Tombstones {
+    pub(crate) fn note(&self, table: TableId, key: PrimaryKey, deleted_at: Timestamp) {
+        self.waiting.borrow_mut().push_back(Tombstone { table, key, deleted_at });
+    }
+
+    /// Takes what no snapshot before the horizon needs, up to `limit`.
+    fn take_due(&self, horizon: Timestamp, limit: usize) -> Vec<Tombstone> {
+        let mut waiting = self.waiting.borrow_mut();
+        let due = |row: &Tombstone| row.deleted_at <= horizon;
+        let count = waiting.iter().take(limit).take_while(|row| due(row)).count();
+        waiting.drain(..count).collect()
+    }
+
+    fn put_back(&self, rows: &[Tombstone]) {
+        self.waiting.borrow_mut().extend(rows);
+    }
+
+    fn purge_time(&self, group: GroupId) -> Timestamp {
+        let known = self.purge_times.borrow();
+        known.get(usize::from(group.0)).copied().unwrap_or_default()
+    }
+
+    fn learn_purge_time(&self, group: GroupId, time: Timestamp) {
+        let mut known = self.purge_times.borrow_mut();
+        let index = usize::from(group.0);
+        if index >= known.len() {
+            known.resize(index + 1, Timestamp::ZERO);
+        }
+        known[index] = time;
+    }
+}
+
+/// Purges what this coordinator has deleted, in a slot of its own, until its node is out.
+pub(crate) async fn purge(coordinator: Rc<Coordinator>) {
+    let config = &coordinator.shared.config;
+    let number = config.threads * config.coroutines + coordinator.thread;
+    let slot = Slot::new(Rc::clone(&coordinator), config.coroutines, number as u16);
+    let (jobs, inbox) = async_channel::bounded(1);
+    let job: Job = Box::new(|session| Box::pin(work(session)));
+    // There is room for one.
+    let _ = jobs.try_send(job);
+    slot.serve(inbox).await;
+}
+
+async fn work(mut session: Session) {
+    while !session.coordinator().node.has_failed() {
+        let due = session.due();
+        let mut purged = session.purge(&due).await.is_ok();
+        if !purged {
+            // Somebody uses one of these rows or buckets, and not many more.
+            for piece in due.chunks(PIECE) {
+                match session.purge(piece).await {
+                    Ok(()) => purged = true,
+                    Err(_) => session.coordinator().tombstones.put_back(piece),
+                }
+            }
+        }
+        let coordinator = session.coordinator();
+        let interval = coordinator.shared.config.horizon_interval;
+        if due.is_empty() {
+            coordinator.executor.sleep(interval * IDLE_INTERVALS).await;
+        } else if !purged {
+            coordinator.executor.sleep(interval).await;
+        }
+    }
+}
+
+impl Session {
+    /// What may be purged now.
+    fn due(&self) -> Vec<Tombstone> {
+        let coordinator = self.coordinator();
+        if coordinator.settled.get() {
+            return Vec::new();
+        }
+        let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
+        coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit)
+    }
+
+    /// Purges those of `due` that nobody has inserted again; all or none.
+    async fn purge(&mut self, due: &[Tombstone]) -> Result<(), TxnError> {
+        if due.is_empty() {
+            return Ok(());
+        }
+        let horizon = self.coordinator().node.horizon.get();
+        let mut txn = self.begin(Isolation::Serializable).await?;
+        for row in due {
+            txn.add(row.table, row.key, Access::Purge, 0)?;
+        }
+        let coordinator = self.coordinator();
+        let groups: Vec<GroupId> = txn.body_mut()?.rows.iter().map(|row| row.group).collect();
+        for group in groups {
+            if let Err(error) = coordinator.raise_purge_time(group, horizon).await {
+                return Err(coordinator.after_failure(error).await);
+            }
+        }
+        txn.execute().await?;
+        let body = txn.body_mut()?;
+        body.purges = true;
+        for (row, tombstone) in body.rows.iter_mut().zip(due) {
+            let newest = row.target.map(|target| target.previous);
+            if newest == Some(tombstone.deleted_at) {
+                row.change = Change::Purge;
+            }
+        }
+        txn.commit().await.map(drop)
+    }
+}
+
+impl Coordinator {
+    /// Lets the purge time of a group be at least `to`, on every replica.
+    async fn raise_purge_time(&self, group: GroupId, to: Timestamp) -> Result<(), BatchError> {
+        if self.tombstones.purge_time(group) >= to {
+            return Ok(());
+        }
+        for replica in self.shared.placement.replicas(group).members() {
+            let word = replica.at(PURGE_TIME_OFFSET);
+            let mut batch = self.lane.batch();
+            let seen = batch.read(word, WORD_BYTES);
+            let mut time = batch.post().await?.words(seen)[0];
+            while time < to.raw() {
+                let mut batch = self.lane.batch();
+                let held = batch.compare_and_swap(word, time, to.raw());
+                match batch.post().await?.words(held)[0] {
+                    found if found == time => break,
+                    // Somebody else came first.
+                    found => time = found,
+                }
+            }
+        }
+        self.tombstones.learn_purge_time(group, to);
+        Ok(())
+    }
+}
+
+/// Purges the rows in `body`, and unlocks.
+pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    let commit = Commit::of(slot, &body);
+    match commit.purge(&mut body).await {
+        Ok(()) => slot.finish(body),
+        Err(Expelled) => slot.expelled(body.held.txn()),
+    }
+}
+
+impl Commit<'_> {
+    async fn purge(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        body.plan_commit(coordinator);
+        self.until_done(|batch| body.add_marks(coordinator, self, batch)).await?;
+        for replicas in [Replicas::Primaries, Replicas::Backups] {
+            self.until_done(|batch| body.add_zeroes(coordinator, self, replicas, batch)).await?;
+        }
+        self.slot.decide(body.held.txn(), Ok(Receipt::default()));
+        for row in &body.rows {
+            // What was read under the lock may have been cached (H11).
+            coordinator.node.versions.forget(row.table, row.key);
+        }
+        coordinator.locks.release(&mut body.held);
+        let mut slabs = coordinator.slabs.borrow_mut();
+        for (index, slot) in body.freed.drain(..) {
+            let row = &body.rows[index];
+            if row.change == Change::Purge {
+                slabs.release(purpose(row.table, row.group, SlotKind::Record), slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Log and INVISIBLE cells, in this order for each memory node.
+    fn add_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+        let log = self.stage_log(coordinator, commit, batch);
+        let staged = self.plan.writes.iter().map(|write| {
+            let target = &write.target;
+            // Whichever slot it names, nobody will look there.
+            let record =
+                if target.cell.record == 0 { target.predecessor } else { target.cell.record };
+            let cell = target.cell.taken_by(commit.txn(), Contents::Deleted, record).encode();
+            let buffer = batch.stage(CELL_WORDS * WORD_BYTES);
+            batch.words_mut(buffer).copy_from_slice(&cell);
+            (write, buffer)
+        });
+        let staged: Vec<_> = staged.collect();
+        for node in &self.plan.nodes {
+            batch.write(coordinator.log_place(*node, commit), log);
+            for (write, cell) in &staged {
+                let members = coordinator.shared.placement.replicas(write.group).members();
+                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                    batch.write(replica.at(write.version_word()), *cell);
+                }
+            }
+        }
+    }
+
+    /// The CVTs to zero: all words but those that say who is at it, then these.
+    fn add_zeroes(
+        &self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        replicas: Replicas,
+        batch: &mut Batch,
+    ) {
+        let tag = Version::Invisible(commit.txn()).encode();
+        let tables = self.tables.as_ref().expect("a row was added");
+        for write in &self.plan.writes {
+            let table = &tables[usize::from(self.rows[write.row].table.0)].def;
+            let at = write.version_word();
+            let cvt = batch.stage(table.cvt_words() * WORD_BYTES);
+            let words = batch.words_mut(cvt);
+            words.fill(0);
+            words[(at - write.target.cvt) as usize / WORD_BYTES] = tag;
+            let set = coordinator.shared.placement.replicas(write.group);
+            for replica in replicas.of(set) {
+                batch.write(replica.at(write.target.cvt), cvt);
+                batch.write_word(replica.at(at), 0);
+            }
+        }
+    }
+}
