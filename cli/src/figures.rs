@@ -3,9 +3,9 @@
 //! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two.
 //! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,
 //! lock tables. (TPC-C keeps its warehouses, which contention depends on, and has a tenth of their
-//! customers and items.) Absolute figures of another cluster mean little, so each point is set against the
-//! first of its series, and so is the published one. What deviates is explained in the file and
-//! never tuned away (DESIGN §9).
+//! customers and items.) Absolute figures of another cluster mean little, so each point is set
+//! against the first of its series, and so is the published one. What deviates is explained in the
+//! file and never tuned away (DESIGN §9).
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
