@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_is_not_needed_is_left_out() {
         // A run that is stopped early violates this one for certain, whatever is in it.
-        let budget = Budget { events: 100, ..Budget::default() };
+        let budget = Budget { events: 1, ..Budget::default() };
         let scenario = (0..).map(swarm::scenario).find(|s| s.schedule.len() > 2).expect("some has");
         let shrunk = shrink(&scenario, 0, budget, ENDS, |runs, _| runs < 500);
         assert!(shrunk.schedule.is_empty(), "{:?}", shrunk.schedule);
