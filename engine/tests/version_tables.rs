@@ -7,17 +7,24 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::*;
-use lotus::{Cluster, Isolation, Seat, TableId};
+use lotus::{Cluster, ClusterBuilder, Isolation, Retention, Seat, TableId};
 
 const OTHER: Seat = Seat { compute_node: 1, thread: 0 };
 const CACHED: u64 = 1;
 const UNCACHED: u64 = 2;
 
+/// A cluster whose coordinators read nothing but rows: READs are counted here, and the horizon's
+/// come at any time.
+fn undisturbed() -> ClusterBuilder {
+    small().retention(Retention::None).horizon_interval(Duration::from_secs(3600))
+}
+
 /// Two compute nodes, and a row that the first one keeps the locks of, with the value 7.
 fn with_a_row(cached: usize) -> (Running, TableId, u64) {
-    let (cluster, table) = with_numbers(small().compute_nodes(2).version_table_cache(cached));
+    let (cluster, table) = with_numbers(undisturbed().compute_nodes(2).version_table_cache(cached));
     let key = key_owned_by(&cluster, table, 0, 0);
     insert(&cluster, table, key, 7);
     settled(&cluster);
@@ -227,7 +234,7 @@ fn a_full_cache_gives_way_and_stays_right() {
 
 #[test]
 fn rows_of_many_versions_are_cached_as_well() {
-    let cluster = start(small().version_table_cache(64));
+    let cluster = start(undisturbed().version_table_cache(64));
     let table = cluster.create_table(NUMBERS.versions(8)).expect("there is room");
     insert(&cluster, table, 5, 1);
     settled(&cluster);
