@@ -36,6 +36,9 @@ fn allocations_of(transactions: u64) -> u64 {
 
 #[test]
 fn serving_more_transactions_allocates_no_more() {
+    // What the process does once, it has done then.
+    allocations_of(1_000);
     let few = allocations_of(1_000);
-    assert_eq!(allocations_of(100_000), few);
+    let many = allocations_of(100_000);
+    assert!(many <= few, "{many} allocations, and {few} for a hundredth of the transactions");
 }
