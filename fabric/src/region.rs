@@ -187,6 +187,23 @@ impl Memory {
         self.for_each_line(first, words, prefetch::line_for_write);
     }
 
+    /// Backs the `bytes` from `offset` on with pages, so that no later access waits for one. What
+    /// the memory says does not change. Outside the mapping, or on a kernel that cannot, does
+    /// nothing.
+    pub fn prefault(&self, offset: usize, bytes: usize) {
+        use rustix::mm::{Advice, madvise};
+        let end = offset.saturating_add(bytes).min(self.bytes());
+        let offset = offset / PAGE_BYTES * PAGE_BYTES;
+        if offset < end {
+            // SAFETY: the range is inside the mapping, which lives as long as `self`. Populating
+            // it is as if some word of each page had been read and written back in one step.
+            let _ = unsafe {
+                let from = self.words.as_ptr().cast::<u8>().add(offset);
+                madvise(from.cast(), end - offset, Advice::LinuxPopulateWrite)
+            };
+        }
+    }
+
     #[inline]
     fn for_each_line(&self, first: usize, words: usize, visit: impl Fn(*const u8)) {
         if first >= self.word_count || words > self.word_count - first {
@@ -228,6 +245,7 @@ impl Drop for Memory {
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
 /// Visits two ranges of equal length side by side, in ascending order. By lines, which the
@@ -312,6 +330,19 @@ mod tests {
         assert_eq!(memory.compare_and_swap(10, 1, 8), 9);
         assert_eq!(memory.fetch_and_add(10, u64::MAX), 9);
         assert_eq!(memory.word(10).load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn prefaulting_changes_no_word_and_stays_inside() {
+        let memory = Memory::anonymous(2 * HUGE_PAGE_BYTES).expect("maps");
+        memory.write(7, &[42]);
+        for (offset, bytes) in [(0, 1), (100, 8192), (memory.bytes() - 8, 1 << 30), (usize::MAX, 8)]
+        {
+            memory.prefault(offset, bytes);
+        }
+        assert_eq!(memory.word(7).load(Ordering::Relaxed), 42);
+        let last = memory.bytes() / WORD_BYTES - 1;
+        assert_eq!(memory.word(last).load(Ordering::Relaxed), 0);
     }
 
     #[test]

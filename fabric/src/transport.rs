@@ -14,7 +14,7 @@
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
 
-use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::Rights;
 use crate::verbs::{Capabilities, VerbError, Work};
 
@@ -118,4 +118,8 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// Unknown node.
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
+
+    /// A hint: the `bytes` from `at` on will soon be used for the first time. Memory that is
+    /// pinned when it is registered needs none, which is what the provided body stands for.
+    fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}
 }

@@ -115,19 +115,13 @@ impl Initiator {
     }
 }
 
-#[inline]
-fn region<'a>(shared: &'a Shared, request: &WorkRequest) -> Option<&'a Region> {
-    let node = shared.nodes.get(usize::from(request.addr.node().0))?;
-    node.regions[usize::from(request.addr.region().0)].get()
-}
-
 /// The region behind a request, and the index of its first word there.
 #[inline]
 fn resolve<'a>(
     shared: &'a Shared,
     request: &WorkRequest,
 ) -> Result<(&'a Region, usize), VerbError> {
-    let region = region(shared, request).ok_or(VerbError::OutOfBounds)?;
+    let region = shared.region(request.addr).ok_or(VerbError::OutOfBounds)?;
     Ok((region, request.first_word(region.bytes, region.rights)?))
 }
 
@@ -154,7 +148,7 @@ fn apply(shared: &Shared, request: &WorkRequest, buffers: &mut Buffers) -> Resul
 #[inline]
 fn prefetch(shared: &Shared, work: &Work) {
     for request in work.requests() {
-        let Some(region) = region(shared, request) else { continue };
+        let Some(region) = shared.region(request.addr) else { continue };
         let word = request.addr.offset() as usize / WORD_BYTES;
         let words = request.bytes() / WORD_BYTES;
         match request.kind() {

@@ -14,6 +14,7 @@
 //! waits until every gate of the expelled node was seen open or moved on (H2).
 
 mod lane;
+mod prefault;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,7 +22,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crossbeam_channel::Sender;
 
-use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use self::prefault::Prefaulter;
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::{Memory, Rights};
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
@@ -40,6 +42,7 @@ struct Shared {
     /// Where messages for an open lane go.
     mailboxes: RwLock<BTreeMap<Endpoint, Mailbox>>,
     gates: Mutex<Vec<Arc<Gate>>>,
+    prefaulter: Prefaulter,
 }
 
 struct Node {
@@ -112,6 +115,7 @@ impl LocalFabric {
             nodes: (0..nodes).map(|_| node()).collect(),
             mailboxes: RwLock::default(),
             gates: Mutex::default(),
+            prefaulter: Prefaulter::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -130,6 +134,12 @@ impl LocalFabric {
 impl Shared {
     fn node(&self, node: NodeId) -> Result<&Node, FabricError> {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
+    }
+
+    /// The region that an address is in.
+    #[inline]
+    fn region(&self, at: RemoteAddr) -> Option<&Region> {
+        self.nodes.get(usize::from(at.node().0))?.regions[usize::from(at.region().0)].get()
     }
 }
 
@@ -184,6 +194,10 @@ impl Fabric for LocalFabric {
             }
         }
         Ok(())
+    }
+
+    fn prefault(&self, at: RemoteAddr, bytes: u64) {
+        self.shared.prefaulter.hint(Arc::downgrade(&self.shared), at, bytes);
     }
 }
 
