@@ -21,6 +21,7 @@ use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::retention;
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
 use lotus_router::Intent;
 
@@ -131,11 +132,15 @@ impl<M: Machines> Cluster<M> {
             })?);
         }
         let table = Arc::new(TableDef::new(id, spec, bases)?);
+        let capacity = table.spec().capacity;
+        let sharers = shared.config.compute_nodes * shared.config.threads;
+        let sharers = (sharers * shared.placement.group_count()) as u64;
+        let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
         for node in &shared.nodes {
             // A quarter more than there are rows, so that few of them compete for a line.
-            let entries = table.spec().capacity + table.spec().capacity / 4;
+            let entries = capacity + capacity / 4;
             let addresses = AddressCache::with_entries(entries as usize)?;
-            let known = Arc::new(NodeTable { def: Arc::clone(&table), addresses });
+            let known = Arc::new(NodeTable { def: Arc::clone(&table), addresses, retired_limit });
             node.tables.write().unwrap_or_else(PoisonError::into_inner).push(known);
         }
         tables.push(table);

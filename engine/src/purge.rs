@@ -49,6 +49,9 @@ const PIECE: usize = 4;
 /// How many of the horizon's intervals pass between two looks when there was nothing to purge.
 const IDLE_INTERVALS: u32 = 8;
 
+/// How many deleted rows may wait, while a snapshot holds the horizon back; later ones stay.
+const MOST_WAITING: usize = 1 << 20;
+
 /// A row that was deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Tombstone {
@@ -68,7 +71,10 @@ pub(crate) struct Tombstones {
 
 impl Tombstones {
     pub(crate) fn note(&self, table: TableId, key: PrimaryKey, deleted_at: Timestamp) {
-        self.waiting.borrow_mut().push_back(Tombstone { table, key, deleted_at });
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() < MOST_WAITING {
+            waiting.push_back(Tombstone { table, key, deleted_at });
+        }
     }
 
     /// Takes what no snapshot before the horizon needs, up to `limit`.

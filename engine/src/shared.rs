@@ -69,6 +69,8 @@ pub(crate) struct ComputeNode {
 pub(crate) struct NodeTable {
     pub(crate) def: Arc<TableDef>,
     pub(crate) addresses: AddressCache,
+    /// How many displaced versions each of its coordinators may keep for snapshots.
+    pub(crate) retired_limit: usize,
 }
 
 impl Shared {
