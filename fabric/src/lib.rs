@@ -19,6 +19,7 @@
 //! * [`conformance`]: the test suite that every back end passes.
 
 pub mod conformance;
+mod copies;
 pub mod counters;
 pub mod env;
 pub mod exec;
