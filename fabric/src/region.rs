@@ -106,10 +106,14 @@ impl View {
         // process. Other processes store to its words, as ours do, and we read them as atomics.
         // It was as large as that a moment ago and can never get smaller.
         let mapped = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
+        let view = Self { words, word_count: bytes / WORD_BYTES };
         // SAFETY: the range is the mapping just made; the advice is optional.
         let _ = unsafe { madvise(mapped, bytes, Advice::LinuxHugepage) };
-        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
-        Ok(Self { words, word_count: bytes / WORD_BYTES })
+        // SAFETY: as above. A child must not have it: when a process is seen to have ended, nobody
+        // else may be left who stores there on its behalf (H2).
+        unsafe { madvise(mapped, bytes, Advice::LinuxDontFork) }?;
+        Ok(view)
     }
 
     /// Bytes in the mapping.

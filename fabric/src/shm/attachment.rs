@@ -196,6 +196,12 @@ impl Attachment {
         self.lost.load(Ordering::Acquire)
     }
 
+    /// Whether a test pretends that the node is away.
+    #[inline]
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
     /// Looks whether the host has hung up.
     pub(super) fn look(&self) {
         let socket = self.socket();
@@ -218,7 +224,7 @@ impl Target for Attachment {
     }
 
     fn answers(&self) -> bool {
-        !self.lost.load(Ordering::Relaxed) && !self.cut.load(Ordering::Relaxed)
+        !self.lost.load(Ordering::Relaxed) && !self.is_cut()
     }
 
     #[inline]

@@ -2,8 +2,8 @@
 //!
 //! Verbs are `copies`, messages go through rings (`mailbox`). What a lane does not know yet (where
 //! another lane's mailbox is, or a node that came back) it asks the process's attendant for, and
-//! goes on meanwhile: messages to a lane that is being looked for are lost, verbs on a connection
-//! that is being made fail.
+//! goes on meanwhile: the first messages to a lane that is being looked for wait, further ones are
+//! lost, and verbs on a connection that is being made fail.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,10 +15,13 @@ use super::attachment::Attachment;
 use super::attendant::{Answer, Errand, Job, Outlet};
 use super::gates::Gate;
 use super::mailbox::{Consumer, Mailbox};
-use crate::copies::{Initiator, Round, Target, Targets};
+use crate::copies::{Initiator, Round, Targets};
 use crate::ids::{Endpoint, Epoch, NodeId};
 use crate::transport::{Sink, Token, Transport, Wake};
 use crate::verbs::{Capabilities, VerbError, Work};
+
+/// Messages that wait until their receiver is found.
+const MAX_WAITING: usize = 64;
 
 /// One lane.
 pub(super) struct ShmLane {
@@ -52,8 +55,8 @@ impl Targets for Connections {
 }
 
 enum Peer {
-    /// The attendant looks for it.
-    Wanted,
+    /// The attendant looks for it; what is to be sent there.
+    Wanted(Vec<Vec<u8>>),
     Found(Box<Outlet>),
 }
 
@@ -99,16 +102,23 @@ impl ShmLane {
         while let Ok(answer) = self.answers.try_recv() {
             self.asked -= 1;
             match answer {
-                Answer::Found(to, outlet) => {
-                    self.peers.retain(|(peer, _)| *peer != to);
-                    let found = outlet.map(|outlet| (to, Peer::Found(Box::new(outlet))));
-                    self.peers.extend(found);
-                }
+                Answer::Found(to, outlet) => self.found(to, outlet),
                 Answer::Reconnected(token, node, result) => {
                     sink.reconnected(token, self.reconnected(node, result));
                 }
             }
         }
+    }
+
+    /// Sends what waited, if there is somebody to receive it.
+    fn found(&mut self, to: Endpoint, outlet: Option<Outlet>) {
+        let Some(index) = self.peers.iter().position(|(peer, _)| *peer == to) else { return };
+        let (_, wanted) = self.peers.swap_remove(index);
+        let Some(mut outlet) = outlet else { return };
+        if let Peer::Wanted(waiting) = wanted {
+            waiting.iter().for_each(|message| outlet.send(self.at, message));
+        }
+        self.peers.push((to, Peer::Found(Box::new(outlet))));
     }
 
     fn reconnected(
@@ -149,18 +159,21 @@ impl Transport for ShmLane {
     }
 
     fn send(&mut self, to: Endpoint, bytes: &[u8]) {
-        let here = self.verbs.targets.target(self.at.node);
-        if !here.is_some_and(Target::answers) {
+        let is_cut = |node| self.verbs.targets.target(node).is_some_and(Attachment::is_cut);
+        if is_cut(self.at.node) || is_cut(to.node) {
             return;
         }
         let known = self.peers.iter().position(|(peer, _)| *peer == to);
         match known.map(|index| &mut self.peers[index].1) {
-            Some(Peer::Wanted) => {}
+            Some(Peer::Wanted(waiting)) if waiting.len() < MAX_WAITING => {
+                waiting.push(bytes.to_vec());
+            }
+            Some(Peer::Wanted(_)) => {}
             Some(Peer::Found(outlet)) if outlet.is_open() => outlet.send(self.at, bytes),
             _ => {
                 // The lane was closed; it may have been opened again since.
                 self.peers.retain(|(peer, _)| *peer != to);
-                self.peers.push((to, Peer::Wanted));
+                self.peers.push((to, Peer::Wanted(vec![bytes.to_vec()])));
                 self.ask(Errand::Find { from: self.at, to });
             }
         }
@@ -197,7 +210,7 @@ impl Drop for ShmLane {
         let own = self.verbs.targets.target(self.at.node);
         let senders = self.peers.iter().filter_map(|(_, peer)| match peer {
             Peer::Found(outlet) => Some(&*outlet.node),
-            Peer::Wanted => None,
+            Peer::Wanted(_) => None,
         });
         // A host that does not hear of it keeps what the lane had until this process ends. That
         // may be more than once the same host, which does no harm.

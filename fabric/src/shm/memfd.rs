@@ -12,7 +12,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 
 /// A zeroed file of at least `bytes`, of reserved huge pages if there are enough.
 pub(super) fn large(bytes: usize) -> io::Result<OwnedFd> {
-    let length = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES);
+    let length = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES);
     let length = length.filter(|length| i64::try_from(*length).is_ok());
     let length = length.ok_or(io::ErrorKind::OutOfMemory)?;
     // Mapped once, which reserves the pages for as long as the file exists: else a later touch
