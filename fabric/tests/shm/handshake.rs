@@ -139,23 +139,21 @@ fn false_host(directory: &Path, answer: Option<Vec<u8>>) -> std::thread::JoinHan
 
 #[test]
 fn a_host_that_hangs_up_or_talks_nonsense_is_an_error() {
-    let cases: [(Option<Vec<u8>>, fn(&ShmError) -> bool); 6] = [
-        (None, |error| matches!(error, ShmError::HungUp)),
-        (Some(b"220 ready".to_vec()), |error| matches!(error, ShmError::Nonsense)),
-        (Some(packet([!0; 6])), |error| matches!(error, ShmError::Nonsense)),
+    let cases = [
+        (None, "HungUp"),
+        (Some(b"220 ready".to_vec()), "Nonsense"),
+        (Some(packet([!0; 6])), "Nonsense"),
         // Welcome, and no board.
-        (Some(packet([1, MAGIC, 0, 0, 0, 0])), |error| matches!(error, ShmError::Nonsense)),
-        (Some(packet([2, 0, 0, 0, 0, 0])), |error| matches!(error, ShmError::Nonsense)),
-        (Some(packet([7, MAGIC, 1, 9, 0, 0])), |error| {
-            matches!(error, ShmError::Version { ours: 1, theirs: 9 })
-        }),
+        (Some(packet([1, MAGIC, 0, 0, 0, 0])), "Nonsense"),
+        (Some(packet([2, 0, 0, 0, 0, 0])), "Nonsense"),
+        (Some(packet([7, MAGIC, 1, 9, 0, 0])), "Version { ours: 1, theirs: 9 }"),
     ];
     for (answer, expected) in cases {
         let directory = Directory::new();
         let host = false_host(directory.path(), answer);
         let fabric = ShmFabric::join(directory.path(), 2, &env()).expect("joins");
         let error = fabric.attach(NodeId(0)).expect_err("no host");
-        assert!(expected(&error), "{error}");
+        assert_eq!(format!("{error:?}"), expected, "{error}");
         host.join().expect("no panic");
     }
 }
