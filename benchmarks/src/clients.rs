@@ -152,7 +152,7 @@ impl<W: Workload> Run<W> {
     /// Whether workers should start nothing more.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed) || self.progress.failure().is_some()
     }
 
     /// Lets nothing more start, whatever is queued.
@@ -170,7 +170,7 @@ impl<W: Workload> Run<W> {
 
     /// Why the run makes no sense, if it does not.
     pub(crate) fn failure(&self) -> Option<&String> {
-        self.fatal.get()
+        self.fatal.get().or_else(|| self.progress.failure())
     }
 
     /// The next call queued for a worker; `None` when there will be none.

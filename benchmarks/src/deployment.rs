@@ -228,6 +228,16 @@ pub struct Memory {
     pub resident_bytes: u64,
 }
 
+/// What memory nodes did that are processes of their own.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct MemoryNodesUse {
+    /// How many there are.
+    pub processes: usize,
+    /// The processor time that all of them used from the start of loading to the end of the
+    /// audit, in seconds.
+    pub processor_s: f64,
+}
+
 /// What the fabric did without a protocol.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Replay {

@@ -104,7 +104,8 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 },
             };
             if self.run.is_stopped() {
-                return;
+                // It may be from outside; then others still wait for calls.
+                return self.run.stop();
             }
             let end_ns = self.serve(&call).await;
             let Some(client) = call.client else { continue };

@@ -48,6 +48,22 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
+    /// Hosts a memory node until the standard input ends.
+    #[command(hide = true)]
+    Mn(MnArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MnArgs {
+    /// Where the cluster's sockets are.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub shm: PathBuf,
+    /// The node's number.
+    #[arg(long, value_name = "N")]
+    pub node: u16,
+    /// How many nodes the cluster has.
+    #[arg(long, value_name = "N")]
+    pub nodes: u16,
 }
 
 #[derive(Debug, Args)]
@@ -419,7 +435,10 @@ impl CommonArgs {
         if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
             return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
         }
-        if !matches!(self.fabric, Fabric::Local | Fabric::Sim) {
+        if self.cluster.is_some() {
+            return Err("--cluster is not available in this build".to_owned());
+        }
+        if matches!(self.fabric, Fabric::Tcp | Fabric::Rdma) {
             return Err(format!(
                 "the {} fabric is not available in this build",
                 self.fabric.name()

@@ -2,17 +2,24 @@
 //!
 //! The one place that knows which fabrics this build has.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
 use lotus_benchmarks::config::Fabric;
-use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
 use lotus_benchmarks::lotus::{self, Embedded};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::Threads;
+use lotus_fabric::shm::{ShmError, ShmFabric};
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+
+use crate::nodes::{MemoryNodes, Sockets};
 
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
@@ -41,10 +48,55 @@ pub fn run<W: Workload>(
                 Embedded::start_on(lotus::builder(&options.cluster, &options.load), world)?;
             harness::run(&mut cluster, workload, options, progress)
         }
+        Fabric::Shm => on_processes(workload, options, progress),
         other => {
             let why = format!("the {} fabric is not available in this build", other.name());
             Err(DeployError::Refused(why).into())
         }
+    }
+}
+
+/// Runs a workload with every memory node in a process of its own, over shared memory.
+fn on_processes<W: Workload>(
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let builder = lotus::builder(&options.cluster, &options.load);
+    let nodes = builder.node_count().map_err(|error| refused(&error))?;
+    let memory_nodes = options.cluster.mns as u16;
+    let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
+    let arguments = |node: u16| -> Vec<OsString> {
+        let (node, nodes) = (node.to_string(), nodes.to_string());
+        let words = ["mn", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        words.into_iter().chain([sockets.path().into()]).collect()
+    };
+    let env = Env::real(options.load.seed);
+    let watched = Arc::clone(progress);
+    let processes = MemoryNodes::start(memory_nodes, arguments, &env, move |why| watched.fail(why))
+        .map_err(|error| refused(&error))?;
+    let machines = |nodes| {
+        let fabric = ShmFabric::join(sockets.path(), nodes, &env)?;
+        (memory_nodes..nodes).try_for_each(|node| fabric.host(NodeId(node)))?;
+        Ok(Threads::over(fabric, env))
+    };
+    let machines =
+        |nodes| machines(nodes).map_err(|error: ShmError| DeployError::Refused(error.to_string()));
+    let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
+    let outcome = outcome.and_then(|mut cluster| {
+        let before = processes.processor_time();
+        let mut outcome = harness::run(&mut cluster, workload, options, progress)?;
+        let used = processes.processor_time().zip(before).map(|(now, before)| now - before);
+        outcome.memory_nodes = used.map(|used| MemoryNodesUse {
+            processes: processes.count(),
+            processor_s: used.as_secs_f64(),
+        });
+        Ok(outcome)
+    });
+    // Whatever went wrong when a node had ended follows from that.
+    match progress.failure() {
+        Some(why) => Err(BenchError::Fatal(why.clone())),
+        None => outcome,
     }
 }
 

@@ -93,7 +93,7 @@ fn nonsense_flags_are_named_in_one_sentence() {
 
 #[test]
 fn fabrics_that_are_not_built_in_say_so() {
-    for fabric in ["shm", "tcp", "rdma"] {
+    for fabric in ["tcp", "rdma"] {
         let sentence = refusal(&bench("kvs", &["--fabric", fabric]));
         let expected = format!("the {fabric} fabric is not available in this build");
         assert_eq!(sentence, expected);

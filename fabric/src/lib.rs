@@ -12,13 +12,14 @@
 //! * [`ids`], [`region`], [`verbs`]: the nouns.
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
-//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
-//!   a whole cluster on virtual time.
+//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`shm`]:
+//!   for processes on one host; [`sim`]: a whole cluster on virtual time.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
 
 pub mod conformance;
+mod copies;
 pub mod counters;
 pub mod env;
 pub mod exec;
@@ -29,6 +30,7 @@ pub mod machines;
 pub mod prefetch;
 pub mod region;
 pub mod rpc;
+pub mod shm;
 pub mod sim;
 pub mod trace;
 pub mod transport;

@@ -3,8 +3,8 @@
 //! # What it is
 //! [`Machines`] is all that a cluster needs to be assembled, and the one seam between the real
 //! world and a simulated one. [`Threads`] is the real world: every core is a thread of this
-//! process, all nodes share its clock and the `local` fabric. A simulator turns the executors of
-//! its cores itself, on virtual time.
+//! process, and all share its clock; memory is wherever the fabric has it, by default in this
+//! process as well. A simulator turns the executors of its cores itself, on virtual time.
 //!
 //! # What it is not
 //! It knows nothing of nodes as the cluster sees them: which cores a node has, and what they do,
@@ -66,9 +66,9 @@ pub trait Machines {
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
 }
 
-/// Threads of this process on the machine's clock, and the `local` fabric.
-pub struct Threads {
-    fabric: LocalFabric,
+/// Threads of this process on the machine's clock, and a fabric; `local` unless told otherwise.
+pub struct Threads<F = LocalFabric> {
+    fabric: F,
     env: Env,
 }
 
@@ -84,7 +84,14 @@ impl Threads {
     }
 }
 
-impl Machines for Threads {
+impl<F: Fabric + Clone + 'static> Threads<F> {
+    /// Machines on another fabric.
+    pub fn over(fabric: F, env: Env) -> Self {
+        Self { fabric, env }
+    }
+}
+
+impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
     type Core = JoinHandle<()>;
 
     fn fabric(&self) -> Arc<dyn Fabric> {

@@ -9,7 +9,7 @@
 //! | | `post` | `poll` | `reconnect` | `fence` |
 //! |---|---|---|---|---|
 //! | local | queue | prefetch, copy, complete | clear the broken mark | epoch, wait for lanes |
-//! | shm | queue | prefetch, copy, drain rings | re-map | kill and observe the exit |
+//! | shm | queue | prefetch, copy, drain rings | attach anew | epoch, wait for lanes, kill |
 //! | tcp | encode, flush | read replies | new socket, acknowledged | drop the node's sockets |
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
@@ -84,6 +84,14 @@ pub enum FabricError {
         bytes: u64,
         /// What the operating system said.
         source: std::io::Error,
+    },
+    /// The node could not be asked, or did not do it: the source says why, and what to do.
+    #[error("node {}: {source}", node.0)]
+    Control {
+        /// The node.
+        node: NodeId,
+        /// The back end's own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 

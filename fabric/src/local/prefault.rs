@@ -11,6 +11,7 @@ use std::sync::{OnceLock, Weak};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::Shared;
+use crate::copies::{Mapping, Target};
 use crate::ids::RemoteAddr;
 
 /// What is prefaulted in one go, so that an address space is never held up for long.
@@ -46,8 +47,10 @@ fn follow(fabric: &Weak<Shared>, hints: &Receiver<Hint>) {
         let end = at.offset() + bytes;
         for from in (at.offset()..end).step_by(STEP_BYTES as usize) {
             let Some(shared) = fabric.upgrade() else { return };
-            let Some(region) = shared.region(at) else { break };
-            region.memory.prefault(from as usize, STEP_BYTES.min(end - from) as usize);
+            let Ok(node) = shared.node(at.node()) else { break };
+            let Some(region) = node.region(at.region()) else { break };
+            let Mapping::Writable(memory) = &region.mapping else { break };
+            memory.prefault(from as usize, STEP_BYTES.min(end - from) as usize);
         }
     }
 }
