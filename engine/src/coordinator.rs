@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TableId};
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, ShardId, TableId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::FabricError;
@@ -24,12 +24,16 @@ use lotus_locktable::{
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
 use lotus_mvcc::slab::SlabAllocator;
+use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::GroupId;
+use lotus_sabotage::{Rule, broken};
 
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
+use crate::grace::Grace;
 use crate::horizon;
+use crate::members;
 use crate::purge::{self, Tombstones};
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
@@ -68,6 +72,14 @@ pub(crate) struct Coordinator {
     /// How many slots' drivers are at work.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
+    /// Its commits under way.
+    pub(crate) grace: Grace,
+    /// The epoch whose losses it waits to take note of.
+    pub(crate) waits_for: Cell<Epoch>,
+    /// The epoch whose losses it does not serve any more.
+    pub(crate) refused: Cell<Epoch>,
+    /// It resolves what others have left.
+    pub(crate) recovers: Cell<bool>,
     tables: RefCell<Tables>,
 }
 
@@ -103,6 +115,10 @@ impl Coordinator {
             at_work: Cell::new(0),
             caches: Cell::default(),
             settled: Cell::new(false),
+            grace: Grace::default(),
+            waits_for: Cell::new(FIRST_EPOCH),
+            refused: Cell::new(FIRST_EPOCH),
+            recovers: Cell::new(false),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
@@ -123,7 +139,7 @@ impl Coordinator {
     /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
     #[inline]
     pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
-        self.node.owner(shard) == (owner, shard_epoch)
+        self.node.owner(shard) == (owner, shard_epoch) || broken(Rule::LostLocksEndAttempts)
     }
 
     /// What a transaction that has written nothing yet makes of failed verbs, once the broken
@@ -158,7 +174,7 @@ impl Coordinator {
             Locks::Lotus(locks) => locks.unacknowledged_ends() == 0,
             Locks::CasSpin(_) => true,
         };
-        ended && self.at_work.get() == 0
+        ended && self.at_work.get() == 0 && members::is_settled(&self.shared)
     }
 
     /// The group that stores a shard.
@@ -263,7 +279,8 @@ pub(crate) fn run(
                 coordinator.settle(coordinator.shared.config.lock_timeout).await;
             };
             let purging = purge::purge(Rc::clone(&coordinator));
-            beside(horizon::keep(&coordinator), beside(purging, ended)).await;
+            let keeping = beside(members::keep(&coordinator), beside(purging, ended));
+            beside(horizon::keep(&coordinator), keeping).await;
         }
         guard.disarm();
     }

@@ -201,6 +201,12 @@ impl Membership {
         self.set(by, part, Part::Done).filter(|_| mine)
     }
 
+    /// Into how many parts a node's log slots are cut; 0 while it takes part.
+    pub fn parts_of(&self, node: NodeId) -> usize {
+        let member = self.members.iter().find(|member| member.node == node);
+        member.map_or(0, |member| member.parts().len())
+    }
+
     /// Whether every transaction of an expelled node is settled on all replicas.
     pub fn is_resolved(&self, node: NodeId) -> bool {
         let member = self.members.iter().find(|member| member.node == node);
