@@ -173,7 +173,12 @@ impl Scan<'_> {
         for node in shared.nodes.iter().filter(|node| !node.has_failed()) {
             let mut cached = Vec::new();
             if let Some(cache) = node.versions.cache() {
+                // A node that was expelled and does not know has no use for what it has cached.
+                let owned = |key: Key| shared.shards.owner(key.shard()).node == node.id;
                 cache.for_each(|table, key, offset, cells| {
+                    if !owned(key) {
+                        return;
+                    }
                     cached.push((LockName::row(table, key), offset, cells.to_vec()));
                 });
             }

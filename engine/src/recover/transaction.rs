@@ -6,24 +6,28 @@
 //! not what was read, it starts over.
 //!
 //! # What is only half there
-//! *A cell or a record that landed in part, or ahead of the tag.* Records go before cells, so a
-//! transaction that has put no tag anywhere may have overwritten the record of the oldest version
-//! of a row on some replicas. Nothing was decided about it, and nothing needs to be: it is not
-//! committed. But the version that it displaced is damaged. [`Recoverer::mend`] empties such cells
-//! on all replicas. Should it be mistaken, because somebody who lives is writing just that cell,
-//! then it swaps nothing, or what that one overwrites as a whole: the worst that comes of it is the
-//! loss of the row's oldest version, which the next writer takes anyway.
+//! *A record ahead of the tag.* Records go before cells, so a transaction that has put no tag
+//! anywhere may have overwritten the record of a row's oldest version on some replicas. The words
+//! of the cells do not tell such a transaction from one that finished long ago. Its record does:
+//! it names the newest version that the transaction found. If that still is the newest, then the
+//! transaction has not become visible, so its locks are held, and it is undone like any other
+//! ([`Recoverer::stopped_early`]).
 //!
 //! *The slot of a record that nobody names* is left as it is on each replica. No reader gets there,
 //! and whoever uses it next writes it everywhere.
 //!
 //! *A log entry* that is not whole is emptied, so that nobody has to wonder about it again.
+//!
+//! # What is not seen
+//! A record that landed in part, and whole nowhere, with no tag anywhere. It takes a record longer
+//! than a packet. The oldest version of its row is then damaged on one replica: whoever needs it
+//! retries with a later snapshot, and the row's next writer takes its place.
 
 use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::Batch;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::overflow_offset;
-use lotus_mvcc::layout::cvt::{Cell, CellState, Contents, Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::log::{DECISION_WORD, entry_words};
@@ -142,11 +146,12 @@ impl Recoverer<'_> {
                 return self.empty_torn(slot, &copies).await;
             };
             let named = self.named(&doubt).await?;
-            let decision = doubt.decide(&named)?;
+            let mut decision = doubt.decide(&named)?;
+            if decision == Decision::AlreadyResolved && self.stopped_early(&doubt, &named).await? {
+                decision = Decision::Back;
+            }
             let settled = match decision {
-                Decision::AlreadyResolved => {
-                    self.mend(&doubt, &named).await? && self.finish(slot, &doubt.logs).await?
-                }
+                Decision::AlreadyResolved => self.finish(slot, &doubt.logs).await?,
                 decision => self.carry_out(slot, &copies, &doubt, &named, decision).await?,
             };
             if settled {
@@ -357,62 +362,32 @@ impl Recoverer<'_> {
         self.swap(&swaps.collect::<Vec<_>>()).await
     }
 
-    /// Empties cells whose record the transaction has damaged without getting any further. See the
-    /// module's essay.
-    async fn mend(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
-        let settled = |(_, decision): &(NodeId, DecisionWord)| *decision == DecisionWord::Done;
-        if doubt.logs.iter().any(settled) {
-            return Ok(true);
-        }
-        let mut swaps = Vec::new();
-        for row in named {
-            if matches!(row.write.kind, WriteKind::Update | WriteKind::Delete)
-                && self.is_damaged(row).await?
-            {
-                for (replica, words) in &row.copies {
-                    swaps.extend(row.emptying(*replica, words));
-                }
-            }
-        }
-        self.swap(&swaps).await
-    }
-
-    /// Whether the named cell has an older version of its row on some replica that is not whole
-    /// there, while nobody writes it.
-    async fn is_damaged(&self, row: &Named) -> Result<bool, Stop> {
-        let older = |(_, seen): (Replica, CellSeen)| match Version::decode(seen.word) {
-            Version::Invisible(_) => false,
-            Version::Committed(time) => time < seen.newest_other,
-            Version::None => true,
-        };
-        if !row.seen().all(older) {
+    /// Whether a transaction without tags has certainly not become visible: some record of its own
+    /// follows what still is the newest version. Once it had become visible there would be a newer
+    /// one, its own or one that came later, for as long as the row exists.
+    async fn stopped_early(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
+        if doubt.logs.iter().any(|(_, decision)| *decision == DecisionWord::Done) {
             return Ok(false);
         }
-        let table = self.table(&row.write);
-        let first = row.cell_words(&row.copies[0].1);
-        for (replica, words) in &row.copies {
-            let words_here = row.cell_words(words);
-            let Ok(cell) = Cell::decode(words_here) else { return Ok(true) };
-            if words_here != first {
-                return Ok(true);
-            }
-            let Version::Committed(_) = cell.version else { continue };
-            if cell.record != row.write.record {
+        for row in named {
+            if !matches!(row.write.kind, WriteKind::Update | WriteKind::Delete) {
                 continue;
             }
-            let Slot::Used(header) = Cvt::new(words).slot() else { return Ok(false) };
-            let contents = match cell.state {
-                CellState::Valid => Contents::Value { length: cell.length },
-                _ => Contents::Deleted,
-            };
-            let bytes = table.record_words(contents) * WORD_BYTES;
-            let (done, record) =
-                self.post(|batch| batch.read(replica.at(cell.record), bytes)).await?;
-            let own = Record::decode(header.key, done.words(record)).is_ok_and(|record| {
-                record.contents() == contents && cell.version.is_after(record.previous())
-            });
-            if !own {
-                return Ok(true);
+            let bytes = self.table(&row.write).slot_bytes() as usize;
+            for ((replica, words), (_, seen)) in row.copies.iter().zip(row.seen()) {
+                let Slot::Used(header) = Cvt::new(words).slot() else { continue };
+                let newest = match Version::decode(seen.word) {
+                    Version::Committed(time) => time.max(seen.newest_other),
+                    _ => seen.newest_other,
+                };
+                let (done, record) =
+                    self.post(|batch| batch.read(replica.at(row.write.record), bytes)).await?;
+                let own = Record::decode(header.key, done.words(record)).is_ok_and(|record| {
+                    record.header().writer == Some(doubt.txn) && record.previous() == newest
+                });
+                if own {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)

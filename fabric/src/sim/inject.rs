@@ -7,8 +7,8 @@ use super::state::{NONE, Next, Node, State};
 use super::trace::Happening;
 use crate::ids::{Epoch, NodeId};
 
-/// The least that fits in a packet of a reliable connection.
-const PACKET_BYTES: usize = 256;
+/// What fits in a packet of a reliable connection, of the sizes that are common.
+const PACKET_BYTES: usize = 1024;
 
 impl State {
     /// Puts the schedule on the clock and on the counters.
