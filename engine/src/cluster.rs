@@ -67,6 +67,19 @@ impl Cluster {
         ClusterBuilder::default()
     }
 
+    /// Ends a compute node on the spot, as if its process had died: no commit is finished, no lock
+    /// released, nobody told. What was submitted to it ends with `Fenced`.
+    ///
+    /// With a [lease](ClusterBuilder::lease) the others notice, settle what it was doing and take
+    /// its shards over; what it had reported as committed stays. Without one, its rows stay as they
+    /// are: locked.
+    ///
+    /// # Panics
+    /// If there is no such compute node.
+    pub fn kill(&self, compute_node: usize) {
+        self.shared.nodes[compute_node].kill();
+    }
+
     /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
     /// compute nodes after them.
     #[doc(hidden)]

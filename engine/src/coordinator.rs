@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
@@ -280,10 +281,24 @@ pub(crate) fn run(
             };
             let purging = purge::purge(Rc::clone(&coordinator));
             let keeping = beside(members::keep(&coordinator), beside(purging, ended));
-            beside(horizon::keep(&coordinator), keeping).await;
+            let life = beside(horizon::keep(&coordinator), keeping);
+            if !unless_killed(&coordinator.node, life).await {
+                return;
+            }
         }
         guard.disarm();
     }
+}
+
+/// Whether `life` came to its own end. If the node is killed it does not, and neither does anything
+/// else on its cores, which stop with it.
+async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bool {
+    let (mut life, mut killed) = (pin!(life), pin!(node.killed()));
+    poll_fn(|cx| match killed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => life.as_mut().poll(cx).map(|()| true),
+    })
+    .await
 }
 
 /// Does `work` until `end`; work that is over is not waited for.

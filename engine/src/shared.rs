@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
 use lotus_fabric::region::WORD_BYTES;
@@ -67,6 +68,8 @@ pub(crate) struct ComputeNode {
     pub(crate) members: NodeMembers,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
+    /// Closed when its coordinators are to end on the spot.
+    killed: (Sender<()>, Receiver<()>),
 }
 
 const SERVES: u8 = 0;
@@ -135,7 +138,19 @@ impl ComputeNode {
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
             standing: AtomicU8::new(SERVES),
+            killed: async_channel::bounded(1),
         }
+    }
+
+    /// Ends its coordinators on the spot.
+    pub(crate) fn kill(&self) {
+        self.killed.0.close();
+    }
+
+    /// Waits until [`Self::kill`].
+    pub(crate) async fn killed(&self) {
+        // Nothing is ever sent.
+        let _ = self.killed.1.recv().await;
     }
 
     /// Takes no more work from now on.
