@@ -77,7 +77,8 @@ pub trait Deployment {
     /// [`DeployError`] if they do not fit.
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError>;
 
-    /// Runs `tasks` tasks on every coordinator and waits until all have ended.
+    /// Runs `tasks` tasks on every coordinator and waits until all have ended. Those whose compute
+    /// node is lost meanwhile have no result, if the cluster goes on without it.
     ///
     /// # Errors
     /// [`DeployError`] if a thread cannot be had or a task panicked.

@@ -187,7 +187,7 @@ fn drive<D: Deployment, W: Workload>(
     let run = Arc::new(run);
     let history = options.history;
     let shared = Arc::clone(&run);
-    let ended = deployment.run(run.tasks(), move |seat, host| {
+    deployment.run(run.tasks(), move |seat, host| {
         worker::task(Arc::clone(&shared), seat, host, history.then(Log::default))
     })?;
     if let Some(why) = run.failure() {
@@ -195,7 +195,7 @@ fn drive<D: Deployment, W: Workload>(
     }
     let mut tally = Tally::new(W::TRANSACTIONS.len());
     let mut logs = Vec::new();
-    for worker in ended {
+    for worker in run.take_ended() {
         tally.merge(&worker.tally);
         logs.extend(worker.log);
     }
