@@ -13,7 +13,7 @@
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
 //! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
-//!   a whole cluster on virtual time.
+//!   a whole cluster on virtual time; `tcp` (a feature): the one for any network.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
@@ -30,6 +30,8 @@ pub mod prefetch;
 pub mod region;
 pub mod rpc;
 pub mod sim;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 pub mod trace;
 pub mod transport;
 pub mod verbs;
