@@ -17,6 +17,8 @@ use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
+use crate::deploy;
+
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
 /// What a simulated cluster is made of unless somebody says otherwise: the testbed of LOTUS.
@@ -419,7 +421,12 @@ impl CommonArgs {
         if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
             return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
         }
-        if !matches!(self.fabric, Fabric::Local | Fabric::Sim) {
+        if self.cluster.is_some() && self.fabric == Fabric::Tcp {
+            return Err("a running cluster cannot be driven yet: without --cluster, --fabric tcp \
+                        starts its nodes itself"
+                .to_owned());
+        }
+        if !deploy::has(self.fabric) {
             return Err(format!(
                 "the {} fabric is not available in this build",
                 self.fabric.name()
