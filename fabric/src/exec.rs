@@ -345,13 +345,17 @@ impl Executor {
             }
             let now = self.handle.now();
             let since = *idle_since.get_or_insert(now);
-            if now.since(since) >= SPIN {
+            if now.since(since) >= self.spin() {
                 self.park(now);
                 idle_since = None;
             } else {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    fn spin(&self) -> Duration {
+        self.handle.core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin())
     }
 
     fn take_foreign_wakes(&self) -> bool {

@@ -73,6 +73,9 @@ pub trait Wake: Send + Sync {
 /// A way to sleep that input of a lane ends by itself. [`Wake::wake`] ends it, too: the sleep that
 /// is going on, or else the next one.
 pub trait Sleep: Wake {
+    /// How long the thread looks again before it sleeps.
+    fn spin(&self) -> std::time::Duration;
+
     /// Sleeps for `at_most`.
     fn sleep(&self, at_most: std::time::Duration);
 }

@@ -37,9 +37,10 @@ const _: () = assert!(VISITOR_WORDS >= 2 * super::wire::MAX_MESSAGE_WORDS);
 pub struct Limits {
     /// Bytes that may be registered on one node; unlimited unless told otherwise.
     pub memory_bytes: u64,
-    /// Admitted connections of one target; 4096 unless told otherwise.
+    /// Admitted connections of one node; 4096 unless told otherwise.
     pub connections: usize,
-    /// Connections that have not yet proved who they are; 64 unless told otherwise.
+    /// Connections to all nodes of a process that have not yet proved who they are; 64 unless told
+    /// otherwise.
     pub guests: usize,
     /// How long a connection may take to be admitted; 2 s unless told otherwise.
     pub handshake: Duration,

@@ -35,6 +35,8 @@ pub(super) struct Link {
     number: u64,
     queue: VecDeque<Item>,
     in_flight: VecDeque<Flight>,
+    /// How many of those have been encoded since the last send.
+    unsent: usize,
     input: Input,
     output: Output,
     interest: Interest,
@@ -79,6 +81,7 @@ impl Link {
             number: 0,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
+            unsent: 0,
             // No memory before it is needed.
             input: Input::new(0),
             output: Output::default(),
@@ -104,10 +107,18 @@ impl Link {
         self.proceed(common);
     }
 
-    /// Whether `flush` would have something to send.
+    /// Whether `flush` would send something now.
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        !self.output.is_empty() && self.interest == Interest::READ
+        !self.output.is_empty() && self.interest == Interest::READ && self.may_send()
+    }
+
+    /// Whether what has been encoded may leave: when all that left before has been answered, or a
+    /// frame could not be added much longer. So coroutines share a send while the node is busy,
+    /// and a lone one never waits.
+    #[inline]
+    fn may_send(&self) -> bool {
+        self.in_flight.len() == self.unsent || self.output.len() >= MAX_FRAME_WORDS
     }
 
     /// Does what the queue asks for, as far as that is possible now.
@@ -181,6 +192,7 @@ impl Link {
             self.heard = true;
         }
         let (verbs, last) = (verbs as u16, next.is_none());
+        self.unsent += 1;
         self.in_flight.push_back(Flight { batch, first, verbs, result_words, last });
     }
 
@@ -191,6 +203,10 @@ impl Link {
             return;
         }
         let State::Open(stream) = &self.state else { return };
+        if self.interest == Interest::READ && !self.may_send() {
+            return;
+        }
+        self.unsent = 0;
         if self.output.flush(&mut &*stream).is_err() {
             self.lose(VerbError::Unreachable, common);
         }
@@ -302,6 +318,7 @@ impl Link {
         }
         self.input.clear();
         self.output.clear();
+        self.unsent = 0;
         self.state = State::Down(behind);
     }
 

@@ -44,7 +44,7 @@ pub use limits::{Limits, TargetCounters};
 use control::{CallError, Failure, Request};
 use handshake::{Hello, Purpose, nonce};
 use lane::TcpLane;
-use target::{Shared, Target};
+use target::{Shared, Targets};
 
 use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
@@ -80,10 +80,11 @@ impl Security {
     }
 }
 
-/// What a target's threads do when nothing is to be done.
+/// What threads do when nothing is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// Look again at once: the shortest latency, for a core of its own.
+    /// Workers look again at once, lanes before they sleep: the shortest latency, where each thread
+    /// has a core of its own.
     Busy,
     /// Sleep until something comes, having looked again for so long.
     Blocking {
@@ -103,12 +104,23 @@ pub struct Config {
     pub served: Vec<NodeId>,
     /// Who is let in.
     pub security: Security,
-    /// Threads of each target that is served here.
+    /// Threads that serve them, all of them together.
     pub workers: NonZero<usize>,
-    /// What they do when nothing is to be done.
+    /// What they and the lanes do when nothing is to be done.
     pub waiting: Waiting,
     /// Bounds and patience.
     pub limits: Limits,
+}
+
+impl Waiting {
+    /// How long an idle lane looks again before it sleeps.
+    fn lane_spin(self) -> Duration {
+        const BUSY: Duration = Duration::from_micros(20);
+        match self {
+            Self::Busy => BUSY,
+            Self::Blocking { spin } => spin,
+        }
+    }
 }
 
 impl Config {
@@ -153,6 +165,9 @@ pub enum StartError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The operating system has no more files or threads.
+    #[error("the operating system refuses: {0}")]
+    System(#[source] io::Error),
 }
 
 /// The control path. Clones share one fabric; when the last one and the last lane are gone, its
@@ -165,9 +180,10 @@ pub struct TcpFabric {
 pub(in crate::tcp) struct Inner {
     nodes: u16,
     addresses: BTreeMap<NodeId, SocketAddr>,
-    targets: BTreeMap<NodeId, Target>,
+    targets: Targets,
     key: Option<Key>,
     limits: Limits,
+    waiting: Waiting,
     env: Env,
     /// Nodes that a test has cut off.
     cut: Box<[AtomicBool]>,
@@ -181,7 +197,7 @@ impl Inner {
 
     /// The target of a node that this process serves.
     fn target(&self, node: NodeId) -> Option<&Shared> {
-        self.targets.get(&node).map(|target| &*target.shared)
+        self.targets.node(node)
     }
 
     #[inline]
@@ -237,21 +253,16 @@ impl TcpFabric {
                 return Err(StartError::NeedsKey(*node, *address));
             }
         }
-        let mut addresses = config.addresses.clone();
-        let mut targets = BTreeMap::new();
-        for &node in &config.served {
-            let address = *addresses.get(&node).ok_or(StartError::NoAddress(node))?;
-            let target = Target::start(node, address, &config, &env)
-                .map_err(|source| StartError::Listen { node, address, source })?;
-            addresses.insert(node, target.address);
-            targets.insert(node, target);
-        }
+        let targets = Targets::start(&config, &env)?;
+        let mut addresses = config.addresses;
+        addresses.extend(targets.addresses());
         let inner = Inner {
             nodes: config.nodes,
             addresses,
             targets,
             key: config.security.key().cloned(),
             limits: config.limits,
+            waiting: config.waiting,
             env,
             cut: (0..config.nodes).map(|_| AtomicBool::new(false)).collect(),
         };
@@ -265,7 +276,7 @@ impl TcpFabric {
 
     /// What has happened at a target of this process.
     pub fn counters(&self, node: NodeId) -> Option<TargetCounters> {
-        self.inner.targets.get(&node).map(Target::counters)
+        self.inner.targets.node(node).map(|node| node.counting.now())
     }
 
     /// Makes lanes of this process behave as if `node` did not answer, or heals that. For tests.
@@ -307,7 +318,7 @@ impl Fabric for TcpFabric {
         self.inner.check(at.node)?;
         let target = self.inner.target(at.node).ok_or(FabricError::Elsewhere(at.node))?;
         let system = FabricError::System;
-        let watch = socket::Watch::new().map_err(system)?;
+        let watch = socket::Watch::new(self.inner.waiting.lane_spin()).map_err(system)?;
         let [session, ..] = nonce().map_err(system)?;
         let inbox = target.open(at.lane, wake).ok_or(FabricError::LaneTaken(at))?;
         Ok(Box::new(TcpLane::new(Arc::clone(&self.inner), at, epoch, session, inbox, watch)))
@@ -324,4 +335,8 @@ impl Fabric for TcpFabric {
 }
 
 #[cfg(test)]
+mod handshake_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wire_tests;

@@ -232,6 +232,7 @@ pub(super) type Tag = u64;
 pub(super) struct Watch {
     epoll: OwnedFd,
     bell: OwnedFd,
+    spin: Duration,
 }
 
 /// The bell's own tag.
@@ -243,14 +244,14 @@ const EVENTS: usize = 64;
 pub(super) type Ready = Vec<epoll::Event>;
 
 impl Watch {
-    /// A watch over nothing but its bell.
+    /// A watch over nothing but its bell; whoever sleeps on it looks again for `spin` first.
     ///
     /// # Errors
     /// The process has too many files open.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(spin: Duration) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let watch = Self { epoll, bell };
+        let watch = Self { epoll, bell, spin };
         watch.add(&watch.bell, BELL, Interest::READ)?;
         Ok(watch)
     }
@@ -308,6 +309,10 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Sleep for Watch {
+    fn spin(&self) -> Duration {
+        self.spin
+    }
+
     fn sleep(&self, at_most: Duration) {
         self.is_ready_within(at_most);
     }

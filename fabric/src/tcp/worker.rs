@@ -1,4 +1,4 @@
-//! One thread of a target: its connections, from the first byte to the last.
+//! One thread that serves: its connections, from the first byte to the last.
 //!
 //! The thread sleeps until a socket is ready (or polls, [`Waiting`]), takes in what has come on
 //! each, carries out every whole frame where it lies, and sends the answers in one piece. It never
@@ -7,12 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use slab::Slab;
 
 use super::Waiting;
@@ -20,14 +19,15 @@ use super::control;
 use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusal};
 use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use super::serve::{Served, push_failure};
-use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag, Watch};
-use super::target::{FenceOrder, Order, Shared, Visitor};
+use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
+use super::target::{FenceOrder, Order, Post, Shared, Visitor};
 use super::wire::{self, Kind, MAX_FRAME_WORDS, WireError};
-use crate::env::{Env, Nanos};
+use crate::env::Nanos;
 use crate::ids::{Endpoint, Epoch};
 use crate::verbs::VerbError;
 
-const LISTENER: Tag = BELL - 1;
+/// Tags of listeners begin here; smaller ones are connections.
+const LISTENERS: Tag = 1 << 32;
 /// How often connections are looked at that may be too slow.
 const TICK: Duration = Duration::from_millis(100);
 /// The longest sleep when nothing is to be looked at.
@@ -39,25 +39,22 @@ const READS: usize = 4;
 
 /// See the module's essay.
 pub(super) struct Worker {
-    index: usize,
-    shared: Arc<Shared>,
-    watch: Arc<Watch>,
-    listener: Option<TcpListener>,
-    /// The system had no socket to give; the listener is not watched until the next tick.
+    post: Post,
+    /// The system had no socket to give; listeners are not watched until the next tick.
     deaf: bool,
-    orders: Receiver<Order>,
     connections: Slab<Connection>,
-    /// Which connection serves a lane.
-    lanes: BTreeMap<Endpoint, usize>,
+    /// Which connection serves a lane, by the place of the node that it reaches.
+    lanes: BTreeMap<(usize, Endpoint), usize>,
     guests: usize,
     /// Connections with answers that wait to be read.
     stuck: usize,
     next_tick: Nanos,
     serials: u32,
-    env: Env,
 }
 
 struct Connection {
+    /// The node at this end.
+    shared: Arc<Shared>,
     stream: TcpStream,
     role: Role,
     input: Input,
@@ -105,61 +102,48 @@ enum Verdict {
 }
 
 impl Worker {
-    pub(super) fn new(
-        index: usize,
-        shared: Arc<Shared>,
-        watch: Arc<Watch>,
-        listener: Option<TcpListener>,
-        orders: Receiver<Order>,
-        env: Env,
-    ) -> io::Result<Self> {
-        if let Some(listener) = &listener {
-            watch.add(listener, LISTENER, Interest::READ)?;
+    pub(super) fn new(post: Post) -> io::Result<Self> {
+        for (place, listener) in post.listeners.iter().enumerate() {
+            post.watch.add(listener, LISTENERS + place as Tag, Interest::READ)?;
         }
         Ok(Self {
-            index,
-            shared,
-            watch,
-            listener,
+            post,
             deaf: false,
-            orders,
             connections: Slab::new(),
             lanes: BTreeMap::new(),
             guests: 0,
             stuck: 0,
             next_tick: Nanos(0),
             serials: 0,
-            env,
         })
     }
 
     /// Serves until it is told to stop.
     pub(super) fn run(mut self) {
         let mut ready = Ready::new();
-        let mut busy_until = Nanos(0);
+        let mut look_until = Nanos(0);
         loop {
-            let timeout = match self.shared.waiting {
+            let timeout = match self.post.waiting {
                 Waiting::Busy => Duration::ZERO,
                 Waiting::Blocking { spin } if spin.is_zero() => self.patience(),
-                Waiting::Blocking { .. } if self.env.now() < busy_until => Duration::ZERO,
-                Waiting::Blocking { .. } => self.patience(),
+                Waiting::Blocking { spin } => {
+                    let now = self.post.env.now();
+                    if !ready.is_empty() {
+                        look_until = now.after(spin);
+                    }
+                    if now < look_until { Duration::ZERO } else { self.patience() }
+                }
             };
-            self.watch.wait(&mut ready, timeout);
+            self.post.watch.wait(&mut ready, timeout);
             for event in &ready {
                 match event.data.u64() {
-                    BELL => self.watch.silence(),
-                    LISTENER => self.accept(),
+                    BELL => self.post.watch.silence(),
+                    tag if tag >= LISTENERS => self.accept((tag - LISTENERS) as usize),
                     tag => self.turn(tag as usize),
                 }
             }
             if !self.take_orders() {
                 return;
-            }
-            if let Waiting::Blocking { spin } = self.shared.waiting
-                && !spin.is_zero()
-                && !ready.is_empty()
-            {
-                busy_until = self.env.now().after(spin);
             }
             if self.guests + self.stuck > 0 || self.deaf {
                 self.tick();
@@ -173,7 +157,7 @@ impl Worker {
 
     /// Closes connections that have been too slow.
     fn tick(&mut self) {
-        let now = self.env.now();
+        let now = self.post.env.now();
         if now < self.next_tick {
             return;
         }
@@ -181,7 +165,7 @@ impl Worker {
         if std::mem::take(&mut self.deaf) {
             self.listen();
         }
-        let limits = &self.shared.limits;
+        let limits = &self.post.limits;
         let is_late = |connection: &Connection| match connection.role {
             Role::Guest(_) => now.since(connection.since) > limits.handshake,
             _ => !connection.output.is_empty() && now.since(connection.since) > limits.unread,
@@ -189,56 +173,61 @@ impl Worker {
         let late = self.connections.iter().filter(|(_, connection)| is_late(connection));
         let late: Vec<usize> = late.map(|(key, _)| key).collect();
         for key in late {
-            let counting = &self.shared.counting;
-            match self.connections[key].role {
-                Role::Guest(_) => counting.too_slow_to_greet.add(1),
-                _ => counting.too_slow_to_read.add(1),
+            let Connection { role, shared, .. } = &self.connections[key];
+            match role {
+                Role::Guest(_) => shared.counting.too_slow_to_greet.add(1),
+                _ => shared.counting.too_slow_to_read.add(1),
             }
             self.close(key);
         }
     }
 
     fn listen(&mut self) {
-        if let Some(listener) = &self.listener {
-            self.deaf = self.watch.add(listener, LISTENER, Interest::READ).is_err();
+        for (place, listener) in self.post.listeners.iter().enumerate() {
+            // Fails for those that are watched already; one that cannot be is tried again.
+            let _ = self.post.watch.remove(listener);
+            let tag = LISTENERS + place as Tag;
+            self.deaf |= self.post.watch.add(listener, tag, Interest::READ).is_err();
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, place: usize) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return };
+            let listener = &self.post.listeners[place];
             match listener.accept() {
-                Ok((stream, _)) => self.greet(stream),
+                Ok((stream, _)) => self.greet(place, stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => {
                     // Out of files or memory. The connection stays in the listener's queue, which
                     // would call at once again.
-                    self.shared.counting.accept_errors.add(1);
-                    self.deaf = self.watch.remove(listener).is_ok();
+                    self.post.nodes[place].counting.accept_errors.add(1);
+                    self.deaf = self.post.watch.remove(listener).is_ok();
                     return;
                 }
             }
         }
     }
 
-    fn greet(&mut self, stream: TcpStream) {
-        let (shared, now) = (Arc::clone(&self.shared), self.env.now());
+    fn greet(&mut self, place: usize, stream: TcpStream) {
+        let shared = Arc::clone(&self.post.nodes[place]);
         shared.counting.accepted.add(1);
-        if self.guests >= shared.limits.guests {
+        if self.guests >= self.post.limits.guests {
             shared.counting.turned_away.add(1);
             return;
         }
-        if socket::prepare(&stream, shared.limits.silence).is_err() {
+        if socket::prepare(&stream, self.post.limits.silence).is_err() {
             return;
         }
-        if self.add(stream, Role::Guest(Greeter::default()), GUEST_WORDS, now).is_some() {
+        let (role, now) = (Role::Guest(Greeter::default()), self.post.env.now());
+        if self.add(shared, stream, role, GUEST_WORDS, now).is_some() {
             self.guests += 1;
         }
     }
 
     fn add(
         &mut self,
+        shared: Arc<Shared>,
         stream: TcpStream,
         role: Role,
         input_words: usize,
@@ -247,23 +236,24 @@ impl Worker {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         // Without a watch it could not be served; closing it tells the other side so.
-        self.watch.add(&stream, key as Tag, Interest::READ).ok()?;
+        self.post.watch.add(&stream, key as Tag, Interest::READ).ok()?;
         self.serials = self.serials.wrapping_add(1);
         let input = Input::new(input_words);
         let (output, interest, serial) = (Output::default(), Interest::READ, self.serials);
-        entry.insert(Connection { stream, role, input, output, interest, since, serial });
+        entry.insert(Connection { shared, stream, role, input, output, interest, since, serial });
         Some(key)
     }
 
     fn close(&mut self, key: usize) {
         let connection = self.forget(key);
-        if let Role::Lane(lane) = &connection.role
-            && self.lanes.get(&lane.from) == Some(&key)
-        {
-            self.lanes.remove(&lane.from);
+        if let Role::Lane(lane) = &connection.role {
+            let name = (connection.shared.place, lane.from);
+            if self.lanes.get(&name) == Some(&key) {
+                self.lanes.remove(&name);
+            }
         }
         if !matches!(connection.role, Role::Guest(_)) {
-            self.shared.admitted.fetch_sub(1, Ordering::Relaxed);
+            connection.shared.admitted.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -280,9 +270,9 @@ impl Worker {
         // Its place may be empty by now: closed earlier in the same round.
         let Some(connection) = self.connections.get_mut(key) else { return };
         let was_stuck = connection.interest.write;
-        let verdict = connection.turn(key, &self.shared).unwrap_or(Verdict::Close);
+        let verdict = connection.turn(key).unwrap_or(Verdict::Close);
         let kept = match verdict {
-            Verdict::Keep => connection.watch_on(key, &self.watch, &self.env).is_ok(),
+            Verdict::Keep => connection.watch_on(key, &self.post).is_ok(),
             Verdict::Close => false,
             Verdict::Asks(hello) => return self.admit(key, hello),
         };
@@ -295,20 +285,18 @@ impl Worker {
 
     /// Gives a guest what it asks for.
     fn admit(&mut self, key: usize, hello: Hello) {
-        let shared = Arc::clone(&self.shared);
-        let Connection { stream, mut output, .. } = self.forget(key);
-        let refusal = self.refusal(&hello);
-        if let Some(refusal) = refusal {
+        let Connection { shared, stream, mut output, .. } = self.forget(key);
+        if let Some(refusal) = refusal(&shared, &hello) {
             return refuse(&shared, &stream, refusal);
         }
-        if self.watch.remove(&stream).is_err() {
+        if self.post.watch.remove(&stream).is_err() {
             return;
         }
         if hello.purpose == Purpose::Verbs {
             let worker = shared.worker_of(hello.from);
-            return match worker == self.index {
-                true => self.serve(stream, hello),
-                false => shared.tell(worker, Order::Serve(stream, hello)),
+            return match worker == self.post.index {
+                true => self.serve(shared, stream, hello),
+                false => shared.tell(worker, Order::Serve(shared.place, stream, hello)),
             };
         }
         push_frame(&mut output.words, Kind::Welcome, 0, &[]);
@@ -321,34 +309,21 @@ impl Worker {
             shared.visit(hello.to.lane, Visitor { from: hello.from, stream });
         } else {
             let role = Role::Control { busy: false };
-            if self.add(stream, role, GUEST_WORDS, Nanos(0)).is_some() {
-                shared.admitted.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn refusal(&self, hello: &Hello) -> Option<Refusal> {
-        let shared = &self.shared;
-        if hello.to.node != shared.node || !shared.knows(hello.from.node) {
-            return Some(Refusal::Node);
-        }
-        match hello.purpose {
-            Purpose::Messages => (!shared.is_open(hello.to.lane)).then_some(Refusal::NoLane),
-            Purpose::Verbs | Purpose::Control => {
-                let admitted = shared.admitted.load(Ordering::Relaxed);
-                (admitted >= shared.limits.connections).then_some(Refusal::Full)
+            let admitted = Arc::clone(&shared);
+            if self.add(shared, stream, role, GUEST_WORDS, Nanos(0)).is_some() {
+                admitted.admitted.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Serves a lane from now on, in place of any older connection that it has.
-    fn serve(&mut self, stream: TcpStream, hello: Hello) {
-        let shared = Arc::clone(&self.shared);
+    fn serve(&mut self, shared: Arc<Shared>, stream: TcpStream, hello: Hello) {
         // Here, on the thread that a fence asks: it either sees this connection or came before.
         if shared.is_fenced(hello.from.node, hello.epoch) {
             return refuse(&shared, &stream, Refusal::Fenced);
         }
-        let older = self.lanes.get(&hello.from).copied();
+        let name = (shared.place, hello.from);
+        let older = self.lanes.get(&name).copied();
         if let Some(older) = older {
             let Role::Lane(lane) = &self.connections[older].role else { unreachable!() };
             if lane.session == hello.session && lane.number >= hello.number
@@ -364,19 +339,25 @@ impl Worker {
         let Hello { from, epoch, session, number, .. } = hello;
         let standing = Standing::Good;
         let lane = LaneState { from, epoch, session, number, standing };
-        let Some(key) = self.add(stream, Role::Lane(lane), INPUT_WORDS, Nanos(0)) else { return };
-        self.lanes.insert(from, key);
         shared.counting.admitted.add(1);
         shared.admitted.fetch_add(1, Ordering::Relaxed);
+        let admitted = Arc::clone(&shared);
+        let Some(key) = self.add(shared, stream, Role::Lane(lane), INPUT_WORDS, Nanos(0)) else {
+            admitted.admitted.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        self.lanes.insert(name, key);
         push_frame(&mut self.connections[key].output.words, Kind::Welcome, 0, &[]);
         self.turn(key);
     }
 
     /// Does what other workers ask. Whether to go on.
     fn take_orders(&mut self) -> bool {
-        while let Ok(order) = self.orders.try_recv() {
+        while let Ok(order) = self.post.orders.try_recv() {
             match order {
-                Order::Serve(stream, hello) => self.serve(stream, hello),
+                Order::Serve(place, stream, hello) => {
+                    self.serve(Arc::clone(&self.post.nodes[place]), stream, hello);
+                }
                 Order::Fence(order) => self.fence(order),
                 Order::Fenced(order) => self.fenced(&order),
                 Order::Stop => return false,
@@ -390,12 +371,14 @@ impl Worker {
     fn fence(&mut self, order: Arc<FenceOrder>) {
         for (_, connection) in &mut self.connections {
             let Role::Lane(lane) = &mut connection.role else { continue };
-            let expelled = lane.from.node == order.expelled && lane.epoch < order.epoch;
+            let expelled = connection.shared.place == order.place
+                && lane.from.node == order.expelled
+                && lane.epoch < order.epoch;
             if expelled && lane.standing == Standing::Good {
                 lane.standing = Standing::Fenced;
             }
         }
-        self.shared.acknowledge(order);
+        Arc::clone(&self.post.nodes[order.place]).acknowledge(order);
     }
 
     /// Answers whoever asked for a fence that is complete.
@@ -413,6 +396,20 @@ impl Worker {
     }
 }
 
+/// Why a node does not give a guest what it asks for.
+fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
+    if hello.to.node != shared.node || !shared.knows(hello.from.node) {
+        return Some(Refusal::Node);
+    }
+    match hello.purpose {
+        Purpose::Messages => (!shared.is_open(hello.to.lane)).then_some(Refusal::NoLane),
+        Purpose::Verbs | Purpose::Control => {
+            let admitted = shared.admitted.load(Ordering::Relaxed);
+            (admitted >= shared.limits.connections).then_some(Refusal::Full)
+        }
+    }
+}
+
 /// Tells a connection that it is not admitted, and closes it.
 fn refuse(shared: &Shared, stream: &TcpStream, refusal: Refusal) {
     shared.counting.refused.add(1);
@@ -423,11 +420,11 @@ fn refuse(shared: &Shared, stream: &TcpStream, refusal: Refusal) {
 }
 
 impl Connection {
-    fn turn(&mut self, key: usize, shared: &Shared) -> io::Result<Verdict> {
+    fn turn(&mut self, key: usize) -> io::Result<Verdict> {
         for _ in 0..READS {
             let fill = self.input.fill(&mut &self.stream)?;
             loop {
-                let verdict = self.step(key, shared);
+                let verdict = self.step(key);
                 self.output.flush(&mut &self.stream)?;
                 if !matches!(verdict, Verdict::Keep) {
                     return Ok(verdict);
@@ -448,16 +445,16 @@ impl Connection {
     }
 
     /// Takes what it can of what has come.
-    fn step(&mut self, key: usize, shared: &Shared) -> Verdict {
+    fn step(&mut self, key: usize) -> Verdict {
         let step = match &mut self.role {
-            Role::Guest(_) => return self.greet(shared),
-            Role::Lane(_) => self.carry_out(shared),
-            Role::Control { .. } => self.control(key, shared),
+            Role::Guest(_) => return self.greet(),
+            Role::Lane(_) => self.carry_out(),
+            Role::Control { .. } => self.control(key),
         };
         match step {
             Ok(()) => Verdict::Keep,
             Err(_no_frame) => {
-                shared.counting.garbage.add(1);
+                self.shared.counting.garbage.add(1);
                 Verdict::Close
             }
         }
@@ -472,8 +469,10 @@ impl Connection {
     }
 
     /// Carries out verbs as long as there is room for their answers.
-    fn carry_out(&mut self, shared: &Shared) -> Result<(), WireError> {
-        let Self { role: Role::Lane(lane), input, output, .. } = self else { unreachable!() };
+    fn carry_out(&mut self) -> Result<(), WireError> {
+        let Self { role: Role::Lane(lane), shared, input, output, .. } = self else {
+            unreachable!()
+        };
         if lane.standing == Standing::Good {
             shared.regions.prefetch(input.words());
         }
@@ -503,8 +502,10 @@ impl Connection {
         Ok(())
     }
 
-    fn greet(&mut self, shared: &Shared) -> Verdict {
-        let Self { role: Role::Guest(greeter), input, output, .. } = self else { unreachable!() };
+    fn greet(&mut self) -> Verdict {
+        let Self { role: Role::Guest(greeter), shared, input, output, .. } = self else {
+            unreachable!()
+        };
         let refusal = loop {
             let frame = match wire::decode(input.words()) {
                 Ok(Some(frame)) => frame,
@@ -530,8 +531,8 @@ impl Connection {
     }
 
     /// Answers control requests, one after the other.
-    fn control(&mut self, key: usize, shared: &Shared) -> Result<(), WireError> {
-        let Self { role: Role::Control { busy }, input, output, serial, .. } = self else {
+    fn control(&mut self, key: usize) -> Result<(), WireError> {
+        let Self { role: Role::Control { busy }, shared, input, output, serial, .. } = self else {
             unreachable!()
         };
         while !*busy && output.is_empty() {
@@ -547,7 +548,7 @@ impl Connection {
     }
 
     /// Has the socket watched for what can be done next.
-    fn watch_on(&mut self, key: usize, watch: &Watch, env: &Env) -> io::Result<()> {
+    fn watch_on(&mut self, key: usize, post: &Post) -> io::Result<()> {
         let write = !self.output.is_empty();
         // Not read from while it does not read.
         let interest = Interest { read: !write, write };
@@ -555,9 +556,9 @@ impl Connection {
             return Ok(());
         }
         if write {
-            self.since = env.now();
+            self.since = post.env.now();
         }
         self.interest = interest;
-        watch.change(&self.stream, key as Tag, interest)
+        post.watch.change(&self.stream, key as Tag, interest)
     }
 }
