@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,9 +50,13 @@ fn child_memory_nodes() {
     let _until_the_parent_is_gone = std::io::stdin().read_line(&mut String::new());
 }
 
+type Lines = std::io::Lines<BufReader<ChildStdout>>;
+
 /// A process that serves memory nodes, and a fabric of this process that reaches them.
 struct Nodes {
     child: Child,
+    /// Kept open: the child has more to say when it ends.
+    _output: Lines,
     fabric: TcpFabric,
 }
 
@@ -65,14 +69,14 @@ impl Nodes {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the system has a process left");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let lines = lines.map(|line| line.expect("the child lives"));
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let lines = output.by_ref().map(|line| line.expect("the child lives"));
         let found = lines.filter_map(|line| Some(line.strip_prefix("at ")?.to_owned()));
         let at = found.take(MEMORY.len()).map(|at| at.parse().expect("an address"));
         let mut config = Config { limits, ..config(&CLIENTS) };
         config.addresses.extend(MEMORY.into_iter().zip(at).collect::<BTreeMap<_, SocketAddr>>());
         let fabric = TcpFabric::start(config, Env::real(0)).expect("loopback has free ports");
-        Self { child, fabric }
+        Self { child, _output: output, fabric }
     }
 
     fn signal(&self, name: &str) {
