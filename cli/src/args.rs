@@ -17,6 +17,8 @@ use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
+use crate::deploy;
+
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
 /// What a simulated cluster is made of unless somebody says otherwise: the testbed of LOTUS.
@@ -436,9 +438,13 @@ impl CommonArgs {
             return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
         }
         if self.cluster.is_some() {
-            return Err("--cluster is not available in this build".to_owned());
+            return Err(format!(
+                "a running cluster cannot be driven yet: without --cluster, --fabric {} starts its \
+                 nodes itself",
+                self.fabric.name()
+            ));
         }
-        if matches!(self.fabric, Fabric::Tcp | Fabric::Rdma) {
+        if !deploy::has(self.fabric) {
             return Err(format!(
                 "the {} fabric is not available in this build",
                 self.fabric.name()

@@ -18,6 +18,8 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Threads;
 use lotus_fabric::shm::{ShmError, ShmFabric};
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+#[cfg(feature = "tcp")]
+use lotus_fabric::tcp::{self, TcpFabric};
 
 use crate::nodes::{MemoryNodes, Sockets};
 
@@ -49,6 +51,13 @@ pub fn run<W: Workload>(
             harness::run(&mut cluster, workload, options, progress)
         }
         Fabric::Shm => on_processes(workload, options, progress),
+        #[cfg(feature = "tcp")]
+        Fabric::Tcp => {
+            let machines = |nodes| tcp_machines(nodes, options.load.seed);
+            let mut cluster =
+                Embedded::start_on(lotus::builder(&options.cluster, &options.load), machines)?;
+            harness::run(&mut cluster, workload, options, progress)
+        }
         other => {
             let why = format!("the {} fabric is not available in this build", other.name());
             Err(DeployError::Refused(why).into())
@@ -98,6 +107,27 @@ fn on_processes<W: Workload>(
         Some(why) => Err(BenchError::Fatal(why.clone())),
         None => outcome,
     }
+}
+
+/// Whether this build has a fabric.
+pub const fn has(fabric: Fabric) -> bool {
+    match fabric {
+        Fabric::Local | Fabric::Shm | Fabric::Sim => true,
+        Fabric::Tcp => cfg!(feature = "tcp"),
+        Fabric::Rdma => false,
+    }
+}
+
+/// Threads of this process that reach its memory nodes, threads as well, over loopback. With a key
+/// that only this process has: other users of the machine reach the ports, too.
+#[cfg(feature = "tcp")]
+fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+    let key = tcp::Key::random().map_err(|error| refused(&error))?;
+    let security = tcp::Security::SharedKey(key);
+    let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
+    let env = Env::real(seed);
+    let fabric = TcpFabric::start(config, env.clone()).map_err(|error| refused(&error))?;
+    Ok(Threads::over(fabric, env))
 }
 
 /// A built-in profile, or one from a file.

@@ -13,7 +13,8 @@
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
 //! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`shm`]:
-//!   for processes on one host; [`sim`]: a whole cluster on virtual time.
+//!   for processes on one host; `tcp` (a feature): for any network; [`sim`]: a whole cluster on
+//!   virtual time.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
@@ -32,6 +33,8 @@ pub mod region;
 pub mod rpc;
 pub mod shm;
 pub mod sim;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 pub mod trace;
 pub mod transport;
 pub mod verbs;

@@ -75,7 +75,7 @@ pub struct Threads<F = LocalFabric> {
 impl Threads {
     /// Machines for `nodes` nodes, with randomness that derives from `seed`.
     pub fn new(nodes: u16, seed: u64) -> Self {
-        Self { fabric: LocalFabric::new(nodes), env: Env::real(seed) }
+        Self::over(LocalFabric::new(nodes), Env::real(seed))
     }
 
     /// The fabric as what it is, with its faults for tests.
@@ -84,8 +84,8 @@ impl Threads {
     }
 }
 
-impl<F: Fabric + Clone + 'static> Threads<F> {
-    /// Machines on another fabric.
+impl<F> Threads<F> {
+    /// Machines over a fabric that exists already.
     pub fn over(fabric: F, env: Env) -> Self {
         Self { fabric, env }
     }
