@@ -1,3 +1,5 @@
+//! The whole back end in one process: the contract, floods and noise, and what is refused.
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
