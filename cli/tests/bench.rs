@@ -56,7 +56,7 @@ fn a_cluster_over_sockets_passes_its_audit() {
     let json = scratch("tcp.json");
     let to_json = ["--fabric", "tcp", "--json", json.to_str().expect("UTF-8")];
     let cases: &[&[&str]] = &[
-        &["smallbank", "--accounts", "500", "--floor"],
+        &["smallbank", "--accounts", "500"],
         &["kvs", "--keys", "500", "--locks", "cas", "--timestamps", "oracle", "--threads", "2"],
         &["tatp", "--subscribers", "500", "--coroutines", "64"],
         &TINY_COMPANY,

@@ -10,7 +10,7 @@
 //! |---|---|---|---|---|
 //! | local | queue | prefetch, copy, complete | clear the broken mark | epoch, wait for lanes |
 //! | shm | queue | prefetch, copy, drain rings | attach anew | epoch, wait for lanes, kill |
-//! | tcp | encode, flush | read replies | new socket, acknowledged | drop the node's sockets |
+//! | tcp | encode | send, read replies | new socket, acknowledged | all workers acknowledge |
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
 

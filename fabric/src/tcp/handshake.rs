@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! initiator → target   Hello       who, to whom, for what, a nonce
-//! target → initiator   Challenge   a nonce, HMAC(key, "target" · hello · nonce)     with a key only
-//! initiator → target   Proof       HMAC(key, "initiator" · hello · nonce)           with a key only
+//! target → initiator   Challenge   a nonce, HMAC(key, "target" · hello · nonce)     only with keys
+//! initiator → target   Proof       HMAC(key, "initiator" · hello · nonce)           only with keys
 //! target → initiator   Welcome, or Refused with a reason
 //! ```
 //!

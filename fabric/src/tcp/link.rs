@@ -35,8 +35,6 @@ pub(super) struct Link {
     number: u64,
     queue: VecDeque<Item>,
     in_flight: VecDeque<Flight>,
-    /// How many of those have been encoded since the last send.
-    unsent: usize,
     input: Input,
     output: Output,
     interest: Interest,
@@ -81,7 +79,6 @@ impl Link {
             number: 0,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
-            unsent: 0,
             // No memory before it is needed.
             input: Input::new(0),
             output: Output::default(),
@@ -107,18 +104,10 @@ impl Link {
         self.proceed(common);
     }
 
-    /// Whether `flush` would send something now.
+    /// Whether `flush` would have something to send.
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        !self.output.is_empty() && self.interest == Interest::READ && self.may_send()
-    }
-
-    /// Whether what has been encoded may leave: when all that left before has been answered, or a
-    /// frame could not be added much longer. So coroutines share a send while the node is busy,
-    /// and a lone one never waits.
-    #[inline]
-    fn may_send(&self) -> bool {
-        self.in_flight.len() == self.unsent || self.output.len() >= MAX_FRAME_WORDS
+        !self.output.is_empty() && self.interest == Interest::READ
     }
 
     /// Does what the queue asks for, as far as that is possible now.
@@ -192,7 +181,6 @@ impl Link {
             self.heard = true;
         }
         let (verbs, last) = (verbs as u16, next.is_none());
-        self.unsent += 1;
         self.in_flight.push_back(Flight { batch, first, verbs, result_words, last });
     }
 
@@ -203,10 +191,6 @@ impl Link {
             return;
         }
         let State::Open(stream) = &self.state else { return };
-        if self.interest == Interest::READ && !self.may_send() {
-            return;
-        }
-        self.unsent = 0;
         if self.output.flush(&mut &*stream).is_err() {
             self.lose(VerbError::Unreachable, common);
         }
@@ -251,38 +235,11 @@ impl Link {
             let Ok(fill) = self.input.fill(&mut &*stream) else {
                 return self.lose(VerbError::Unreachable, common);
             };
-            let (mut taken, mut broken) = (0, None);
-            loop {
-                match wire::decode(&self.input.words()[taken..]) {
-                    Ok(Some(frame)) => {
-                        taken += frame.words();
-                        let flight = self.in_flight.pop_front();
-                        match settle(self.node, flight, &frame, &mut common.batches) {
-                            Ok(None) => {}
-                            Ok(Some(error)) => {
-                                broken = Some(Ok(error));
-                                break;
-                            }
-                            Err(_) => {
-                                broken = Some(Err(()));
-                                break;
-                            }
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(_) => {
-                        broken = Some(Err(()));
-                        break;
-                    }
-                }
-            }
-            self.input.take(taken);
-            self.heard |= taken > 0;
-            match broken {
-                None => {}
-                Some(Ok(error)) => return self.refused(error, common),
+            match self.settle(&mut common.batches) {
+                Ok(()) => {}
+                Err(Trouble::Refused(error)) => return self.refused(error, common),
                 // Not an answer to what was asked: whoever that is cannot be relied on.
-                Some(Err(())) => return self.lose(VerbError::Unreachable, common),
+                Err(Trouble::Nonsense) => return self.lose(VerbError::Unreachable, common),
             }
             match fill {
                 Fill::Full => {}
@@ -290,6 +247,20 @@ impl Link {
                 Fill::Closed => return self.lose(VerbError::Unreachable, common),
             }
         }
+    }
+
+    /// Hands over what the frames that have come brought.
+    #[inline]
+    fn settle(&mut self, batches: &mut Batches) -> Result<(), Trouble> {
+        let mut taken = 0;
+        while let Some(frame) = wire::decode(&self.input.words()[taken..])? {
+            taken += frame.words();
+            let flight = self.in_flight.pop_front().ok_or(Trouble::Nonsense)?;
+            flight.settle(self.node, &frame, batches)?;
+        }
+        self.input.take(taken);
+        self.heard |= taken > 0;
+        Ok(())
     }
 
     /// The target refused a verb, and so everything behind it.
@@ -318,7 +289,6 @@ impl Link {
         }
         self.input.clear();
         self.output.clear();
-        self.unsent = 0;
         self.state = State::Down(behind);
     }
 
@@ -422,43 +392,64 @@ impl Link {
     }
 }
 
-/// Hands what a frame brought to its batch, or the error that it brought instead.
-///
-/// # Errors
-/// The frame does not answer what was asked.
-#[inline]
-fn settle(
-    node: NodeId,
-    flight: Option<Flight>,
-    frame: &Frame<'_>,
-    batches: &mut Batches,
-) -> Result<Option<VerbError>, WireError> {
-    let Flight { batch, first, verbs, result_words, last } = flight.ok_or(WireError::Unexpected)?;
-    let header = frame.header;
-    let mut settled = || {
-        if header.kind != Kind::Results {
-            return Err(WireError::Unexpected);
-        }
-        if header.status != 0 {
-            let error = wire::error_of(header.status)?;
-            if header.count >= verbs {
-                return Err(WireError::Body);
+/// Why a connection cannot go on.
+enum Trouble {
+    /// The target refused a verb.
+    Refused(VerbError),
+    /// What has come is no answer.
+    Nonsense,
+}
+
+impl From<WireError> for Trouble {
+    fn from(_: WireError) -> Self {
+        Self::Nonsense
+    }
+}
+
+impl Flight {
+    /// Hands what the answer brought to the batch, or the error that it brought instead.
+    #[inline]
+    fn settle(
+        self,
+        node: NodeId,
+        answer: &Frame<'_>,
+        batches: &mut Batches,
+    ) -> Result<(), Trouble> {
+        let settled = match self.results(answer) {
+            Ok(results) => {
+                let verbs = usize::from(self.verbs);
+                batches.work_mut(self.batch).scatter(node, self.first, verbs, results);
+                Ok(())
             }
-            batches.fail(batch, node, first, usize::from(header.count), error);
-            return Ok(Some(error));
+            Err(trouble) => {
+                let (verb, error) = match trouble {
+                    Trouble::Refused(error) => (usize::from(answer.header.count), error),
+                    Trouble::Nonsense => (0, VerbError::Unreachable),
+                };
+                batches.fail(self.batch, node, self.first, verb, error);
+                Err(trouble)
+            }
+        };
+        if self.last {
+            batches.part_over(self.batch);
         }
-        if header.count != verbs || frame.body.len() != result_words {
-            return Err(WireError::Body);
+        settled
+    }
+
+    /// What the answer brought, if it answers this.
+    #[inline]
+    fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], Trouble> {
+        let Header { kind, status, count, .. } = answer.header;
+        match kind {
+            Kind::Results if status != 0 && count < self.verbs => {
+                Err(Trouble::Refused(wire::error_of(status)?))
+            }
+            Kind::Results
+                if status == 0 && count == self.verbs && answer.body.len() == self.result_words =>
+            {
+                Ok(answer.body)
+            }
+            _ => Err(Trouble::Nonsense),
         }
-        batches.work_mut(batch).scatter(node, first, usize::from(verbs), frame.body);
-        Ok(None)
-    };
-    let settled = settled();
-    if settled.is_err() {
-        batches.fail(batch, node, first, 0, VerbError::Unreachable);
     }
-    if last {
-        batches.part_over(batch);
-    }
-    settled
 }

@@ -89,10 +89,10 @@ impl Mail {
         }
         let index = self.known.get(&to).copied().unwrap_or_else(|| self.add(to));
         let peer = &mut self.peers[index];
-        if let State::Down { until } = peer.state {
-            if common.inner.env.now() < until || !peer.dial(index, common) {
-                return;
-            }
+        if let State::Down { until } = peer.state
+            && (common.inner.env.now() < until || !peer.dial(index, common))
+        {
+            return;
         }
         if peer.output.len() + wire::MAX_MESSAGE_WORDS > PEER_WORDS {
             return;

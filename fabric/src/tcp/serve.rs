@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::wire::{self, Act, Frame, Header, Kind, MAX_FRAME_WORDS, Verb, WireError};
-use crate::ids::RegionId;
+use crate::ids::{RegionId, RemoteAddr};
 use crate::region::{Memory, Rights, WORD_BYTES};
 use crate::verbs::{VerbError, first_word};
 
@@ -59,23 +59,23 @@ impl Regions {
             return Err(RegisterError::Taken);
         }
         let no_room = || RegisterError::Memory(rustix::io::Errno::NOMEM.into());
-        let take = |left: u64| left.checked_sub(bytes);
-        if bytes == 0 || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err()
-        {
+        // What no address could name is not asked of the system.
+        if !(1..=RemoteAddr::MAX_OFFSET + 1).contains(&bytes) {
             return Err(no_room());
         }
-        let mapped = usize::try_from(bytes).map_err(|_| no_room());
-        let made = mapped.and_then(|bytes| Memory::anonymous(bytes).map_err(RegisterError::Memory));
-        let made = made.map(|memory| slot.set(Region { memory, bytes, rights }));
-        match made {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(_)) => self.left.fetch_add(bytes, Ordering::Relaxed),
-            Err(error) => {
-                self.left.fetch_add(bytes, Ordering::Relaxed);
-                return Err(error);
-            }
-        };
-        Err(RegisterError::Taken)
+        let take = |left: u64| left.checked_sub(bytes);
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            return Err(no_room());
+        }
+        let made = Memory::anonymous(bytes as usize).map_err(RegisterError::Memory);
+        let registered = made.and_then(|memory| {
+            let taken = slot.set(Region { memory, bytes, rights });
+            taken.map_err(|_| RegisterError::Taken)
+        });
+        if registered.is_err() {
+            self.left.fetch_add(bytes, Ordering::Relaxed);
+        }
+        registered
     }
 
     /// Carries out the verbs of a frame in order, and appends the answer.

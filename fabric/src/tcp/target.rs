@@ -1,11 +1,11 @@
 //! The software targets of a process: what its worker threads share, and how they are started.
 //!
 //! All nodes that a process serves share its workers, so that a machine has as many of them as it
-//! is given cores for, however many nodes it plays. The first worker listens, greets and answers control; verbs of a lane belong to the worker that
-//! the lane's name picks, for all of its connections. So "the lane's older connection is closed" is
-//! something that one thread does, between two frames. A fence is carried out by every worker in
-//! the same way, between two frames, and acknowledged by each: when the last has, nothing of the
-//! expelled node is still running (H2).
+//! is given cores for, however many nodes it plays. The first worker listens, greets and answers
+//! control; verbs of a lane belong to the worker that the lane's name picks, for all of its
+//! connections. So "the lane's older connection is closed" is something that one thread does,
+//! between two frames. A fence is carried out by every worker in the same way, between two frames,
+//! and acknowledged by each: when the last has, nothing of the expelled node is still running (H2).
 
 use std::collections::BTreeMap;
 use std::io;

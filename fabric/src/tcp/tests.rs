@@ -1,3 +1,5 @@
+//! The whole back end in one process: the contract, floods and noise, and what is refused.
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -188,6 +190,12 @@ fn memory_is_limited() {
     assert!(matches!(register(1, 64), Err(FabricError::OutOfMemory { bytes: 64, .. })));
     assert!(matches!(register(1, 0), Err(FabricError::OutOfMemory { .. })));
     register(1, 36).expect("it fits");
+    // Nor is more asked of the system than addresses can name, limit or not.
+    let unlimited = start(Config::loopback(1));
+    for bytes in [(1 << 40) + 1, u64::MAX] {
+        let refused = unlimited.register(MEMORY, REGION, bytes, Rights::ALL);
+        assert!(matches!(refused, Err(FabricError::OutOfMemory { .. })), "{bytes}");
+    }
 }
 
 #[test]
