@@ -94,7 +94,13 @@ fn on_processes<W: Workload>(
     let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
     let outcome = outcome.and_then(|mut cluster| {
         let before = processes.processor_time();
-        let mut outcome = harness::run(&mut cluster, workload, options, progress)?;
+        let outcome = harness::run(&mut cluster, workload, options, progress);
+        if progress.failure().is_some() {
+            // A coordinator may repeat for ever what a node that has ended was to do, so none is
+            // waited for. They end with this process, which has nothing else to do.
+            std::mem::forget(cluster);
+        }
+        let mut outcome = outcome?;
         let used = processes.processor_time().zip(before).map(|(now, before)| now - before);
         outcome.memory_nodes = used.map(|used| MemoryNodesUse {
             processes: processes.count(),

@@ -269,3 +269,86 @@ impl Service {
 fn system(error: &io::Error) -> Refusal {
     Refusal::System { errno: error.raw_os_error().unwrap_or(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::{bell, gates::Gates};
+
+    const LANE: LaneId = LaneId(7);
+    const NODES: u16 = 9;
+
+    /// A service with processes 1 to 3 attached; all of them are this one.
+    fn service() -> Service {
+        let env = Env::real(0);
+        let mut service = Service::new(NodeId(0), NODES, env).expect("a board");
+        for peer in 1..=3 {
+            let credentials = rustix::net::UCred {
+                pid: rustix::process::getpid(),
+                uid: rustix::process::geteuid(),
+                gid: rustix::process::getegid(),
+            };
+            let process = Process::of(credentials).expect("we live");
+            let gates = Gates::new().expect("gates").file().try_clone_to_owned();
+            let files = vec![gates.expect("a descriptor"), bell::new().expect("a bell")];
+            let hello = Request::Hello { version: VERSION, nodes: NODES, node: NodeId(0) };
+            let answer = service.greet(peer, process, hello, files);
+            assert!(answer.is_some_and(|answer| answer.reply == Reply::Welcome));
+        }
+        service
+    }
+
+    fn reply(service: &mut Service, peer: PeerId, request: Request) -> Reply {
+        service.answer(peer, request).expect("the connection goes on").reply
+    }
+
+    fn sender(lane: u16) -> Endpoint {
+        Endpoint { node: NodeId(1), lane: LaneId(lane) }
+    }
+
+    fn find(service: &mut Service, peer: PeerId, lane: u16) -> Reply {
+        reply(service, peer, Request::FindLane { lane: LANE, from: sender(lane) })
+    }
+
+    #[test]
+    fn every_sender_has_a_ring_of_its_own_and_keeps_it() {
+        let mut service = service();
+        assert_eq!(find(&mut service, 1, 0), Reply::Refused(Refusal::NoLane));
+        assert_eq!(reply(&mut service, 1, Request::OpenLane { lane: LANE }), Reply::Lane);
+        for lane in 0..RINGS as u16 {
+            assert_eq!(find(&mut service, 1, lane), Reply::Ring { index: lane });
+        }
+        assert_eq!(find(&mut service, 1, 5), Reply::Ring { index: 5 }, "asked again");
+        let no_room = Reply::Refused(Refusal::NoRoom);
+        assert_eq!(find(&mut service, 2, 5), no_room, "the same name in another process");
+        let closed = Request::CloseLane { at: sender(5) };
+        assert_eq!(reply(&mut service, 2, closed), Reply::Done);
+        assert_eq!(find(&mut service, 2, 5), no_room, "it was not its own to close");
+        assert_eq!(reply(&mut service, 1, closed), Reply::Done);
+        assert_eq!(find(&mut service, 2, 5), Reply::Ring { index: 5 });
+    }
+
+    #[test]
+    fn who_hangs_up_keeps_its_rings_until_it_ends_and_loses_its_lanes_at_once() {
+        let mut service = service();
+        assert_eq!(reply(&mut service, 1, Request::OpenLane { lane: LANE }), Reply::Lane);
+        let taken = Reply::Refused(Refusal::LaneTaken);
+        assert_eq!(reply(&mut service, 2, Request::OpenLane { lane: LANE }), taken);
+        assert_eq!(find(&mut service, 2, 0), Reply::Ring { index: 0 });
+        service.hang_up(2);
+        assert_eq!(find(&mut service, 3, 0), Reply::Ring { index: 1 }, "it may still write there");
+        service.forget(2);
+        assert_eq!(find(&mut service, 3, 1), Reply::Ring { index: 0 });
+        service.hang_up(1);
+        assert_eq!(find(&mut service, 3, 0), Reply::Refused(Refusal::NoLane));
+        assert_eq!(reply(&mut service, 3, Request::OpenLane { lane: LANE }), Reply::Lane);
+    }
+
+    #[test]
+    fn whoever_says_goodbye_is_forgotten() {
+        let mut service = service();
+        assert!(service.process(1).is_some());
+        assert!(service.answer(1, Request::Goodbye).is_none());
+        assert!(service.process(1).is_none());
+    }
+}

@@ -6,6 +6,7 @@ mod conformance;
 mod death;
 mod handshake;
 mod idle;
+mod wake;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
