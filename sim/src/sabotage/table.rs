@@ -73,7 +73,7 @@ const TABLE: &[Hunted] = &[
     ),
     hunted(
         Rule::FencesComeFirst,
-        &["h2-nodes-return"],
+        &["h2-nodes-return-at-once"],
         &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
     ),
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
@@ -90,7 +90,7 @@ const TABLE: &[Hunted] = &[
         &["h4-locks-of-the-dead", "h3-half-visible"],
         &[Isolation, LOCKED, BACKED, REPLICATED],
     ),
-    hunted(Rule::LostLocksEndAttempts, &["h4-locks-of-the-dead"], &[Isolation, LOCKED, CACHED]),
+    hunted(Rule::LostLocksEndAttempts, &["h4-locks-are-lost"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(
         Rule::WritersExcludeReaders,
@@ -138,11 +138,6 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
     hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
-    hunted(
-        Rule::DecisionsAreRecorded,
-        &["h17-recoverers-die", "h15-some-replicas"],
-        &[REPLICATED, Property("nothing is unresolved in the logs")],
-    ),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
     hunted(
