@@ -55,6 +55,8 @@ const CACHED: Watch = Property(lotus::inspect::CACHED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
+const SETTLED: Watch = Property("no cell is left INVISIBLE or torn");
+const CONSISTENT: Watch = Property("recovery has met nothing that cannot be");
 const UNLOCKED: Watch = Property("no lock is left held");
 const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
 
@@ -74,7 +76,17 @@ const TABLE: &[Hunted] = &[
     hunted(
         Rule::FencesComeFirst,
         &["h2-nodes-return-at-once"],
-        &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
+        &[
+            Isolation,
+            BACKED,
+            LOCKED,
+            LOGGED,
+            REPLICATED,
+            SETTLED,
+            CONSISTENT,
+            Property(READS),
+            Property(DURABLE),
+        ],
     ),
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
     hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
