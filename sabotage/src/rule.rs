@@ -196,10 +196,6 @@ rules! {
     LogSlotsAreOwn "log-slots-are-own" "H16"
     "the coroutines of a node share one log slot"
 
-    "A decision is in all logs before anything is done about it"
-    DecisionsAreRecorded "decisions-are-recorded" "H17"
-    "an interrupted transaction is settled, and no log says how"
-
     "A snapshot is at least every timestamp issued before it was drawn"
     SnapshotsAreFresh "snapshots-are-fresh" "H18"
     "snapshots lag some microseconds behind"

@@ -368,6 +368,8 @@ impl Scenario {
                     Fault::Pause { lasting, .. } => {
                         lasting.as_micros() as u64 >= self.cluster.lease_us / 2
                     }
+                    // Beats go to the first memory node.
+                    Fault::Stall { to, .. } => to == NodeId(0),
                     _ => true,
                 };
                 hard && entry.fault.nodes().any(|harmed| harmed.0 == *node)

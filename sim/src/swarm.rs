@@ -73,6 +73,8 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     scenario.cluster.lease_us = pick(rng, &[500, 800]);
     scenario.network.verb_timeout_us = 100;
     scenario.rates.verb_delay_max = scenario.rates.verb_delay_max.min(Duration::from_micros(50));
+    // A batch of many torn READs would hold beats up for longer than a lease.
+    scenario.rates.tear_span = scenario.rates.tear_span.min(Duration::from_micros(1));
     scenario.schedule.clear();
     let first = scenario.first_compute_node().0;
     let spared = rng.random_range(0..compute_nodes as u16);

@@ -1,3 +1,5 @@
+//! The transitions of the membership, one by one and in any order.
+
 use std::collections::BTreeSet;
 
 use lotus_router::EmbeddedAuthority;
@@ -111,7 +113,9 @@ proptest! {
     /// Whatever order expulsions, claims and results come in: one member stays, what is stored is
     /// what was decided, and the survivors resolve everything.
     #[test]
-    fn survivors_always_resolve_everybody(steps in prop::collection::vec((0..4_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40)) {
+    fn survivors_always_resolve_everybody(
+        steps in prop::collection::vec((0..4_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
+    ) {
         let mut now = membership();
         for (what, by, of, index) in steps {
             let (by, of) = (NodeId(by), NodeId(of));
@@ -137,7 +141,10 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_membership_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 0..60_usize) {
+    fn bytes_that_are_no_membership_are_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..40),
+        cut in 0..60_usize,
+    ) {
         let _ = Membership::decode(&bytes);
         let whole = membership().encode();
         let cut = &whole[..whole.len().saturating_sub(cut)];

@@ -55,6 +55,8 @@ const CACHED: Watch = Property(lotus::inspect::CACHED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
+const SETTLED: Watch = Property("no cell is left INVISIBLE or torn");
+const CONSISTENT: Watch = Property("recovery has met nothing that cannot be");
 const UNLOCKED: Watch = Property("no lock is left held");
 const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
 
@@ -73,8 +75,18 @@ const TABLE: &[Hunted] = &[
     ),
     hunted(
         Rule::FencesComeFirst,
-        &["h2-nodes-return"],
-        &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
+        &["h2-nodes-return-at-once"],
+        &[
+            Isolation,
+            BACKED,
+            LOCKED,
+            LOGGED,
+            REPLICATED,
+            SETTLED,
+            CONSISTENT,
+            Property(READS),
+            Property(DURABLE),
+        ],
     ),
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
     hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
@@ -90,7 +102,7 @@ const TABLE: &[Hunted] = &[
         &["h4-locks-of-the-dead", "h3-half-visible"],
         &[Isolation, LOCKED, BACKED, REPLICATED],
     ),
-    hunted(Rule::LostLocksEndAttempts, &["h4-locks-of-the-dead"], &[Isolation, LOCKED, CACHED]),
+    hunted(Rule::LostLocksEndAttempts, &["h4-locks-are-lost"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(
         Rule::WritersExcludeReaders,
@@ -138,11 +150,6 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
     hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
-    hunted(
-        Rule::DecisionsAreRecorded,
-        &["h17-recoverers-die", "h15-some-replicas"],
-        &[REPLICATED, Property("nothing is unresolved in the logs")],
-    ),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
     hunted(
