@@ -13,7 +13,7 @@
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
 //! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
-//!   a whole cluster on virtual time.
+//!   a whole cluster on virtual time; `rdma` (a feature): devices that carry out verbs themselves.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
@@ -27,6 +27,8 @@ pub mod lane;
 pub mod local;
 pub mod machines;
 pub mod prefetch;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 pub mod region;
 pub mod rpc;
 pub mod sim;

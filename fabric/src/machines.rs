@@ -3,8 +3,8 @@
 //! # What it is
 //! [`Machines`] is all that a cluster needs to be assembled, and the one seam between the real
 //! world and a simulated one. [`Threads`] is the real world: every core is a thread of this
-//! process, all nodes share its clock and the `local` fabric. A simulator turns the executors of
-//! its cores itself, on virtual time.
+//! process, all nodes share its clock and one fabric, by default `local`. A simulator turns the
+//! executors of its cores itself, on virtual time.
 //!
 //! # What it is not
 //! It knows nothing of nodes as the cluster sees them: which cores a node has, and what they do,
@@ -66,16 +66,17 @@ pub trait Machines {
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
 }
 
-/// Threads of this process on the machine's clock, and the `local` fabric.
-pub struct Threads {
-    fabric: LocalFabric,
+/// Threads of this process on the machine's clock, and a fabric that they reach: `local`, unless
+/// told otherwise.
+pub struct Threads<F = LocalFabric> {
+    fabric: F,
     env: Env,
 }
 
 impl Threads {
     /// Machines for `nodes` nodes, with randomness that derives from `seed`.
     pub fn new(nodes: u16, seed: u64) -> Self {
-        Self { fabric: LocalFabric::new(nodes), env: Env::real(seed) }
+        Self::over(LocalFabric::new(nodes), Env::real(seed))
     }
 
     /// The fabric as what it is, with its faults for tests.
@@ -84,7 +85,14 @@ impl Threads {
     }
 }
 
-impl Machines for Threads {
+impl<F> Threads<F> {
+    /// Machines over a fabric that exists already.
+    pub fn over(fabric: F, env: Env) -> Self {
+        Self { fabric, env }
+    }
+}
+
+impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
     type Core = JoinHandle<()>;
 
     fn fabric(&self) -> Arc<dyn Fabric> {

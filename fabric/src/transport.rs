@@ -85,6 +85,10 @@ pub enum FabricError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The device, the machine or a peer is not as the configuration says.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::SetupError),
 }
 
 /// The control path of a back end.
