@@ -12,11 +12,15 @@
 //! them, whether or not earlier ones have ended. Latency counts from the moment a request was
 //! meant to start, so a stall is not hidden by the requests that it delays.
 //!
+//! # Lost compute nodes
+//! A client whose request is under way on a compute node that is lost never hears of it again. All
+//! others go on: what was queued there goes to the next node, and nothing goes there any more.
+//!
 //! # The end
 //! Clients stop at the deadline, pacers too; what pacers have queued by then is still served.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_channel::{Receiver, Sender};
 use rand::rngs::SmallRng;
@@ -26,6 +30,7 @@ use rand_distr::{Distribution, Exp1};
 use crate::config::{ClusterConfig, LoadConfig, Routing};
 use crate::deployment::{Host, Seat};
 use crate::progress::Progress;
+use crate::worker::Ended;
 use crate::workload::{Access, Workload, mix};
 
 /// Requests that may wait for one coordinator in an open loop. A pacer that finds the queue full
@@ -80,6 +85,10 @@ pub(crate) struct Run<W: Workload> {
     stopped: AtomicBool,
     fatal: OnceLock<String>,
     pacing: AtomicUsize,
+    /// Which compute nodes take no part any more, as far as clients know.
+    lost: Vec<AtomicBool>,
+    /// What workers have counted that have ended, with their numbers.
+    ended: Mutex<Vec<(usize, Ended)>>,
 }
 
 type Queue<R> = (Sender<Call<R>>, Receiver<Call<R>>);
@@ -108,6 +117,8 @@ impl<W: Workload> Run<W> {
             stopped: AtomicBool::new(false),
             fatal: OnceLock::new(),
             pacing: AtomicUsize::new(coordinators),
+            lost: (0..cluster.cns).map(|_| AtomicBool::new(false)).collect(),
+            ended: Mutex::default(),
         }
     }
 
@@ -152,7 +163,7 @@ impl<W: Workload> Run<W> {
     /// Whether workers should start nothing more.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed) || self.progress.failure().is_some()
     }
 
     /// Lets nothing more start, whatever is queued.
@@ -170,7 +181,7 @@ impl<W: Workload> Run<W> {
 
     /// Why the run makes no sense, if it does not.
     pub(crate) fn failure(&self) -> Option<&String> {
-        self.fatal.get()
+        self.fatal.get().or_else(|| self.progress.failure())
     }
 
     /// The next call queued for a worker; `None` when there will be none.
@@ -216,18 +227,20 @@ impl<W: Workload> Run<W> {
     /// Which compute node a request goes to (LOTUS §4.3).
     #[inline]
     fn route<H: Host>(&self, request: &W::Request, rng: &mut SmallRng, host: &H) -> usize {
-        match (self.load.routing, W::access(request)) {
+        let cn = match (self.load.routing, W::access(request)) {
             (Routing::Hybrid, Access::ReadWrite) => {
                 let (table, key) = self.workload.first_record(request);
                 host.owner(table, &key)
             }
             _ => rng.random_range(0..self.cns),
-        }
+        };
+        self.serving(cn)
     }
 
     /// Queues one coordinator's share of an open loop's requests until the run ends.
     pub(crate) async fn pace<H: Host>(&self, seat: Seat, host: &H, rate_tps: f64) {
         let window = self.window(host.now_ns());
+        let _paces = Paces(self);
         let mut rng = self.rng(PACER_STREAM | self.coordinator(seat) as u64);
         let mean_gap_ns = 1e9 * self.queues.len() as f64 / rate_tps;
         let mut due_ns = window.starts_ns as f64;
@@ -248,9 +261,41 @@ impl<W: Workload> Run<W> {
                 break;
             }
         }
-        if self.pacing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.close();
+    }
+
+    /// A compute node takes no part any more: what waits there goes on to another.
+    pub(crate) fn lose(&self, cn: usize) {
+        self.lost[cn].store(true, Ordering::Release);
+        let to = self.serving(cn);
+        if to == cn {
+            return self.fail("no compute node is left".to_owned());
         }
+        for thread in 0..self.threads {
+            let (from, to) = (cn * self.threads + thread, to * self.threads + thread);
+            while let Ok(call) = self.queues[from].1.try_recv() {
+                // There is room for all clients; of an open loop's requests some may be lost.
+                let _ = self.queues[to].0.try_send(call);
+            }
+        }
+    }
+
+    /// This compute node, or the next one that takes part.
+    fn serving(&self, cn: usize) -> usize {
+        let mut turn = (0..self.cns).map(|step| (cn + step) % self.cns);
+        turn.find(|cn| !self.lost[*cn].load(Ordering::Acquire)).unwrap_or(cn)
+    }
+
+    /// Takes what a worker has counted.
+    pub(crate) fn hand_in(&self, worker: usize, ended: Ended) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).push((worker, ended));
+    }
+
+    /// What workers have counted that have ended, in the order of their numbers.
+    pub(crate) fn take_ended(&self) -> impl Iterator<Item = Ended> + use<W> {
+        let mut all =
+            std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        all.sort_by_key(|(worker, _)| *worker);
+        all.into_iter().map(|(_, ended)| ended)
     }
 
     fn close(&self) {
@@ -261,5 +306,16 @@ impl<W: Workload> Run<W> {
 
     fn rng(&self, stream: u64) -> SmallRng {
         SmallRng::seed_from_u64(self.load.seed ^ mix(stream + 1))
+    }
+}
+
+/// A pacer at work, however it ends.
+struct Paces<'r, W: Workload>(&'r Run<W>);
+
+impl<W: Workload> Drop for Paces<'_, W> {
+    fn drop(&mut self) {
+        if self.0.pacing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.close();
+        }
     }
 }

@@ -77,7 +77,8 @@ pub trait Deployment {
     /// [`DeployError`] if they do not fit.
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError>;
 
-    /// Runs `tasks` tasks on every coordinator and waits until all have ended.
+    /// Runs `tasks` tasks on every coordinator and waits until all have ended. Those whose compute
+    /// node is lost meanwhile have no result, if the cluster goes on without it.
     ///
     /// # Errors
     /// [`DeployError`] if a thread cannot be had or a task panicked.
@@ -226,6 +227,16 @@ pub struct Memory {
     pub bytes_per_record_and_replica: f64,
     /// Bytes that the memory nodes really occupy.
     pub resident_bytes: u64,
+}
+
+/// What memory nodes did that are processes of their own.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct MemoryNodesUse {
+    /// How many there are.
+    pub processes: usize,
+    /// The processor time that all of them used from the start of loading to the end of the
+    /// audit, in seconds.
+    pub processor_s: f64,
 }
 
 /// What the fabric did without a protocol.

@@ -137,6 +137,10 @@ pub enum TxnError {
     /// The attempt may or may not have committed. Never retry it blindly.
     #[error("the outcome of the transaction is unknown")]
     Unknown,
+    /// The compute node takes no part in the cluster any more. The attempt may or may not have
+    /// committed; others go elsewhere.
+    #[error("the compute node is lost")]
+    Lost,
     /// The run makes no sense any more: a full table, a damaged value, misuse. Stop and show the
     /// sentence to the user.
     #[error("{0}")]

@@ -12,7 +12,7 @@ use lotus_fabric::ids::TableId;
 use crate::audit::{Audit, Check};
 use crate::clients::Run;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{Caches, DeployError, Deployment, Memory, Replay, Traffic};
+use crate::deployment::{Caches, DeployError, Deployment, Memory, MemoryNodesUse, Replay, Traffic};
 use crate::history::{History, Log};
 use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
@@ -72,6 +72,8 @@ pub struct Outcome {
     pub history: Option<History>,
     /// What was busy, if the cluster was simulated.
     pub simulation: Option<Simulation>,
+    /// What the memory nodes did, if they are processes; for whoever started them to say.
+    pub memory_nodes: Option<MemoryNodesUse>,
 }
 
 /// Why a benchmark has no outcome.
@@ -143,6 +145,7 @@ pub fn run<D: Deployment, W: Workload>(
         floor,
         history: options.history.then(|| History::new(tables, driven.logs)),
         simulation,
+        memory_nodes: None,
     })
 }
 
@@ -184,7 +187,7 @@ fn drive<D: Deployment, W: Workload>(
     let run = Arc::new(run);
     let history = options.history;
     let shared = Arc::clone(&run);
-    let ended = deployment.run(run.tasks(), move |seat, host| {
+    deployment.run(run.tasks(), move |seat, host| {
         worker::task(Arc::clone(&shared), seat, host, history.then(Log::default))
     })?;
     if let Some(why) = run.failure() {
@@ -192,7 +195,7 @@ fn drive<D: Deployment, W: Workload>(
     }
     let mut tally = Tally::new(W::TRANSACTIONS.len());
     let mut logs = Vec::new();
-    for worker in ended {
+    for worker in run.take_ended() {
         tally.merge(&worker.tally);
         logs.extend(worker.log);
     }

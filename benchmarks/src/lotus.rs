@@ -63,6 +63,20 @@ impl<M: Machines> Embedded<M> {
         &self.cluster
     }
 
+    /// Waits for tasks that were handed over. Those whose compute node was lost meanwhile are left
+    /// out, if the cluster recovers from that.
+    ///
+    /// # Errors
+    /// [`DeployError::Failed`] if one panicked, or its node was lost for good.
+    pub fn outcomes<T>(&self, submitted: Vec<Submitted<T>>) -> Result<Vec<T>, DeployError> {
+        let recovers = self.cluster.config().lease.is_some();
+        let ended = submitted.into_iter().filter_map(|task| match self.cluster.wait(task) {
+            Err(lotus::TxnError::Fenced) if recovers => None,
+            outcome => Some(outcome.map_err(failed)),
+        });
+        ended.collect()
+    }
+
     /// Hands `tasks` tasks to every coordinator, coordinator by coordinator.
     pub fn submit<F, Fut, T>(&self, tasks: usize, task: F) -> Vec<Submitted<T>>
     where
@@ -162,8 +176,7 @@ impl<M: Machines> Deployment for Embedded<M> {
         T: Send + 'static,
     {
         let submitted = self.submit(tasks, task);
-        let ended = submitted.into_iter().map(|task| self.cluster.wait(task).map_err(failed));
-        let ended = ended.collect::<Result<_, _>>()?;
+        let ended = self.outcomes(submitted)?;
         self.cluster.settle().map_err(failed)?;
         Ok(ended)
     }
@@ -366,7 +379,9 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::SnapshotTooOld { .. } => TxnError::Aborted(AbortReason::SnapshotTooOld),
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
+        Lotus::Unavailable { .. } => TxnError::Aborted(AbortReason::Unavailable),
         Lotus::Unknown(_) => TxnError::Unknown,
+        Lotus::Fenced => TxnError::Lost,
         Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),
         fatal => TxnError::Fatal(fatal.to_string()),
     }

@@ -35,6 +35,7 @@ impl Phase {
 pub struct Progress {
     coordinators: Box<[Line]>,
     span: OnceLock<(u64, u64)>,
+    failure: OnceLock<String>,
     enter: Box<dyn Fn(Phase) + Send + Sync>,
 }
 
@@ -50,7 +51,8 @@ impl Progress {
     /// Progress of a run with that many coordinators; `enter` is told of every new phase.
     pub fn new(coordinators: usize, enter: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let coordinators = (0..coordinators).map(|_| Line::default()).collect();
-        Self { coordinators, span: OnceLock::new(), enter: Box::new(enter) }
+        let (span, failure) = (OnceLock::new(), OnceLock::new());
+        Self { coordinators, span, failure, enter: Box::new(enter) }
     }
 
     /// Transactions committed so far.
@@ -64,6 +66,18 @@ impl Progress {
         let now = self.coordinators.iter().map(|line| line.now_ns.load(Ordering::Relaxed)).max();
         let elapsed = now.unwrap_or(0).saturating_sub(from);
         (elapsed as f64 / until.saturating_sub(from).max(1) as f64).min(1.0)
+    }
+
+    /// Lets the run stop as soon as it can: something outside of it makes it worthless. Only the
+    /// first reason counts.
+    pub fn fail(&self, why: String) {
+        let _ = self.failure.set(why);
+    }
+
+    /// Why the run makes no sense any more, if it does not.
+    #[inline]
+    pub fn failure(&self) -> Option<&String> {
+        self.failure.get()
     }
 
     pub(crate) fn enter(&self, phase: Phase) {

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::audit::Audit;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{Caches, Hits, Memory, Replay, Traffic};
+use crate::deployment::{Caches, Hits, Memory, MemoryNodesUse, Replay, Traffic};
 use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
 use crate::stats::Counts;
@@ -46,6 +46,9 @@ pub struct Report {
     pub caches: Option<CacheFigures>,
     /// What the data takes.
     pub memory: Memory,
+    /// What the memory nodes did; absent unless they are processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_nodes: Option<MemoryNodesUse>,
     /// What was found in the data; absent if nobody looked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
@@ -173,6 +176,7 @@ impl Report {
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
             caches: CacheFigures::new(&outcome.caches),
             memory: outcome.memory,
+            memory_nodes: outcome.memory_nodes,
             audit: outcome.audit.clone(),
             floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
             simulation: outcome.simulation.clone(),
@@ -213,6 +217,10 @@ impl Report {
                 format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident"),
             ),
         ];
+        if let Some(MemoryNodesUse { processes, processor_s }) = self.memory_nodes {
+            let busy = format!("{processes} processes, busy for {processor_s:.6} s altogether");
+            lines.push(("memory nodes", busy));
+        }
         if let Some(caches) = &self.caches {
             lines.insert(4, ("caches", caches.line()));
         }

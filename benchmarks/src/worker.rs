@@ -5,8 +5,10 @@
 //! reads the clock once per attempt: a transaction that follows another on the same worker starts
 //! when that one ended.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use lotus_fabric::ids::TxnId;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -35,24 +37,30 @@ pub(crate) async fn task<W: Workload, H: Host>(
     seat: Seat,
     host: H,
     log: Option<Log>,
-) -> Ended {
-    let tally = Tally::new(W::TRANSACTIONS.len());
+) {
     if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
-        run.pace(seat, &host, rate_tps).await;
-        return Ended { tally, log: None };
+        return run.pace(seat, &host, rate_tps).await;
     }
     let engine = match host.engine() {
         Ok(engine) => engine,
-        Err(error) => {
-            run.fail(error.to_string());
-            return Ended { tally, log: None };
-        }
+        Err(error) => return run.fail(error.to_string()),
     };
-    let window = run.window(host.now_ns());
-    let rng = run.worker_rng(seat);
-    let mut worker = Worker { run: &run, host: &host, engine, seat, window, rng, tally, log };
+    let mut worker = Worker {
+        window: run.window(host.now_ns()),
+        rng: run.worker_rng(seat),
+        tally: Tally::new(W::TRANSACTIONS.len()),
+        run: &run,
+        host: &host,
+        engine,
+        seat,
+        log,
+        flight: None,
+        effect: Cell::new(0),
+        lost: false,
+        finished: false,
+    };
     worker.work().await;
-    Ended { tally: worker.tally, log: worker.log }
+    worker.finished = !worker.lost;
 }
 
 struct Worker<'r, W: Workload, H: Host> {
@@ -64,6 +72,41 @@ struct Worker<'r, W: Workload, H: Host> {
     rng: SmallRng,
     tally: Tally,
     log: Option<Log>,
+    /// The attempt under way.
+    flight: Option<Flight>,
+    /// What its commit does to the balance.
+    effect: Cell<i64>,
+    /// The compute node takes no part any more.
+    lost: bool,
+    /// There was nothing more to do.
+    finished: bool,
+}
+
+/// An attempt whose outcome is not known yet.
+#[derive(Clone, Copy)]
+struct Flight {
+    id: TxnId,
+    session: u32,
+    kind: usize,
+    start_ns: u64,
+    isolation: Isolation,
+}
+
+impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
+    /// Hands in what was counted, however the worker ends: its node may end under it.
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            self.tally.by_transaction[flight.kind].unknown += 1;
+            self.tally.effects.add_unknown(self.effect.get());
+            self.note(flight, Status::Info, Receipt::default(), self.host.now_ns());
+        }
+        let tally = std::mem::replace(&mut self.tally, Tally::new(0));
+        let ended = Ended { tally, log: self.log.take() };
+        self.run.hand_in(self.run.worker(self.seat), ended);
+        if !self.finished {
+            self.run.lose(self.seat.cn);
+        }
+    }
 }
 
 /// How an attempt ended, with its effect on the balance where it may have had one.
@@ -71,6 +114,8 @@ enum Outcome {
     Committed(i64),
     Aborted(AbortReason),
     Unknown(i64),
+    /// As unknown, and so will be all others here.
+    Lost(i64),
     Fatal(String),
 }
 
@@ -79,6 +124,7 @@ impl Outcome {
         match error {
             TxnError::Aborted(reason) => Self::Aborted(reason),
             TxnError::Unknown => Self::Unknown(effect),
+            TxnError::Lost => Self::Lost(effect),
             TxnError::Fatal(why) => Self::Fatal(why),
         }
     }
@@ -87,7 +133,7 @@ impl Outcome {
         match self {
             Self::Committed(_) => Status::Ok,
             Self::Aborted(_) => Status::Fail,
-            Self::Unknown(_) | Self::Fatal(_) => Status::Info,
+            Self::Unknown(_) | Self::Lost(_) | Self::Fatal(_) => Status::Info,
         }
     }
 }
@@ -104,9 +150,18 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 },
             };
             if self.run.is_stopped() {
-                return;
+                // It may be from outside; then others still wait for calls.
+                return self.run.stop();
             }
             let end_ns = self.serve(&call).await;
+            if self.lost {
+                // From now on nothing comes here: its client goes on elsewhere.
+                self.run.lose(self.seat.cn);
+                if let Some(client) = call.client {
+                    let _elsewhere = self.run.next_call(client, self.seat, self.host, end_ns);
+                }
+                return;
+            }
             let Some(client) = call.client else { continue };
             if end_ns >= self.window.until_ns {
                 return self.run.stop();
@@ -125,6 +180,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             let (outcome, end_ns) = self.attempt(call).await;
             self.tally.last_end_ns = end_ns;
             let committed = matches!(outcome, Outcome::Committed(_));
+            self.lost = matches!(outcome, Outcome::Lost(_));
             self.run.progress.tick(coordinator, end_ns, committed);
             match outcome {
                 Outcome::Committed(effect) => {
@@ -139,7 +195,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                         return end_ns;
                     }
                 }
-                Outcome::Unknown(effect) => {
+                Outcome::Unknown(effect) | Outcome::Lost(effect) => {
                     self.tally.by_transaction[kind].unknown += u64::from(counts);
                     self.tally.effects.add_unknown(effect);
                     return end_ns;
@@ -174,18 +230,28 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
             Err(error) => return (Outcome::of_error(error, 0), self.host.now_ns()),
         };
         let id = txn.id();
-        let workload = &*self.run.workload;
+        let session = call.session(self.run.worker(self.seat) as u32);
+        let kind = W::kind(&call.request);
+        self.flight = Some(Flight { id, session, kind, start_ns, isolation });
+        self.effect.set(0);
+        let (workload, effect) = (&*self.run.workload, &self.effect);
         let (outcome, receipt) = match self.log.as_mut() {
-            None => carry_out(workload, txn, &call.request).await,
-            Some(log) => carry_out(workload, Recorded::new(txn, log), &call.request).await,
+            None => carry_out(workload, txn, &call.request, effect).await,
+            Some(log) => carry_out(workload, Recorded::new(txn, log), &call.request, effect).await,
         };
         let end_ns = self.host.now_ns();
-        if let Some(log) = &mut self.log {
-            let session = call.session(self.run.worker(self.seat) as u32);
-            let status = outcome.status();
-            log.finish(Attempt { id, session, start_ns, end_ns, isolation, status, receipt });
+        if let Some(flight) = self.flight.take() {
+            self.note(flight, outcome.status(), receipt, end_ns);
         }
         (outcome, end_ns)
+    }
+
+    /// Writes an attempt down, if anybody wants to know.
+    fn note(&mut self, flight: Flight, status: Status, receipt: Receipt, end_ns: u64) {
+        let Flight { id, session, start_ns, isolation, .. } = flight;
+        if let Some(log) = &mut self.log {
+            log.finish(Attempt { id, session, start_ns, end_ns, isolation, status, receipt });
+        }
     }
 
     fn isolation(&mut self) -> Isolation {
@@ -212,12 +278,16 @@ async fn carry_out<W: Workload, T: Txn>(
     workload: &W,
     mut txn: T,
     request: &W::Request,
+    committing: &Cell<i64>,
 ) -> (Outcome, Receipt) {
     let outcome = match workload.attempt(&mut txn, request).await {
-        Ok(effect) => match txn.commit().await {
-            Ok(receipt) => return (Outcome::Committed(effect), receipt),
-            Err(error) => Outcome::of_error(error, effect),
-        },
+        Ok(effect) => {
+            committing.set(effect);
+            match txn.commit().await {
+                Ok(receipt) => return (Outcome::Committed(effect), receipt),
+                Err(error) => Outcome::of_error(error, effect),
+            }
+        }
         Err(error) => {
             txn.abort();
             Outcome::of_error(error, 0)

@@ -50,6 +50,22 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
+    /// Hosts a memory node until the standard input ends.
+    #[command(hide = true)]
+    Mn(MnArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MnArgs {
+    /// Where the cluster's sockets are.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub shm: PathBuf,
+    /// The node's number.
+    #[arg(long, value_name = "N")]
+    pub node: u16,
+    /// How many nodes the cluster has.
+    #[arg(long, value_name = "N")]
+    pub nodes: u16,
 }
 
 #[derive(Debug, Args)]
@@ -438,12 +454,12 @@ impl CommonArgs {
         if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
             return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
         }
-        if self.cluster.is_some() && self.fabric == Fabric::Rdma {
-            return Err(
-                "a running cluster cannot be driven yet: without --cluster, --fabric rdma \
-                        has its nodes in this process"
-                    .to_owned(),
-            );
+        if self.cluster.is_some() {
+            return Err(format!(
+                "a running cluster cannot be driven yet: without --cluster, --fabric {} starts its \
+                 nodes itself",
+                self.fabric.name()
+            ));
         }
         if self.rdma != RdmaArgs::default() && self.fabric != Fabric::Rdma {
             return Err("--rdma-devices, --rdma-gid-index and --rdma-mtu make sense with \

@@ -2,25 +2,29 @@
 //!
 //! The one place that knows which fabrics this build has.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
 use lotus_benchmarks::config::Fabric;
-use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
 use lotus_benchmarks::lotus::{self, Embedded};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
-use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::Threads;
 #[cfg(feature = "rdma")]
-use lotus_fabric::{
-    env::Env,
-    machines::Threads,
-    rdma::{self, RdmaFabric},
-};
+use lotus_fabric::rdma::{self, RdmaFabric};
+use lotus_fabric::shm::{ShmError, ShmFabric};
+use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+#[cfg(feature = "tcp")]
+use lotus_fabric::tcp::{self, TcpFabric};
 
 use crate::args::RdmaArgs;
+use crate::nodes::{MemoryNodes, Sockets};
 
 /// What a memory node of the `rdma` fabric takes unless somebody says otherwise. Devices need all
 /// of it resident and locked from the start, so it cannot be as much as there might ever be.
@@ -63,6 +67,15 @@ pub fn run<W: Workload>(
             let mut cluster = Embedded::start_on(lotus::builder(&config, &options.load), machines)?;
             harness::run(&mut cluster, workload, options, progress)
         }
+        Fabric::Shm => on_processes(workload, options, progress),
+        #[cfg(feature = "tcp")]
+        Fabric::Tcp => {
+            let machines = |nodes| tcp_machines(nodes, options.load.seed);
+            let mut cluster =
+                Embedded::start_on(lotus::builder(&options.cluster, &options.load), machines)?;
+            harness::run(&mut cluster, workload, options, progress)
+        }
+        #[cfg(not(all(feature = "rdma", feature = "tcp")))]
         other => {
             let _unused_without_features = rdma;
             Err(DeployError::Refused(lacks(other)).into())
@@ -70,12 +83,56 @@ pub fn run<W: Workload>(
     }
 }
 
+/// Runs a workload with every memory node in a process of its own, over shared memory.
+fn on_processes<W: Workload>(
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let builder = lotus::builder(&options.cluster, &options.load);
+    let nodes = builder.node_count().map_err(|error| refused(&error))?;
+    let memory_nodes = options.cluster.mns as u16;
+    let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
+    let arguments = |node: u16| -> Vec<OsString> {
+        let (node, nodes) = (node.to_string(), nodes.to_string());
+        let words = ["mn", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        words.into_iter().chain([sockets.path().into()]).collect()
+    };
+    let env = Env::real(options.load.seed);
+    let watched = Arc::clone(progress);
+    let processes = MemoryNodes::start(memory_nodes, arguments, &env, move |why| watched.fail(why))
+        .map_err(|error| refused(&error))?;
+    let machines = |nodes| {
+        let fabric = ShmFabric::join(sockets.path(), nodes, &env)?;
+        (memory_nodes..nodes).try_for_each(|node| fabric.host(NodeId(node)))?;
+        Ok(Threads::over(fabric, env))
+    };
+    let machines =
+        |nodes| machines(nodes).map_err(|error: ShmError| DeployError::Refused(error.to_string()));
+    let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
+    let outcome = outcome.and_then(|mut cluster| {
+        let before = processes.processor_time();
+        let mut outcome = harness::run(&mut cluster, workload, options, progress)?;
+        let used = processes.processor_time().zip(before).map(|(now, before)| now - before);
+        outcome.memory_nodes = used.map(|used| MemoryNodesUse {
+            processes: processes.count(),
+            processor_s: used.as_secs_f64(),
+        });
+        Ok(outcome)
+    });
+    // Whatever went wrong when a node had ended follows from that.
+    match progress.failure() {
+        Some(why) => Err(BenchError::Fatal(why.clone())),
+        None => outcome,
+    }
+}
+
 /// Whether this build has a fabric.
 pub const fn has(fabric: Fabric) -> bool {
     match fabric {
-        Fabric::Local | Fabric::Sim => true,
+        Fabric::Local | Fabric::Shm | Fabric::Sim => true,
+        Fabric::Tcp => cfg!(feature = "tcp"),
         Fabric::Rdma => cfg!(feature = "rdma"),
-        Fabric::Shm | Fabric::Tcp => false,
     }
 }
 
@@ -102,6 +159,18 @@ fn rdma_machines(
     config.mtu = arguments.rdma_mtu;
     let env = Env::real(seed);
     let fabric = RdmaFabric::new(config, env.clone()).map_err(|error| refused(&error))?;
+    Ok(Threads::over(fabric, env))
+}
+
+/// Threads of this process that reach its memory nodes, threads as well, over loopback. With a key
+/// that only this process has: other users of the machine reach the ports, too.
+#[cfg(feature = "tcp")]
+fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+    let key = tcp::Key::random().map_err(|error| refused(&error))?;
+    let security = tcp::Security::SharedKey(key);
+    let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
+    let env = Env::real(seed);
+    let fabric = TcpFabric::start(config, env.clone()).map_err(|error| refused(&error))?;
     Ok(Threads::over(fabric, env))
 }
 

@@ -18,6 +18,7 @@ mod check;
 mod deploy;
 mod figures;
 mod findings;
+mod nodes;
 mod screen;
 mod sim;
 mod watch;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
         Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
         Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),
+        Command::Mn(args) => nodes::serve(args).map(|()| Verdict::Sound),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

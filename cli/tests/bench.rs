@@ -49,6 +49,29 @@ fn every_choice_of_the_engine_passes_its_audit() {
     }
 }
 
+/// Memory nodes that are reached over sockets, locks by messages between compute nodes.
+#[cfg(feature = "tcp")]
+#[test]
+fn a_cluster_over_sockets_passes_its_audit() {
+    let json = scratch("tcp.json");
+    let to_json = ["--fabric", "tcp", "--json", json.to_str().expect("UTF-8")];
+    let cases: &[&[&str]] = &[
+        &["smallbank", "--accounts", "500", "--floor"],
+        &["kvs", "--keys", "500", "--locks", "cas", "--timestamps", "oracle", "--threads", "2"],
+        &["tatp", "--subscribers", "500", "--coroutines", "64"],
+        &TINY_COMPANY,
+    ];
+    for flags in cases {
+        let text = bench(&[flags, &to_json[..]].concat());
+        assert_eq!(text.lines().last(), Some("audit passed"), "{flags:?}");
+        let report: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert_eq!(report["fabric"], "tcp");
+        let per_txn = |what: &str| report["verbs_per_txn"][what].as_f64().expect("a number");
+        assert!(per_txn("doorbells") > 0.0 && per_txn("write") > 0.0, "{report}");
+    }
+}
+
 #[test]
 fn without_an_audit_there_is_no_verdict() {
     let text = bench(&["kvs", "--keys", "500", "--audit", "no"]);

@@ -3,6 +3,8 @@
 //! Every check reads what is really there, through a lane like any other: no state of the
 //! coordinators is believed. Run it only while nothing else runs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lotus_fabric::ids::{Key, RemoteAddr, ShardId, TableId, TxnId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
@@ -11,7 +13,9 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::record::Record;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, HEADER_PAGE_BYTES};
+use lotus_mvcc::layout::region::{
+    CURSOR_OFFSET, HEADER_PAGE_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
+};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
 use lotus_recovery::unresolved;
@@ -74,6 +78,7 @@ impl<M: Machines> Cluster<M> {
         tallies.extend(rest.map_err(unreachable_nodes)?);
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.extend(self.locks_left());
+        findings.push(self.contradictions());
         Ok(findings)
     }
 
@@ -118,10 +123,22 @@ impl<M: Machines> Cluster<M> {
         used.map_err(unreachable_nodes)
     }
 
+    fn contradictions(&self) -> Finding {
+        let mut met = Tally::new("recovery has met nothing that cannot be");
+        for node in &self.shared.nodes {
+            met.seen += 1;
+            if let Some(what) = node.members.contradiction() {
+                met.complain(|| format!("compute node {}: {what}", node.index));
+            }
+        }
+        met.finish()
+    }
+
     fn locks_left(&self) -> [Finding; 2] {
         let mut held = Tally::new("no lock is left held");
         let mut zeroed = Tally::new("a lock slot that nobody holds is all zeroes");
-        for node in &self.shared.nodes {
+        // The lock table of a node that has failed has gone with it.
+        for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
             held.seen += 1;
             zeroed.seen += 1;
             let mut holders = 0;
@@ -295,13 +312,18 @@ impl Scan<'_> {
     async fn group(self, group: GroupId) -> Result<[Tally; 3], BatchError> {
         let (mut replicas, mut cells) = (Tally::new(""), Tally::new(""));
         let mut records = Tally::new("");
-        self.compare_replicas(group, &mut replicas).await?;
+        let mut named = BTreeMap::new();
         let tables = self.shared.all_tables();
         for table in tables {
             let mut slots = Vec::new();
             self.rows(&table, group, &mut |row| {
                 row.check(&table, &mut cells, &mut records);
                 slots.extend(row.cells.iter().flatten().map(|seen| seen.cell.record));
+                let shown = row.cells.iter().flatten();
+                named.extend(shown.filter_map(|seen| {
+                    let bytes = (seen.record?.len() * WORD_BYTES) as u64;
+                    Some((seen.cell.record, seen.cell.record + bytes))
+                }));
             })
             .await?;
             slots.retain(|slot| *slot != 0);
@@ -310,6 +332,7 @@ impl Scan<'_> {
                 records.complain(|| format!("two cells name the slot at {:#x}", pair[0]));
             }
         }
+        self.compare_replicas(group, &named, &mut replicas).await?;
         Ok([replicas, cells, records])
     }
 
@@ -336,10 +359,21 @@ impl Scan<'_> {
     }
 
     /// Compares all that is allocated; of the header page, only the primary's cursor counts, so
-    /// that page is left out.
-    async fn compare_replicas(&self, group: GroupId, tally: &mut Tally) -> Result<(), BatchError> {
+    /// that page is left out. A node that failed may have written a record on some replicas only;
+    /// so from then on records count as far as they are `named`: from where to where.
+    async fn compare_replicas(
+        &self,
+        group: GroupId,
+        named: &BTreeMap<u64, u64>,
+        tally: &mut Tally,
+    ) -> Result<(), BatchError> {
         let end = self.cursor(group).await?;
+        let records = self.record_slabs(group).await?;
         let members = self.shared.placement.replicas(group).members();
+        let counts = |at: u64| {
+            let record = records.contains(&(at / SLAB_BYTES));
+            !record || named.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
+        };
         for offset in (HEADER_PAGE_BYTES..end).step_by(MAX_VERB_BYTES) {
             let bytes = (end - offset).min(MAX_VERB_BYTES as u64) as usize;
             let mut batch = self.lane.batch();
@@ -349,9 +383,10 @@ impl Scan<'_> {
             tally.seen += bytes as u64;
             let first = done.words(copies[0]);
             for (copy, replica) in copies.iter().zip(members).skip(1) {
-                let differs = done.words(*copy).iter().zip(first).position(|(a, b)| a != b);
-                if let Some(word) = differs {
-                    let at = offset + (word * WORD_BYTES) as u64;
+                let at = |word: usize| offset + (word * WORD_BYTES) as u64;
+                let pairs = done.words(*copy).iter().zip(first).enumerate();
+                let mut differs = pairs.filter(|(_, (a, b))| a != b).map(|(word, _)| at(word));
+                if let Some(at) = differs.find(|at| counts(*at)) {
                     tally.complain(|| {
                         format!("group {} differs on node {} at {at:#x}", group.0, replica.node.0)
                     });
@@ -359,6 +394,23 @@ impl Scan<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The slabs of records, if a node has failed; none otherwise, so that all they hold counts.
+    async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
+        let mut records = BTreeSet::new();
+        if !self.shared.nodes.iter().any(|node| node.has_failed()) {
+            return Ok(records);
+        }
+        let first = self.shared.region.first_slab();
+        for slab in (first..self.cursor(group).await?).step_by(SLAB_BYTES as usize) {
+            let word = RegionLayout::directory_word(slab);
+            let entry = self.read(self.primary(group).at(word), WORD_BYTES).await?[0];
+            if SlabEntry::decode(entry).is_some_and(|entry| entry.kind == SlabKind::Records) {
+                records.insert(slab / SLAB_BYTES);
+            }
+        }
+        Ok(records)
     }
 
     /// Shows every CVT of a table in one group, with its records.

@@ -75,6 +75,9 @@ settings! {
     retention: Retention;
     /// How often compute nodes exchange what they still read; 1 ms unless told otherwise.
     horizon_interval: Duration;
+    /// How long a compute node may be silent before the others recover it; for ever unless told
+    /// otherwise.
+    lease: Option<Duration>;
 }
 
 impl ClusterBuilder {

@@ -21,6 +21,7 @@ use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
+use lotus_mvcc::retention;
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
 use lotus_router::Intent;
 
@@ -65,6 +66,19 @@ impl Cluster {
     /// Sets up an embedded cluster; see [`ClusterBuilder`] for what can be chosen.
     pub fn embedded() -> ClusterBuilder {
         ClusterBuilder::default()
+    }
+
+    /// Ends a compute node on the spot, as if its process had died: no commit is finished, no lock
+    /// released, nobody told. What was submitted to it ends with `Fenced`.
+    ///
+    /// With a [lease](ClusterBuilder::lease) the others notice, settle what it was doing and take
+    /// its shards over; what it had reported as committed stays. Without one, its rows stay as they
+    /// are: locked.
+    ///
+    /// # Panics
+    /// If there is no such compute node.
+    pub fn kill(&self, compute_node: usize) {
+        self.shared.nodes[compute_node].kill();
     }
 
     /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
@@ -131,11 +145,15 @@ impl<M: Machines> Cluster<M> {
             })?);
         }
         let table = Arc::new(TableDef::new(id, spec, bases)?);
+        let capacity = table.spec().capacity;
+        let sharers = shared.config.compute_nodes * shared.config.threads;
+        let sharers = (sharers * shared.placement.group_count()) as u64;
+        let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
         for node in &shared.nodes {
             // A quarter more than there are rows, so that few of them compete for a line.
-            let entries = table.spec().capacity + table.spec().capacity / 4;
+            let entries = capacity + capacity / 4;
             let addresses = AddressCache::with_entries(entries as usize)?;
-            let known = Arc::new(NodeTable { def: Arc::clone(&table), addresses });
+            let known = Arc::new(NodeTable { def: Arc::clone(&table), addresses, retired_limit });
             node.tables.write().unwrap_or_else(PoisonError::into_inner).push(known);
         }
         tables.push(table);
@@ -208,6 +226,19 @@ impl<M: Machines> Cluster<M> {
         })
     }
 
+    /// Every coordinator of a compute node that has not failed, as far as this process knows.
+    fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        self.seats().filter(|seat| !self.shared.nodes[seat.compute_node].has_failed())
+    }
+
+    /// This seat, or the one with the same number on the next compute node that has not failed.
+    fn serving(&self, seat: Seat) -> Seat {
+        let nodes = &self.shared.nodes;
+        let turn = (0..nodes.len()).map(|step| (seat.compute_node + step) % nodes.len());
+        let serving = turn.into_iter().find(|index| !nodes[*index].has_failed());
+        Seat { compute_node: serving.unwrap_or(seat.compute_node), ..seat }
+    }
+
     /// Runs a read-write transaction on some coordinator, and again as long as it fails for a
     /// reason that a retry may cure.
     ///
@@ -244,7 +275,7 @@ impl<M: Machines> Cluster<M> {
         let intent = Intent::ReadWrite { first };
         let node = self.shared.router.route(intent, self.random());
         let compute_node = self.shared.index_of(node).unwrap_or(0);
-        let seat = Seat { compute_node, ..self.any_seat() };
+        let seat = self.serving(Seat { compute_node, ..self.any_seat() });
         Ok(self.submit(seat, move |session| retry(session, Kind::Write(isolation), body)))
     }
 
@@ -263,26 +294,27 @@ impl<M: Machines> Cluster<M> {
         self.shared.index_of(self.shared.router.route(intent, random)).unwrap_or(0)
     }
 
-    /// Verbs and messages of all coordinators since the start.
+    /// Verbs and messages of all coordinators since the start, but for those of nodes that failed.
     ///
     /// # Errors
-    /// `Fenced` if a coordinator has failed.
+    /// `Fenced` if a coordinator fails meanwhile.
     pub fn counters(&self) -> Result<VerbCounters, TxnError> {
         let mut all = VerbCounters::default();
-        for seat in self.seats() {
+        for seat in self.serving_seats() {
             let counted = self.submit(seat, |session| async move { Ok(session.counters()) });
             all += &self.wait(counted)?;
         }
         Ok(all)
     }
 
-    /// Look-ups of all coordinators in their nodes' caches since the start.
+    /// Look-ups of all coordinators in their nodes' caches since the start, but for those of nodes
+    /// that failed.
     ///
     /// # Errors
-    /// `Fenced` if a coordinator has failed.
+    /// `Fenced` if a coordinator fails meanwhile.
     pub fn cache_counters(&self) -> Result<CacheCounters, TxnError> {
         let mut all = CacheCounters::default();
-        for seat in self.seats() {
+        for seat in self.serving_seats() {
             let counted = self.submit(seat, |session| async move { Ok(session.cache_counters()) });
             all += self.wait(counted)?;
         }
@@ -290,12 +322,13 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Waits until what was reported is also over: a commit is reported when it is certain, which
-    /// is before its primaries are visible and its remote locks released (H3). Gives up a second
-    /// after the configured time-outs of commits and locks, time enough for what has to be
-    /// repeated; an audit then finds what is left.
+    /// is before its primaries are visible and its remote locks released (H3). With a lease, waits
+    /// for the recovery of nodes that have failed as well. Gives up a second after the configured
+    /// time-outs of commits and locks, time enough for what has to be repeated; an audit then finds
+    /// what is left.
     ///
     /// # Errors
-    /// `Fenced` if a coordinator has failed.
+    /// `Fenced` if a coordinator fails meanwhile, or if there is no lease and one has failed.
     pub fn settle(&self) -> Result<(), TxnError> {
         let config = &self.shared.config;
         let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
@@ -303,7 +336,11 @@ impl<M: Machines> Cluster<M> {
             session.settle(patience).await;
             Ok(())
         };
-        let settled: Vec<_> = self.seats().map(|seat| self.submit(seat, wait)).collect();
+        let seats: Vec<Seat> = match config.lease {
+            Some(_) => self.serving_seats().collect(),
+            None => self.seats().collect(),
+        };
+        let settled: Vec<_> = seats.into_iter().map(|seat| self.submit(seat, wait)).collect();
         settled.into_iter().try_for_each(|settled| self.wait(settled))
     }
 
@@ -324,7 +361,7 @@ impl<M: Machines> Cluster<M> {
     fn any_seat(&self) -> Seat {
         let threads = self.shared.config.threads;
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.coordinators.len();
-        Seat { compute_node: next / threads, thread: next % threads }
+        self.serving(Seat { compute_node: next / threads, thread: next % threads })
     }
 
     fn random(&self) -> u64 {

@@ -12,6 +12,9 @@ use crate::error::ClusterError;
 /// The most rows that a version table cache may have room for: 72 GiB of them.
 const MAX_VERSION_TABLES: usize = 1 << 30;
 
+/// The shortest lease: beats take round trips.
+const MIN_LEASE: Duration = Duration::from_micros(100);
+
 /// Which version a serializable read-write transaction reads under its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReadRule {
@@ -110,6 +113,10 @@ pub struct Config {
     pub retention: Retention,
     /// How often each compute node says which snapshots it may read from; default 1 ms.
     pub horizon_interval: Duration,
+    /// How long a compute node may be silent before the others expel it and recover what it was
+    /// doing; `None`, the default, for ever. Where threads have cores of their own 20 ms will do,
+    /// elsewhere at least 500 ms. Needs [`LockKind::Lotus`].
+    pub lease: Option<Duration>,
 }
 
 impl Default for Config {
@@ -134,6 +141,7 @@ impl Default for Config {
             routing: RoutingPolicy::default(),
             retention: Retention::default(),
             horizon_interval: Duration::from_millis(1),
+            lease: None,
         }
     }
 }
@@ -157,6 +165,14 @@ impl Config {
             &format!("a version table cache of more than {MAX_VERSION_TABLES} rows"),
         )?;
         setting(!self.horizon_interval.is_zero(), "the horizon's interval must not be zero")?;
+        setting(
+            self.lease.is_none_or(|lease| lease >= MIN_LEASE),
+            &format!("a lease must be at least {MIN_LEASE:?}"),
+        )?;
+        setting(
+            self.lease.is_none() || self.locks == LockKind::Lotus,
+            "a lease needs LOTUS's locks: those on memory nodes cannot be taken from the dead",
+        )?;
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(
             self.slots() <= limit,

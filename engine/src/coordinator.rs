@@ -8,12 +8,13 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::SmallRng;
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TableId};
+use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, ShardId, TableId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::FabricError;
@@ -24,12 +25,16 @@ use lotus_locktable::{
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
 use lotus_mvcc::slab::SlabAllocator;
+use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::GroupId;
+use lotus_sabotage::{Rule, broken};
 
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
+use crate::grace::Grace;
 use crate::horizon;
+use crate::members;
 use crate::purge::{self, Tombstones};
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
@@ -68,6 +73,14 @@ pub(crate) struct Coordinator {
     /// How many slots' drivers are at work.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
+    /// Its commits under way.
+    pub(crate) grace: Grace,
+    /// The epoch whose losses it waits to take note of.
+    pub(crate) waits_for: Cell<Epoch>,
+    /// The epoch whose losses it does not serve any more.
+    pub(crate) refused: Cell<Epoch>,
+    /// It resolves what others have left.
+    pub(crate) recovers: Cell<bool>,
     tables: RefCell<Tables>,
 }
 
@@ -103,6 +116,10 @@ impl Coordinator {
             at_work: Cell::new(0),
             caches: Cell::default(),
             settled: Cell::new(false),
+            grace: Grace::default(),
+            waits_for: Cell::new(FIRST_EPOCH),
+            refused: Cell::new(FIRST_EPOCH),
+            recovers: Cell::new(false),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
@@ -123,7 +140,7 @@ impl Coordinator {
     /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
     #[inline]
     pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
-        self.node.owner(shard) == (owner, shard_epoch)
+        self.node.owner(shard) == (owner, shard_epoch) || broken(Rule::LostLocksEndAttempts)
     }
 
     /// What a transaction that has written nothing yet makes of failed verbs, once the broken
@@ -158,7 +175,7 @@ impl Coordinator {
             Locks::Lotus(locks) => locks.unacknowledged_ends() == 0,
             Locks::CasSpin(_) => true,
         };
-        ended && self.at_work.get() == 0
+        ended && self.at_work.get() == 0 && members::is_settled(&self.shared)
     }
 
     /// The group that stores a shard.
@@ -263,10 +280,25 @@ pub(crate) fn run(
                 coordinator.settle(coordinator.shared.config.lock_timeout).await;
             };
             let purging = purge::purge(Rc::clone(&coordinator));
-            beside(horizon::keep(&coordinator), beside(purging, ended)).await;
+            let keeping = beside(members::keep(&coordinator), beside(purging, ended));
+            let life = beside(horizon::keep(&coordinator), keeping);
+            if !unless_killed(&coordinator.node, life).await {
+                return;
+            }
         }
         guard.disarm();
     }
+}
+
+/// Whether `life` came to its own end. If the node is killed it does not, and neither does anything
+/// else on its cores, which stop with it.
+async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bool {
+    let (mut life, mut killed) = (pin!(life), pin!(node.killed()));
+    poll_fn(|cx| match killed.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => life.as_mut().poll(cx).map(|()| true),
+    })
+    .await
 }
 
 /// Does `work` until `end`; work that is over is not waited for.

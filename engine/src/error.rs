@@ -51,6 +51,15 @@ pub enum TxnError {
     /// A node did not answer in time. The attempt had no effect; retry.
     #[error("a node did not answer in time")]
     Timeout,
+    /// The compute node that kept the row's lock was lost, and no other keeps it yet. The attempt
+    /// had no effect; back off, then retry.
+    #[error("nobody keeps the lock of row {key:?} of table {} at the moment", table.0)]
+    Unavailable {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
     /// The row does not exist, so it cannot be updated or deleted.
     #[error("table {} has no row {key:?}", table.0)]
     NotFound {
@@ -123,6 +132,7 @@ impl TxnError {
                 | Self::SnapshotTooOld { .. }
                 | Self::LockTableFull
                 | Self::Timeout
+                | Self::Unavailable { .. }
         )
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lotus_fabric::ids::{Key, NodeId, RemoteAddr, TxnId};
+use lotus_fabric::ids::{Key, NodeId, RemoteAddr, ShardId, TxnId};
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
 use lotus_locktable::{LockMode, LockName};
@@ -54,7 +54,8 @@ impl<M: Machines> Cluster<M> {
                         let rows = scan.cells(&table, group, *replica).await?;
                         scan.check_logged(group, *replica, &rows, &mut logged).await?;
                         if shared.config.locks == LockKind::Lotus {
-                            check_locked(&table, &rows, &holders, &mut locked);
+                            let kept = |key: Key| shared.keeps_locks(key.shard());
+                            check_locked(&table, &rows, &holders, kept, &mut locked);
                         }
                         copies.push(rows);
                     }
@@ -85,7 +86,7 @@ impl Shared {
     /// Who may write what, as far as lock tables say.
     fn write_holders(&self) -> BTreeSet<(TxnId, LockName)> {
         let mut holders = BTreeSet::new();
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|node| !node.has_failed()) {
             node.locks.for_each_holder(|holder| {
                 if holder.mode == LockMode::Write {
                     holders.insert((holder.txn, holder.name));
@@ -93,6 +94,15 @@ impl Shared {
             });
         }
         holders
+    }
+}
+
+impl Shared {
+    /// Whether some node keeps the locks of a shard: those of a node that was lost are lost, and
+    /// nobody grants any until the shard is adopted (H4).
+    fn keeps_locks(&self, shard: ShardId) -> bool {
+        let owner = self.index_of(self.shards.owner(shard).node);
+        owner.is_some_and(|index| !self.nodes[index].has_failed())
     }
 }
 
@@ -160,10 +170,15 @@ impl Scan<'_> {
     pub(crate) async fn check_cached(&self) -> Result<Tally, BatchError> {
         let shared = self.shared;
         let mut tally = Tally::new(CACHED);
-        for node in &shared.nodes {
+        for node in shared.nodes.iter().filter(|node| !node.has_failed()) {
             let mut cached = Vec::new();
             if let Some(cache) = node.versions.cache() {
+                // A node that was expelled and does not know has no use for what it has cached.
+                let owned = |key: Key| shared.shards.owner(key.shard()).node == node.id;
                 cache.for_each(|table, key, offset, cells| {
+                    if !owned(key) {
+                        return;
+                    }
                     cached.push((LockName::row(table, key), offset, cells.to_vec()));
                 });
             }
@@ -225,11 +240,15 @@ fn check_locked(
     table: &TableDef,
     rows: &Rows,
     holders: &BTreeSet<(TxnId, LockName)>,
+    kept: impl Fn(Key) -> bool,
     tally: &mut Tally,
 ) {
     for (cvt, row) in rows {
         for version in &row.versions {
             let (Version::Invisible(writer), Some(key)) = (*version, row.key) else { continue };
+            if !kept(key) {
+                continue;
+            }
             tally.seen += 1;
             if !holders.contains(&(writer, LockName::row(table.id(), key))) {
                 tally.complain(|| format!("{writer:?} does not hold the row at {cvt:#x}"));

@@ -23,6 +23,15 @@ use crate::error::TxnError;
 /// How long a failed directory entry waits before it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
+/// Regions are made ready for use in stretches of this many bytes. At 100 MB of new rows a second
+/// one lasts for 40 ms, several times as long as zeroing it takes.
+const STRETCH_BYTES: u64 = 4 << 20;
+
+/// Whoever takes the first slab of a stretch has the next one made ready: where that begins.
+fn stretch_ahead(slab: u64) -> Option<u64> {
+    (slab % STRETCH_BYTES < SLAB_BYTES).then(|| slab - slab % STRETCH_BYTES + STRETCH_BYTES)
+}
+
 /// Why slabs could not be taken.
 #[derive(Debug)]
 pub(crate) enum SlabError {
@@ -144,6 +153,24 @@ impl Coordinator {
             self.executor.sleep(RETRY_PAUSE).await;
         }
         self.slabs.borrow_mut().add_slab(purpose, offset, SLAB_BYTES);
+        if let Some(stretch) = stretch_ahead(offset) {
+            for replica in replicas.members() {
+                self.shared.fabric.prefault(replica.at(stretch), STRETCH_BYTES);
+            }
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_slab_of_each_stretch_has_the_next_made_ready() {
+        let slabs = (0..3 * STRETCH_BYTES).step_by(SLAB_BYTES as usize);
+        let ahead: Vec<_> = slabs.filter_map(|slab| Some((slab, stretch_ahead(slab)?))).collect();
+        let stretch = STRETCH_BYTES;
+        assert_eq!(ahead, [(0, stretch), (stretch, 2 * stretch), (2 * stretch, 3 * stretch)]);
     }
 }

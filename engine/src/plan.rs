@@ -1,7 +1,6 @@
 //! What follows from the settings before there are any machines: who the nodes are, who stores and
 //! owns what, and how memory is laid out. [`Plan::carry_out`] makes it so.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
 use lotus_fabric::ids::{Epoch, NodeId};
@@ -11,19 +10,20 @@ use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::LogGeometry;
+use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::{LogGeometry, Membership};
+use lotus_router::authority::IncarnationError;
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{EmbeddedAuthority, Placement, Router, ShardMap, allocate_incarnation};
 
 use crate::config::{Config, LockKind};
 use crate::control::Control;
 use crate::error::ClusterError;
-use crate::horizon::NodeHorizon;
-use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, Shared};
-use crate::version_tables::VersionTables;
+use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Shared};
 
-/// The configuration epoch of a cluster whose nodes never change.
-const FIRST_EPOCH: Epoch = Epoch(1);
+/// Control's access epoch. It stands beside the compute nodes and shares a number with the first,
+/// whose expulsion must not lock it out.
+const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
 
 /// A checked configuration. Memory nodes are numbered first.
 pub(crate) struct Plan {
@@ -84,30 +84,32 @@ impl Plan {
         let authority = EmbeddedAuthority::new();
         let node = |(index, id): (usize, &NodeId)| -> Result<Arc<ComputeNode>, ClusterError> {
             let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
-            let (locks, shards) = (Arc::new(locks), Arc::clone(&self.shards));
-            // Other locks are not asked of a row's owner, who then knows nothing of its writers.
-            let cached = match config.locks {
-                LockKind::Lotus => config.version_table_cache,
-                LockKind::CasSpin => 0,
-            };
-            Ok(Arc::new(ComputeNode {
+            let parts = NodeParts {
                 id: *id,
                 index,
                 incarnation: allocate_incarnation(&authority)?,
                 epoch: FIRST_EPOCH,
                 env: machines.env(*id),
-                versions: VersionTables::new(*id, Arc::clone(&locks), Arc::clone(&shards), cached),
-                locks,
-                shards,
-                tables: RwLock::default(),
-                horizon: NodeHorizon::new(config.threads),
-                failed: AtomicBool::new(false),
-            }))
+                locks: Arc::new(locks),
+                shards: Arc::clone(&self.shards),
+                threads: config.threads,
+                // Other locks are not asked of a row's owner, who then knows nothing of its
+                // writers.
+                cached: match config.locks {
+                    LockKind::Lotus => config.version_table_cache,
+                    LockKind::CasSpin => 0,
+                },
+            };
+            Ok(Arc::new(ComputeNode::new(parts)))
         };
-        let nodes = self.compute_nodes.iter().enumerate().map(node).collect::<Result<_, _>>()?;
+        let nodes =
+            self.compute_nodes.iter().enumerate().map(node).collect::<Result<Vec<_>, _>>()?;
+        let members = Membership::new(nodes.iter().map(|node| (node.id, node.incarnation)));
+        membership::found(&authority, &members).map_err(IncarnationError::from)?;
         Ok(Shared {
             fabric,
-            control: Control::new(machines, self.compute_nodes[0], FIRST_EPOCH),
+            control: Control::new(machines, self.compute_nodes[0], CONTROL_EPOCH),
+            authority: Arc::new(authority),
             placement: self.placement,
             shards: self.shards,
             router: self.router,

@@ -195,6 +195,7 @@ impl Body {
     fn lock_error(&self, error: LockError) -> TxnError {
         match error {
             LockError::Conflict(name) | LockError::Moved(name) => self.conflict(&name),
+            LockError::Unowned(name) => self.unavailable(&name),
             LockError::Full(_) => TxnError::LockTableFull,
             LockError::OwnBucketFull(_) => TxnError::TooManyLocks,
             LockError::Expelled => TxnError::Fenced,

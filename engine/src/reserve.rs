@@ -9,7 +9,6 @@
 use std::rc::Rc;
 
 use lotus_fabric::ids::TableId;
-use lotus_mvcc::retention;
 use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_router::GroupId;
 
@@ -36,12 +35,12 @@ impl Body {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
             let tables = self.tables.as_ref().expect("a row was added");
-            let table = &tables[usize::from(row.table.0)].def;
-            let bytes = table.slot_bytes();
-            let need = coordinator.need(row, table.spec().capacity, bytes);
+            let known = &tables[usize::from(row.table.0)];
+            let need = coordinator.need(row, known.retired_limit);
             if need == Need::None {
                 continue;
             }
+            let bytes = known.def.slot_bytes();
             let (table, group) = (row.table, row.group);
             match allocate(coordinator, SlotKind::Record, table, group, bytes).await {
                 Ok(slot) => self.rows[index].reserved = Some(slot),
@@ -58,7 +57,7 @@ impl Body {
 
 impl Coordinator {
     #[inline]
-    fn need(&self, row: &Row, capacity: u64, slot_bytes: u64) -> Need {
+    fn need(&self, row: &Row, retired_limit: usize) -> Need {
         let writes = matches!(row.change, Change::Put(_) | Change::Delete);
         let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
             return Need::None;
@@ -67,16 +66,12 @@ impl Coordinator {
             return Need::New;
         }
         let Some(successor) = target.successor else { return Need::None };
-        let config = &self.shared.config;
-        let horizon = self.node.horizon.get();
-        if successor <= horizon || config.retention == Retention::None {
+        if self.shared.config.retention == Retention::None {
             return Need::None;
         }
-        let coordinators = config.compute_nodes * config.threads;
-        let sharers = (coordinators * self.shared.placement.group_count()) as u64;
-        let limit = retention::limit(capacity, sharers, slot_bytes);
+        let horizon = self.node.horizon.get();
         let records = purpose(row.table, row.group, SlotKind::Record);
-        let kept = self.retired.borrow().keeps(records, successor, horizon, limit);
+        let kept = self.retired.borrow().keeps(records, successor, horizon, retired_limit);
         if kept { Need::Keep } else { Need::None }
     }
 }

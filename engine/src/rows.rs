@@ -2,8 +2,8 @@
 //!
 //! Most transactions have a handful of rows, and looking through them is the fastest way to find
 //! one. From [`FEW`] rows on they are also entered in a hash table. It holds places in the list of
-//! rows and no keys, so that the list remains the only truth; it never shrinks, like all buffers of
-//! a slot.
+//! rows and no keys, so that the list remains the only truth; its memory is kept, like that of all
+//! buffers of a slot.
 
 use lotus_fabric::ids::{Key, TableId};
 
@@ -23,10 +23,9 @@ pub(crate) struct RowIndex {
 
 impl RowIndex {
     pub(crate) fn clear(&mut self) {
-        if self.entered > 0 {
-            self.slots.fill(0);
-            self.entered = 0;
-        }
+        // Not zeroed: the next transaction takes as many as it needs, zeroed, from what is here.
+        self.slots.clear();
+        self.entered = 0;
     }
 
     /// The places of the rows with this table and 64-bit key: different primary keys may share one.

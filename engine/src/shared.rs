@@ -2,9 +2,10 @@
 //!
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RegionId, RemoteAddr, ShardId, TableId};
 use lotus_fabric::region::WORD_BYTES;
@@ -16,12 +17,14 @@ use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::LogGeometry;
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{Placement, Router, ShardMap};
+use lotus_router::{Authority, Placement, Router, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::error::TxnError;
 use crate::horizon::NodeHorizon;
+use crate::members::NodeMembers;
 use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
@@ -35,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) control: Control,
     pub(crate) placement: Placement,
+    /// Where the membership is agreed on.
+    pub(crate) authority: Arc<dyn Authority>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
     pub(crate) log: LogGeometry,
@@ -60,15 +65,40 @@ pub(crate) struct ComputeNode {
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
-    /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
-    /// doubt, so it takes no more work.
-    pub(crate) failed: AtomicBool,
+    pub(crate) members: NodeMembers,
+    /// Whether it takes work: one of the constants below.
+    standing: AtomicU8,
+    /// Closed when its coordinators are to end on the spot.
+    killed: (Sender<()>, Receiver<()>),
+}
+
+const SERVES: u8 = 0;
+/// Its lease has run out: others may have expelled it. It begins nothing until it knows.
+const SUSPENDED: u8 = 1;
+/// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
+/// doubt, so it takes no more work.
+const OUT: u8 = 2;
+
+/// What makes a [`ComputeNode`].
+pub(crate) struct NodeParts {
+    pub(crate) id: NodeId,
+    pub(crate) index: usize,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) epoch: Epoch,
+    pub(crate) env: Env,
+    pub(crate) locks: Arc<LockTable>,
+    pub(crate) shards: Arc<ShardMap>,
+    pub(crate) threads: usize,
+    /// How many version tables it caches.
+    pub(crate) cached: usize,
 }
 
 /// A table as one compute node sees it.
 pub(crate) struct NodeTable {
     pub(crate) def: Arc<TableDef>,
     pub(crate) addresses: AddressCache,
+    /// How many displaced versions each of its coordinators may keep for snapshots.
+    pub(crate) retired_limit: usize,
 }
 
 impl Shared {
@@ -95,13 +125,67 @@ impl Shared {
 }
 
 impl ComputeNode {
+    pub(crate) fn new(parts: NodeParts) -> Self {
+        let NodeParts { id, locks, shards, threads, cached, .. } = parts;
+        Self {
+            id,
+            index: parts.index,
+            incarnation: parts.incarnation,
+            epoch: parts.epoch,
+            env: parts.env,
+            versions: VersionTables::new(id, Arc::clone(&locks), Arc::clone(&shards), cached),
+            locks,
+            shards,
+            tables: RwLock::default(),
+            horizon: NodeHorizon::new(threads),
+            members: NodeMembers::new(threads),
+            standing: AtomicU8::new(SERVES),
+            killed: async_channel::bounded(1),
+        }
+    }
+
+    /// Ends its coordinators on the spot.
+    pub(crate) fn kill(&self) {
+        self.killed.0.close();
+    }
+
+    /// Waits until [`Self::kill`].
+    pub(crate) async fn killed(&self) {
+        // Nothing is ever sent.
+        let _ = self.killed.1.recv().await;
+    }
+
     /// Takes no more work from now on.
     pub(crate) fn expel(&self) {
-        self.failed.store(true, Ordering::Release);
+        self.standing.store(OUT, Ordering::Release);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.standing.load(Ordering::Acquire) == OUT
+    }
+
+    /// Begins nothing until [`Self::resume`].
+    pub(crate) fn suspend(&self) {
+        self.change_standing(SERVES, SUSPENDED);
+    }
+
+    /// The lease is held again.
+    pub(crate) fn resume(&self) {
+        self.change_standing(SUSPENDED, SERVES);
+    }
+
+    /// Whether a transaction may begin.
+    pub(crate) fn check_standing(&self) -> Result<(), TxnError> {
+        match self.standing.load(Ordering::Acquire) {
+            SERVES => Ok(()),
+            SUSPENDED => Err(TxnError::Timeout),
+            _ => Err(TxnError::Fenced),
+        }
+    }
+
+    fn change_standing(&self, from: u8, to: u8) {
+        // Who is out stays out, so a failure changes nothing.
+        let _ = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 

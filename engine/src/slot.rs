@@ -24,6 +24,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::commit;
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
+use crate::grace::Entered;
 use crate::purge;
 use crate::session::Session;
 use crate::txn::{Body, Mode, Receipt};
@@ -40,6 +41,8 @@ pub(crate) struct Slot {
     errand: RefCell<Errand>,
     /// Nobody waits for the execution under way any more.
     abandoned: Cell<bool>,
+    /// How the commit under way counts among those of the coordinator.
+    entered: Cell<Entered>,
     /// Whether the verdict on the commit under way is known.
     decided: Cell<bool>,
     /// Commits whose verdict somebody waits for, and the verdicts that nobody has taken yet. More
@@ -78,6 +81,7 @@ impl Slot {
             spare: RefCell::new(Some(Box::default())),
             errand: RefCell::new(Errand::Idle),
             abandoned: Cell::new(false),
+            entered: Cell::default(),
             decided: Cell::new(false),
             awaited: RefCell::default(),
             verdicts: RefCell::default(),
@@ -201,6 +205,7 @@ impl Slot {
     /// Hands the write set of `txn` over. It is committed even if nobody waits for the verdict.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
         self.decided.set(false);
+        self.entered.set(self.coordinator.grace.enter());
         self.awaited.borrow_mut().push(txn);
         self.ask(Request::Commit, body);
         Verdict { slot: Rc::clone(self), txn }
@@ -260,6 +265,7 @@ impl Slot {
 
     /// For the driver: everything is visible and unlocked, and the log entry may be reused.
     pub(crate) fn finish(&self, body: Box<Body>) {
+        self.coordinator.grace.leave(self.entered.get());
         self.give_back(body);
         *self.errand.borrow_mut() = Errand::Idle;
     }

@@ -236,9 +236,7 @@ impl Transaction {
     pub(crate) async fn begin(slot: &Rc<Slot>, mode: Mode) -> Result<Self, TxnError> {
         let coordinator = &slot.coordinator;
         slot.idle().await;
-        if coordinator.node.has_failed() {
-            return Err(TxnError::Fenced);
-        }
+        coordinator.node.check_standing()?;
         let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
         let id = slot.next_attempt()?;
         let mut body = slot.take_body().ok_or(misuse)?;
@@ -571,9 +569,20 @@ impl Body {
     /// of its own; any row of the transaction will do.
     #[cold]
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
-        let named = |row: &&Row| row.table == name.table && row.key == name.key;
-        let row = self.rows.iter().find(named).unwrap_or(&self.rows[0]);
+        let row = self.row_of(name);
         TxnError::Conflict { table: row.table, key: row.primary_key }
+    }
+
+    /// The same for a lock that nobody keeps.
+    #[cold]
+    pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
+        let row = self.row_of(name);
+        TxnError::Unavailable { table: row.table, key: row.primary_key }
+    }
+
+    fn row_of(&self, name: &LockName) -> &Row {
+        let named = |row: &&Row| row.table == name.table && row.key == name.key;
+        self.rows.iter().find(named).unwrap_or(&self.rows[0])
     }
 
     /// Releases the locks, and gives back what was taken for writes that will not be.

@@ -1,4 +1,5 @@
-//! What a READ through the `local` back end costs above a bare copy of the same bytes.
+//! What a READ through the back ends that copy, `local` and `shm`, costs above a bare copy of the
+//! same bytes. On `shm` the memory belongs to a host in this process, which makes no difference.
 //!
 //! Every benchmark fetches random 64-byte records from a mapping far larger than the caches:
 //!
@@ -21,6 +22,7 @@ use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::local::LocalFabric;
 use lotus_fabric::region::{LINE_BYTES, Memory, Rights, WORD_BYTES};
+use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::transport::Fabric;
 
 const MAPPING_BYTES: u64 = 1 << 30;
@@ -28,6 +30,7 @@ const RECORD_BYTES: usize = LINE_BYTES;
 const RECORD_WORDS: usize = RECORD_BYTES / WORD_BYTES;
 const RECORDS: u64 = MAPPING_BYTES / RECORD_BYTES as u64;
 const WIDTH: usize = 16;
+const NODES: u16 = 2;
 const MEMORY_NODE: NodeId = NodeId(0);
 const REGION: RegionId = RegionId(0);
 
@@ -69,10 +72,24 @@ fn raw(criterion: &mut Criterion) {
     });
 }
 
-fn read(criterion: &mut Criterion) {
-    let (mut executor, lane) = local_lane();
+fn local(criterion: &mut Criterion) {
+    read(criterion, "local", &LocalFabric::new(NODES));
+}
+
+fn shm(criterion: &mut Criterion) {
+    let directory = std::env::temp_dir().join(format!("lotus-bench-{}", std::process::id()));
+    std::fs::create_dir(&directory).expect("a fresh directory");
+    let fabric = ShmFabric::join(&directory, NODES, &Env::real(0)).expect("joins");
+    (0..NODES).for_each(|node| fabric.host(NodeId(node)).expect("hosts"));
+    read(criterion, "shm", &fabric);
+    drop(fabric);
+    std::fs::remove_dir_all(&directory).expect("nobody else removes it");
+}
+
+fn read(criterion: &mut Criterion, name: &str, fabric: &dyn Fabric) {
+    let (mut executor, lane) = lane(fabric);
     touch_every_page(&mut executor, &lane);
-    let mut group = criterion.benchmark_group("local");
+    let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(1));
     for width in [1, WIDTH as u64] {
         group.bench_function(format!("read/{width}"), |bencher| {
@@ -133,8 +150,7 @@ fn record(index: u64) -> RemoteAddr {
     RemoteAddr::new(MEMORY_NODE, REGION, index * RECORD_BYTES as u64)
 }
 
-fn local_lane() -> (Executor, Lane) {
-    let fabric = LocalFabric::new(2);
+fn lane(fabric: &dyn Fabric) -> (Executor, Lane) {
     fabric.register(MEMORY_NODE, REGION, MAPPING_BYTES, Rights::ALL).expect("maps");
     let mut executor = Executor::new(Env::real(0));
     let at = Endpoint { node: NodeId(1), lane: LaneId(0) };
@@ -159,6 +175,6 @@ fn touch_every_page(executor: &mut Executor, lane: &Lane) {
 criterion_group! {
     name = benches;
     config = Criterion::default().without_plots();
-    targets = raw, read, yields
+    targets = raw, local, shm, yields
 }
 criterion_main!(benches);

@@ -116,6 +116,21 @@ impl Env {
     }
 }
 
+/// Fills `bytes` with randomness that nobody can foresee and no seed repeats. For secrets and what
+/// keeps them, and for nothing that a program does.
+///
+/// # Errors
+/// The system has none to give.
+#[cfg(feature = "tcp")]
+pub(crate) fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
+    use rustix::rand::{GetRandomFlags, getrandom};
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
 const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The processor's cycle counter, anchored once to the wall clock.

@@ -216,6 +216,10 @@ pub trait Driver {
     fn drive(&mut self) -> bool;
     /// Whether `drive` would find something now.
     fn has_input(&self) -> bool;
+    /// How to sleep until there is input, if nobody wakes the executor for it.
+    fn sleeper(&self) -> Option<Arc<dyn transport::Sleep>> {
+        None
+    }
 }
 
 /// See the module's essay.
@@ -248,8 +252,12 @@ impl Executor {
         &self.handle
     }
 
-    /// Polls `driver` in every turn from now on.
+    /// Polls `driver` in every turn from now on. The first one that brings its own way to sleep
+    /// decides how the executor sleeps; input of others is then seen once that ends.
     pub fn add_driver(&mut self, driver: impl Driver + 'static) {
+        if let Some(sleeper) = driver.sleeper() {
+            let _the_first_stays = self.handle.core.foreign.sleeper.set(sleeper);
+        }
         self.drivers.push(Box::new(driver));
     }
 
@@ -337,13 +345,17 @@ impl Executor {
             }
             let now = self.handle.now();
             let since = *idle_since.get_or_insert(now);
-            if now.since(since) >= SPIN {
+            if now.since(since) >= self.spin() {
                 self.park(now);
                 idle_since = None;
             } else {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    fn spin(&self) -> Duration {
+        self.handle.core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin())
     }
 
     fn take_foreign_wakes(&self) -> bool {
@@ -382,8 +394,10 @@ impl Executor {
         // Whoever comes after `go_to_sleep` unparks us; who came before is seen here.
         let input = foreign.pending.load(Ordering::SeqCst)
             || self.drivers.iter().any(|driver| driver.has_input());
-        if !input {
-            std::thread::park_timeout(wait);
+        match foreign.sleeper.get() {
+            _ if input => {}
+            Some(sleeper) => sleeper.sleep(wait),
+            None => std::thread::park_timeout(wait),
         }
         foreign.asleep.store(false, Ordering::Relaxed);
     }
@@ -475,6 +489,8 @@ struct Foreign {
     thread: Mutex<Option<Thread>>,
     /// Told of every wake, where the executor is turned by somebody else.
     listener: OnceLock<Arc<dyn transport::Wake>>,
+    /// How the thread sleeps, if not by parking.
+    sleeper: OnceLock<Arc<dyn transport::Sleep>>,
 }
 
 impl Foreign {
@@ -498,6 +514,9 @@ impl transport::Wake for Foreign {
         }
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            if let Some(sleeper) = self.sleeper.get() {
+                return sleeper.wake();
+            }
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(thread) = thread.as_ref() {
                 thread.unpark();

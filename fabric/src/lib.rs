@@ -12,13 +12,15 @@
 //! * [`ids`], [`region`], [`verbs`]: the nouns.
 //! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
 //!   randomness.
-//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`sim`]:
-//!   a whole cluster on virtual time; `rdma` (a feature): devices that carry out verbs themselves.
+//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`shm`]:
+//!   for processes on one host; `tcp` (a feature): for any network; [`sim`]: a whole cluster on
+//!   virtual time; `rdma` (a feature): for devices that carry out verbs themselves.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
 
 pub mod conformance;
+mod copies;
 pub mod counters;
 pub mod env;
 pub mod exec;
@@ -31,7 +33,10 @@ pub mod prefetch;
 pub mod rdma;
 pub mod region;
 pub mod rpc;
+pub mod shm;
 pub mod sim;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 pub mod trace;
 pub mod transport;
 pub mod verbs;

@@ -3,8 +3,8 @@
 //! # What it is
 //! [`Machines`] is all that a cluster needs to be assembled, and the one seam between the real
 //! world and a simulated one. [`Threads`] is the real world: every core is a thread of this
-//! process, all nodes share its clock and one fabric, by default `local`. A simulator turns the
-//! executors of its cores itself, on virtual time.
+//! process, and all share its clock; memory is wherever the fabric has it, by default in this
+//! process as well. A simulator turns the executors of its cores itself, on virtual time.
 //!
 //! # What it is not
 //! It knows nothing of nodes as the cluster sees them: which cores a node has, and what they do,
@@ -66,8 +66,7 @@ pub trait Machines {
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
 }
 
-/// Threads of this process on the machine's clock, and a fabric that they reach: `local`, unless
-/// told otherwise.
+/// Threads of this process on the machine's clock, and a fabric; `local` unless told otherwise.
 pub struct Threads<F = LocalFabric> {
     fabric: F,
     env: Env,

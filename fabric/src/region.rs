@@ -1,8 +1,9 @@
 //! Registered memory: the only place where bytes that other nodes touch are accessed.
 //!
 //! # What it is
-//! [`Memory`] is one mapping, seen as atomic 8-byte words. A node's *regions* are `Memory` plus
-//! [`Rights`]; a coordinator's *arena* is `Memory` cut into [`Chunk`]s, each with a single owner.
+//! [`Memory`] is one mapping, seen as atomic 8-byte words, and [`View`] one that can only be read.
+//! A node's *regions* are mappings plus [`Rights`]; a coordinator's *arena* is `Memory` cut into
+//! [`Chunk`]s, each with a single owner.
 //!
 //! # What it is not
 //! It knows nothing of nodes, epochs or verbs: back ends check those before they come here.
@@ -21,8 +22,18 @@
 //!   the ones before; the contract says "any words, in any order" (H14), and readers check.
 //!
 //! Read-modify-writes are `AcqRel`: they order among themselves by the word they share.
+//!
+//! # Memory shared with other processes
+//! All of this holds across processes as well: atomics of eight bytes are free of locks, so what
+//! counts is the physical word, whatever address a process has it at. A process that is killed
+//! leaves a prefix of its stores behind, never half a word. What another process may store is not
+//! known: every value is legal for an atomic word, and whoever gives words a meaning checks them.
+//! What it must not be able to do is take the memory away: a touch of a page beyond the end of a
+//! file kills the toucher. So only files that are sealed against shrinking are mapped.
 
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,63 +63,71 @@ impl Rights {
     pub const READ_ONLY: Self = Self { read: true, write: false, atomic: false };
 }
 
-/// One zeroed, page-aligned mapping, addressed by word.
-///
-/// Pages are backed lazily, by huge pages where the machine gives them.
-pub struct Memory {
+/// A mapping that can only be read, addressed by word.
+pub struct View {
     words: NonNull<AtomicU64>,
     word_count: usize,
 }
 
 // SAFETY: the words are atomics, and the mapping lives until the last owner drops it; nothing in
-// `Memory` is bound to a thread.
-unsafe impl Send for Memory {}
+// `View` is bound to a thread.
+unsafe impl Send for View {}
 // SAFETY: as above; shared access goes through `&AtomicU64`.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for View {}
 
-impl Memory {
-    /// Maps `bytes` of zeroed memory, rounded up to whole words.
-    ///
-    /// Tries reserved huge pages first, then asks for transparent ones; a machine with neither
-    /// gets ordinary pages.
+/// One page-aligned mapping, addressed by word.
+///
+/// Pages are backed lazily, by huge pages where the machine gives them.
+pub struct Memory {
+    /// Of a mapping that may be stored to.
+    view: View,
+}
+
+impl View {
+    /// Maps a whole shared file for reading.
     ///
     /// # Errors
-    /// What the operating system says when the address space is exhausted.
-    ///
-    /// # Panics
-    /// If `bytes` is zero.
-    pub fn anonymous(bytes: usize) -> std::io::Result<Self> {
-        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-        assert!(bytes > 0, "an empty mapping has no address");
-        let length = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // Without NORESERVE: the kernel must promise the huge pages now, or a later touch faults.
-        let huge = MapFlags::PRIVATE | MapFlags::HUGETLB;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
-        let mapped = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), length, protection, huge)
-                .or_else(|_| mmap_anonymous(std::ptr::null_mut(), length, protection, lazy))
-        }?;
-        // SAFETY: the range is the mapping just made. The advice is optional, so its failure
-        // (a kernel without transparent huge pages) is ignored.
-        let _ = unsafe { madvise(mapped, length, Advice::LinuxHugepage) };
-        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
-        Ok(Self { words, word_count: length / WORD_BYTES })
+    /// `InvalidInput` for a file that is empty or not sealed against shrinking; else what the
+    /// operating system says.
+    pub fn of_file(file: impl AsFd) -> io::Result<Self> {
+        Self::map_file(file, rustix::mm::ProtFlags::READ)
     }
 
-    /// Bytes in the mapping, at least as many as were asked for.
+    fn map_file(file: impl AsFd, protection: rustix::mm::ProtFlags) -> io::Result<Self> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+        use rustix::mm::{Advice, MapFlags, madvise, mmap};
+        let bytes = fstat(&file)?.st_size as usize;
+        let whole = bytes > 0 && bytes.is_multiple_of(WORD_BYTES);
+        if !whole || !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let null = std::ptr::null_mut();
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this
+        // process. Other processes store to its words, as ours do, and we read them as atomics.
+        // It was as large as that a moment ago and can never get smaller.
+        let mapped = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
+        let view = Self { words, word_count: bytes / WORD_BYTES };
+        // SAFETY: the range is the mapping just made; the advice is optional.
+        let _ = unsafe { madvise(mapped, bytes, Advice::LinuxHugepage) };
+        // SAFETY: as above. A child must not have it: when a process is seen to have ended, nobody
+        // else may be left who stores there on its behalf (H2).
+        unsafe { madvise(mapped, bytes, Advice::LinuxDontFork) }?;
+        Ok(view)
+    }
+
+    /// Bytes in the mapping.
     pub fn bytes(&self) -> usize {
         self.word_count * WORD_BYTES
     }
 
-    /// The word at `index`.
+    /// What the word at `index` holds, in the one order of all sequentially consistent accesses.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
     #[inline]
-    pub fn word(&self, index: usize) -> &AtomicU64 {
-        &self.slice(index, 1)[0]
+    pub fn load(&self, index: usize) -> u64 {
+        self.slice(index, 1)[0].load(Ordering::SeqCst)
     }
 
     /// Copies the words from `first` on into `into`, in ascending order.
@@ -121,7 +140,7 @@ impl Memory {
         in_lines(words, into, |word, copy| *copy = word.load(Ordering::Acquire));
     }
 
-    /// Like [`Memory::read`], repeated until two passes in a row agree (H14).
+    /// Like [`View::read`], repeated until two passes in a row agree (H14).
     ///
     /// # Panics
     /// If the range leaves the mapping.
@@ -142,13 +161,133 @@ impl Memory {
         }
     }
 
+    /// Hints that the words from `first` on will soon be read. Outside the mapping, does nothing.
+    #[inline]
+    pub fn prefetch(&self, first: usize, words: usize) {
+        self.for_each_line(first, words, prefetch::line);
+    }
+
+    #[inline]
+    fn for_each_line(&self, first: usize, words: usize, visit: impl Fn(*const u8)) {
+        if first >= self.word_count || words > self.word_count - first {
+            return;
+        }
+        let base = self.words.as_ptr().cast::<u8>().cast_const();
+        // The mapping starts at a page, so lines of the mapping are lines of memory.
+        let mut line = first * WORD_BYTES / LINE_BYTES * LINE_BYTES;
+        while line < (first + words) * WORD_BYTES {
+            visit(base.wrapping_add(line));
+            line += LINE_BYTES;
+        }
+    }
+
+    /// All words. Only loads are allowed, unless the view is inside a `Memory`.
+    #[inline]
+    fn all(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping lives as long as `self` and holds initialised (zeroed) words.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.word_count) }
+    }
+
+    #[inline]
+    fn slice(&self, first: usize, words: usize) -> &[AtomicU64] {
+        let range = first..first.saturating_add(words);
+        self.all().get(range).expect("access outside the mapping")
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length; no reference outlives us. Unmapping can
+        // only fail for arguments that are not a mapping.
+        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), self.bytes()) };
+    }
+}
+
+impl Memory {
+    /// Maps `bytes` of zeroed memory, rounded up to whole words, for this process alone.
+    ///
+    /// Tries reserved huge pages first, then asks for transparent ones; a machine with neither
+    /// gets ordinary pages.
+    ///
+    /// # Errors
+    /// What the operating system says when the address space is exhausted.
+    ///
+    /// # Panics
+    /// If `bytes` is zero.
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        assert!(bytes > 0, "an empty mapping has no address");
+        let length = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // Without NORESERVE: the kernel must promise the huge pages now, or a later touch faults.
+        let huge = MapFlags::PRIVATE | MapFlags::HUGETLB;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+        let mapped = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, protection, huge)
+                .or_else(|_| mmap_anonymous(std::ptr::null_mut(), length, protection, lazy))
+        }?;
+        // SAFETY: the range is the mapping just made. The advice is optional, so its failure
+        // (a kernel without transparent huge pages) is ignored.
+        let _ = unsafe { madvise(mapped, length, Advice::LinuxHugepage) };
+        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
+        Ok(Self { view: View { words, word_count: length / WORD_BYTES } })
+    }
+
+    /// Maps a whole shared file. Of huge pages it then has all that it needs, or the call fails.
+    ///
+    /// # Errors
+    /// As [`View::of_file`], and if the file may not be written.
+    pub fn of_file(file: impl AsFd) -> io::Result<Self> {
+        use rustix::mm::ProtFlags;
+        Ok(Self { view: View::map_file(file, ProtFlags::READ | ProtFlags::WRITE)? })
+    }
+
+    /// The mapping for those who only read.
+    #[inline]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Bytes in the mapping, at least as many as were asked for.
+    pub fn bytes(&self) -> usize {
+        self.view.bytes()
+    }
+
+    /// The word at `index`.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        &self.view.slice(index, 1)[0]
+    }
+
+    /// As [`View::read`].
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read(&self, first: usize, into: &mut [u64]) {
+        self.view.read(first, into);
+    }
+
+    /// As [`View::read_stable`].
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read_stable(&self, first: usize, into: &mut [u64]) {
+        self.view.read_stable(first, into);
+    }
+
     /// Copies `from` into the words from `first` on, in ascending order.
     ///
     /// # Panics
     /// If the range leaves the mapping.
     #[inline]
     pub fn write(&self, first: usize, from: &[u64]) {
-        for (word, value) in self.slice(first, from.len()).iter().zip(from) {
+        for (word, value) in self.view.slice(first, from.len()).iter().zip(from) {
             word.store(*value, Ordering::Release);
         }
     }
@@ -174,37 +313,34 @@ impl Memory {
         self.word(index).fetch_add(addend, Ordering::AcqRel)
     }
 
-    /// Hints that the words from `first` on will soon be read. Outside the mapping, does nothing.
+    /// As [`View::prefetch`].
     #[inline]
     pub fn prefetch(&self, first: usize, words: usize) {
-        self.for_each_line(first, words, prefetch::line);
+        self.view.prefetch(first, words);
     }
 
     /// Hints that the words from `first` on will soon be written. Outside the mapping, does
     /// nothing.
     #[inline]
     pub fn prefetch_for_write(&self, first: usize, words: usize) {
-        self.for_each_line(first, words, prefetch::line_for_write);
+        self.view.for_each_line(first, words, prefetch::line_for_write);
     }
 
-    #[inline]
-    fn for_each_line(&self, first: usize, words: usize, visit: impl Fn(*const u8)) {
-        if first >= self.word_count || words > self.word_count - first {
-            return;
+    /// Backs the `bytes` from `offset` on with pages, so that no later access waits for one. What
+    /// the memory says does not change. Outside the mapping, or on a kernel that cannot, does
+    /// nothing.
+    pub fn prefault(&self, offset: usize, bytes: usize) {
+        use rustix::mm::{Advice, madvise};
+        let end = offset.saturating_add(bytes).min(self.bytes());
+        let offset = offset / PAGE_BYTES * PAGE_BYTES;
+        if offset < end {
+            // SAFETY: the range is inside the mapping, which lives as long as `self`. Populating
+            // it is as if some word of each page had been read and written back in one step.
+            let _ = unsafe {
+                let from = self.view.words.as_ptr().cast::<u8>().add(offset);
+                madvise(from.cast(), end - offset, Advice::LinuxPopulateWrite)
+            };
         }
-        let base = self.words.as_ptr().cast::<u8>().cast_const();
-        // The mapping starts at a page, so lines of the mapping are lines of memory.
-        let mut line = first * WORD_BYTES / LINE_BYTES * LINE_BYTES;
-        while line < (first + words) * WORD_BYTES {
-            visit(base.wrapping_add(line));
-            line += LINE_BYTES;
-        }
-    }
-
-    #[inline]
-    fn slice(&self, first: usize, words: usize) -> &[AtomicU64] {
-        let range = first..first.saturating_add(words);
-        self.get(range).expect("access outside the mapping")
     }
 }
 
@@ -214,20 +350,13 @@ impl Deref for Memory {
     /// All words of the mapping; the first one begins a page.
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping lives as long as `self` and holds initialised (zeroed) words.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.word_count) }
+        self.view.all()
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `anonymous` with this length; no reference outlives us.
-        // Unmapping can only fail for arguments that are not a mapping.
-        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), self.bytes()) };
-    }
-}
-
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes in a huge page.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
 /// Visits two ranges of equal length side by side, in ascending order. By lines, which the
@@ -257,7 +386,7 @@ impl Chunk {
     ///
     /// # Errors
     /// What the operating system says when the address space is exhausted.
-    pub fn carve(count: usize, words: usize) -> std::io::Result<Vec<Self>> {
+    pub fn carve(count: usize, words: usize) -> io::Result<Vec<Self>> {
         // One line apart: at a distance of a power of two, the first lines of all chunks would
         // compete for one set of the cache.
         let stride = words + LINE_WORDS;
@@ -281,7 +410,7 @@ impl Deref for Chunk {
         // only path to these words; `AtomicU64` and `u64` have the same layout.
         unsafe {
             std::slice::from_raw_parts(
-                self.memory.words.as_ptr().add(self.first).cast::<u64>(),
+                self.memory.view.words.as_ptr().add(self.first).cast::<u64>(),
                 self.words,
             )
         }
@@ -294,7 +423,7 @@ impl DerefMut for Chunk {
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
         unsafe {
             std::slice::from_raw_parts_mut(
-                self.memory.words.as_ptr().add(self.first).cast::<u64>(),
+                self.memory.view.words.as_ptr().add(self.first).cast::<u64>(),
                 self.words,
             )
         }
@@ -318,6 +447,19 @@ mod tests {
         assert_eq!(memory.compare_and_swap(10, 1, 8), 9);
         assert_eq!(memory.fetch_and_add(10, u64::MAX), 9);
         assert_eq!(memory.word(10).load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn prefaulting_changes_no_word_and_stays_inside() {
+        let memory = Memory::anonymous(2 * HUGE_PAGE_BYTES).expect("maps");
+        memory.write(7, &[42]);
+        for (offset, bytes) in [(0, 1), (100, 8192), (memory.bytes() - 8, 1 << 30), (usize::MAX, 8)]
+        {
+            memory.prefault(offset, bytes);
+        }
+        assert_eq!(memory.word(7).load(Ordering::Relaxed), 42);
+        let last = memory.bytes() / WORD_BYTES - 1;
+        assert_eq!(memory.word(last).load(Ordering::Relaxed), 0);
     }
 
     #[test]

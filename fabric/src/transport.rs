@@ -9,12 +9,12 @@
 //! | | `post` | `poll` | `reconnect` | `fence` |
 //! |---|---|---|---|---|
 //! | local | queue | prefetch, copy, complete | clear the broken mark | epoch, wait for lanes |
-//! | shm | queue | prefetch, copy, drain rings | re-map | kill and observe the exit |
+//! | shm | queue | prefetch, copy, drain rings | attach anew | epoch, wait for lanes, kill |
 //! | tcp | encode, flush | read replies | new socket, acknowledged | drop the node's sockets |
 //! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
 //! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
 
-use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::Rights;
 use crate::verbs::{Capabilities, VerbError, Work};
 
@@ -56,12 +56,28 @@ pub trait Transport {
 
     /// Whether `poll` would find something now; asked before the thread goes to sleep.
     fn has_input(&self) -> bool;
+
+    /// How the thread sleeps until there is input, where that comes through the operating system
+    /// and nobody would wake it.
+    fn sleeper(&self) -> Option<std::sync::Arc<dyn Sleep>> {
+        None
+    }
 }
 
 /// Wakes the thread that polls a lane. Handed to the back end when the lane is opened.
 pub trait Wake: Send + Sync {
     /// The lane has something to poll.
     fn wake(&self);
+}
+
+/// A way to sleep that input of a lane ends by itself. [`Wake::wake`] ends it, too: the sleep that
+/// is going on, or else the next one.
+pub trait Sleep: Wake {
+    /// How long the thread looks again before it sleeps.
+    fn spin(&self) -> std::time::Duration;
+
+    /// Sleeps for `at_most`.
+    fn sleep(&self, at_most: std::time::Duration);
 }
 
 /// Why the control path refused.
@@ -89,6 +105,36 @@ pub enum FabricError {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] crate::rdma::SetupError),
+    /// The node could not be asked, or did not do it: the source says why, and what to do.
+    #[error("node {}: {source}", node.0)]
+    Control {
+        /// The node.
+        node: NodeId,
+        /// The back end's own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The lane belongs to a node that another process serves; open it there.
+    #[error("node {0:?} is served by another process")]
+    Elsewhere(NodeId),
+    /// The node does not answer. Whether it did what was asked is unknown.
+    #[error("node {node:?} cannot be reached: {source}")]
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The node answers, but not to us; correct the configuration.
+    #[error("node {node:?} refuses: {reason}")]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// What it said.
+        reason: String,
+    },
+    /// The operating system has no more files, or no randomness.
+    #[error("the operating system refuses: {0}")]
+    System(#[source] std::io::Error),
 }
 
 /// The control path of a back end.
@@ -122,4 +168,8 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// Unknown node.
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
+
+    /// A hint: the `bytes` from `at` on will soon be used for the first time. Memory that is
+    /// pinned when it is registered needs none, which is what the provided body stands for.
+    fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}
 }

@@ -120,20 +120,34 @@ impl WorkRequest {
     /// What a target answers to a verb that may not touch what it names.
     #[inline]
     pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
-        let offset = self.addr.offset();
-        if !offset.is_multiple_of(WORD_BYTES as u64) {
-            return Err(VerbError::Misaligned);
-        }
-        if offset + self.bytes() as u64 > region_bytes {
-            return Err(VerbError::OutOfBounds);
-        }
-        let allowed = match self.kind() {
-            VerbKind::Read => rights.read,
-            VerbKind::Write => rights.write,
-            VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => rights.atomic,
-        };
-        if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
+        first_word(self.addr.offset(), self.bytes() as u64, self.kind(), region_bytes, rights)
     }
+}
+
+/// The index of the first word that a verb touches in a region of `region_bytes` with these rights.
+///
+/// # Errors
+/// What a target answers to a verb that may not touch what it names.
+#[inline]
+pub(crate) fn first_word(
+    offset: u64,
+    bytes: u64,
+    kind: VerbKind,
+    region_bytes: u64,
+    rights: Rights,
+) -> Result<usize, VerbError> {
+    if !offset.is_multiple_of(WORD_BYTES as u64) {
+        return Err(VerbError::Misaligned);
+    }
+    if offset + bytes > region_bytes {
+        return Err(VerbError::OutOfBounds);
+    }
+    let allowed = match kind {
+        VerbKind::Read => rights.read,
+        VerbKind::Write => rights.write,
+        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => rights.atomic,
+    };
+    if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
 }
 
 /// Why a verb did not complete. A variant's first words say what is known of its effect.
@@ -307,6 +321,27 @@ impl Work {
             if let Err(error) = verb(request, buffers) {
                 failures.push(Failure { node, verb: index, error });
             }
+        }
+    }
+
+    /// Puts what READs and atomics brought into the buffers of the `verbs` verbs to `node` from
+    /// request `first` on. `results` are back to back, and as long as the buffers together.
+    #[cfg(feature = "tcp")]
+    #[inline]
+    pub(crate) fn scatter(
+        &mut self,
+        node: NodeId,
+        first: usize,
+        verbs: usize,
+        mut results: &[u64],
+    ) {
+        let Self { requests, buffers, .. } = self;
+        let of_node = requests[first..].iter().filter(|request| request.addr.node() == node);
+        for request in of_node.take(verbs).filter(|request| request.kind() != VerbKind::Write) {
+            let into = buffers.words_mut(request.local);
+            let (mine, rest) = results.split_at(into.len());
+            into.copy_from_slice(mine);
+            results = rest;
         }
     }
 

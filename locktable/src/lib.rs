@@ -40,7 +40,7 @@ pub use ends::EndTracker;
 pub use lotus::{LOCK_SERVICE, LotusLocks};
 pub use name::{LockMode, LockName, LockRequest, LockSpace};
 pub use server::{LockHost, LockServer};
-pub use service::{HeldLocks, LockError, LockRoutes, LockService, TakenLock};
+pub use service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, TakenLock};
 pub use slot::{Grant, MAX_HOLDERS_PER_SLOT, Refusal};
 pub use stripe::Holder;
 pub use table::{LockTable, LockTableConfig, LockTableError, Release, Watch};

@@ -23,7 +23,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::ends::EndTracker;
 use crate::name::{LockName, LockRequest};
 use crate::server::{LockHost, LockServer};
-use crate::service::{HeldLocks, LockError, LockRoutes, LockService, TakenLock};
+use crate::service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, TakenLock};
 use crate::slot::Refusal;
 use crate::table::LockTable;
 use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
@@ -60,6 +60,8 @@ struct Peer {
     at: Endpoint,
     ends: RefCell<EndTracker>,
     sender: Cell<Option<TaskId>>,
+    /// It was expelled: nothing that it held counts any more, and it acknowledges nothing.
+    lost: Cell<bool>,
 }
 
 impl<H> Clone for LotusLocks<H> {
@@ -94,6 +96,13 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.server.borrow_mut().refuse(incarnation);
     }
 
+    /// Tells a node that was expelled of no more ends: its lock table has gone with it.
+    pub fn forget(&self, node: NodeId) {
+        let peer = self.peer(node);
+        peer.lost.set(true);
+        peer.ends.borrow_mut().clear();
+    }
+
     /// Ends that some owner has not acknowledged yet.
     pub fn unacknowledged_ends(&self) -> usize {
         self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()
@@ -106,7 +115,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             return Rc::clone(peer);
         }
         let ends = EndTracker::new(RESEND_END_AFTER.as_nanos() as u64);
-        let peer = Rc::new(Peer { at, ends: RefCell::new(ends), sender: Cell::new(None) });
+        let (sender, lost) = (Cell::new(None), Cell::new(false));
+        let peer = Rc::new(Peer { at, ends: RefCell::new(ends), sender, lost });
         let executor = self.core.rpc.lane().executor();
         let sender = executor.spawn(send_ends(Rc::clone(&self.core), Rc::clone(&peer)));
         peer.sender.set(Some(sender));
@@ -128,6 +138,9 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             let (owner, shard_epoch) = host.owner(request.name.shard());
             let lock = TakenLock { request: *request, owner, shard_epoch };
             if owner != this_node {
+                if owner == NO_OWNER {
+                    return Err(LockError::Unowned(request.name));
+                }
                 held.remote.push(lock);
                 continue;
             }
@@ -299,6 +312,9 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         }
         for owner in held.contacted.drain(..) {
             let peer = self.peer(owner);
+            if peer.lost.get() {
+                continue;
+            }
             peer.ends.borrow_mut().end(txn);
             if let Some(sender) = peer.sender.get() {
                 self.core.rpc.lane().executor().wake(sender);

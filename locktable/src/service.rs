@@ -16,11 +16,14 @@ use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId, TxnId};
 use crate::lotus::Asked;
 use crate::name::{LockName, LockRequest};
 
+/// What [`LockRoutes::owner`] names where nobody keeps the locks of a shard.
+pub const NO_OWNER: NodeId = NodeId(u16::MAX);
+
 /// Where the locks of a shard are kept. Implemented by whoever knows the shard map.
 pub trait LockRoutes {
     /// This compute node.
     fn this_node(&self) -> NodeId;
-    /// The owner of `shard` and the epoch since which it is.
+    /// The owner of `shard` and the epoch since which it is. [`NO_OWNER`] if it was lost.
     fn owner(&self, shard: ShardId) -> (NodeId, u32);
 }
 
@@ -96,6 +99,9 @@ pub enum LockError {
     /// The shard has moved. Abort, look up the owner anew, retry.
     #[error("the shard is owned by another node now")]
     Moved(LockName),
+    /// The shard's owner was lost, and nobody has adopted it yet. Abort, back off, retry.
+    #[error("nobody keeps the locks of the shard at the moment")]
+    Unowned(LockName),
     /// The owner did not answer. Abort; the release reaches it later.
     #[error("the owner of a lock did not answer in time")]
     TimedOut,

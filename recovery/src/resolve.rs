@@ -157,6 +157,34 @@ pub fn decide(
     }
 }
 
+/// Settles `txn` if it is a purge: `words` are the version words of all cells that it names, on all
+/// surviving replicas. A tag says that it has begun, and then nothing stands in the way of its end:
+/// [`Decision::Back`], which zeroes every CVT that it names. Timestamps say nothing here, because
+/// the cell that bears the tag had an older version or none, and the others go before it.
+///
+/// # Errors
+/// [`Contradiction::Decisions`], if a log says that it is committed: purges are not.
+pub fn decide_purge(
+    txn: TxnId,
+    logs: impl IntoIterator<Item = DecisionWord>,
+    words: impl IntoIterator<Item = u64>,
+) -> Result<Decision, Contradiction> {
+    let mut begun = false;
+    for log in logs {
+        match log {
+            DecisionWord::Undecided => {}
+            DecisionWord::Back => begun = true,
+            DecisionWord::Forward(time) => {
+                return Err(Contradiction::Decisions(Decision::Back, Decision::Forward(time)));
+            }
+            DecisionWord::Done => return Ok(Decision::AlreadyResolved),
+        }
+    }
+    let tag = Version::Invisible(txn).encode();
+    let begun = begun || words.into_iter().any(|word| word == tag);
+    Ok(if begun { Decision::Back } else { Decision::AlreadyResolved })
+}
+
 /// Witnesses that must all say the same.
 #[derive(Clone, Copy, Default)]
 struct Agreement {

@@ -27,5 +27,5 @@ mod topology;
 pub use authority::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
 pub use placement::{GroupId, Placement, Replica, ReplicaSet};
 pub use routing::{Intent, Policy, Router};
-pub use shard_map::{Owner, ShardEpoch, ShardMap, TransferError};
+pub use shard_map::{NOBODY, Owner, ShardEpoch, ShardMap, TransferError};
 pub use topology::{MAX_COMPUTE_NODES, MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError};

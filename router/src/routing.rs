@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use lotus_fabric::ids::{NodeId, ShardId};
 
-use crate::shard_map::ShardMap;
+use crate::shard_map::{NOBODY, ShardMap};
 use crate::topology::{Role, TopologyError, check_nodes};
 
 /// What a transaction is about to do, as far as routing cares.
@@ -64,7 +64,11 @@ impl Router {
     #[inline]
     pub fn route(&self, intent: Intent, random: u64) -> NodeId {
         match (self.policy, intent) {
-            (Policy::Hybrid, Intent::ReadWrite { first }) => self.shards.owner(first).node,
+            (Policy::Hybrid, Intent::ReadWrite { first }) => match self.shards.owner(first).node {
+                // Nobody can lock the row now. Whoever is asked will say so.
+                NOBODY => self.anywhere(random),
+                owner => owner,
+            },
             (Policy::Hybrid, Intent::ReadOnly) | (Policy::Random, _) => self.anywhere(random),
         }
     }
@@ -95,6 +99,15 @@ mod tests {
         assert_eq!(router.route(Intent::ReadWrite { first }, 0), NodeId(12));
         shards.transfer(first, shards.owner(first), NodeId(10)).unwrap();
         assert_eq!(router.route(Intent::ReadWrite { first }, u64::MAX), NodeId(10));
+    }
+
+    #[test]
+    fn read_write_goes_anywhere_while_nobody_owns_the_shard() {
+        let (shards, router) = router(Policy::Hybrid);
+        let first = ShardId::from_low_bits(4001);
+        shards.transfer(first, shards.owner(first), NOBODY).unwrap();
+        assert_eq!(router.route(Intent::ReadWrite { first }, u64::MAX), NodeId(12));
+        assert_eq!(router.route(Intent::ReadWrite { first }, 0), NodeId(10));
     }
 
     #[test]

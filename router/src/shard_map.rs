@@ -33,6 +33,10 @@ impl ShardEpoch {
     pub const FIRST: Self = Self(1);
 }
 
+/// Owns the shards whose owner was lost, until somebody adopts them: no node has this number, so
+/// nobody grants their locks.
+pub const NOBODY: NodeId = NodeId(u16::MAX);
+
 /// Who grants a shard's locks, and since when.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {

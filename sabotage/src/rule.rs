@@ -52,6 +52,14 @@ rules! {
     TimestampAfterCells "timestamp-after-cells" "H1"
     "the commit timestamp is drawn while the cells are on their way"
 
+    "Whoever is recovered is fenced at every memory node"
+    NodesAreFenced "nodes-are-fenced" "H2"
+    "nobody fences a node that is recovered"
+
+    "A dead node's log is read when the node is fenced"
+    FencesComeFirst "fences-come-first" "H2"
+    "a dead node is fenced when its log has been read and settled"
+
     "Versions are visible on all backups before they are on a primary"
     BackupsFirst "backups-first" "H3"
     "versions turn visible on all replicas at once"
@@ -60,9 +68,25 @@ rules! {
     UnlockLast "unlock-last" "H3"
     "locks are released when the versions are visible on the backups"
 
+    "A timestamp on any cell sends an interrupted transaction forward"
+    TimestampsDecide "timestamps-decide" "H3"
+    "an interrupted transaction is undone, timestamp or not"
+
     "All locks are held until the commit timestamp is drawn"
     LocksCoverCommit "locks-cover-commit" "H4"
     "locks are released when the commit begins"
+
+    "A dead node's locks are held until its transactions are settled"
+    LocksOutlastRecovery "locks-outlast-recovery" "H4"
+    "a dead node's locks are dropped as soon as it is expelled"
+
+    "A shard is adopted when all who could act on its locks have ended or are recovered"
+    AdoptionWaits "adoption-waits" "H4"
+    "a shard is adopted as soon as nobody owns it"
+
+    "A commit begins only if its locks' shards have kept their owners"
+    LostLocksEndAttempts "lost-locks-end-attempts" "H4"
+    "a transaction commits although the owner of its locks was lost"
 
     "A name has one slot in its bucket"
     OneSlotPerName "one-slot-per-name" "H5"
@@ -79,6 +103,10 @@ rules! {
     "A lock held to read is upgraded to be written under"
     UpgradesAreExplicit "upgrades-are-explicit" "H7"
     "who holds a lock to read is told that it may write"
+
+    "Who has been expelled is granted no lock"
+    TheExpelledAreRefused "the-expelled-are-refused" "H8"
+    "a lock request of a dead node that comes late is granted"
 
     "A lock request of an attempt that is over is stale"
     StaleRequestsAreRefused "stale-requests-are-refused" "H9"
@@ -160,9 +188,17 @@ rules! {
     RecordChecksums "record-checksums" "H14"
     "the checksum of a record is not looked at"
 
+    "An interrupted transaction is undone on all replicas, also where it never landed"
+    AllReplicasAreRepaired "all-replicas-are-repaired" "H15"
+    "an interrupted transaction is undone where it has left a tag"
+
     "Every coroutine slot has a log slot of its own"
     LogSlotsAreOwn "log-slots-are-own" "H16"
     "the coroutines of a node share one log slot"
+
+    "A decision is in all logs before anything is done about it"
+    DecisionsAreRecorded "decisions-are-recorded" "H17"
+    "an interrupted transaction is settled, and no log says how"
 
     "A snapshot is at least every timestamp issued before it was drawn"
     SnapshotsAreFresh "snapshots-are-fresh" "H18"

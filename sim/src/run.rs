@@ -145,7 +145,8 @@ pub fn run(
         .memory_limit(GROUP_BYTES * cluster.replicas as u64)
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
-        .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us));
+        .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us))
+        .lease(scenario.lease());
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
     let mut watched = Watched::new(embedded, scenario, seed);

@@ -23,6 +23,9 @@ use crate::hazard::Hazard;
 /// The most virtual time that a run may be asked to cover.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// How many leases the calm must last: one until a loss is noticed, and as long as it takes.
+const CALM_LEASES: u64 = 5;
+
 /// See the module's essay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -96,6 +99,9 @@ pub struct Topology {
     pub commit_timeout_us: u64,
     /// How long a transaction waits for remote locks, in microseconds.
     pub lock_timeout_us: u64,
+    /// How long a compute node may be silent before the others recover it, in microseconds; 0 for
+    /// ever.
+    pub lease_us: u64,
 }
 
 impl Default for Topology {
@@ -118,6 +124,7 @@ impl Default for Topology {
             horizon_us: 100,
             commit_timeout_us: 20_000,
             lock_timeout_us: 2_000,
+            lease_us: 0,
         }
     }
 }
@@ -327,14 +334,50 @@ impl Scenario {
                 .all(share)
         };
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
+        self.check_survivors()?;
         for entry in &self.schedule {
             match &entry.fault {
                 Fault::SetRates(rates) => must(all_rates(rates), "a rate is not from 0 to 1")?,
-                Fault::Crash { .. } | Fault::Restart { .. } => {
-                    must(false, "crashes need recovery, which there is not yet")?;
+                Fault::Crash { node, .. } => {
+                    let compute = *node >= self.first_compute_node();
+                    must(compute, "a memory node crashes, and none takes its place yet")?;
+                    must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
+                    let oracle = self.cluster.timestamps == Timestamps::Oracle
+                        && *node == self.first_compute_node();
+                    must(!oracle, "the oracle crashes, and none takes its place yet")?;
                 }
+                Fault::Restart { .. } => must(false, "nodes do not return yet")?,
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// With a lease: whether a compute node is left whatever happens, and whether there is time to
+    /// recover the others while it is calm.
+    fn check_survivors(&self) -> Result<(), ScenarioError> {
+        if self.cluster.lease_us == 0 {
+            return Ok(());
+        }
+        let first = self.first_compute_node().0;
+        let nodes = first..first + self.cluster.compute_nodes as u16;
+        let harmed = |node: &u16| {
+            self.schedule.iter().any(|entry| {
+                let hard = match entry.fault {
+                    Fault::SlowNic { .. } | Fault::SlowCores { .. } | Fault::SetRates(_) => false,
+                    Fault::Pause { lasting, .. } => {
+                        lasting.as_micros() as u64 >= self.cluster.lease_us / 2
+                    }
+                    _ => true,
+                };
+                hard && entry.fault.nodes().any(|harmed| harmed.0 == *node)
+            })
+        };
+        if nodes.clone().all(|node| harmed(&node)) {
+            return Err(self.impossible("every compute node may be lost"));
+        }
+        if self.calm_us < CALM_LEASES * self.cluster.lease_us {
+            return Err(self.impossible("the calm is shorter than five leases"));
         }
         Ok(())
     }
@@ -347,6 +390,11 @@ impl Scenario {
     /// How long clients go on afterwards.
     pub fn calm(&self) -> Duration {
         Duration::from_micros(self.calm_us)
+    }
+
+    /// How long a compute node may be silent.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
     }
 
     /// The benchmark harness's view of the cluster.

@@ -8,7 +8,7 @@ use lotus_benchmarks::config::{Locks, ReadRule, Retention, Routing, Timestamps, 
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::sim::{Fault, Rates, Scheduled, When};
+use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -57,7 +57,43 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario.cluster.horizon_us = pick(&mut rng, &[10, 100, 1_000]);
     scenario.load.impatience = pick(&mut rng, &[0.0, 0.0, 0.0, 0.2]);
     scenario.cluster.version_table_cache = pick(&mut rng, &[0, 8, 64, 1_000]);
+    if rng.random_bool(0.4) {
+        lose_nodes(&mut rng, &mut scenario);
+    }
     scenario
+}
+
+/// Lets compute nodes die, or stand still for longer than their lease, but for one at least. What
+/// would let the others lose their leases as well is left out.
+fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let Topology { compute_nodes, locks, timestamps, .. } = scenario.cluster;
+    if compute_nodes < 2 || locks != Locks::Lotus {
+        return;
+    }
+    scenario.cluster.lease_us = pick(rng, &[500, 800]);
+    scenario.network.verb_timeout_us = 100;
+    scenario.rates.verb_delay_max = scenario.rates.verb_delay_max.min(Duration::from_micros(50));
+    scenario.schedule.clear();
+    let first = scenario.first_compute_node().0;
+    let spared = rng.random_range(0..compute_nodes as u16);
+    for node in (0..compute_nodes as u16).filter(|node| *node != spared) {
+        if rng.random_bool(0.3) {
+            continue;
+        }
+        let oracle = timestamps == Timestamps::Oracle && node == 0;
+        let node = NodeId(first + node);
+        let when = match rng.random_range(0..3) {
+            0 => When::AfterVerbs { node, count: rng.random_range(1..3_000) },
+            1 => When::AfterMessages { node, count: rng.random_range(1..500) },
+            _ => When::At(Duration::from_micros(rng.random_range(0..scenario.storm_us))),
+        };
+        let fault = if oracle || rng.random_bool(0.4) {
+            Fault::Pause { node, lasting: Duration::from_micros(rng.random_range(100..4_000)) }
+        } else {
+            Fault::Crash { node, memory: MemoryFate::Kept }
+        };
+        scenario.schedule.push(Scheduled { when, fault });
+    }
 }
 
 fn pick<T: Copy>(rng: &mut SmallRng, from: &[T]) -> T {

@@ -93,8 +93,7 @@ impl Deployment for Watched {
             }
         }
         let cluster = self.cluster.cluster();
-        let ended = submitted.into_iter().map(|task| cluster.wait(task).map_err(failed));
-        let ended = ended.collect::<Result<_, _>>()?;
+        let ended = self.cluster.outcomes(submitted)?;
         cluster.settle().map_err(failed)?;
         self.look()?;
         Ok(ended)

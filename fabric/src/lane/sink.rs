@@ -1,9 +1,11 @@
 //! Taking in what the back end reports: completions and messages.
 
+use std::sync::Arc;
+
 use super::{Core, Deferred, Lane, Outcome, State};
 use crate::exec::Driver;
 use crate::ids::Endpoint;
-use crate::transport::{Sink, Token};
+use crate::transport::{Sink, Sleep, Token};
 use crate::verbs::{VerbError, Work};
 
 pub(super) struct LaneDriver {
@@ -34,6 +36,10 @@ impl Driver for LaneDriver {
 
     fn has_input(&self) -> bool {
         self.lane.core.transport.borrow().has_input()
+    }
+
+    fn sleeper(&self) -> Option<Arc<dyn Sleep>> {
+        self.lane.core.transport.borrow().sleeper()
     }
 }
 

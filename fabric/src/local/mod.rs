@@ -1,19 +1,14 @@
 //! The `local` back end: memory nodes and compute nodes in one process.
 //!
-//! Memory-node memory is an anonymous mapping, verbs are copies, messages go through channels.
-//! What makes it fast is what makes RDMA fast: a batch is only *queued* when it is posted and takes
-//! effect when the lane is polled, after every other coroutine had its turn. The poll prefetches
-//! for all that was queued before it copies, so that the processor waits for many cache lines and
-//! address translations at once: memory latency is hidden the way network latency is.
-//!
-//! Set-up lives here ([`LocalFabric`]), the data path in `lane`.
+//! Memory-node memory is an anonymous mapping, verbs are copies (`copies`), messages go through
+//! channels. Set-up lives here ([`LocalFabric`]), the data path in `lane`.
 //!
 //! # Fencing
-//! Checking the epoch and then copying would be a race with the fencer. So each lane publishes
-//! that it is inside a round of copies (its `Gate`); the fencer raises the epoch first and then
-//! waits until every gate of the expelled node was seen open or moved on (H2).
+//! Each lane publishes that it is inside a round of copies, in its `Gate`; the fencer raises the
+//! epoch first and then waits until every gate of the expelled node was seen open or moved on (H2).
 
 mod lane;
+mod prefault;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,13 +16,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crossbeam_channel::Sender;
 
-use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
+use self::prefault::Prefaulter;
+use crate::copies::{Mapping, REGIONS_PER_NODE, Region, Round};
+use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::{Memory, Rights};
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
 /// Messages that wait at one lane before further ones are dropped, as a full receive queue would.
 const MAILBOX_MESSAGES: usize = 4096;
-const REGIONS_PER_NODE: usize = 256;
 
 /// The control path. Clones share one fabric.
 #[derive(Clone)]
@@ -40,6 +36,7 @@ struct Shared {
     /// Where messages for an open lane go.
     mailboxes: RwLock<BTreeMap<Endpoint, Mailbox>>,
     gates: Mutex<Vec<Arc<Gate>>>,
+    prefaulter: Prefaulter,
 }
 
 struct Node {
@@ -47,12 +44,6 @@ struct Node {
     /// By initiating node: verbs of older epochs are refused.
     fences: Box<[AtomicU32]>,
     reachable: AtomicBool,
-}
-
-struct Region {
-    memory: Memory,
-    bytes: u64,
-    rights: Rights,
 }
 
 struct Message {
@@ -75,31 +66,6 @@ struct Gate {
     closed: AtomicBool,
 }
 
-impl Gate {
-    /// Starts a round of copies, which ends when the guard is dropped, by a panic as well.
-    #[inline]
-    fn enter(&self) -> Round<'_> {
-        // SeqCst, and so a full barrier: the fencer sees the round, or we see its epoch.
-        let before = self.round.fetch_add(1, Ordering::SeqCst);
-        debug_assert_eq!(before % 2, 0, "rounds do not nest");
-        Round { gate: self, after: before + 2 }
-    }
-}
-
-/// A lane's stay between its gate's posts.
-struct Round<'a> {
-    gate: &'a Gate,
-    after: u64,
-}
-
-impl Drop for Round<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Release: a fencer that sees this sees what the round wrote. Only the lane stores.
-        self.gate.round.store(self.after, Ordering::Release);
-    }
-}
-
 impl LocalFabric {
     /// A fabric of `nodes` nodes, numbered from zero.
     pub fn new(nodes: u16) -> Self {
@@ -112,6 +78,7 @@ impl LocalFabric {
             nodes: (0..nodes).map(|_| node()).collect(),
             mailboxes: RwLock::default(),
             gates: Mutex::default(),
+            prefaulter: Prefaulter::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -144,7 +111,8 @@ impl Fabric for LocalFabric {
         let slot = &self.shared.node(node)?.regions[usize::from(region.0)];
         let memory = Memory::anonymous(bytes as usize)
             .map_err(|source| FabricError::OutOfMemory { bytes, source })?;
-        slot.set(Region { memory, bytes, rights })
+        let mapping = Mapping::Writable(memory);
+        slot.set(Region { mapping, bytes, rights })
             .map_err(|_| FabricError::RegionTaken(node, region))
     }
 
@@ -178,12 +146,13 @@ impl Fabric for LocalFabric {
         fence.fetch_max(epoch.0, Ordering::SeqCst);
         let gates = self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for gate in gates.iter().filter(|gate| gate.node == expelled) {
-            let seen = gate.round.load(Ordering::SeqCst);
-            while seen % 2 == 1 && gate.round.load(Ordering::SeqCst) == seen {
-                std::thread::yield_now();
-            }
+            Round::wait(|| gate.round.load(Ordering::SeqCst), || false);
         }
         Ok(())
+    }
+
+    fn prefault(&self, at: RemoteAddr, bytes: u64) {
+        self.shared.prefaulter.hint(Arc::downgrade(&self.shared), at, bytes);
     }
 }
 

@@ -7,6 +7,9 @@ use super::state::{NONE, Next, Node, State};
 use super::trace::Happening;
 use crate::ids::{Epoch, NodeId};
 
+/// What fits in a packet of a reliable connection, of the sizes that are common.
+const PACKET_BYTES: usize = 1024;
+
 impl State {
     /// Puts the schedule on the clock and on the counters.
     pub(super) fn arm_schedule(&mut self) {
@@ -113,7 +116,10 @@ impl State {
             if self.lanes[lane].at.node == id && self.lanes[lane].core != NONE {
                 let nodes = self.nodes.len();
                 let first = lane * nodes;
-                (first..first + nodes).for_each(|conn| self.abandon_connection(conn as u32));
+                for conn in first as u32..(first + nodes) as u32 {
+                    self.finish_packet(conn);
+                    self.abandon_connection(conn);
+                }
                 self.lanes[lane].core = NONE;
             }
         }
@@ -123,6 +129,15 @@ impl State {
         if memory == MemoryFate::Lost {
             let lost = node.regions.lose();
             self.bytes -= lost;
+        }
+    }
+
+    /// A NIC places what fits in one packet as a whole, or not at all: what is landing in pieces
+    /// when its sender ends has landed, unless it is longer.
+    fn finish_packet(&mut self, conn: u32) {
+        if self.connection(conn).phase == Phase::Tearing && self.landing_bytes(conn) <= PACKET_BYTES
+        {
+            self.land(conn, usize::MAX);
         }
     }
 

@@ -457,6 +457,12 @@ impl State {
         self.go_on(id, ends, batch, &request);
     }
 
+    /// How long the verb is that is landing in pieces.
+    pub(super) fn landing_bytes(&mut self, id: u32) -> usize {
+        let tear = self.connection(id).tear.as_ref();
+        tear.map_or(0, |tear| tear.order.len() * WORD_BYTES)
+    }
+
     /// Lands up to `count` further words of a torn verb; whether all have landed.
     pub(super) fn land(&mut self, id: u32, count: usize) -> bool {
         let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };

@@ -3,7 +3,8 @@
 //! ```text
 //! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | w4 purge time
 //!        | zero to 1024
-//! 1024   one word for each compute node: its floor, 0 for none yet | zero to 4096
+//! 1024   one word for each compute node: its floor, 0 for none yet | zero to 3072
+//! 3072   one word for each compute node: its beat | zero to 4096
 //! 4096   one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
@@ -13,7 +14,8 @@
 //! included, so that a slab's word is found by one shift.
 //!
 //! Floors ([`crate::horizon`]) stand in the first group's region alone, and only its primary's are
-//! looked at. A node writes its own; after a promotion it does so again before it is missed.
+//! looked at. A node writes its own; after a promotion it does so again before it is missed. So it
+//! is with beats, by which nodes tell that they are alive.
 
 use lotus_fabric::ids::{Incarnation, TableId};
 use thiserror::Error;
@@ -36,9 +38,14 @@ pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
 pub const FLOORS_OFFSET: u64 = 1024;
 /// How many compute nodes there is room for.
 pub const MAX_FLOORS: usize = 256;
+/// The offset of the first compute node's beat, in bytes; the others' follow.
+pub const BEATS_OFFSET: u64 = FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64;
+/// How many compute nodes there is room for.
+pub const MAX_BEATS: usize = 128;
 
 const _: () = assert!(CURSOR_OFFSET == 16);
-const _: () = assert!(FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64 <= HEADER_PAGE_BYTES);
+const _: () = assert!(BEATS_OFFSET == 3072);
+const _: () = assert!(BEATS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64 <= HEADER_PAGE_BYTES);
 const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_PAGE_BYTES < SLAB_BYTES);
 
 /// Why a region cannot be used.

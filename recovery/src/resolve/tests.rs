@@ -76,6 +76,31 @@ fn decisions() {
 }
 
 #[test]
+fn purges_are_finished_once_they_have_begun() {
+    use Decision::{AlreadyResolved, Back, Forward};
+    use DecisionWord as Word;
+    type Case<'a> = (&'a str, &'a [Word], &'a [u64], Result<Decision, Contradiction>);
+    let cases: &[Case<'_>] = &[
+        ("not begun", &[Word::Undecided], &[OLDEST, 0], Ok(AlreadyResolved)),
+        ("over, and the slot has a new row", &[Word::Undecided], &[LATER], Ok(AlreadyResolved)),
+        ("marked in part", &[Word::Undecided], &[OLDEST, ours()], Ok(Back)),
+        ("zeroed in part", &[Word::Undecided, Word::Undecided], &[0, ours()], Ok(Back)),
+        ("decided", &[Word::Undecided, Word::Back], &[0, 0], Ok(Back)),
+        ("done", &[Word::Back, Word::Done], &[theirs()], Ok(AlreadyResolved)),
+        (
+            "committed",
+            &[Word::Forward(time(COMMIT))],
+            &[ours()],
+            Err(Contradiction::Decisions(Back, Forward(time(COMMIT)))),
+        ),
+    ];
+    for &(what, logs, words, expected) in cases {
+        let decision = decide_purge(txn(1), logs.iter().copied(), words.iter().copied());
+        assert_eq!(decision, expected, "{what}");
+    }
+}
+
+#[test]
 fn repairs() {
     use Decision::{AlreadyResolved, Back, Forward};
     let cases = [

@@ -66,9 +66,31 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::FirstCommitterWins, &["h18-writers-behind"], &[Isolation]),
     hunted(Rule::SnapshotsWait, &["h1-snapshots-meet-commits"], &[Isolation]),
     hunted(Rule::TimestampAfterCells, &["h18-fresh-snapshots"], &[Isolation]),
+    hunted(
+        Rule::NodesAreFenced,
+        &["h2-nodes-return"],
+        &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
+    ),
+    hunted(
+        Rule::FencesComeFirst,
+        &["h2-nodes-return"],
+        &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
+    ),
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
     hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
+    hunted(
+        Rule::TimestampsDecide,
+        &["h3-half-visible"],
+        &[Isolation, Property(DURABLE), Property(READS), BACKED, REPLICATED],
+    ),
     hunted(Rule::LocksCoverCommit, &["h3-primaries-come-last"], &[LOCKED]),
+    hunted(Rule::LocksOutlastRecovery, &["h3-half-visible", "h4-locks-of-the-dead"], &[LOCKED]),
+    hunted(
+        Rule::AdoptionWaits,
+        &["h4-locks-of-the-dead", "h3-half-visible"],
+        &[Isolation, LOCKED, BACKED, REPLICATED],
+    ),
+    hunted(Rule::LostLocksEndAttempts, &["h4-locks-of-the-dead"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(
         Rule::WritersExcludeReaders,
@@ -77,6 +99,11 @@ const TABLE: &[Hunted] = &[
     ),
     hunted(Rule::FreeSlotsAreZero, &["h7-full-lock-buckets"], &[ZEROED]),
     hunted(Rule::UpgradesAreExplicit, &["h7-read-then-write"], &[LOCKED, Isolation]),
+    hunted(
+        Rule::TheExpelledAreRefused,
+        &["h8-late-requests-of-the-dead"],
+        &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
+    ),
     hunted(
         Rule::StaleRequestsAreRefused,
         &["h9-late-lock-requests"],
@@ -109,7 +136,13 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::LinksAreExact, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
+    hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
+    hunted(
+        Rule::DecisionsAreRecorded,
+        &["h17-recoverers-die", "h15-some-replicas"],
+        &[REPLICATED, Property("nothing is unresolved in the logs")],
+    ),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
     hunted(

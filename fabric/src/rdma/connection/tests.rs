@@ -5,7 +5,7 @@ use std::mem::{ManuallyDrop, take};
 use super::*;
 use crate::ids::{RegionId, RemoteAddr};
 use crate::rdma::ffi::Completions;
-use crate::rdma::ffi::fake::{Fake, Log, take_log};
+use crate::rdma::ffi::fake::{Fake, Log, clear_log, take_log};
 use crate::region::{Chunk, Rights};
 use crate::verbs::CHUNK_WORDS;
 
@@ -61,6 +61,7 @@ impl Bench {
     }
 
     /// Posts a batch of these verbs.
+    #[inline(never)]
     fn post(&mut self, verbs: impl IntoIterator<Item = Op>) {
         let mut work = self.works.pop().unwrap_or_default();
         let mut local = None;
@@ -84,6 +85,7 @@ impl Bench {
     }
 
     /// Takes completions until there are none; how many batches they completed.
+    #[inline(never)]
     fn poll(&mut self) -> usize {
         let mut landed = 0;
         loop {
@@ -163,5 +165,6 @@ fn many_batches() {
     for _ in 0..1000 {
         bench.post([WRITE; 16]);
         assert_eq!(bench.poll(), 1);
+        clear_log();
     }
 }

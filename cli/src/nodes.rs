@@ -1,0 +1,228 @@
+//! Memory nodes as processes of their own: this program, started again once for each.
+//!
+//! # Whoever ends
+//! A node's standard input is a pipe that this process holds, so a node learns of our end, by
+//! whatever cause, from the kernel; it then cleans up and ends as well. Its standard output is a
+//! pipe that only the node holds, so we learn of its end the same way. Nodes are in a group of
+//! their own: an interrupt from the terminal reaches us, and them only through us.
+//!
+//! # What it is not
+//! It does not know what a node serves, or how: that is in the arguments that it is given. It says
+//! [`READY`] on a line of its standard output when it does.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::shm::Host;
+
+use crate::args::MnArgs;
+
+/// What a node says when it serves.
+const READY: &str = "ready";
+
+/// Why there are no nodes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodesError {
+    /// The operating system gave no process, pipe, thread or directory.
+    #[error("cannot start memory node {node}: {source}")]
+    System {
+        /// Which one.
+        node: u16,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The node ended before it served.
+    #[error("memory node {node} did not start: {why}")]
+    NotReady {
+        /// Which one.
+        node: u16,
+        /// What it said.
+        why: String,
+    },
+    /// No directory could be made for what the nodes share.
+    #[error("cannot make a directory in {}: {source}", path.display())]
+    Directory {
+        /// Where.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// Processes that are memory nodes, numbered from zero. They end when this is dropped.
+pub struct MemoryNodes {
+    processes: Vec<Child>,
+    /// Their ends are no news any more.
+    ending: Arc<AtomicBool>,
+}
+
+impl MemoryNodes {
+    /// Starts `count` nodes with the arguments that each is to have, and waits until all serve.
+    /// `told` is called with a sentence for every node that ends before this is dropped.
+    ///
+    /// # Errors
+    /// [`NodesError`]; then none is left.
+    pub fn start(
+        count: u16,
+        arguments: impl Fn(u16) -> Vec<OsString>,
+        env: &Env,
+        told: impl Fn(String) + Clone + Send + 'static,
+    ) -> Result<Self, NodesError> {
+        let mut nodes = Self { processes: Vec::new(), ending: Arc::default() };
+        for node in 0..count {
+            let failed = |source| NodesError::System { node, source };
+            let process = spawn(&arguments(node)).map_err(failed)?;
+            nodes.processes.push(process);
+            let process = nodes.processes.last_mut().expect("just pushed");
+            let output = process.stdout.take().expect("piped");
+            let (id, output) = (process.id(), until_ready(node, process, output)?);
+            let (ending, told) = (Arc::clone(&nodes.ending), told.clone());
+            let watch = move || {
+                // Says nothing more, so this returns when it ends.
+                let _ = io::copy(&mut { output }, &mut io::sink());
+                if !ending.load(Ordering::Acquire) {
+                    told(format!("memory node {node} (process {id}) has ended"));
+                }
+            };
+            env.spawn(&format!("lotus-watch{node}"), watch).map_err(failed)?;
+        }
+        Ok(nodes)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// The processor time that all of them have used, where the kernel says.
+    pub fn processor_time(&self) -> Option<Duration> {
+        self.processes.iter().map(|process| processor_time(process.id())).sum()
+    }
+}
+
+impl Drop for MemoryNodes {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
+        for process in &mut self.processes {
+            // Nothing of theirs stays, so they need not be asked. One that has ended already is
+            // no error, and waiting for it neither.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn spawn(arguments: &[OsString]) -> io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+/// Waits until a node serves; its standard output then.
+fn until_ready(
+    node: u16,
+    process: &mut Child,
+    output: ChildStdout,
+) -> Result<BufReader<ChildStdout>, NodesError> {
+    let mut output = BufReader::new(output);
+    let mut line = String::new();
+    let read = output.read_line(&mut line);
+    if read.is_ok() && line.trim_end() == READY {
+        return Ok(output);
+    }
+    let mut why = String::new();
+    let said = process.stderr.take().map(|mut errors| errors.read_to_string(&mut why));
+    let why = why.trim().trim_start_matches("error: ");
+    let why = if why.is_empty() { format!("{read:?}, {said:?}") } else { why.to_owned() };
+    Err(NodesError::NotReady { node, why })
+}
+
+/// Nanoseconds that all threads of a process have run.
+fn processor_time(process: u32) -> Option<Duration> {
+    let mut total = Duration::ZERO;
+    for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {
+        let counts = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        total += Duration::from_nanos(counts.split(' ').next()?.parse().ok()?);
+    }
+    Some(total)
+}
+
+/// A directory for the sockets of one cluster, which only this user can enter. Removed when
+/// dropped, and by the last of the nodes otherwise.
+pub struct Sockets {
+    path: PathBuf,
+    nodes: u16,
+}
+
+impl Sockets {
+    /// Makes one for a cluster of `nodes` nodes.
+    ///
+    /// # Errors
+    /// [`NodesError::Directory`].
+    pub fn new(nodes: u16) -> Result<Self, NodesError> {
+        let parent = std::env::temp_dir();
+        let mut number = 0;
+        loop {
+            let path = parent.join(format!("lotus-{}-{number}", std::process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path, nodes }),
+                // A process of our number has left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(source) => return Err(NodesError::Directory { path: parent, source }),
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        remove_sockets(&self.path, self.nodes);
+    }
+}
+
+/// Removes what a cluster leaves in its directory, and the directory if that was all.
+fn remove_sockets(directory: &Path, nodes: u16) {
+    for node in 0..nodes {
+        for extension in ["sock", "lock"] {
+            // What is not there need not go.
+            let _ = fs::remove_file(directory.join(format!("node-{node}.{extension}")));
+        }
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+/// `lotus mn`: hosts a memory node until the standard input ends.
+///
+/// # Errors
+/// A sentence that says why it cannot.
+pub fn serve(args: &MnArgs) -> Result<(), String> {
+    let MnArgs { shm, node, nodes } = args;
+    let host = Host::start(shm, NodeId(*node), *nodes, &Env::real(0));
+    let host = host.map_err(|error| error.to_string())?;
+    writeln!(io::stdout(), "{READY}").map_err(|error| error.to_string())?;
+    // An error ends it as well.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    drop(host);
+    remove_sockets(shm, *nodes);
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! `lotus bench --fabric shm`: memory nodes that are processes, and what becomes of them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use serde_json::Value;
+
+const SMALL_BANK: [&str; 3] = ["smallbank", "--accounts", "500"];
+/// Longer than any test waits: what ends such a run is not its end.
+const FOR_EVER: &str = "80000";
+
+/// A run with a place of its own for sockets.
+struct Run {
+    process: Child,
+    errors: BufReader<ChildStderr>,
+    temporary: PathBuf,
+}
+
+impl Run {
+    /// Starts a run that goes on for ever, and waits until clients issue transactions.
+    fn start(name: &str) -> Self {
+        let temporary = std::env::temp_dir().join(format!("lotus-{name}-{}", std::process::id()));
+        fs::create_dir(&temporary).expect("a fresh directory");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_lotus"))
+            .arg("bench")
+            .args(SMALL_BANK)
+            .args(["--fabric", "shm", "--secs", FOR_EVER])
+            .env("TMPDIR", &temporary)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("the binary was built for this test");
+        let mut errors = BufReader::new(process.stderr.take().expect("piped"));
+        let running = errors.by_ref().lines().any(|line| line.is_ok_and(|line| line == "running"));
+        assert!(running, "the run ended before it ran");
+        Self { process, errors, temporary }
+    }
+
+    /// The processes that are memory nodes of this run.
+    fn memory_nodes(&self) -> Vec<u32> {
+        let parent = format!(" {} ", self.process.id());
+        let is_child = |process: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            // After the name: the state, then the parent.
+            stat.rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.get(2..).is_some_and(|rest| rest.starts_with(&parent)))
+        };
+        let all = fs::read_dir("/proc").expect("a list of processes");
+        let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        numbers.filter(is_child).collect()
+    }
+
+    /// Waits until the run and all its nodes are gone, and what they made.
+    fn expect_gone(mut self, nodes: &[u32]) -> (Option<i32>, String) {
+        let status = self.process.wait().expect("it is ours");
+        let mut said = String::new();
+        self.errors.read_to_string(&mut said).expect("text");
+        for node in nodes {
+            while is_alive(*node) {
+                std::thread::yield_now();
+            }
+        }
+        let left: Vec<_> = fs::read_dir(&self.temporary).expect("it is there").collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+        fs::remove_dir(&self.temporary).expect("it is empty");
+        (status.code(), said)
+    }
+}
+
+/// Whether a process runs; one that nobody waited for does not.
+fn is_alive(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn signal(name: &str, process: u32) {
+    let number = process.to_string();
+    let sent =
+        Command::new("kill").args([name, &number]).status().expect("there is such a command");
+    assert!(sent.success(), "process {process} is not there");
+}
+
+#[test]
+fn a_benchmark_passes_its_audit_and_its_memory_nodes_do_nothing() {
+    let json = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shm.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_lotus"))
+        .arg("bench")
+        .args(SMALL_BANK)
+        .args(["--fabric", "shm", "--secs", "0.5", "--json"])
+        .arg(&json)
+        .output()
+        .expect("the binary was built for this test");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(&json).expect("the result");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["fabric"], "shm");
+    assert_eq!(report["audit"]["passed"], true);
+    assert!(report["committed"].as_u64().is_some_and(|committed| committed > 0));
+    assert_eq!(report["memory_nodes"]["processes"], 3);
+    // From loading to audit; what is allowed is the end of the last answer before.
+    let busy_s = report["memory_nodes"]["processor_s"].as_f64().expect("the kernel says");
+    assert!(busy_s < 0.01, "the memory nodes ran for {busy_s} s");
+}
+
+#[test]
+fn a_memory_node_that_dies_ends_the_run_with_a_sentence() {
+    let run = Run::start("dies");
+    let nodes = run.memory_nodes();
+    assert_eq!(nodes.len(), 3);
+    signal("-KILL", nodes[1]);
+    let (code, said) = run.expect_gone(&nodes);
+    assert_eq!(code, Some(2));
+    let sentence = said.lines().last().expect("it says something");
+    assert!(sentence.contains(&format!("(process {}) has ended", nodes[1])), "{sentence}");
+}
+
+#[test]
+fn whatever_ends_the_run_ends_its_memory_nodes() {
+    for cause in ["-INT", "-TERM", "-KILL"] {
+        let run = Run::start(cause.trim_start_matches('-'));
+        let nodes = run.memory_nodes();
+        assert_eq!(nodes.len(), 3);
+        signal(cause, run.process.id());
+        assert_eq!(run.expect_gone(&nodes).0, None, "{cause}");
+    }
+}
+
+#[test]
+fn a_place_where_no_socket_can_be_is_an_error() {
+    let output = Command::new(env!("CARGO_BIN_EXE_lotus"))
+        .args(["mn", "--shm", "/nowhere/at/all", "--node", "0", "--nodes", "4"])
+        .output()
+        .expect("the binary was built for this test");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/nowhere/at/all/node-0.sock"), "{said}");
+}

@@ -1,0 +1,304 @@
+//! Who takes part: beats, leases, expulsion, and what a survivor does about those who are out.
+//!
+//! # What it is
+//! With a lease configured, every coordinator looks a few times in each lease at what its node
+//! knows of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to
+//! date. A turn of coordinator 0:
+//!
+//! 1. It counts up its node's beat, in the header page of the first group's primary, and reads the
+//!    beats of all in the same batch. Past its own lease the node begins no transactions until a
+//!    beat has landed and it still takes part.
+//! 2. It expels whom it suspects, and learns who has been expelled by others.
+//! 3. Shards of those who are out belong to nobody from now on, under a new epoch: whoever has a
+//!    lock of theirs and has not begun to commit will not (H4), and nobody asks them for more.
+//! 4. Once all its coordinators have [taken note](Coordinator::take_note), it acknowledges.
+//! 5. It drops the locks that resolved ones had in this node's table.
+//! 6. It gives shards that nobody owns to their heirs, if that may be.
+//! 7. It resolves a part of the log of those who are out ([`crate::recover`]), beside all this.
+//!
+//! # If it stops anywhere
+//! Every step finds out anew whether there is anything for it to do, and whoever does it last
+//! changes nothing. Who is expelled meanwhile learns that by his next beat, or by any verb that
+//! was refused, and ends: he has no vote any more, and his verbs no effect.
+//!
+//! # What it is not
+//! Needed for safety: that a node suspects another too early costs work and breaks nothing. And it
+//! is not how a node returns: that would be a new incarnation, which there is no way to start yet.
+//!
+//! # The authority
+//! It is asked between two polls, because the embedded one answers at once. One that takes a round
+//! trip needs a thread of its own here.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
+use lotus_fabric::verbs::VerbError;
+use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
+use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::{Contradiction, Detector, Lease, Membership};
+use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY};
+use lotus_sabotage::{Rule, broken};
+
+use crate::coordinator::{Coordinator, Locks};
+use crate::recover;
+use crate::shared::Shared;
+
+/// Turns in a lease: so many beats may be late before anybody is suspected.
+const TURNS_PER_LEASE: u32 = 8;
+/// Whose header page has the beats.
+const BEATS_GROUP: GroupId = GroupId(0);
+
+const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
+const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
+
+/// What the coordinators of a node tell each other about the membership.
+#[derive(Debug)]
+pub(crate) struct NodeMembers {
+    /// The epoch that coordinator 0 has seen, and whose losses own nothing any more.
+    seen: AtomicU32,
+    /// Everybody who was expelled up to then.
+    expelled: Mutex<Vec<(NodeId, Incarnation)>>,
+    /// The last epoch of which each coordinator has taken note.
+    noted: Box<[AtomicU32]>,
+    /// What recovery has met that cannot be, and so has left as it was.
+    contradiction: Mutex<Option<Contradiction>>,
+}
+
+impl NodeMembers {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            seen: AtomicU32::new(FIRST_EPOCH.0),
+            expelled: Mutex::default(),
+            noted: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
+            contradiction: Mutex::default(),
+        }
+    }
+
+    fn seen(&self) -> Epoch {
+        // Acquire: who sees the epoch sees who was expelled, and that their shards are nobody's.
+        Epoch(self.seen.load(Ordering::Acquire))
+    }
+
+    fn expelled(&self) -> Vec<(NodeId, Incarnation)> {
+        self.expelled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The last epoch of which all coordinators have taken note.
+    fn noted_by_all(&self) -> Epoch {
+        let noted = self.noted.iter().map(|noted| noted.load(Ordering::Acquire));
+        Epoch(noted.min().expect("a node has a coordinator"))
+    }
+
+    pub(crate) fn report(&self, what: Contradiction) {
+        *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+    }
+
+    pub(crate) fn contradiction(&self) -> Option<Contradiction> {
+        *self.contradiction.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes part in the membership until the node is out; nothing without a lease.
+pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
+    let Some(lease) = coordinator.shared.config.lease else { return };
+    let mut watch = Watch {
+        detector: Detector::new(lease),
+        lease: Lease::new(lease, coordinator.executor.now()),
+        beat: 0,
+        released: Vec::new(),
+    };
+    while !coordinator.node.has_failed() {
+        coordinator.executor.sleep(lease / TURNS_PER_LEASE).await;
+        if coordinator.thread == 0 {
+            watch.turn(coordinator).await;
+        }
+        coordinator.take_note();
+    }
+}
+
+/// What coordinator 0 remembers from turn to turn.
+struct Watch {
+    detector: Detector,
+    lease: Lease,
+    beat: u64,
+    /// Whose locks have been dropped here.
+    released: Vec<Incarnation>,
+}
+
+impl Watch {
+    async fn turn(&mut self, coordinator: &Rc<Coordinator>) {
+        let (node, authority) = (&coordinator.node, &*coordinator.shared.authority);
+        if !self.lease.is_held(coordinator.executor.now()) {
+            node.suspend();
+        }
+        let Some(suspects) = self.listen(coordinator).await else { return };
+        for suspect in suspects {
+            // Unanswered, it is tried again in the next turn.
+            let _ = membership::change(authority, |now| now.expel(node.id, suspect));
+        }
+        let Ok(mut now) = membership::read(authority) else { return };
+        if !now.is_live(node.id) {
+            return node.expel();
+        }
+        node.resume();
+        if now.epoch() == FIRST_EPOCH {
+            return;
+        }
+        coordinator.disown(&now);
+        let noted = node.members.noted_by_all();
+        if noted >= now.epoch() {
+            let acknowledged = membership::change(authority, |now| now.acknowledge(node.id, noted));
+            now = acknowledged.map_or(now, |outcome| outcome.membership());
+        }
+        self.drop_locks(coordinator, &now, noted);
+        coordinator.adopt();
+        if now.claimable(node.id).is_some() && !coordinator.recovers.replace(true) {
+            let of = Rc::clone(coordinator);
+            coordinator.executor.spawn(async move {
+                recover::recover(&of).await;
+                of.recovers.set(false);
+            });
+        }
+    }
+
+    /// Beats, and hears everybody's beats: who is suspected. `None` if nothing was heard.
+    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Vec<NodeId>> {
+        let (shared, node) = (&coordinator.shared, &coordinator.node);
+        let primary = shared.placement.replicas(BEATS_GROUP).primary();
+        let word = |index: usize| primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64);
+        self.beat += 1;
+        let asked = coordinator.executor.now();
+        let mut batch = coordinator.lane.batch();
+        batch.write_word(word(node.index), self.beat);
+        let all = batch.read(word(0), shared.nodes.len() * WORD_BYTES);
+        match batch.post().await {
+            Ok(done) => {
+                self.lease.renew(asked);
+                let suspects = self.detector.hear(asked, done.words(all));
+                Some(suspects.into_iter().map(|index| shared.nodes[index].id).collect())
+            }
+            Err(error) => {
+                if error.failures().iter().any(|failure| failure.error == VerbError::Revoked) {
+                    node.expel();
+                } else {
+                    let _ = coordinator.after_failure(error).await;
+                }
+                None
+            }
+        }
+    }
+
+    /// Drops what those had locked here whose transactions are all settled. Nobody here serves
+    /// them any more, so there will not be others (H8).
+    fn drop_locks(&mut self, coordinator: &Coordinator, now: &Membership, noted: Epoch) {
+        let node = &coordinator.node;
+        for (member, since) in now.expelled() {
+            let settled = now.is_resolved(member.node) || broken(Rule::LocksOutlastRecovery);
+            if noted < since || !settled || self.released.contains(&member.incarnation) {
+                continue;
+            }
+            for holder in node.locks.holders_of(member.incarnation) {
+                if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
+                    // Recovery has changed the row, or may have (H11).
+                    node.versions.forget(holder.name.table, holder.name.key);
+                }
+                node.locks.unlock(holder.txn, &holder.name);
+            }
+            self.released.push(member.incarnation);
+        }
+    }
+}
+
+/// Whether nothing is left to do about nodes that have failed: each is out and resolved, its locks
+/// are dropped, and every shard has an owner. Without a lease nothing will ever be done.
+///
+/// This process knows more than any node of it: who has failed before anybody suspects it, and what
+/// the others' lock tables hold. Only whoever waits for the cluster as a whole may ask.
+pub(crate) fn is_settled(shared: &Shared) -> bool {
+    let failed: Vec<_> = shared.nodes.iter().filter(|node| node.has_failed()).collect();
+    if shared.config.lease.is_none() || failed.is_empty() {
+        return true;
+    }
+    let Ok(now) = membership::read(&*shared.authority) else { return false };
+    let mut serving = shared.nodes.iter().filter(|node| !node.has_failed());
+    failed.iter().all(|node| now.is_resolved(node.id))
+        && now.may_adopt()
+        && serving.all(|node| {
+            failed.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
+        })
+        && ShardId::all().all(|shard| shared.shards.owner(shard).node != NOBODY)
+}
+
+impl Coordinator {
+    /// Takes from all who are out what they own, and lets this node's coordinators know.
+    fn disown(&self, now: &Membership) {
+        let (shards, members) = (&self.shared.shards, &self.node.members);
+        // Every turn: a survivor with an old view may have given a shard to one who is out by now.
+        for shard in ShardId::all() {
+            let owner = shards.owner(shard);
+            if owner.node != NOBODY && !now.is_live(owner.node) {
+                // If that fails somebody else has done it.
+                let _ = shards.transfer(shard, owner, NOBODY);
+            }
+        }
+        if members.seen() < now.epoch() {
+            let expelled = now.expelled().map(|(member, _)| (member.node, member.incarnation));
+            *members.expelled.lock().unwrap_or_else(PoisonError::into_inner) = expelled.collect();
+            members.seen.store(now.epoch().0, Ordering::Release);
+        }
+    }
+
+    /// Gives shards that nobody owns to their heirs, if that may be (H4).
+    fn adopt(&self) {
+        let shards = &self.shared.shards;
+        let unowned = |shard: &ShardId| shards.owner(*shard).node == NOBODY;
+        let orphans: Vec<_> =
+            ShardId::all().filter(unowned).map(|shard| (shard, shards.owner(shard))).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        // Only now: whoever owned one of these when it was lost is among the expelled. Nobody has
+        // owned it since, if the swap succeeds, so what is true now stays true until then.
+        let Ok(now) = membership::read(&*self.shared.authority) else { return };
+        if !now.is_live(self.node.id) || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
+            return;
+        }
+        for (shard, nobody) in orphans {
+            let _ = shards.transfer(shard, nobody, now.heir(shard));
+        }
+    }
+
+    /// Serves those no more who are out by what its node knows, and notes that once the commits
+    /// have ended that had begun before: those may rest on locks of nodes that are out.
+    fn take_note(&self) {
+        let members = &self.node.members;
+        let seen = members.seen();
+        let noted = &members.noted[self.thread];
+        if self.refused.get() < seen {
+            for (node, incarnation) in members.expelled() {
+                let Locks::Lotus(locks) = &self.locks else { continue };
+                if !broken(Rule::TheExpelledAreRefused) {
+                    locks.refuse(incarnation);
+                }
+                locks.forget(node);
+            }
+            self.refused.set(seen);
+        }
+        if !self.grace.is_over() {
+            return;
+        }
+        // What is over is the period for what was seen when it began.
+        noted.store(self.waits_for.get().0, Ordering::Release);
+        if self.waits_for.get() < seen {
+            self.grace.begin();
+            self.waits_for.set(seen);
+            if self.grace.is_over() {
+                noted.store(seen.0, Ordering::Release);
+            }
+        }
+    }
+}

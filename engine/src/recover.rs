@@ -1,0 +1,249 @@
+//! Recovery of a dead compute node by a survivor: fence, read its log, settle every transaction.
+//!
+//! # The order, and what it is for
+//! 1. A part of the dead node's log slots is claimed, so that one member at a time works on it.
+//! 2. Everybody who is out is fenced at every memory node (H2): the dead node, and whoever had
+//!    claimed the part before. From then on nothing of theirs takes effect; only now is anything
+//!    read.
+//! 3. Slot by slot, what [`lotus_recovery::resolve`] decides is carried out on all replicas
+//!    (`transaction`).
+//! 4. With the first part goes what the node as a whole has left: its floor, which held the horizon
+//!    back (H13), and slabs that it had entered in some directories and not in others.
+//! 5. The part is finished. When all are, its locks may go, and shards find heirs
+//!    ([`crate::members`]).
+//!
+//! # If it stops anywhere
+//! The claim is void once its holder is out, and the next one begins the part anew. All that was
+//! done is found done; what was decided is found decided, in the logs.
+//!
+//! # What stays lost
+//! Memory: the free slots of the dead node's slabs, slots that it had displaced and not used
+//! again, and deleted rows that it had not purged.
+
+mod transaction;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES, VerbError};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
+use lotus_recovery::membership::{self, Outcome};
+use lotus_recovery::{Contradiction, Membership, PartId};
+use lotus_router::{GroupId, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use crate::coordinator::Coordinator;
+use crate::shared::ComputeNode;
+
+/// How long a failed verb waits before it is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// Whose header page has the floors.
+const FLOORS_GROUP: GroupId = GroupId(0);
+/// The floor of who reads nothing any more.
+const NO_FLOOR: u64 = u64::MAX;
+
+/// Why a recoverer stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stop {
+    /// It has been expelled itself. Another one takes over.
+    Expelled,
+    /// It has met what the protocol rules out. Nothing more is touched.
+    Contradiction(Contradiction),
+}
+
+impl From<Contradiction> for Stop {
+    fn from(what: Contradiction) -> Self {
+        Self::Contradiction(what)
+    }
+}
+
+/// Resolves parts of dead nodes' logs until there are none left for this node.
+pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
+    let (node, authority) = (&coordinator.node, &*coordinator.shared.authority);
+    while let Some((part, now)) = claim(coordinator) {
+        match resolve_part(coordinator, part, &now).await {
+            Ok(()) => {
+                let finish = |now: &Membership| now.finish(node.id, part);
+                while !node.has_failed() && membership::change(authority, finish).is_err() {
+                    coordinator.executor.sleep(RETRY_PAUSE).await;
+                }
+            }
+            Err(Stop::Expelled) => return node.expel(),
+            Err(Stop::Contradiction(what)) => return node.members.report(what),
+        }
+    }
+}
+
+/// Claims a part, and learns who is out at that moment; `None` if there is none, or no answer.
+fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
+    let me = coordinator.node.id;
+    if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
+        return None;
+    }
+    let mut part = None;
+    let claimed = membership::change(&*coordinator.shared.authority, |now| {
+        part = now.claimable(me);
+        now.claim(me, part?)
+    });
+    match claimed {
+        Ok(Outcome::Changed(now)) => Some((part?, now)),
+        _ => None,
+    }
+}
+
+async fn resolve_part(
+    coordinator: &Coordinator,
+    part: PartId,
+    now: &Membership,
+) -> Result<(), Stop> {
+    let shared = &coordinator.shared;
+    let dead = shared.nodes.iter().find(|node| node.id == part.of);
+    let dead = dead.expect("every member is a compute node");
+    let parts = now.parts_of(part.of);
+    let recoverer = Recoverer { coordinator, dead, nodes: coordinator.memory_nodes() };
+    let late = broken(Rule::FencesComeFirst);
+    if !late {
+        recoverer.fence(now);
+    }
+    if part.index == 0 {
+        recoverer.take_floor_out().await?;
+        for (_, replicas) in shared.placement.groups() {
+            recoverer.complete_directories(replicas).await?;
+        }
+    }
+    for slot in (part.index..shared.config.slots()).step_by(parts) {
+        recoverer.resolve_slot(slot as u16).await?;
+    }
+    if late {
+        recoverer.fence(now);
+    }
+    Ok(())
+}
+
+/// Settles what one dead node has left.
+struct Recoverer<'a> {
+    coordinator: &'a Coordinator,
+    dead: &'a ComputeNode,
+    /// Every memory node.
+    nodes: Vec<NodeId>,
+}
+
+impl Coordinator {
+    fn memory_nodes(&self) -> Vec<NodeId> {
+        self.shared.placement.groups().map(|(_, replicas)| replicas.primary().node).collect()
+    }
+}
+
+impl Recoverer<'_> {
+    /// Returns when no verb of anybody who is out can still take effect anywhere.
+    fn fence(&self, now: &Membership) {
+        if broken(Rule::NodesAreFenced) {
+            return;
+        }
+        for (member, since) in now.expelled() {
+            for target in &self.nodes {
+                let fenced: Result<(), _> =
+                    self.coordinator.shared.fabric.fence(*target, member.node, since);
+                fenced.expect("members and memory nodes are part of the fabric");
+            }
+        }
+    }
+
+    /// The dead node reads nothing any more: it cannot, since it is fenced.
+    async fn take_floor_out(&self) -> Result<(), Stop> {
+        let primary = self.coordinator.shared.placement.replicas(FLOORS_GROUP).primary();
+        let word = primary.at(FLOORS_OFFSET + (self.dead.index * WORD_BYTES) as u64);
+        self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
+    }
+
+    /// Enters slabs everywhere that are entered somewhere. Whoever lives enters the same.
+    async fn complete_directories(&self, replicas: &ReplicaSet) -> Result<(), Stop> {
+        let cursor = replicas.primary().at(CURSOR_OFFSET);
+        let (seen, buffer) = self.post(|batch| batch.read(cursor, WORD_BYTES)).await?;
+        let layout = &self.coordinator.shared.region;
+        let end = RegionLayout::directory_word(seen.words(buffer)[0].min(layout.end()));
+        let mut at = RegionLayout::directory_word(layout.first_slab());
+        while at < end {
+            let bytes = (end - at).min(MAX_VERB_BYTES as u64) as usize;
+            let members = replicas.members();
+            let read = |batch: &mut Batch| -> Vec<Buffer> {
+                members.iter().map(|replica| batch.read(replica.at(at), bytes)).collect()
+            };
+            let (copies, buffers) = self.post(read).await?;
+            let mut missing = Vec::new();
+            for index in 0..bytes / WORD_BYTES {
+                let words = buffers.iter().map(|buffer| copies.words(*buffer)[index]);
+                let Some(entry) = words.clone().find(|word| *word != 0) else { continue };
+                let place = at + (index * WORD_BYTES) as u64;
+                let without = members.iter().zip(words).filter(|(_, word)| *word == 0);
+                missing.extend(without.map(|(replica, _)| Swap::new(replica.at(place), 0, entry)));
+            }
+            drop(copies);
+            self.swap(&missing).await?;
+            at += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Posts what `add` puts into a batch, again and again until every verb has taken effect; every
+    /// verb of recovery may be repeated. What `add` has returned names what was read.
+    async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
+        let lane = &self.coordinator.lane;
+        loop {
+            let mut batch = lane.batch();
+            let added = add(&mut batch);
+            let error = match batch.post().await {
+                Ok(done) => return Ok((done, added)),
+                Err(error) => error,
+            };
+            for failure in error.failures() {
+                let mut outcome = Err(failure.error);
+                while let Err(error) = outcome {
+                    if error == VerbError::Revoked || self.coordinator.node.has_failed() {
+                        return Err(Stop::Expelled);
+                    }
+                    self.coordinator.executor.sleep(RETRY_PAUSE).await;
+                    outcome = lane.reconnect(failure.node).await;
+                }
+            }
+        }
+    }
+
+    /// Swaps words, all at once; whether each holds what it should now.
+    async fn swap(&self, swaps: &[Swap]) -> Result<bool, Stop> {
+        let mut all = true;
+        for some in swaps.chunks(SWAPS_AT_ONCE) {
+            let (done, held) = self
+                .post(|batch| {
+                    let swap = |swap: &Swap| batch.compare_and_swap(swap.at, swap.from, swap.to);
+                    some.iter().map(swap).collect::<Vec<_>>()
+                })
+                .await?;
+            all &= some.iter().zip(held).all(|(swap, buffer)| {
+                let found = done.words(buffer)[0];
+                found == swap.from || found == swap.to
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// How many words are swapped in one batch.
+const SWAPS_AT_ONCE: usize = 256;
+
+/// A word to change, if it is still what was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Swap {
+    at: RemoteAddr,
+    from: u64,
+    to: u64,
+}
+
+impl Swap {
+    fn new(at: RemoteAddr, from: u64, to: u64) -> Self {
+        Self { at, from, to }
+    }
+}

@@ -1,0 +1,420 @@
+//! One log slot of a dead node: which transaction it names, what becomes of it, and that on all
+//! replicas.
+//!
+//! The steps are those in the essay of [`lotus_recovery::resolve`]: read, decide, record the
+//! decision in all logs, repair by compare-and-swap, record that it is done. Whenever a word is
+//! not what was read, it starts over.
+//!
+//! # What is only half there
+//! *A record ahead of the tag.* Records go before cells, so a transaction that has put no tag
+//! anywhere may have overwritten the record of a row's oldest version on some replicas. The words
+//! of the cells do not tell such a transaction from one that finished long ago. Its record does:
+//! it names the newest version that the transaction found. If that still is the newest, then the
+//! transaction has not become visible, so its locks are held, and it is undone like any other
+//! ([`Recoverer::stopped_early`]).
+//!
+//! *The slot of a record that nobody names* is left as it is on each replica. No reader gets there,
+//! and whoever uses it next writes it everywhere.
+//!
+//! *A log entry* that is not whole is emptied, so that nobody has to wonder about it again.
+//!
+//! # What is not seen
+//! A record that landed in part, and whole nowhere, with no tag anywhere. It takes a record longer
+//! than a packet. The oldest version of its row is then damaged on one replica: whoever needs it
+//! retries with a later snapshot, and the row's next writer takes its place.
+
+use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
+use lotus_fabric::lane::Batch;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::overflow_offset;
+use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::{TableDef, Timestamp};
+use lotus_recovery::log::{DECISION_WORD, entry_words};
+use lotus_recovery::{
+    CellSeen, Decision, DecisionWord, LogEntry, LogError, LoggedWrite, Repair, WriteKind, decide,
+    decide_purge, repair,
+};
+use lotus_router::placement::LOG_REGION;
+use lotus_router::{GroupId, Replica, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use super::{Recoverer, Stop, Swap};
+use crate::commit::Replicas;
+
+/// What one memory node has in a log slot.
+struct Copy {
+    node: NodeId,
+    words: Vec<u64>,
+}
+
+/// The last transaction that a log slot names.
+struct InDoubt {
+    txn: TxnId,
+    writes: Vec<LoggedWrite>,
+    /// The entry itself, undecided.
+    words: Vec<u64>,
+    /// Who has it whole, and what is decided there, in the order of node numbers.
+    logs: Vec<(NodeId, DecisionWord)>,
+}
+
+/// A row that a transaction in doubt may have written, on all replicas.
+struct Named {
+    write: LoggedWrite,
+    copies: Vec<(Replica, Vec<u64>)>,
+}
+
+impl InDoubt {
+    /// What the copies of a slot name last: earlier attempts were over when it began (H16).
+    fn latest(copies: &[Copy]) -> Option<Self> {
+        let whole =
+            || copies.iter().filter_map(|copy| Some((copy, LogEntry::decode(&copy.words).ok()?)));
+        let (copy, entry) = whole().max_by_key(|(_, entry)| entry.txn().attempt())?;
+        let writes: Vec<LoggedWrite> = entry.writes().collect();
+        let mut words = copy.words[..entry_words(writes.len())].to_vec();
+        words[DECISION_WORD] = DecisionWord::Undecided.word();
+        let of_it = whole().filter(|(_, other)| other.txn() == entry.txn());
+        let logs = of_it.map(|(copy, entry)| (copy.node, entry.decision())).collect();
+        Some(Self { txn: entry.txn(), writes, words, logs })
+    }
+
+    fn decide(&self, named: &[Named]) -> Result<Decision, Stop> {
+        let logs = self.logs.iter().map(|(_, decision)| *decision);
+        if self.writes.iter().any(|write| write.kind == WriteKind::Purge) {
+            let words = named.iter().flat_map(Named::seen).map(|(_, seen)| seen.word);
+            return Ok(decide_purge(self.txn, logs, words)?);
+        }
+        let cells = named.iter().flat_map(Named::seen).map(|(_, seen)| seen);
+        let decision = decide(self.txn, logs, cells)?;
+        match decision {
+            Decision::Forward(_) if broken(Rule::TimestampsDecide) => Ok(Decision::Back),
+            decision => Ok(decision),
+        }
+    }
+}
+
+impl Named {
+    /// The named cell on each replica.
+    fn seen(&self) -> impl Iterator<Item = (Replica, CellSeen)> {
+        let index = usize::from(self.write.cell);
+        self.copies.iter().map(move |(replica, words)| {
+            let version = |index: usize| words[cell_offset(index) as usize / WORD_BYTES];
+            let cells = Cvt::new(words).cell_count();
+            let others = (0..cells).filter(|other| *other != index).map(version);
+            let newest_other =
+                others.fold(Timestamp::ZERO, |newest, word| match Version::decode(word) {
+                    Version::Committed(time) => newest.max(time),
+                    _ => newest,
+                });
+            (*replica, CellSeen { word: version(index), newest_other })
+        })
+    }
+
+    /// Where the named cell begins.
+    fn place(&self) -> u64 {
+        self.write.cvt + cell_offset(usize::from(self.write.cell))
+    }
+
+    /// The three words of the named cell on one replica.
+    fn cell_words<'w>(&self, words: &'w [u64]) -> &'w [u64; 3] {
+        let start = cell_offset(usize::from(self.write.cell)) as usize / WORD_BYTES;
+        words[start..].first_chunk().expect("a CVT ends with a whole cell")
+    }
+
+    /// Swaps that leave the named cell empty on one replica, and alike on all of them.
+    fn emptying(&self, replica: Replica, words: &[u64]) -> impl Iterator<Item = Swap> {
+        let empty = Cell {
+            version: Version::None,
+            state: CellState::Cleared,
+            record: self.write.record,
+            length: 0,
+            writes: 0,
+        };
+        let seen = *self.cell_words(words);
+        let at = (self.place()..).step_by(WORD_BYTES).map(move |place| replica.at(place));
+        let swaps = at.zip(seen).zip(empty.encode());
+        swaps.map(|((at, from), to)| Swap::new(at, from, to))
+    }
+}
+
+impl Recoverer<'_> {
+    /// Settles the transaction that a log slot names.
+    pub(super) async fn resolve_slot(&self, slot: u16) -> Result<(), Stop> {
+        loop {
+            let copies = self.copies(slot).await?;
+            let Some(doubt) = InDoubt::latest(&copies) else {
+                return self.empty_torn(slot, &copies).await;
+            };
+            let named = self.named(&doubt).await?;
+            let mut decision = doubt.decide(&named)?;
+            if decision == Decision::AlreadyResolved && self.stopped_early(&doubt, &named).await? {
+                decision = Decision::Back;
+            }
+            let settled = match decision {
+                Decision::AlreadyResolved => self.finish(slot, &doubt.logs).await?,
+                decision => self.carry_out(slot, &copies, &doubt, &named, decision).await?,
+            };
+            if settled {
+                return self.empty_torn(slot, &copies).await;
+            }
+        }
+    }
+
+    fn log_place(&self, node: NodeId, slot: u16) -> RemoteAddr {
+        let offset = self.coordinator.shared.log.offset(self.dead.index as u16, slot);
+        RemoteAddr::new(node, LOG_REGION, offset)
+    }
+
+    fn replicas(&self, write: &LoggedWrite) -> &ReplicaSet {
+        self.coordinator.shared.placement.replicas(GroupId(write.group))
+    }
+
+    /// What every memory node has in a slot.
+    async fn copies(&self, slot: u16) -> Result<Vec<Copy>, Stop> {
+        let bytes = self.coordinator.shared.log.slot_bytes() as usize;
+        let read = |batch: &mut Batch| {
+            let read = |node: &NodeId| (*node, batch.read(self.log_place(*node, slot), bytes));
+            self.nodes.iter().map(read).collect::<Vec<_>>()
+        };
+        let (done, buffers) = self.post(read).await?;
+        let copy = |(node, buffer)| Copy { node, words: done.words(buffer).to_vec() };
+        Ok(buffers.into_iter().map(copy).collect())
+    }
+
+    /// The CVTs of all rows that the transaction names.
+    async fn named(&self, doubt: &InDoubt) -> Result<Vec<Named>, Stop> {
+        let mut named = Vec::new();
+        for write in doubt.writes.iter().filter(|write| write.kind != WriteKind::Link) {
+            let table = self.table(write);
+            let bytes = table.cvt_words() * WORD_BYTES;
+            let read = |batch: &mut Batch| {
+                let members = self.replicas(write).members().iter();
+                let read = |replica: &Replica| (*replica, batch.read(replica.at(write.cvt), bytes));
+                members.map(read).collect::<Vec<_>>()
+            };
+            let (done, buffers) = self.post(read).await?;
+            let copy = |(replica, buffer)| (replica, done.words(buffer).to_vec());
+            named.push(Named { write: *write, copies: buffers.into_iter().map(copy).collect() });
+        }
+        Ok(named)
+    }
+
+    fn table(&self, write: &LoggedWrite) -> std::sync::Arc<TableDef> {
+        let table = self.coordinator.shared.table(write.table);
+        table.expect("a table outlives the transactions that write it")
+    }
+
+    /// Carries a decision out; false if a word was not what was read, and it has to start over.
+    async fn carry_out(
+        &self,
+        slot: u16,
+        copies: &[Copy],
+        doubt: &InDoubt,
+        named: &[Named],
+        decision: Decision,
+    ) -> Result<bool, Stop> {
+        let word = match decision {
+            Decision::Forward(time) => DecisionWord::Forward(time),
+            _ => DecisionWord::Back,
+        };
+        if !broken(Rule::DecisionsAreRecorded) && !self.record(slot, copies, doubt, word).await? {
+            return Ok(false);
+        }
+        let repaired = match decision {
+            Decision::Forward(_) => self.publish(doubt, named, decision).await?,
+            _ => self.undo(doubt, named).await?,
+        };
+        if !repaired || !self.link(doubt).await? {
+            return Ok(false);
+        }
+        let concerned = copies.iter().map(|copy| copy.node);
+        let concerned = concerned.filter(|node| self.holds_cell(doubt, *node));
+        let logs: Vec<_> = concerned.map(|node| (node, word)).collect();
+        if broken(Rule::DecisionsAreRecorded) {
+            return Ok(true);
+        }
+        self.finish(slot, &logs).await
+    }
+
+    fn holds_cell(&self, doubt: &InDoubt, node: NodeId) -> bool {
+        let replicas = doubt.writes.iter().flat_map(|write| self.replicas(write).members());
+        replicas.into_iter().any(|replica| replica.node == node)
+    }
+
+    /// Lets every log say what is decided, before anything is done about it (H17). One after the
+    /// other: who is first decides.
+    async fn record(
+        &self,
+        slot: u16,
+        copies: &[Copy],
+        doubt: &InDoubt,
+        decision: DecisionWord,
+    ) -> Result<bool, Stop> {
+        let offset = (DECISION_WORD * WORD_BYTES) as u64;
+        for (node, _) in &doubt.logs {
+            let at = self.log_place(*node, slot).plus(offset);
+            let undecided = DecisionWord::Undecided.word();
+            if !self.swap(&[Swap::new(at, undecided, decision.word())]).await? {
+                return Ok(false);
+            }
+        }
+        for copy in copies {
+            let has_it = doubt.logs.iter().any(|(node, _)| *node == copy.node);
+            if has_it || !self.holds_cell(doubt, copy.node) {
+                continue;
+            }
+            // All but the id, which the entry begins with; then that, which makes it whole.
+            let at = self.log_place(copy.node, slot);
+            let mut words = doubt.words.clone();
+            words[DECISION_WORD] = decision.word();
+            self.post(|batch| write_words(batch, at.plus(WORD_BYTES as u64), &words[1..])).await?;
+            if !self.swap(&[Swap::new(at, copy.words[0], words[0])]).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes every cell visible, on backups before primaries (H3).
+    async fn publish(
+        &self,
+        doubt: &InDoubt,
+        named: &[Named],
+        decision: Decision,
+    ) -> Result<bool, Stop> {
+        for replicas in [Replicas::Backups, Replicas::Primaries] {
+            let mut swaps = Vec::new();
+            for row in named {
+                let members = replicas.of(self.replicas(&row.write));
+                for (replica, seen) in row.seen() {
+                    let here = members.iter().any(|member| member.node == replica.node);
+                    if let Repair::Publish { from, to } = repair(doubt.txn, decision, seen)
+                        && here
+                    {
+                        swaps.push(Swap::new(replica.at(row.place()), from, to));
+                    }
+                }
+            }
+            if !self.swap(&swaps).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Empties every cell, on every replica, also where the write never landed (H12).
+    async fn undo(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
+        let mut swaps = Vec::new();
+        for row in named {
+            let whole = matches!(row.write.kind, WriteKind::Insert | WriteKind::Purge);
+            for ((replica, words), (_, seen)) in row.copies.iter().zip(row.seen()) {
+                let tagged = seen.word == Version::Invisible(doubt.txn).encode();
+                if broken(Rule::AllReplicasAreRepaired) && !tagged {
+                    continue;
+                }
+                if whole {
+                    self.zero(row, *replica, words, &mut swaps).await?;
+                } else if repair(doubt.txn, Decision::Back, seen) != Repair::Keep {
+                    swaps.extend(row.emptying(*replica, words));
+                }
+            }
+        }
+        self.swap(&swaps).await
+    }
+
+    /// Zeroes a CVT that is to be free memory, and swaps its named version word last.
+    async fn zero(
+        &self,
+        row: &Named,
+        replica: Replica,
+        words: &[u64],
+        swaps: &mut Vec<Swap>,
+    ) -> Result<(), Stop> {
+        let named = cell_offset(usize::from(row.write.cell)) as usize / WORD_BYTES;
+        let at = |index: usize| replica.at(row.write.cvt + (index * WORD_BYTES) as u64);
+        let zeroes = vec![0; words.len()];
+        self.post(|batch| {
+            write_words(batch, at(0), &zeroes[..named]);
+            write_words(batch, at(named + 1), &zeroes[named + 1..]);
+        })
+        .await?;
+        swaps.push(Swap::new(at(named), words[named], 0));
+        Ok(())
+    }
+
+    /// Completes the links of overflow buckets, whatever becomes of the transaction: an empty
+    /// bucket in a chain harms nobody.
+    async fn link(&self, doubt: &InDoubt) -> Result<bool, Stop> {
+        let mut swaps = Vec::new();
+        for write in doubt.writes.iter().filter(|write| write.kind == WriteKind::Link) {
+            let place = write.cvt + overflow_offset(self.table(write).cell_count());
+            let members = self.replicas(write).members().iter();
+            swaps.extend(members.map(|replica| Swap::new(replica.at(place), 0, write.record)));
+        }
+        self.swap(&swaps).await
+    }
+
+    /// Lets every log say that nothing is left to do, before any lock is released.
+    async fn finish(&self, slot: u16, logs: &[(NodeId, DecisionWord)]) -> Result<bool, Stop> {
+        let place = |node| self.log_place(node, slot).plus((DECISION_WORD * WORD_BYTES) as u64);
+        let done = DecisionWord::Done.word();
+        let swaps = logs.iter().map(|(node, from)| Swap::new(place(*node), from.word(), done));
+        self.swap(&swaps.collect::<Vec<_>>()).await
+    }
+
+    /// Whether a transaction without tags has certainly not become visible: some record of its own
+    /// follows what still is the newest version. Once it had become visible there would be a newer
+    /// one, its own or one that came later, for as long as the row exists.
+    async fn stopped_early(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
+        if doubt.logs.iter().any(|(_, decision)| *decision == DecisionWord::Done) {
+            return Ok(false);
+        }
+        for row in named {
+            if !matches!(row.write.kind, WriteKind::Update | WriteKind::Delete) {
+                continue;
+            }
+            let bytes = self.table(&row.write).slot_bytes() as usize;
+            for ((replica, words), (_, seen)) in row.copies.iter().zip(row.seen()) {
+                let Slot::Used(header) = Cvt::new(words).slot() else { continue };
+                let newest = match Version::decode(seen.word) {
+                    Version::Committed(time) => time.max(seen.newest_other),
+                    _ => seen.newest_other,
+                };
+                let (done, record) =
+                    self.post(|batch| batch.read(replica.at(row.write.record), bytes)).await?;
+                let own = Record::decode(header.key, done.words(record)).is_ok_and(|record| {
+                    record.header().writer == Some(doubt.txn) && record.previous() == newest
+                });
+                if own {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Empties copies of a slot that are not whole, if there were any.
+    async fn empty_torn(&self, slot: u16, copies: &[Copy]) -> Result<(), Stop> {
+        let torn = |copy: &&Copy| matches!(LogEntry::decode(&copy.words), Err(LogError::Torn));
+        if !copies.iter().any(|copy| torn(&copy)) {
+            return Ok(());
+        }
+        // Some may have become whole meanwhile.
+        let copies = self.copies(slot).await?;
+        let swaps = copies
+            .iter()
+            .filter(torn)
+            .map(|copy| Swap::new(self.log_place(copy.node, slot), copy.words[0], 0));
+        self.swap(&swaps.collect::<Vec<_>>()).await.map(drop)
+    }
+}
+
+/// Adds a WRITE of these words, if there are any.
+fn write_words(batch: &mut Batch, at: RemoteAddr, words: &[u64]) {
+    if words.is_empty() {
+        return;
+    }
+    let buffer = batch.stage(words.len() * WORD_BYTES);
+    batch.words_mut(buffer).copy_from_slice(words);
+    batch.write(at, buffer);
+}

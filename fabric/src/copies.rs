@@ -1,0 +1,248 @@
+//! Verbs that whoever issues them carries out itself, as copies: what `local` and `shm` share.
+//!
+//! # What it is
+//! An [`Initiator`] is the verb side of one lane. A batch is only *queued* when it is posted and
+//! takes effect when the lane is polled, after every other coroutine had its turn. The poll
+//! prefetches for all that was queued before it copies, so that the processor waits for many cache
+//! lines and address translations at once: memory latency is hidden the way network latency is.
+//!
+//! # What it is not
+//! It does not know where the memory comes from, who may map it, or how lanes send messages: that
+//! is the back ends' own. They tell it through [`Targets`].
+//!
+//! # Fencing
+//! Checking an epoch and then copying would be a race with the fencer. So a lane publishes that it
+//! is inside a [`Round`] of copies, in a word that the fencer can read. The lane stores the word,
+//! then loads the epoch; the fencer stores the epoch, then loads the word; all of it sequentially
+//! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
+//! refuses (H2).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ids::{Epoch, NodeId, RegionId};
+use crate::region::{Memory, Rights, View, WORD_BYTES};
+use crate::transport::{Sink, Token};
+use crate::verbs::{Buffers, Op, VerbError, VerbKind, Work, WorkRequest};
+
+/// Regions that a node may have.
+pub(crate) const REGIONS_PER_NODE: usize = 256;
+
+/// Registered memory as an initiator reaches it.
+pub(crate) struct Region {
+    pub(crate) mapping: Mapping,
+    /// As many as were registered; the mapping may be larger.
+    pub(crate) bytes: u64,
+    pub(crate) rights: Rights,
+}
+
+/// How much the hardware lets an initiator do.
+pub(crate) enum Mapping {
+    Writable(Memory),
+    ReadOnly(View),
+}
+
+impl Mapping {
+    #[inline]
+    fn view(&self) -> &View {
+        match self {
+            Self::Writable(memory) => memory.view(),
+            Self::ReadOnly(view) => view,
+        }
+    }
+
+    #[inline]
+    fn memory(&self) -> Result<&Memory, VerbError> {
+        match self {
+            Self::Writable(memory) => Ok(memory),
+            Self::ReadOnly(_) => Err(VerbError::AccessDenied),
+        }
+    }
+}
+
+/// A node that holds regions.
+pub(crate) trait Target {
+    /// Verbs of `initiator` with an older epoch are refused. A sequentially consistent load.
+    fn fence(&self, initiator: NodeId) -> Epoch;
+    /// Whether the node is there.
+    fn answers(&self) -> bool;
+    /// A region, if it is registered.
+    fn region(&self, region: RegionId) -> Option<&Region>;
+}
+
+/// The nodes that a lane has connections to.
+pub(crate) trait Targets {
+    type Target: Target;
+    fn target(&self, node: NodeId) -> Option<&Self::Target>;
+}
+
+/// A lane's stay in a round of copies, which ends when this is dropped, by a panic as well.
+pub(crate) struct Round<'a> {
+    word: &'a AtomicU64,
+    after: u64,
+}
+
+impl<'a> Round<'a> {
+    /// Starts a round of the lane that owns `word`, which is odd meanwhile.
+    #[inline]
+    pub(crate) fn enter(word: &'a AtomicU64) -> Self {
+        // SeqCst, and so a full barrier: the fencer sees the round, or we see its epoch.
+        let before = word.fetch_add(1, Ordering::SeqCst);
+        debug_assert_eq!(before % 2, 0, "rounds do not nest");
+        Self { word, after: before + 2 }
+    }
+
+    /// Waits until the round that `load` shows has ended, if there is one, or `give_up` says so.
+    /// Whether it has ended. To be called after the epoch was raised.
+    pub(crate) fn wait(load: impl Fn() -> u64, mut give_up: impl FnMut() -> bool) -> bool {
+        let seen = load();
+        while seen % 2 == 1 && load() == seen {
+            if give_up() {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+}
+
+impl Drop for Round<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: a fencer that sees this sees what the round wrote. Only the lane stores.
+        self.word.store(self.after, Ordering::Release);
+    }
+}
+
+/// The verb side of one lane: its connections, and batches that were posted, in order.
+pub(crate) struct Initiator<T> {
+    pub(crate) targets: T,
+    node: NodeId,
+    epoch: Epoch,
+    /// By node: a verb failed and the connection has not been re-made.
+    broken: Vec<bool>,
+    started: Vec<(Token, Box<Work>)>,
+}
+
+impl<T: Targets> Initiator<T> {
+    /// A lane of `node` in a fabric of `nodes` nodes.
+    pub(crate) fn new(targets: T, node: NodeId, epoch: Epoch, nodes: usize) -> Self {
+        Self { targets, node, epoch, broken: vec![false; nodes], started: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn post(&mut self, token: Token, work: Box<Work>) {
+        self.started.push((token, work));
+    }
+
+    /// Whether nothing was posted since the last round.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.started.is_empty()
+    }
+
+    /// Lets everything that was posted take effect. Only inside a round.
+    #[inline]
+    pub(crate) fn carry_out(&mut self, sink: &mut dyn Sink) {
+        // All of them first: translations and cache misses overlap only if nothing is between
+        // them, and one that misses the TLB holds up whatever follows.
+        for (_, work) in &self.started {
+            self.prefetch(work);
+        }
+        // The fencer waits until the round is over, so one look at its epoch is enough.
+        let mut admitted = None;
+        let mut started = std::mem::take(&mut self.started);
+        for (token, mut work) in started.drain(..) {
+            self.execute(&mut work, &mut admitted);
+            sink.completed(token, work);
+        }
+        self.started = started;
+    }
+
+    /// Makes a new connection. No verb of the old one is left: each has taken effect or failed.
+    pub(crate) fn reconnect(&mut self, node: NodeId) -> Result<(), VerbError> {
+        self.set_broken(node, false);
+        let result = self.admit(node);
+        self.set_broken(node, result.is_err());
+        result
+    }
+
+    /// Refuses verbs to `node` until the connection is made anew, or allows them.
+    pub(crate) fn set_broken(&mut self, node: NodeId, broken: bool) {
+        if let Some(known) = self.broken.get_mut(usize::from(node.0)) {
+            *known = broken;
+        }
+    }
+
+    /// Whether the connection to `node` admits verbs.
+    fn admit(&self, node: NodeId) -> Result<(), VerbError> {
+        let Some(target) = self.targets.target(node) else {
+            return Err(VerbError::Unreachable);
+        };
+        if target.fence(self.node) > self.epoch {
+            return Err(VerbError::Revoked);
+        }
+        if self.broken[usize::from(node.0)] {
+            return Err(VerbError::Broken);
+        }
+        if target.answers() { Ok(()) } else { Err(VerbError::Unreachable) }
+    }
+
+    /// Lets every verb of a batch take effect, up to the first failure on each connection.
+    /// `admitted` is the node last found to admit verbs in the same round.
+    #[inline]
+    fn execute(&mut self, work: &mut Work, admitted: &mut Option<NodeId>) {
+        work.execute(|request, buffers| {
+            let node = request.addr.node();
+            if *admitted != Some(node) {
+                self.admit(node).inspect_err(|_| self.set_broken(node, true))?;
+                *admitted = Some(node);
+            }
+            self.apply(request, buffers).inspect_err(|_| {
+                self.set_broken(node, true);
+                *admitted = None;
+            })
+        });
+    }
+
+    #[inline]
+    fn region(&self, request: &WorkRequest) -> Option<&Region> {
+        self.targets.target(request.addr.node())?.region(request.addr.region())
+    }
+
+    #[inline]
+    fn apply(&self, request: &WorkRequest, buffers: &mut Buffers) -> Result<(), VerbError> {
+        let region = self.region(request).ok_or(VerbError::OutOfBounds)?;
+        let word = request.first_word(region.bytes, region.rights)?;
+        let mapping = &region.mapping;
+        match request.op {
+            Op::Read => mapping.view().read(word, buffers.words_mut(request.local)),
+            Op::ReadStable => mapping.view().read_stable(word, buffers.words_mut(request.local)),
+            Op::Write => mapping.memory()?.write(word, buffers.words(request.local)),
+            Op::WriteWord { value } => mapping.memory()?.write(word, &[value]),
+            Op::CompareAndSwap { expected, new } => {
+                let held = mapping.memory()?.compare_and_swap(word, expected, new);
+                buffers.words_mut(request.local)[0] = held;
+            }
+            Op::FetchAndAdd { addend } => {
+                let held = mapping.memory()?.fetch_and_add(word, addend);
+                buffers.words_mut(request.local)[0] = held;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the lines that `work` touches closer.
+    #[inline]
+    fn prefetch(&self, work: &Work) {
+        for request in work.requests() {
+            let Some(region) = self.region(request) else { continue };
+            let word = request.addr.offset() as usize / WORD_BYTES;
+            let words = request.bytes() / WORD_BYTES;
+            match (request.kind(), &region.mapping) {
+                (VerbKind::Read, mapping) => mapping.view().prefetch(word, words),
+                (_, Mapping::Writable(memory)) => memory.prefetch_for_write(word, words),
+                (_, Mapping::ReadOnly(_)) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A process's attendant: the thread that does what lanes must not wait for.
+//!
+//! It finds out where messages go, makes connections anew, notices hosts that hang up, and wakes
+//! lanes that sleep when a message comes from another process, which rings the process's *bell*.
+//! It sleeps itself when there is nothing to do.
+//!
+//! A host that does not answer holds it up for the time that a host may take. Lanes that sleep are
+//! then woken late, by their own timers.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError, Weak};
+
+use crossbeam_channel::{Receiver, Sender};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::attachment::Attachment;
+use super::mailbox::{Mailbox, Producer};
+use super::{Shared, bell};
+use crate::ids::{Endpoint, NodeId};
+use crate::transport::{Token, Wake};
+use crate::verbs::VerbError;
+
+/// What a lane asks for.
+pub(super) struct Job {
+    pub(super) errand: Errand,
+    /// Where the answer goes, and who is woken for it.
+    pub(super) answers: Sender<Answer>,
+    pub(super) wake: Arc<dyn Wake>,
+}
+
+pub(super) enum Errand {
+    Find { from: Endpoint, to: Endpoint },
+    Reconnect { token: Token, node: NodeId },
+}
+
+pub(super) enum Answer {
+    /// How to send to that lane; `None` if there is nobody.
+    Found(Endpoint, Option<Outlet>),
+    Reconnected(Token, NodeId, Result<Arc<Attachment>, VerbError>),
+}
+
+/// One lane's way to another.
+pub(super) struct Outlet {
+    pub(super) ring: Producer,
+    pub(super) bell: Bell,
+    /// Whose lane it is.
+    pub(super) node: Arc<Attachment>,
+}
+
+/// Wakes the receiver's thread.
+pub(super) enum Bell {
+    Here(Arc<dyn Wake>),
+    Elsewhere(OwnedFd),
+}
+
+impl Outlet {
+    /// Whether messages still reach the lane, for all that is known.
+    pub(super) fn is_open(&self) -> bool {
+        !self.ring.mailbox().is_closed() && !self.node.is_lost()
+    }
+
+    /// Sends a message, unless there is no room for it.
+    pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) {
+        if self.ring.send(from, bytes) {
+            match &self.bell {
+                Bell::Here(wake) => wake.wake(),
+                Bell::Elsewhere(bell) => bell::ring(bell),
+            }
+        }
+    }
+}
+
+/// A lane of this process that can be woken.
+pub(super) struct Sleeper {
+    pub(super) at: Endpoint,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) wake: Arc<dyn Wake>,
+}
+
+/// Which event means the bell; others are numbers of nodes.
+const BELL: u64 = u64::MAX;
+
+/// What the attendant sleeps on.
+pub(super) struct Watch(OwnedFd);
+
+impl Watch {
+    pub(super) fn new(bell: &OwnedFd) -> rustix::io::Result<Self> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&watch, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self(watch))
+    }
+
+    /// Looks after a connection to the host of `node`, until it is closed.
+    pub(super) fn add(&self, node: NodeId, socket: impl AsFd) -> rustix::io::Result<()> {
+        // Told once: an attachment that is lost stays so.
+        let events = EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.0, socket, EventData::new_u64(node.0.into()), events)
+    }
+}
+
+/// The thread's life; it ends when nobody has the fabric any more.
+pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs: &Receiver<Job>) {
+    let mut events = Vec::with_capacity(64);
+    loop {
+        // Fails only when a signal ends it; then there are no events, and we look all the same.
+        let _ = epoll::wait(&watch.0, rustix::buffer::spare_capacity(&mut events), None);
+        let Some(shared) = shared.upgrade() else { return };
+        for event in events.drain(..) {
+            match event.data.u64() {
+                BELL => {
+                    // Before we look at what it was rung for.
+                    bell::silence(bell);
+                    wake_sleepers(&shared);
+                    jobs.try_iter().for_each(|job| shared.carry_out(job));
+                }
+                node => shared.look_at(NodeId(node as u16)),
+            }
+        }
+    }
+}
+
+fn wake_sleepers(shared: &Shared) {
+    let lanes = shared.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+    lanes.iter().filter(|lane| lane.mailbox.is_rung()).for_each(|lane| lane.wake.wake());
+}
+
+impl Shared {
+    fn carry_out(&self, job: Job) {
+        let answer = match job.errand {
+            Errand::Find { from, to } => Answer::Found(to, self.find(from, to)),
+            Errand::Reconnect { token, node } => {
+                Answer::Reconnected(token, node, self.reconnect(node))
+            }
+        };
+        // The lane may be gone.
+        let _ = job.answers.send(answer);
+        job.wake.wake();
+    }
+
+    fn find(&self, from: Endpoint, to: Endpoint) -> Option<Outlet> {
+        let node = self.attach(to.node).ok()?;
+        let (ring, bell) = node.find_lane(to.lane, from).ok()??;
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that we have open is the one that its host has told us of, or is closed by now.
+        let here = lanes.iter().find(|lane| lane.at == to);
+        let bell = match here {
+            Some(lane) => Bell::Here(Arc::clone(&lane.wake)),
+            None => Bell::Elsewhere(bell),
+        };
+        Some(Outlet { ring, bell, node: Arc::clone(&node) })
+    }
+
+    fn reconnect(&self, node: NodeId) -> Result<Arc<Attachment>, VerbError> {
+        let attachment = self.attach(node).map_err(|_| VerbError::Unreachable)?;
+        attachment.refresh().map_err(|_| VerbError::Unreachable)?;
+        Ok(attachment)
+    }
+
+    fn look_at(&self, node: NodeId) {
+        if let Some(attachment) = self.attached(node) {
+            attachment.look();
+        }
+    }
+}

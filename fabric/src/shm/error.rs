@@ -1,0 +1,81 @@
+//! What can go wrong between a process and the host of a node.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::ids::{Endpoint, NodeId};
+use crate::transport::FabricError;
+
+/// Why a node could not be hosted, attached to, or asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// Another process hosts the node already. End that one, or choose another directory.
+    #[error("{} is in use: another process hosts that node", .0.display())]
+    InUse(PathBuf),
+    /// The socket could not be made. Correct the directory, or its permissions.
+    #[error("cannot serve {}: {source}", path.display())]
+    Socket {
+        /// Where it should have been.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Nobody hosts the node now. Start its process; try again.
+    #[error("nobody serves {}: {source}", path.display())]
+    Absent {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The host speaks another version. Run one version everywhere.
+    #[error("the host speaks version {theirs} of the handshake, this process {ours}")]
+    Version {
+        /// What this process speaks.
+        ours: u16,
+        /// What the host speaks.
+        theirs: u16,
+    },
+    /// The host serves another node, or a cluster of another size. Correct the configuration.
+    #[error("the host belongs to another cluster: it serves another node, or knows more or fewer")]
+    OtherCluster,
+    /// The host serves only processes of its own user.
+    #[error("the host belongs to another user")]
+    OtherUser,
+    /// The host has as many processes attached as it takes.
+    #[error("the host takes no more processes")]
+    Crowded,
+    /// The host hung up before it had answered; it ended, or this process sent what it could not
+    /// understand. What was asked for may have been done.
+    #[error("the host hung up")]
+    HungUp,
+    /// The host did not answer in time; it may be stopped. What was asked for may have been done.
+    #[error("the host did not answer in time")]
+    Silent,
+    /// What answers there is no host of this fabric. Correct the path.
+    #[error("the answer makes no sense: this is no host of a node")]
+    Nonsense,
+    /// Somebody else may still touch the node's memory, and could not be killed.
+    #[error("a process of the expelled node does not end")]
+    NotFenced,
+    /// This process has opened as many lanes as it may.
+    #[error("no room for lane {0:?}: this process has too many")]
+    TooManyLanes(Endpoint),
+    /// The operating system refused a file, a mapping or a thread.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl ShmError {
+    /// As the control path of any back end reports it.
+    pub(super) fn at(self, node: NodeId) -> FabricError {
+        FabricError::Control { node, source: Box::new(self) }
+    }
+}
+
+impl From<rustix::io::Errno> for ShmError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::System(error.into())
+    }
+}

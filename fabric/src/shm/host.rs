@@ -1,0 +1,252 @@
+//! The host of a node: a thread that lends out the node's memory and sleeps otherwise.
+//!
+//! # What it is
+//! [`Host`] listens at the node's socket, one connection for each process, and answers as `service`
+//! says. It has no part in verbs and messages: whoever attached has the memory mapped.
+//!
+//! # Whoever ends
+//! Memory is in files without names, so nothing of it stays behind. The socket does, when its host
+//! is killed; a lock on a file beside it tells the next host that it is stale. The kernel drops
+//! the lock with its owner.
+//!
+//! # What a bad process can do here
+//! Packets that make no sense end the connection. Nobody is waited for: a reply that does not fit
+//! ends the connection as well. Processes of other users are refused, and all processes over
+//! [`MAX_PEERS`].
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::error::ShmError;
+use super::process::Process;
+use super::service::{Answer, PeerId, Service};
+use super::socket::{self, Received, Socket};
+use super::wire::{Refusal, Reply, Request};
+use crate::env::Env;
+use crate::ids::NodeId;
+
+/// Processes that can be attached at once, those included that hung up and did not end.
+const MAX_PEERS: usize = 256;
+/// Connections of those who will only be told that there are too many.
+const MOST_CONNECTIONS: usize = MAX_PEERS + 64;
+/// How long new processes wait when the operating system has no descriptor for them.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// See the module's essay. Dropping it ends the node: its memory stays only where it is mapped.
+pub struct Host {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+    /// Locked while we live.
+    _lock: File,
+}
+
+impl Host {
+    /// Hosts `node`, one of `nodes`, at its socket in `directory`.
+    ///
+    /// # Errors
+    /// [`ShmError::InUse`] if somebody else does; or what the operating system says.
+    pub fn start(directory: &Path, node: NodeId, nodes: u16, env: &Env) -> Result<Self, ShmError> {
+        let path = socket::path(directory, node);
+        let failed = |source: io::Error| ShmError::Socket { path: path.clone(), source };
+        let lock = lock(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
+        // Stale: its host had the lock, and is gone.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = socket::listen(&path).map_err(failed)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = Arc::new(rustix::event::eventfd(0, flags)?);
+        let service = Service::new(node, nodes, env.clone())?;
+        let stopped = Arc::clone(&stop);
+        let serve = move || {
+            Server { service, listener, stop: stopped, peers: BTreeMap::new(), next: 0 }.serve();
+        };
+        let thread = Some(env.spawn(&format!("lotus-host{}", node.0), serve)?);
+        Ok(Self { stop, thread, path, _lock: lock })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Cannot fail: nobody else writes, and one is not the largest number.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported already.
+            let _ = thread.join();
+        }
+        // Another host takes a socket that stays for a stale one.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The lock that goes with a socket; `None` if somebody has it.
+fn lock(socket: &Path) -> io::Result<Option<File>> {
+    let path = socket.with_extension("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The thread's own.
+struct Server {
+    service: Service,
+    listener: OwnedFd,
+    stop: Arc<OwnedFd>,
+    peers: BTreeMap<PeerId, Peer>,
+    next: PeerId,
+}
+
+enum Peer {
+    /// Has not said hello; it will hear the refusal then, if there is one.
+    Stranger(Socket, Result<Process, Refusal>),
+    Attached(Socket),
+    /// Hung up, and may have our memory mapped until it ends.
+    Departed,
+}
+
+/// What a wait ended with.
+#[derive(Clone, Copy)]
+enum Event {
+    Stop,
+    Connection,
+    Peer(PeerId),
+}
+
+impl Server {
+    fn serve(mut self) {
+        let mut accepting = true;
+        loop {
+            let events = self.wait(accepting);
+            accepting = true;
+            for event in events {
+                match event {
+                    Event::Stop => return,
+                    Event::Connection => accepting = self.welcome().is_ok(),
+                    Event::Peer(peer) => self.attend(peer),
+                }
+            }
+        }
+    }
+
+    /// Sleeps until something happens.
+    fn wait(&self, accepting: bool) -> Vec<Event> {
+        let mut sources: Vec<(Event, BorrowedFd<'_>)> = vec![(Event::Stop, self.stop.as_fd())];
+        if accepting {
+            sources.push((Event::Connection, self.listener.as_fd()));
+        }
+        for (id, peer) in &self.peers {
+            let source = match peer {
+                Peer::Stranger(socket, _) | Peer::Attached(socket) => Some(socket.as_fd()),
+                Peer::Departed => self.service.process(*id).map(Process::as_fd),
+            };
+            sources.extend(source.map(|source| (Event::Peer(*id), source)));
+        }
+        let polled =
+            sources.iter().map(|(_, source)| PollFd::from_borrowed_fd(*source, PollFlags::IN));
+        let mut polled: Vec<_> = polled.collect();
+        let timeout = if accepting { None } else { Some(&PAUSE) };
+        // A wait that a signal ended shows no events.
+        if rustix::event::poll(&mut polled, timeout).is_err() {
+            return Vec::new();
+        }
+        let ready = sources.iter().zip(&polled).filter(|(_, polled)| !polled.revents().is_empty());
+        ready.map(|((event, _), _)| *event).collect()
+    }
+
+    /// Takes the next connection.
+    fn welcome(&mut self) -> io::Result<()> {
+        let socket = socket::accept(&self.listener)?;
+        let process = match self.peers.len() {
+            ..MAX_PEERS => stranger(&socket),
+            MAX_PEERS..MOST_CONNECTIONS => Err(Refusal::Crowded),
+            // A flood: not even told.
+            _ => return Ok(()),
+        };
+        self.peers.insert(self.next, Peer::Stranger(socket, process));
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Does what a peer asks, or notices that it is gone.
+    fn attend(&mut self, id: PeerId) {
+        let next = match self.peers.remove(&id) {
+            Some(Peer::Stranger(socket, process)) => self.greet(id, socket, process),
+            Some(Peer::Attached(socket)) => self.serve_one(id, socket),
+            Some(Peer::Departed) => {
+                self.service.forget(id);
+                None
+            }
+            None => None,
+        };
+        next.map(|peer| self.peers.insert(id, peer));
+    }
+
+    fn greet(
+        &mut self,
+        id: PeerId,
+        socket: Socket,
+        process: Result<Process, Refusal>,
+    ) -> Option<Peer> {
+        let (packet, files) = match socket.receive_now() {
+            Ok(None) => return Some(Peer::Stranger(socket, process)),
+            Ok(Some(Received::Packet(packet, files))) => (packet, files),
+            // Nothing was given to it yet.
+            _ => return None,
+        };
+        let answer = match process {
+            Ok(process) => self.service.greet(id, process, Request::decode(&packet)?, files)?,
+            Err(refusal) => refusal.into(),
+        };
+        let sent = send(&socket, &answer);
+        if answer.reply != Reply::Welcome {
+            return None;
+        }
+        Some(if sent { Peer::Attached(socket) } else { Peer::Departed })
+    }
+
+    /// Answers one request.
+    fn serve_one(&mut self, id: PeerId, socket: Socket) -> Option<Peer> {
+        let request = match socket.receive_now() {
+            Ok(None) => return Some(Peer::Attached(socket)),
+            Ok(Some(Received::Packet(packet, _))) => Request::decode(&packet),
+            _ => None,
+        };
+        let answer = request.and_then(|request| self.service.answer(id, request));
+        if answer.is_some_and(|answer| send(&socket, &answer)) {
+            return Some(Peer::Attached(socket));
+        }
+        self.service.hang_up(id);
+        // Unless it said goodbye.
+        self.service.process(id).map(|_| Peer::Departed)
+    }
+}
+
+fn send(socket: &Socket, answer: &Answer) -> bool {
+    let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
+    socket.send_now(&answer.reply.encode(), &files).is_ok()
+}
+
+/// Who has connected, if it is one of ours.
+fn stranger(socket: &Socket) -> Result<Process, Refusal> {
+    let refuse = |error: Errno| Refusal::System { errno: error.raw_os_error() };
+    let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(refuse)?;
+    if credentials.uid != rustix::process::geteuid() {
+        return Err(Refusal::OtherUser);
+    }
+    Process::of(credentials)
+        .map_err(|error| Refusal::System { errno: error.raw_os_error().unwrap_or(0) })
+}

@@ -1,0 +1,396 @@
+//! A lane's mailbox: shared memory with one ring of messages for each lane that sends to it.
+//!
+//! # Who writes what
+//! The host of the receiving node makes the mailbox, gives each sender a ring of its own and counts
+//! the rings. A ring has one [`Producer`] and one [`Consumer`]. Each keeps its own cursor in
+//! private memory, publishes a copy and reads only the other's, so that a process that is killed
+//! at any moment leaves nothing half-said: words of a message that were not published are not
+//! there.
+//!
+//! # Who believes what
+//! Nobody. A mailbox is mapped by many processes, and one of them may be half dead or hostile. A
+//! cursor that is out of range, or a length that cannot be, costs the messages of that ring and
+//! nothing else; every index is masked. Of a message only what was copied out is looked at.
+//!
+//! # Sleeping
+//! Before its thread goes to sleep a receiver says so in a word, and looks once more. A sender
+//! publishes, then looks at the word, and rings the receiver's bell if it finds it set. Both put a
+//! sequentially consistent fence between the two steps, so one of them sees the other.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::memfd::{self, PAGE_BYTES};
+use crate::ids::{Endpoint, LaneId, NodeId};
+use crate::region::{Memory, WORD_BYTES};
+use crate::transport::MAX_MESSAGE_BYTES;
+
+/// Lanes that can send to one lane.
+pub(super) const RINGS: usize = 128;
+/// Words of messages in one ring: the fragments of a largest request fit twice. Pages that no
+/// message has reached are not there.
+const RING_WORDS: u64 = 1 << 18;
+
+/// The receiving lane is gone; a sender has to look for it anew.
+const CLOSED: usize = 0;
+/// The receiver's thread sleeps.
+const ASLEEP: usize = 16;
+/// How many rings have been given away.
+const SENDERS: usize = 32;
+const HEADER_WORDS: usize = PAGE_BYTES / WORD_BYTES;
+/// In the head of a ring: words that its producer has ever published.
+const PRODUCED: usize = 0;
+/// Words that its consumer has ever taken.
+const CONSUMED: usize = 16;
+const RING_BYTES: usize = PAGE_BYTES + RING_WORDS as usize * WORD_BYTES;
+const MAILBOX_BYTES: usize = PAGE_BYTES + RINGS * RING_BYTES;
+
+const MESSAGE_WORDS: usize = 1 + MAX_MESSAGE_BYTES.div_ceil(WORD_BYTES);
+const _: () = assert!(RING_WORDS.is_power_of_two() && RING_WORDS >= 256 * MESSAGE_WORDS as u64);
+
+/// The shared memory of one lane's mailbox.
+pub(super) struct Mailbox {
+    memory: Memory,
+}
+
+impl Mailbox {
+    /// A file for an empty mailbox.
+    pub(super) fn file() -> io::Result<OwnedFd> {
+        memfd::small(MAILBOX_BYTES)
+    }
+
+    /// Maps a mailbox that somebody else made.
+    pub(super) fn map(file: &OwnedFd) -> io::Result<Self> {
+        let memory = Memory::of_file(file)?;
+        let right = memory.bytes() == MAILBOX_BYTES;
+        if right { Ok(Self { memory }) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Lets senders know that the lane is gone.
+    pub(super) fn close(&self) {
+        self.memory.word(CLOSED).store(1, Ordering::Release);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.memory.word(CLOSED).load(Ordering::Relaxed) != 0
+    }
+
+    /// Lets the receiver look at the first `count` rings.
+    pub(super) fn set_senders(&self, count: usize) {
+        self.memory.word(SENDERS).store(count as u64, Ordering::Release);
+    }
+
+    fn senders(&self) -> usize {
+        (self.memory.word(SENDERS).load(Ordering::Acquire) as usize).min(RINGS)
+    }
+
+    /// Whether some sender rang for this mailbox, or may have: its receiver does not say that it
+    /// sleeps.
+    pub(super) fn is_rung(&self) -> bool {
+        self.memory.word(ASLEEP).load(Ordering::Acquire) == 0
+    }
+
+    /// Whether a receiver that said it would sleep has to be woken. Only once for each sleep.
+    fn take_sleeper(&self) -> bool {
+        let asleep = self.memory.word(ASLEEP);
+        fence(Ordering::SeqCst);
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::AcqRel) != 0
+    }
+
+    fn ring(index: usize) -> usize {
+        HEADER_WORDS + index * (RING_BYTES / WORD_BYTES)
+    }
+
+    /// Visits the pieces of ring `ring` that `words` words from `cursor` on are in, in order: the
+    /// index of each in the mailbox, and where it begins and ends among the words.
+    #[inline]
+    fn pieces(ring: usize, cursor: u64, words: usize, mut visit: impl FnMut(usize, usize, usize)) {
+        let at = (cursor & (RING_WORDS - 1)) as usize;
+        let first = words.min(RING_WORDS as usize - at);
+        let data = Self::ring(ring) + HEADER_WORDS;
+        visit(data + at, 0, first);
+        if first < words {
+            visit(data, first, words);
+        }
+    }
+}
+
+/// The word before a message: its length in bytes and its sender.
+fn header(from: Endpoint, bytes: usize) -> u64 {
+    u64::from(from.node.0) << 48 | u64::from(from.lane.0) << 32 | bytes as u64
+}
+
+/// What the word says, if a producer can have written it.
+fn parse(header: u64) -> Option<(Endpoint, usize)> {
+    let node = NodeId((header >> 48) as u16);
+    let bytes = header as u32 as usize;
+    let from = Endpoint { node, lane: LaneId((header >> 32) as u16) };
+    (bytes <= MAX_MESSAGE_BYTES).then_some((from, bytes))
+}
+
+/// The sending end of one ring.
+pub(super) struct Producer {
+    mailbox: Mailbox,
+    ring: usize,
+    produced: u64,
+    /// What the consumer had taken when that was last looked at.
+    consumed: u64,
+    words: Box<[u64; MESSAGE_WORDS]>,
+}
+
+impl Producer {
+    /// Takes over a ring, where whoever had it before left off; `None` if there is no such ring.
+    pub(super) fn new(mailbox: Mailbox, ring: usize) -> Option<Self> {
+        if ring >= RINGS {
+            return None;
+        }
+        let produced = mailbox.memory.word(Mailbox::ring(ring) + PRODUCED).load(Ordering::Acquire);
+        // Full as far as we know, so that the first message looks.
+        let consumed = produced.wrapping_sub(RING_WORDS);
+        Some(Self { mailbox, ring, produced, consumed, words: Box::new([0; MESSAGE_WORDS]) })
+    }
+
+    /// The mailbox that the ring is in.
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    /// Puts a message into the ring, or drops it if there is no room. Whether the receiver has to
+    /// be woken.
+    pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) -> bool {
+        let words = 1 + bytes.len().div_ceil(WORD_BYTES);
+        let memory = &self.mailbox.memory;
+        let used = |consumed: u64| self.produced.wrapping_sub(consumed);
+        if used(self.consumed) + words as u64 > RING_WORDS {
+            self.consumed =
+                memory.word(Mailbox::ring(self.ring) + CONSUMED).load(Ordering::Acquire);
+            // Also when the consumer's word makes no sense.
+            if used(self.consumed).saturating_add(words as u64) > RING_WORDS {
+                self.consumed = self.produced.wrapping_sub(RING_WORDS);
+                return false;
+            }
+        }
+        self.words[0] = header(from, bytes.len());
+        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        for (word, bytes) in self.words[1..].iter_mut().zip(whole) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; WORD_BYTES];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words[words - 1] = u64::from_le_bytes(last);
+        }
+        Mailbox::pieces(self.ring, self.produced, words, |at, from, to| {
+            memory.write(at, &self.words[from..to]);
+        });
+        self.produced = self.produced.wrapping_add(words as u64);
+        memory.word(Mailbox::ring(self.ring) + PRODUCED).store(self.produced, Ordering::Release);
+        self.mailbox.take_sleeper()
+    }
+}
+
+/// The receiving end of all rings of a mailbox.
+pub(super) struct Consumer {
+    mailbox: Arc<Mailbox>,
+    /// By ring: how many words were taken.
+    consumed: Vec<u64>,
+    words: Box<[u64; MESSAGE_WORDS]>,
+    message: Box<[u8; MAX_MESSAGE_BYTES]>,
+}
+
+impl Consumer {
+    /// For a mailbox that nobody received from before.
+    pub(super) fn new(mailbox: Arc<Mailbox>) -> Self {
+        let (words, message) = (Box::new([0; MESSAGE_WORDS]), Box::new([0; MAX_MESSAGE_BYTES]));
+        Self { mailbox, consumed: Vec::new(), words, message }
+    }
+
+    /// Takes in every message that is there.
+    #[inline]
+    pub(super) fn receive(&mut self, mut each: impl FnMut(Endpoint, &[u8])) {
+        let senders = self.mailbox.senders();
+        // Rings are taken over from where they are, and a fresh one is at zero.
+        self.consumed.resize(senders.max(self.consumed.len()), 0);
+        for ring in 0..senders {
+            let produced = self.produced(ring);
+            if produced != self.consumed[ring] {
+                self.consumed[ring] = self.drain(ring, produced, &mut each);
+                let head = self.mailbox.memory.word(Mailbox::ring(ring) + CONSUMED);
+                head.store(self.consumed[ring], Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether `receive` would find something.
+    pub(super) fn has_input(&self) -> bool {
+        let taken = |ring: usize| self.consumed.get(ring).copied().unwrap_or(0);
+        (0..self.mailbox.senders()).any(|ring| self.produced(ring) != taken(ring))
+    }
+
+    /// Says that the receiver goes to sleep. Whether it may: there is no input.
+    pub(super) fn go_to_sleep(&self) -> bool {
+        self.mailbox.memory.word(ASLEEP).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        !self.has_input()
+    }
+
+    /// Says that the receiver is awake.
+    pub(super) fn wake_up(&self) {
+        self.mailbox.memory.word(ASLEEP).store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn produced(&self, ring: usize) -> u64 {
+        self.mailbox.memory.word(Mailbox::ring(ring) + PRODUCED).load(Ordering::Acquire)
+    }
+
+    /// Takes in what a ring holds, up to the first thing that makes no sense; the rest is lost.
+    /// How many words are taken then.
+    fn drain(&mut self, ring: usize, produced: u64, each: &mut impl FnMut(Endpoint, &[u8])) -> u64 {
+        let memory = &self.mailbox.memory;
+        let mut cursor = self.consumed[ring];
+        if produced.wrapping_sub(cursor) > RING_WORDS {
+            return produced;
+        }
+        while cursor != produced {
+            let mut first = 0;
+            Mailbox::pieces(ring, cursor, 1, |at, _, _| {
+                first = memory.word(at).load(Ordering::Relaxed);
+            });
+            let left = produced.wrapping_sub(cursor);
+            let Some((from, bytes)) = parse(first) else { return produced };
+            let words = bytes.div_ceil(WORD_BYTES);
+            if words as u64 >= left {
+                return produced;
+            }
+            let copy = &mut self.words[..words];
+            Mailbox::pieces(ring, cursor.wrapping_add(1), words, |at, from, to| {
+                memory.read(at, &mut copy[from..to]);
+            });
+            for (bytes, word) in self.message.chunks_exact_mut(WORD_BYTES).zip(copy) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            each(from, &self.message[..bytes]);
+            cursor = cursor.wrapping_add(1 + words as u64);
+        }
+        produced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FROM: Endpoint = Endpoint { node: NodeId(3), lane: LaneId(9) };
+
+    fn ends() -> (Arc<Mailbox>, Producer, Consumer) {
+        let file = Mailbox::file().expect("a file");
+        let map = || Mailbox::map(&file).expect("maps");
+        let receiving = Arc::new(map());
+        receiving.set_senders(2);
+        let producer = Producer::new(map(), 1).expect("there is such a ring");
+        (Arc::clone(&receiving), producer, Consumer::new(receiving))
+    }
+
+    fn received(consumer: &mut Consumer) -> Vec<Vec<u8>> {
+        let mut messages = Vec::new();
+        consumer.receive(|from, bytes| {
+            assert_eq!(from, FROM);
+            messages.push(bytes.to_vec());
+        });
+        messages
+    }
+
+    fn pattern(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|index| (index * 7 + bytes) as u8).collect()
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in_also_around_the_end() {
+        let (_, mut producer, mut consumer) = ends();
+        for round in 0..2000 {
+            let sizes = [0, 1, 7, 8, 9, 1500, MAX_MESSAGE_BYTES, round];
+            let sent: Vec<_> = sizes.into_iter().map(pattern).collect();
+            sent.iter().for_each(|message| _ = producer.send(FROM, message));
+            assert!(received(&mut consumer) == sent, "round {round}");
+            assert!(!consumer.has_input());
+        }
+    }
+
+    #[test]
+    fn a_full_ring_drops_and_goes_on_when_there_is_room() {
+        let (_, mut producer, mut consumer) = ends();
+        let message = pattern(MAX_MESSAGE_BYTES);
+        (0..10_000).for_each(|_| _ = producer.send(FROM, &message));
+        let fit = RING_WORDS as usize / MESSAGE_WORDS;
+        assert_eq!(received(&mut consumer).len(), fit);
+        producer.send(FROM, &message);
+        assert_eq!(received(&mut consumer), [message]);
+    }
+
+    #[test]
+    fn a_sender_that_takes_over_a_ring_goes_on_where_the_last_one_ended() {
+        let (receiving, mut first, mut consumer) = ends();
+        first.send(FROM, b"one");
+        // Killed after the words of a message and before it was published.
+        Mailbox::pieces(1, first.produced, 2, |at, _, _| receiving.memory.write(at, &[!0]));
+        let mut second = Producer::new(first.mailbox, 1).expect("there is such a ring");
+        second.send(FROM, b"two");
+        assert_eq!(received(&mut consumer), [b"one", b"two"]);
+        assert!(Producer::new(second.mailbox, RINGS).is_none());
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once() {
+        let (_, mut producer, mut consumer) = ends();
+        assert!(!producer.send(FROM, b"awake"));
+        assert!(!consumer.go_to_sleep(), "there is input");
+        consumer.wake_up();
+        received(&mut consumer);
+        assert!(consumer.go_to_sleep());
+        assert!(producer.send(FROM, b"asleep"));
+        assert!(!producer.send(FROM, b"being woken"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whatever words another process leaves: no panic.
+        #[test]
+        fn garbage_costs_only_messages(
+            words in prop::collection::vec((0usize..8, any::<u64>()), 1..20),
+            cursors in any::<[u64; 2]>(),
+            senders: u64,
+        ) {
+            let (receiving, mut producer, mut consumer) = ends();
+            let memory = &receiving.memory;
+            for (index, word) in words {
+                // Small values as well: lengths that could be true.
+                let word = if index % 2 == 0 { word & 0xFFFF } else { word };
+                memory.word(Mailbox::ring(1) + HEADER_WORDS + index).store(word, Ordering::Relaxed);
+            }
+            memory.word(SENDERS).store(senders, Ordering::Relaxed);
+            for produced in [cursors[0] % 9, cursors[0]] {
+                memory.word(Mailbox::ring(1) + PRODUCED).store(produced, Ordering::Relaxed);
+                consumer.receive(|_, bytes| assert!(bytes.len() <= MAX_MESSAGE_BYTES));
+            }
+            let head = memory.word(Mailbox::ring(1) + CONSUMED).swap(cursors[1], Ordering::Relaxed);
+            let message = pattern(MAX_MESSAGE_BYTES);
+            (0..1000).for_each(|_| _ = producer.send(FROM, &message));
+            receiving.set_senders(2);
+            consumer.receive(|_, _| ());
+            // Once the words make sense again, so does the ring.
+            memory.word(Mailbox::ring(1) + CONSUMED).store(head, Ordering::Relaxed);
+            consumer.consumed[1] = head;
+            memory.word(Mailbox::ring(1) + PRODUCED).store(head, Ordering::Relaxed);
+            let mut producer = Producer::new(producer.mailbox, 1).expect("there is such a ring");
+            let mut last = Vec::new();
+            producer.send(FROM, b"last");
+            consumer.receive(|_, bytes| last = bytes.to_vec());
+            prop_assert_eq!(last, b"last");
+        }
+    }
+}

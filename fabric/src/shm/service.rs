@@ -1,0 +1,271 @@
+//! What the host of a node knows, and how it answers.
+//!
+//! It gives out memory and ends: regions, mailboxes, rings. Once given, they are used without it.
+//! It keeps account of who has what, because what a process may still touch can be given to
+//! another, or called fenced, only when that process said goodbye or was seen to have ended. A
+//! process that merely hung up may have everything mapped still.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::gates::{Board, ForeignGates};
+use super::mailbox::{Mailbox, RINGS};
+use super::memfd;
+use super::process::Process;
+use super::wire::{Refusal, Reply, Request, VERSION};
+use crate::copies::Round;
+use crate::env::Env;
+use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
+use crate::region::Rights;
+
+/// How long a lane of an expelled node may take to leave a round of copies, which lasts
+/// microseconds, before its process is killed.
+const PATIENCE_WITH_LANES: Duration = Duration::from_millis(250);
+/// How long a killed process may take to end.
+const PATIENCE_WITH_THE_KILLED: Duration = Duration::from_secs(10);
+
+/// Names a process that is attached, or was.
+pub(super) type PeerId = u64;
+
+/// A reply, and the files that go with it.
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) files: Vec<Arc<OwnedFd>>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self { reply, files: Vec::new() }
+    }
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Reply::Refused(refusal).into()
+    }
+}
+
+/// See the module's essay.
+pub(super) struct Service {
+    node: NodeId,
+    nodes: u16,
+    env: Env,
+    board: Board,
+    regions: BTreeMap<RegionId, Stored>,
+    lanes: BTreeMap<LaneId, OpenLane>,
+    attached: BTreeMap<PeerId, Attached>,
+}
+
+struct Stored {
+    file: Arc<OwnedFd>,
+    bytes: u64,
+    rights: Rights,
+}
+
+struct OpenLane {
+    owner: PeerId,
+    mailbox: Mailbox,
+    file: Arc<OwnedFd>,
+    /// Who sends through which ring.
+    rings: Vec<Option<(PeerId, Endpoint)>>,
+}
+
+/// A process that may have our memory mapped.
+struct Attached {
+    process: Process,
+    gates: ForeignGates,
+    bell: Arc<OwnedFd>,
+}
+
+impl Service {
+    pub(super) fn new(node: NodeId, nodes: u16, env: Env) -> io::Result<Self> {
+        Ok(Self {
+            node,
+            nodes,
+            env,
+            board: Board::new(nodes)?,
+            regions: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            attached: BTreeMap::new(),
+        })
+    }
+
+    /// Answers the first packet of a connection. The process is attached if it is welcome.
+    pub(super) fn greet(
+        &mut self,
+        peer: PeerId,
+        process: Process,
+        request: Request,
+        files: Vec<OwnedFd>,
+    ) -> Option<Answer> {
+        let Request::Hello { version, nodes, node } = request else { return None };
+        if version != VERSION {
+            return Some(Refusal::Version { theirs: VERSION }.into());
+        }
+        if (node, nodes) != (self.node, self.nodes) {
+            return Some(Refusal::OtherCluster.into());
+        }
+        let [gates, bell] = <[OwnedFd; 2]>::try_from(files).ok()?;
+        let gates = match ForeignGates::map(&gates) {
+            Ok(gates) => gates,
+            Err(error) => return Some(system(&error).into()),
+        };
+        self.attached.insert(peer, Attached { process, gates, bell: Arc::new(bell) });
+        let files = vec![Arc::clone(&self.board.file)];
+        Some(Answer { reply: Reply::Welcome, files })
+    }
+
+    /// Answers a process that is attached; `None` ends the connection.
+    pub(super) fn answer(&mut self, peer: PeerId, request: Request) -> Option<Answer> {
+        Some(match request {
+            Request::Hello { .. } => return None,
+            Request::Goodbye => {
+                self.hang_up(peer);
+                self.forget(peer);
+                return None;
+            }
+            Request::Register { region, bytes, rights } => {
+                self.register(region, bytes, rights).unwrap_or_else(Answer::from)
+            }
+            Request::NextRegion { from } => self.next_region(from),
+            Request::OpenLane { lane } => self.open_lane(peer, lane).unwrap_or_else(Answer::from),
+            Request::FindLane { lane, from } => {
+                self.find_lane(peer, lane, from).unwrap_or_else(Answer::from)
+            }
+            Request::CloseLane { at } => {
+                self.close_lanes(|owner, lane| owner == peer && lane == at);
+                self.free_rings(|sender, from| sender == peer && from == at);
+                Reply::Done.into()
+            }
+            Request::Fence { expelled, epoch } => {
+                self.fence(expelled, epoch).map_or_else(Answer::from, |()| Reply::Done.into())
+            }
+        })
+    }
+
+    /// The process can no longer be reached, but may have our memory mapped.
+    pub(super) fn hang_up(&mut self, peer: PeerId) {
+        self.close_lanes(|owner, _| owner == peer);
+    }
+
+    /// The process has nothing of ours any more.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.free_rings(|sender, _| sender == peer);
+        self.attached.remove(&peer);
+    }
+
+    /// The process behind an attachment, if it is one.
+    pub(super) fn process(&self, peer: PeerId) -> Option<&Process> {
+        self.attached.get(&peer).map(|attached| &attached.process)
+    }
+
+    fn register(
+        &mut self,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<Answer, Refusal> {
+        if self.regions.contains_key(&region) {
+            return Err(Refusal::RegionTaken);
+        }
+        let writable = memfd::large(bytes as usize).map_err(|error| system(&error))?;
+        let file = if rights.write || rights.atomic {
+            writable
+        } else {
+            memfd::read_only(&writable).map_err(|error| system(&error))?
+        };
+        self.regions.insert(region, Stored { file: Arc::new(file), bytes, rights });
+        self.board.set_region_count(self.regions.len());
+        Ok(self.next_region(region.0.into()))
+    }
+
+    fn next_region(&self, from: u16) -> Answer {
+        let Ok(from) = u8::try_from(from) else { return Reply::NoMoreRegions.into() };
+        match self.regions.range(RegionId(from)..).next() {
+            None => Reply::NoMoreRegions.into(),
+            Some((region, Stored { file, bytes, rights })) => Answer {
+                reply: Reply::Region { region: *region, bytes: *bytes, rights: *rights },
+                files: vec![Arc::clone(file)],
+            },
+        }
+    }
+
+    fn open_lane(&mut self, peer: PeerId, lane: LaneId) -> Result<Answer, Refusal> {
+        if self.lanes.contains_key(&lane) {
+            return Err(Refusal::LaneTaken);
+        }
+        let file = Mailbox::file().map_err(|error| system(&error))?;
+        let mailbox = Mailbox::map(&file).map_err(|error| system(&error))?;
+        let file = Arc::new(file);
+        let files = vec![Arc::clone(&file)];
+        self.lanes.insert(lane, OpenLane { owner: peer, mailbox, file, rings: Vec::new() });
+        Ok(Answer { reply: Reply::Lane, files })
+    }
+
+    fn find_lane(&mut self, peer: PeerId, lane: LaneId, from: Endpoint) -> Result<Answer, Refusal> {
+        let lane = self.lanes.get_mut(&lane).ok_or(Refusal::NoLane)?;
+        let owner = self.attached.get(&lane.owner).ok_or(Refusal::NoLane)?;
+        let place = |wanted: Option<(PeerId, Endpoint)>| {
+            lane.rings.iter().position(|sender| *sender == wanted)
+        };
+        let ring = place(Some((peer, from))).or_else(|| place(None)).unwrap_or(lane.rings.len());
+        if ring == RINGS {
+            return Err(Refusal::NoRoom);
+        }
+        lane.rings.resize(lane.rings.len().max(ring + 1), None);
+        lane.rings[ring] = Some((peer, from));
+        lane.mailbox.set_senders(lane.rings.len());
+        let files = vec![Arc::clone(&lane.file), Arc::clone(&owner.bell)];
+        Ok(Answer { reply: Reply::Ring { index: ring as u16 }, files })
+    }
+
+    fn close_lanes(&mut self, is_over: impl Fn(PeerId, Endpoint) -> bool) {
+        let node = self.node;
+        self.lanes.retain(|lane, open| {
+            let over = is_over(open.owner, Endpoint { node, lane: *lane });
+            if over {
+                open.mailbox.close();
+            }
+            !over
+        });
+    }
+
+    fn free_rings(&mut self, is_over: impl Fn(PeerId, Endpoint) -> bool) {
+        for ring in self.lanes.values_mut().flat_map(|lane| &mut lane.rings) {
+            ring.take_if(|(sender, from)| is_over(*sender, *from));
+        }
+    }
+
+    /// Raises the fence and waits until every lane of the expelled node was seen outside a round
+    /// of copies, or its process was seen to have ended.
+    fn fence(&self, expelled: NodeId, epoch: Epoch) -> Result<(), Refusal> {
+        if expelled.0 >= self.nodes {
+            return Err(Refusal::OtherCluster);
+        }
+        // Before the gates are looked at: a lane that enters a round later sees the new epoch.
+        self.board.fence(expelled, epoch);
+        for Attached { process, gates, .. } in self.attached.values() {
+            for gate in gates.of(expelled) {
+                let deadline = self.env.now().after(PATIENCE_WITH_LANES);
+                // We cannot kill ourselves; our own lanes are not stopped while we run.
+                let give_up =
+                    || process.has_ended() || self.env.now() >= deadline && !process.is_this();
+                if Round::wait(|| gates.round(gate), give_up) {
+                    continue;
+                }
+                if !process.kill(PATIENCE_WITH_THE_KILLED) {
+                    return Err(Refusal::NotFenced);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn system(error: &io::Error) -> Refusal {
+    Refusal::System { errno: error.raw_os_error().unwrap_or(0) }
+}

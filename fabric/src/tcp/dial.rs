@@ -1,0 +1,100 @@
+//! A connection of a lane that is being made: connecting, then shaking hands, never waiting.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+use super::handshake::{Hello, Initiator, Key, Refusal};
+use super::limits::GUEST_WORDS;
+use super::socket::{self, Fill, Input, Interest, Output};
+use super::wire::{self, WireError};
+use crate::env::Nanos;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl From<WireError> for DialError {
+    fn from(_: WireError) -> Self {
+        Self::Refused(Refusal::Garbage)
+    }
+}
+
+/// See the module's essay.
+pub(super) struct Dial {
+    stream: TcpStream,
+    connected: bool,
+    initiator: Initiator,
+    input: Input,
+    output: Output,
+    /// When to give up.
+    pub(super) deadline: Nanos,
+}
+
+impl Dial {
+    /// Begins to make a connection to `address`.
+    ///
+    /// # Errors
+    /// The system refuses at once.
+    pub(super) fn start(
+        address: SocketAddr,
+        hello: Hello,
+        key: Option<&Key>,
+        deadline: Nanos,
+    ) -> io::Result<Self> {
+        let mut output = Output::default();
+        let initiator = Initiator::start(hello, key, &mut output.words)?;
+        let (stream, input) = (socket::connect(address)?, Input::new(GUEST_WORDS));
+        Ok(Self { stream, connected: false, initiator, input, output, deadline })
+    }
+
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The socket, to be called once it is admitted.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// What to wait for before the next step.
+    pub(super) fn interest(&self) -> Interest {
+        if self.connected { Interest::READ } else { Interest::WRITE }
+    }
+
+    /// Goes as far as it can. Whether the connection is admitted.
+    ///
+    /// # Errors
+    /// It never will be.
+    pub(super) fn advance(&mut self) -> Result<bool, DialError> {
+        if !self.connected {
+            self.connected = socket::connected(&self.stream)?;
+            if !self.connected {
+                return Ok(false);
+            }
+        }
+        loop {
+            // A few bytes into an empty socket: what does not fit now never will.
+            self.output.flush(&mut &self.stream)?;
+            let fill = self.input.fill(&mut &self.stream)?;
+            while let Some(frame) = wire::decode(self.input.words())? {
+                let words = frame.words();
+                let admitted = self.initiator.step(&frame, &mut self.output.words)?;
+                self.input.take(words);
+                if admitted {
+                    return Ok(true);
+                }
+            }
+            match fill {
+                Fill::Closed => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Fill::Full => return Err(Refusal::Garbage.into()),
+                Fill::Nothing if self.output.is_empty() => return Ok(false),
+                Fill::Nothing | Fill::Drained => {}
+            }
+        }
+    }
+}

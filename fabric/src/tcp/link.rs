@@ -1,0 +1,464 @@
+//! A lane's connection to one node: what waits, what is in flight, and how it breaks and is
+//! re-made.
+//!
+//! ```text
+//! Fresh ──first verb──▶ Dialing ──welcome──▶ Open
+//!                        ▲    └─refused─▶ Down ◀─a verb failed, time-out, closed─┘
+//!                        └────reconnect────┘
+//! ```
+//!
+//! Everything that is posted stands in one queue, reconnects as well, so order keeps itself: a
+//! batch is encoded when it comes to the front and there is room for its frames; a reconnect waits
+//! there until nothing is in flight any more, and what is behind it waits for the new connection.
+//! Once the target has said welcome to that, it has closed the older one (H22).
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+
+use super::batches::{BatchId, Batches};
+use super::dial::{Dial, DialError};
+use super::handshake::{Hello, Purpose, Refusal};
+use super::lane::Common;
+use super::limits::{INPUT_WORDS, OUTPUT_WORDS};
+use super::socket::{Fill, Input, Interest, Output, Tag};
+use super::wire::{self, Frame, Header, Kind, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
+use crate::env::Nanos;
+use crate::ids::{Endpoint, LaneId, NodeId};
+use crate::transport::Token;
+use crate::verbs::{Op, VerbError};
+
+/// See the module's essay.
+pub(super) struct Link {
+    node: NodeId,
+    state: State,
+    /// Connections made so far.
+    number: u64,
+    queue: VecDeque<Item>,
+    in_flight: VecDeque<Flight>,
+    /// How many of those have been encoded since the last send.
+    unsent: usize,
+    input: Input,
+    output: Output,
+    interest: Interest,
+    /// Something has come since [`Link::check`] looked at the clock.
+    heard: bool,
+    heard_at: Nanos,
+}
+
+enum State {
+    Fresh,
+    Dialing(Box<Dial>),
+    Open(TcpStream),
+    /// What verbs get until a reconnect.
+    Down(VerbError),
+}
+
+enum Item {
+    /// A batch's verbs to this node, from request `next` on.
+    Part {
+        batch: BatchId,
+        next: usize,
+    },
+    Reconnect(Token),
+}
+
+/// A frame of verbs that has not been answered.
+struct Flight {
+    batch: BatchId,
+    /// The request that its first verb stands for.
+    first: usize,
+    verbs: u16,
+    result_words: usize,
+    /// The batch has no further verbs to this node.
+    last: bool,
+}
+
+impl Link {
+    pub(super) fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            state: State::Fresh,
+            number: 0,
+            queue: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            unsent: 0,
+            // No memory before it is needed.
+            input: Input::new(0),
+            output: Output::default(),
+            interest: Interest::READ,
+            heard: false,
+            heard_at: Nanos(0),
+        }
+    }
+
+    fn tag(&self) -> Tag {
+        Tag::from(self.node.0)
+    }
+
+    /// Queues a batch's verbs to this node, of which there is at least one.
+    #[inline]
+    pub(super) fn post(&mut self, batch: BatchId, common: &mut Common) {
+        self.queue.push_back(Item::Part { batch, next: 0 });
+        self.proceed(common);
+    }
+
+    pub(super) fn reconnect(&mut self, token: Token, common: &mut Common) {
+        self.queue.push_back(Item::Reconnect(token));
+        self.proceed(common);
+    }
+
+    /// Whether `flush` would send something now.
+    #[inline]
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty() && self.interest == Interest::READ && self.may_send()
+    }
+
+    /// Whether what has been encoded may leave: when all that left before has been answered, or a
+    /// frame could not be added much longer. So coroutines share a send while the node is busy,
+    /// and a lone one never waits.
+    #[inline]
+    fn may_send(&self) -> bool {
+        self.in_flight.len() == self.unsent || self.output.len() >= MAX_FRAME_WORDS
+    }
+
+    /// Does what the queue asks for, as far as that is possible now.
+    #[inline]
+    fn proceed(&mut self, common: &mut Common) {
+        if common.is_cut(self.node) && !matches!(self.state, State::Down(_)) {
+            self.lose(VerbError::Unreachable, common);
+        }
+        while let Some(item) = self.queue.front() {
+            match (&self.state, item) {
+                (State::Dialing(_), _) => return,
+                (State::Fresh, _) => self.dial(common),
+                (State::Open(_), &Item::Part { batch, next }) => {
+                    if self.output.len() + MAX_FRAME_WORDS > OUTPUT_WORDS {
+                        return;
+                    }
+                    self.encode(batch, next, &common.batches);
+                }
+                (State::Open(_), Item::Reconnect(_)) => {
+                    if !self.in_flight.is_empty() {
+                        return;
+                    }
+                    self.dial(common);
+                }
+                (State::Down(_), Item::Reconnect(_)) => self.dial(common),
+                (&State::Down(error), &Item::Part { batch, next }) => {
+                    self.queue.pop_front();
+                    common.batches.fail(batch, self.node, next, 0, error);
+                    common.batches.part_over(batch);
+                }
+            }
+        }
+    }
+
+    /// Encodes one frame of the batch at the front of the queue.
+    #[inline]
+    fn encode(&mut self, batch: BatchId, from: usize, batches: &Batches) {
+        let (work, out) = (batches.work(batch), &mut self.output.words);
+        let header = out.len();
+        out.push(0);
+        let (mut verbs, mut result_words, mut first, mut next) = (0, 0, from, None);
+        for (index, request) in work.requests().iter().enumerate().skip(from) {
+            if request.addr.node() != self.node {
+                continue;
+            }
+            let bytes = request.bytes();
+            let (words, results) = wire::sizes(request.op, bytes);
+            let body_words = out.len() - header - 1;
+            if body_words + words > MAX_BODY_WORDS || result_words + results > MAX_BODY_WORDS {
+                next = Some(index);
+                break;
+            }
+            if verbs == 0 {
+                first = index;
+            }
+            let data = match request.op {
+                Op::Write => work.words(request.local),
+                _ => &[],
+            };
+            wire::encode_verb(out, request.addr, request.op, bytes, data);
+            verbs += 1;
+            result_words += results;
+        }
+        out[header] = Header::new(Kind::Verbs, verbs, out.len() - header - 1).pack();
+        match next {
+            Some(next) => self.queue[0] = Item::Part { batch, next },
+            None => _ = self.queue.pop_front(),
+        }
+        if self.in_flight.is_empty() {
+            // Whoever waits for the first answer has just begun to.
+            self.heard = true;
+        }
+        let (verbs, last) = (verbs as u16, next.is_none());
+        self.unsent += 1;
+        self.in_flight.push_back(Flight { batch, first, verbs, result_words, last });
+    }
+
+    /// Sends what has been encoded.
+    #[inline]
+    pub(super) fn flush(&mut self, common: &mut Common) {
+        if self.output.is_empty() {
+            return;
+        }
+        let State::Open(stream) = &self.state else { return };
+        if self.interest == Interest::READ && !self.may_send() {
+            return;
+        }
+        self.unsent = 0;
+        if self.output.flush(&mut &*stream).is_err() {
+            self.lose(VerbError::Unreachable, common);
+        }
+        self.watch_on(common);
+        if !self.queue.is_empty() {
+            self.proceed(common);
+        }
+    }
+
+    /// Has the socket watched for what can be done next.
+    #[inline]
+    fn watch_on(&mut self, common: &mut Common) {
+        let State::Open(stream) = &self.state else { return };
+        let interest = Interest { read: true, write: !self.output.is_empty() };
+        if interest != self.interest {
+            self.interest = interest;
+            let changed = common.watch.change(stream, self.tag(), interest);
+            if changed.is_err() {
+                self.lose(VerbError::Unreachable, common);
+            }
+        }
+    }
+
+    /// The socket is ready for something.
+    #[inline]
+    pub(super) fn turn(&mut self, common: &mut Common) {
+        match &self.state {
+            State::Open(_) => {
+                self.receive(common);
+                self.flush(common);
+            }
+            State::Dialing(_) => self.advance(common),
+            State::Fresh | State::Down(_) => {}
+        }
+        self.proceed(common);
+    }
+
+    /// Takes in answers.
+    #[inline]
+    fn receive(&mut self, common: &mut Common) {
+        while let State::Open(stream) = &self.state {
+            let Ok(fill) = self.input.fill(&mut &*stream) else {
+                return self.lose(VerbError::Unreachable, common);
+            };
+            let (mut taken, mut broken) = (0, None);
+            loop {
+                match wire::decode(&self.input.words()[taken..]) {
+                    Ok(Some(frame)) => {
+                        taken += frame.words();
+                        let flight = self.in_flight.pop_front();
+                        match settle(self.node, flight, &frame, &mut common.batches) {
+                            Ok(None) => {}
+                            Ok(Some(error)) => {
+                                broken = Some(Ok(error));
+                                break;
+                            }
+                            Err(_) => {
+                                broken = Some(Err(()));
+                                break;
+                            }
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        broken = Some(Err(()));
+                        break;
+                    }
+                }
+            }
+            self.input.take(taken);
+            self.heard |= taken > 0;
+            match broken {
+                None => {}
+                Some(Ok(error)) => return self.refused(error, common),
+                // Not an answer to what was asked: whoever that is cannot be relied on.
+                Some(Err(())) => return self.lose(VerbError::Unreachable, common),
+            }
+            match fill {
+                Fill::Full => {}
+                Fill::Drained | Fill::Nothing => return,
+                Fill::Closed => return self.lose(VerbError::Unreachable, common),
+            }
+        }
+    }
+
+    /// The target refused a verb, and so everything behind it.
+    fn refused(&mut self, error: VerbError, common: &mut Common) {
+        let behind = if error == VerbError::Revoked { error } else { VerbError::Broken };
+        self.go_down(behind, behind, common);
+    }
+
+    /// The connection is lost: nothing is known of what is in flight.
+    fn lose(&mut self, error: VerbError, common: &mut Common) {
+        let idle = self.in_flight.is_empty();
+        self.go_down(error, VerbError::Broken, common);
+        if idle {
+            // Somebody has to be told why, even if nothing was in flight.
+            self.fail_front(error, common);
+        }
+    }
+
+    /// Closes the connection. Verbs in flight get one error, those behind and to come the other.
+    fn go_down(&mut self, in_flight: VerbError, behind: VerbError, common: &mut Common) {
+        for Flight { batch, first, last, .. } in self.in_flight.drain(..) {
+            common.batches.fail(batch, self.node, first, 0, in_flight);
+            if last {
+                common.batches.part_over(batch);
+            }
+        }
+        self.input.clear();
+        self.output.clear();
+        self.unsent = 0;
+        self.state = State::Down(behind);
+    }
+
+    /// Tells the front of the queue that there is no connection.
+    fn fail_front(&mut self, error: VerbError, common: &mut Common) {
+        if let Some(&Item::Part { batch, next }) = self.queue.front() {
+            self.queue.pop_front();
+            common.batches.fail(batch, self.node, next, 0, error);
+            return common.batches.part_over(batch);
+        }
+        while let Some(&Item::Reconnect(token)) = self.queue.front() {
+            self.queue.pop_front();
+            common.reconnected.push((token, Err(error)));
+        }
+    }
+
+    /// Begins to make a connection in place of the one that there may be.
+    fn dial(&mut self, common: &mut Common) {
+        debug_assert!(self.in_flight.is_empty(), "they would be forgotten");
+        self.number += 1;
+        let hello = Hello {
+            purpose: Purpose::Verbs,
+            from: common.at,
+            to: Endpoint { node: self.node, lane: LaneId(0) },
+            epoch: common.epoch,
+            session: common.session,
+            number: self.number,
+        };
+        // The older socket, if there is one, is closed by this.
+        self.state = State::Fresh;
+        self.input.clear();
+        self.output.clear();
+        match common.dial(hello) {
+            Ok(dial) => {
+                self.interest = dial.interest();
+                if common.watch.add(dial.stream(), self.tag(), self.interest).is_err() {
+                    return self.dial_failed(VerbError::Unreachable, common);
+                }
+                self.state = State::Dialing(Box::new(dial));
+            }
+            Err(_) => self.dial_failed(VerbError::Unreachable, common),
+        }
+    }
+
+    fn advance(&mut self, common: &mut Common) {
+        let State::Dialing(dial) = &mut self.state else { return };
+        match dial.advance() {
+            Ok(true) => self.open(common),
+            Ok(false) => {
+                let interest = dial.interest();
+                if interest != self.interest {
+                    self.interest = interest;
+                    let tag = Tag::from(self.node.0);
+                    if common.watch.change(dial.stream(), tag, interest).is_err() {
+                        self.dial_failed(VerbError::Unreachable, common);
+                    }
+                }
+            }
+            Err(DialError::Refused(Refusal::Fenced)) => {
+                self.dial_failed(VerbError::Revoked, common);
+            }
+            Err(_) => self.dial_failed(VerbError::Unreachable, common),
+        }
+    }
+
+    fn open(&mut self, common: &mut Common) {
+        let State::Dialing(dial) = std::mem::replace(&mut self.state, State::Fresh) else { return };
+        if self.input.capacity() == 0 {
+            self.input = Input::new(INPUT_WORDS);
+        }
+        self.state = State::Open(dial.into_stream());
+        self.watch_on(common);
+        while let Some(&Item::Reconnect(token)) = self.queue.front() {
+            self.queue.pop_front();
+            common.reconnected.push((token, Ok(())));
+        }
+    }
+
+    fn dial_failed(&mut self, error: VerbError, common: &mut Common) {
+        let behind = if error == VerbError::Revoked { error } else { VerbError::Broken };
+        self.state = State::Down(behind);
+        self.fail_front(error, common);
+    }
+
+    /// Gives up on what has taken too long.
+    pub(super) fn check(&mut self, now: Nanos, common: &mut Common) {
+        if std::mem::take(&mut self.heard) {
+            self.heard_at = now;
+        }
+        match &self.state {
+            State::Dialing(dial) if now > dial.deadline => {
+                self.dial_failed(VerbError::Unreachable, common);
+            }
+            State::Open(_) if self.in_flight.is_empty() => return,
+            State::Open(_) if now.since(self.heard_at) > common.limits().verb => {
+                self.lose(VerbError::TimedOut, common);
+            }
+            _ => return,
+        }
+        self.proceed(common);
+    }
+}
+
+/// Hands what a frame brought to its batch, or the error that it brought instead.
+///
+/// # Errors
+/// The frame does not answer what was asked.
+#[inline]
+fn settle(
+    node: NodeId,
+    flight: Option<Flight>,
+    frame: &Frame<'_>,
+    batches: &mut Batches,
+) -> Result<Option<VerbError>, WireError> {
+    let Flight { batch, first, verbs, result_words, last } = flight.ok_or(WireError::Unexpected)?;
+    let header = frame.header;
+    let mut settled = || {
+        if header.kind != Kind::Results {
+            return Err(WireError::Unexpected);
+        }
+        if header.status != 0 {
+            let error = wire::error_of(header.status)?;
+            if header.count >= verbs {
+                return Err(WireError::Body);
+            }
+            batches.fail(batch, node, first, usize::from(header.count), error);
+            return Ok(Some(error));
+        }
+        if header.count != verbs || frame.body.len() != result_words {
+            return Err(WireError::Body);
+        }
+        batches.work_mut(batch).scatter(node, first, usize::from(verbs), frame.body);
+        Ok(None)
+    };
+    let settled = settled();
+    if settled.is_err() {
+        batches.fail(batch, node, first, 0, VerbError::Unreachable);
+    }
+    if last {
+        batches.part_over(batch);
+    }
+    settled
+}

@@ -1,0 +1,278 @@
+//! Messages of a lane: one connection to each peer that it has sent to, and one from each that has
+//! sent to it.
+//!
+//! A connection is made when there is first something to say. Until it is admitted messages wait,
+//! within bounds; when it is refused or breaks they are lost, and for a while so are those that
+//! follow. Losing messages is allowed, waiting is not (docs/verbs.md).
+
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+
+use crossbeam_channel::Receiver;
+use slab::Slab;
+
+use super::dial::Dial;
+use super::handshake::{Hello, Purpose};
+use super::lane::Common;
+use super::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
+use super::socket::{Fill, Input, Interest, Output, Tag};
+use super::target::Visitor;
+use super::wire::{self, WireError};
+use crate::env::Nanos;
+use crate::ids::Endpoint;
+use crate::transport::Sink;
+
+/// Tags of connections to peers begin here, those of connections from peers after that. Smaller
+/// ones are links.
+const PEERS: Tag = 1 << 32;
+const FROM_PEERS: Tag = 1 << 33;
+/// Reads from one connection before others get their turn.
+const READS: usize = 4;
+
+/// See the module's essay.
+pub(super) struct Mail {
+    peers: Vec<Peer>,
+    known: BTreeMap<Endpoint, usize>,
+    /// Peers that have something to send.
+    dirty: Vec<usize>,
+    inbox: Receiver<Visitor>,
+    visitors: Slab<Inbound>,
+}
+
+/// Somebody to send to.
+struct Peer {
+    at: Endpoint,
+    state: State,
+    /// Connections made so far.
+    number: u64,
+    output: Output,
+    interest: Interest,
+}
+
+enum State {
+    /// Nothing can be sent before that time.
+    Down {
+        until: Nanos,
+    },
+    Dialing(Box<Dial>),
+    Open(TcpStream),
+}
+
+/// Somebody to receive from.
+struct Inbound {
+    from: Endpoint,
+    stream: TcpStream,
+    input: Input,
+}
+
+impl Mail {
+    pub(super) fn new(inbox: Receiver<Visitor>) -> Self {
+        Self {
+            peers: Vec::new(),
+            known: BTreeMap::new(),
+            dirty: Vec::new(),
+            inbox,
+            visitors: Slab::new(),
+        }
+    }
+
+    /// Whether `flush` or `welcome` would do something.
+    pub(super) fn has_news(&self) -> bool {
+        !self.dirty.is_empty() || !self.inbox.is_empty()
+    }
+
+    /// Queues a message, or loses it.
+    #[inline]
+    pub(super) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
+        if common.is_cut(to.node) {
+            return;
+        }
+        let index = self.known.get(&to).copied().unwrap_or_else(|| self.add(to));
+        let peer = &mut self.peers[index];
+        if let State::Down { until } = peer.state {
+            if common.inner.env.now() < until || !peer.dial(index, common) {
+                return;
+            }
+        }
+        if peer.output.len() + wire::MAX_MESSAGE_WORDS > PEER_WORDS {
+            return;
+        }
+        let waits = !peer.output.is_empty() || matches!(peer.state, State::Dialing(_));
+        wire::encode_message(&mut peer.output.words, bytes);
+        if !waits {
+            self.dirty.push(index);
+        }
+    }
+
+    fn add(&mut self, at: Endpoint) -> usize {
+        let (number, output, interest) = (0, Output::default(), Interest::READ);
+        let state = State::Down { until: Nanos(0) };
+        self.peers.push(Peer { at, state, number, output, interest });
+        self.known.insert(at, self.peers.len() - 1);
+        self.peers.len() - 1
+    }
+
+    /// Sends what waits.
+    #[inline]
+    pub(super) fn flush(&mut self, common: &Common) {
+        for index in self.dirty.drain(..) {
+            self.peers[index].flush(index, common);
+        }
+    }
+
+    /// Takes in connections that others have made to this lane, and what they have brought.
+    pub(super) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
+        while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
+            // A peer has one connection at a time; this is the newer one.
+            self.visitors.retain(|_, known| known.from != from);
+            if self.visitors.len() >= VISITORS {
+                continue;
+            }
+            let entry = self.visitors.vacant_entry();
+            let tag = FROM_PEERS + entry.key() as Tag;
+            if common.watch.add(&stream, tag, Interest::READ).is_ok() {
+                entry.insert(Inbound { from, stream, input: Input::new(VISITOR_WORDS) });
+                self.turn(tag, common, sink);
+            }
+        }
+    }
+
+    /// A socket is ready for something.
+    #[inline]
+    pub(super) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
+        if tag >= FROM_PEERS {
+            let key = (tag - FROM_PEERS) as usize;
+            // Its place may be empty by now: replaced earlier in the same round.
+            let Some(visitor) = self.visitors.get_mut(key) else { return };
+            if !visitor.receive(sink) {
+                self.visitors.remove(key);
+            }
+        } else if let Some(peer) = self.peers.get_mut((tag - PEERS) as usize) {
+            peer.turn((tag - PEERS) as usize, common);
+        }
+    }
+
+    /// Gives up on connections that take too long to be made.
+    pub(super) fn check(&mut self, now: Nanos) {
+        for peer in &mut self.peers {
+            if let State::Dialing(dial) = &peer.state
+                && now > dial.deadline
+            {
+                peer.hang_up(now);
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// Begins to make a connection. Whether that may work out.
+    fn dial(&mut self, index: usize, common: &Common) -> bool {
+        self.number += 1;
+        let hello = Hello {
+            purpose: Purpose::Messages,
+            from: common.at,
+            to: self.at,
+            epoch: common.epoch,
+            session: common.session,
+            number: self.number,
+        };
+        let Ok(dial) = common.dial(hello) else {
+            self.fail(common);
+            return false;
+        };
+        self.interest = dial.interest();
+        let watched = common.watch.add(dial.stream(), PEERS + index as Tag, self.interest);
+        self.state = State::Dialing(Box::new(dial));
+        if watched.is_err() {
+            self.fail(common);
+        }
+        watched.is_ok()
+    }
+
+    fn fail(&mut self, common: &Common) {
+        self.hang_up(common.inner.env.now().after(common.limits().redial));
+    }
+
+    fn hang_up(&mut self, until: Nanos) {
+        self.output.clear();
+        self.state = State::Down { until };
+    }
+
+    fn turn(&mut self, index: usize, common: &Common) {
+        match &mut self.state {
+            State::Down { .. } => {}
+            State::Dialing(dial) => match dial.advance() {
+                Ok(true) => self.open(index, common),
+                Ok(false) => {
+                    let interest = dial.interest();
+                    if interest != self.interest {
+                        self.interest = interest;
+                        let tag = PEERS + index as Tag;
+                        if common.watch.change(dial.stream(), tag, interest).is_err() {
+                            self.fail(common);
+                        }
+                    }
+                }
+                Err(_) => self.fail(common),
+            },
+            State::Open(stream) => {
+                // Nobody says anything here, so whatever can be read is the end.
+                let fill = Input::new(1).fill(&mut &*stream);
+                if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
+                    return self.fail(common);
+                }
+                self.flush(index, common);
+            }
+        }
+    }
+
+    fn open(&mut self, index: usize, common: &Common) {
+        let down = State::Down { until: Nanos(0) };
+        if let State::Dialing(dial) = std::mem::replace(&mut self.state, down) {
+            self.state = State::Open(dial.into_stream());
+            self.flush(index, common);
+        }
+    }
+
+    fn flush(&mut self, index: usize, common: &Common) {
+        let State::Open(stream) = &self.state else { return };
+        if self.output.flush(&mut &*stream).is_err() {
+            return self.fail(common);
+        }
+        let interest = Interest { read: true, write: !self.output.is_empty() };
+        if interest != self.interest {
+            self.interest = interest;
+            if common.watch.change(stream, PEERS + index as Tag, interest).is_err() {
+                self.fail(common);
+            }
+        }
+    }
+}
+
+impl Inbound {
+    /// Hands over the messages that have come. Whether more may come.
+    fn receive(&mut self, sink: &mut dyn Sink) -> bool {
+        for _ in 0..READS {
+            let Ok(fill) = self.input.fill(&mut &self.stream) else { return false };
+            if self.deliver(sink).is_err() {
+                return false;
+            }
+            match fill {
+                Fill::Full => {}
+                Fill::Drained | Fill::Nothing => return true,
+                Fill::Closed => return false,
+            }
+        }
+        true
+    }
+
+    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), WireError> {
+        let mut taken = 0;
+        while let Some(frame) = wire::decode(&self.input.words()[taken..])? {
+            sink.message(self.from, wire::message(&frame)?);
+            taken += frame.words();
+        }
+        self.input.take(taken);
+        Ok(())
+    }
+}

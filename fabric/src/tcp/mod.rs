@@ -1,0 +1,342 @@
+//! The `tcp` back end: verbs over sockets, for any network and no special NIC.
+//!
+//! Every node runs a software target: threads that take frames of verbs from sockets, carry them
+//! out on the node's regions and answer. A lane has a connection of its own to each node that it
+//! reaches, so one stream is one order of verbs. Messages travel over connections from lane to
+//! lane, in the same framing.
+//!
+//! * whoever asks: `lane` (the data path), `link` (one connection to a node), `batches`, `mail`
+//!   (messages), `dial` (making connections);
+//! * whoever serves: `target` (threads and what they share), `worker` (one thread), `serve`
+//!   (verbs on memory), `control` (registering and fencing);
+//! * both: `wire` (frames), `handshake` (who is there), `socket` (sockets without waiting),
+//!   `limits`.
+//!
+//! No async runtime: a thread owns its sockets, and frames are carried out where they were
+//! received (docs/decisions/0018-own-event-loop-for-tcp.md). What is protected from whom is in
+//! docs/security.md.
+
+mod batches;
+mod control;
+mod dial;
+mod handshake;
+mod lane;
+mod limits;
+mod link;
+mod mail;
+mod serve;
+mod socket;
+mod target;
+mod wire;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey};
+pub use limits::{Limits, TargetCounters};
+
+use control::{CallError, Failure, Request};
+use handshake::{Hello, Purpose, nonce};
+use lane::TcpLane;
+use target::{Shared, Targets};
+
+use crate::env::Env;
+use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
+use crate::region::Rights;
+use crate::transport::{Fabric, FabricError, Transport, Wake};
+
+/// The most nodes that a fabric has.
+pub const MAX_NODES: u16 = 128;
+
+/// Who is let in.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// Everybody, and therefore on loopback addresses only.
+    #[default]
+    PlainOnLoopback,
+    /// Everybody, on any address. Whoever reaches a port may read and change all data.
+    PlainAnywhere,
+    /// Whoever has the same key.
+    SharedKey(Key),
+}
+
+impl Security {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::SharedKey(key) => Some(key),
+            Self::PlainOnLoopback | Self::PlainAnywhere => None,
+        }
+    }
+
+    /// Whether a node may be at that address.
+    fn allows(&self, address: IpAddr) -> bool {
+        !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
+    }
+}
+
+/// What threads do when nothing is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// Workers look again at once, lanes before they sleep: the shortest latency, where each thread
+    /// has a core of its own.
+    Busy,
+    /// Sleep until something comes, having looked again for so long.
+    Blocking {
+        /// Zero where nodes share cores.
+        spin: Duration,
+    },
+}
+
+/// How a fabric is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many nodes there are, numbered from zero.
+    pub nodes: u16,
+    /// Where nodes listen. Those that this process serves may have port 0, for any that is free.
+    pub addresses: BTreeMap<NodeId, SocketAddr>,
+    /// Nodes that this process serves.
+    pub served: Vec<NodeId>,
+    /// Who is let in.
+    pub security: Security,
+    /// Threads that serve them, all of them together.
+    pub workers: NonZero<usize>,
+    /// What they and the lanes do when nothing is to be done.
+    pub waiting: Waiting,
+    /// Bounds and patience.
+    pub limits: Limits,
+}
+
+impl Waiting {
+    /// How long an idle lane looks again before it sleeps.
+    fn lane_spin(self) -> Duration {
+        const BUSY: Duration = Duration::from_micros(20);
+        match self {
+            Self::Busy => BUSY,
+            Self::Blocking { spin } => spin,
+        }
+    }
+}
+
+impl Config {
+    /// All of `nodes` nodes in this process, on free loopback ports.
+    pub fn loopback(nodes: u16) -> Self {
+        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self {
+            nodes,
+            addresses: (0..nodes).map(|node| (NodeId(node), free)).collect(),
+            served: (0..nodes).map(NodeId).collect(),
+            security: Security::default(),
+            workers: NonZero::<usize>::MIN,
+            waiting: Waiting::Blocking { spin: Duration::ZERO },
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Why there is no fabric. Change what the sentence names.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A fabric has one node to [`MAX_NODES`].
+    #[error("a fabric over TCP has 1 to {MAX_NODES} nodes, not {0}")]
+    NodeCount(u16),
+    /// The node is beyond the last one.
+    #[error("there is no node {}", .0.0)]
+    UnknownNode(NodeId),
+    /// A node that is served here must listen somewhere.
+    #[error("node {} has no address", .0.0)]
+    NoAddress(NodeId),
+    /// Beyond loopback, whoever reaches a port would be let in.
+    #[error("node {} is at {}, beyond loopback, and needs a shared key", .0.0, .1)]
+    NeedsKey(NodeId, SocketAddr),
+    /// The port is taken, or the address is not this machine's.
+    #[error("node {} cannot listen at {address}: {source}", .node.0)]
+    Listen {
+        /// Which node.
+        node: NodeId,
+        /// Where.
+        address: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system has no more files or threads.
+    #[error("the operating system refuses: {0}")]
+    System(#[source] io::Error),
+}
+
+/// The control path. Clones share one fabric; when the last one and the last lane are gone, its
+/// targets stop.
+#[derive(Clone)]
+pub struct TcpFabric {
+    inner: Arc<Inner>,
+}
+
+pub(in crate::tcp) struct Inner {
+    nodes: u16,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    targets: Targets,
+    key: Option<Key>,
+    limits: Limits,
+    waiting: Waiting,
+    env: Env,
+    /// Nodes that a test has cut off.
+    cut: Box<[AtomicBool]>,
+}
+
+impl Inner {
+    /// Where a node listens.
+    fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.addresses.get(&node).copied()
+    }
+
+    /// The target of a node that this process serves.
+    fn target(&self, node: NodeId) -> Option<&Shared> {
+        self.targets.node(node)
+    }
+
+    #[inline]
+    fn is_cut(&self, node: NodeId) -> bool {
+        self.cut.get(usize::from(node.0)).is_some_and(|cut| cut.load(Ordering::Relaxed))
+    }
+
+    fn check(&self, node: NodeId) -> Result<(), FabricError> {
+        if node.0 < self.nodes { Ok(()) } else { Err(FabricError::UnknownNode(node)) }
+    }
+
+    /// Has `node` do something.
+    fn call(&self, node: NodeId, request: Request) -> Result<control::Done, FabricError> {
+        self.check(node)?;
+        let unreachable = |source| FabricError::Unreachable { node, source };
+        let cut_off = || unreachable(io::ErrorKind::HostUnreachable.into());
+        let address = self.address(node).ok_or_else(cut_off)?;
+        if self.is_cut(node) {
+            return Err(cut_off());
+        }
+        // Control belongs to no lane.
+        let at = |node| Endpoint { node, lane: LaneId(0) };
+        let hello = Hello {
+            purpose: Purpose::Control,
+            from: at(node),
+            to: at(node),
+            epoch: Epoch(0),
+            session: 0,
+            number: 0,
+        };
+        let done = control::call(address, hello, self.key.as_ref(), &self.limits, request);
+        done.map_err(|error| match error {
+            CallError::Io(source) => unreachable(source),
+            other => FabricError::Refused { node, reason: other.to_string() },
+        })
+    }
+}
+
+impl TcpFabric {
+    /// Starts the targets of all nodes that this process serves.
+    ///
+    /// # Errors
+    /// [`StartError`]: the configuration makes no sense, or a port cannot be had.
+    pub fn start(config: Config, env: Env) -> Result<Self, StartError> {
+        if !(1..=MAX_NODES).contains(&config.nodes) {
+            return Err(StartError::NodeCount(config.nodes));
+        }
+        for (node, address) in &config.addresses {
+            if node.0 >= config.nodes {
+                return Err(StartError::UnknownNode(*node));
+            }
+            if !config.security.allows(address.ip()) {
+                return Err(StartError::NeedsKey(*node, *address));
+            }
+        }
+        let targets = Targets::start(&config, &env)?;
+        let mut addresses = config.addresses;
+        addresses.extend(targets.addresses());
+        let inner = Inner {
+            nodes: config.nodes,
+            addresses,
+            targets,
+            key: config.security.key().cloned(),
+            limits: config.limits,
+            waiting: config.waiting,
+            env,
+            cut: (0..config.nodes).map(|_| AtomicBool::new(false)).collect(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Where a node listens.
+    pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.inner.address(node)
+    }
+
+    /// What has happened at a target of this process.
+    pub fn counters(&self, node: NodeId) -> Option<TargetCounters> {
+        self.inner.targets.node(node).map(|node| node.counting.now())
+    }
+
+    /// Makes lanes of this process behave as if `node` did not answer, or heals that. For tests.
+    ///
+    /// # Errors
+    /// Unknown node.
+    pub fn set_reachable(&self, node: NodeId, reachable: bool) -> Result<(), FabricError> {
+        self.inner.check(node)?;
+        self.inner.cut[usize::from(node.0)].store(!reachable, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn register(
+        &self,
+        node: NodeId,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<(), FabricError> {
+        match self.inner.call(node, Request::Register { region, bytes, rights })? {
+            Ok(()) => Ok(()),
+            Err(Failure::Taken) => Err(FabricError::RegionTaken(node, region)),
+            Err(Failure::Memory(code)) => {
+                let source = io::Error::from_raw_os_error(code);
+                Err(FabricError::OutOfMemory { bytes, source })
+            }
+            Err(Failure::UnknownNode) => Err(FabricError::UnknownNode(node)),
+        }
+    }
+
+    fn open_lane(
+        &self,
+        at: Endpoint,
+        epoch: Epoch,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Box<dyn Transport>, FabricError> {
+        self.inner.check(at.node)?;
+        let target = self.inner.target(at.node).ok_or(FabricError::Elsewhere(at.node))?;
+        let system = FabricError::System;
+        let watch = socket::Watch::new(self.inner.waiting.lane_spin()).map_err(system)?;
+        let [session, ..] = nonce().map_err(system)?;
+        let inbox = target.open(at.lane, wake).ok_or(FabricError::LaneTaken(at))?;
+        Ok(Box::new(TcpLane::new(Arc::clone(&self.inner), at, epoch, session, inbox, watch)))
+    }
+
+    fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
+        self.inner.check(target)?;
+        self.inner.check(expelled)?;
+        match self.inner.call(target, Request::Fence { expelled, epoch })? {
+            Ok(()) => Ok(()),
+            Err(_) => Err(FabricError::UnknownNode(expelled)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod handshake_tests;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod wire_tests;

@@ -1,0 +1,159 @@
+//! Who is suspected of being dead, and whether this node may still trust itself.
+//!
+//! # What it is
+//! Two small state machines over times and counts that are passed in. Every compute node counts up
+//! a word of its own in a memory node, its *beat*, and reads those of all others in the same batch.
+//! [`Detector`] says whose beat has not moved for a lease. [`Lease`] says whether this node's own
+//! beat is known to have landed within the last lease; if not, others may have given it up, and it
+//! begins nothing more until it knows better.
+//!
+//! # When silence counts
+//! Only while somebody listens. A node that has paused, or that was cut off from the memory node,
+//! has heard nobody for a while through its own fault. So whenever it has heard nothing at all for
+//! half a lease, everybody gets a whole lease anew. The same goes for a clock that jumps.
+//!
+//! # What it is not
+//! Right. A node that is merely slow is suspected like a dead one, and nothing rests on the
+//! difference: it is fenced before anybody touches what it was doing (H2).
+
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+
+/// Watches the beats of all compute nodes.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    lease: Duration,
+    /// When all beats were last heard.
+    heard: Option<Nanos>,
+    /// By compute node: the beat, and since when it has not moved.
+    peers: Vec<(u64, Nanos)>,
+}
+
+impl Detector {
+    /// Suspects whoever is silent for `lease`.
+    pub fn new(lease: Duration) -> Self {
+        Self { lease, heard: None, peers: Vec::new() }
+    }
+
+    /// All beats were read: when that was asked for, and what they were. Returns who is suspected,
+    /// by place, in the eyes of a node that hears this for as long as it takes.
+    pub fn hear(&mut self, asked: Nanos, beats: &[u64]) -> Vec<usize> {
+        let attentive = self.heard.is_some_and(|heard| asked.since(heard) < self.lease / 2);
+        self.heard = Some(asked);
+        if !attentive || self.peers.len() != beats.len() {
+            self.peers = beats.iter().map(|beat| (*beat, asked)).collect();
+            return Vec::new();
+        }
+        for ((known, since), beat) in self.peers.iter_mut().zip(beats) {
+            if known != beat {
+                (*known, *since) = (*beat, asked);
+            }
+        }
+        let silent = |(_, since): &(u64, Nanos)| asked.since(*since) >= self.lease;
+        let suspects = self.peers.iter().enumerate().filter(|(_, peer)| silent(peer));
+        suspects.map(|(index, _)| index).collect()
+    }
+}
+
+/// This node's own right to go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    length: Duration,
+    /// When the last beat was sent that has certainly landed.
+    since: Nanos,
+}
+
+impl Lease {
+    /// A lease of this length that begins now.
+    pub fn new(length: Duration, now: Nanos) -> Self {
+        Self { length, since: now }
+    }
+
+    /// The beat that was sent at `sent` has landed.
+    pub fn renew(&mut self, sent: Nanos) {
+        self.since = self.since.max(sent);
+    }
+
+    /// Whether nobody can have suspected this node yet.
+    pub fn is_held(&self, now: Nanos) -> bool {
+        now.since(self.since) < self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_millis(10);
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
+    }
+
+    /// What each story says: times in milliseconds, the beats heard then, and who is suspected.
+    type Story<'a> = (&'a str, &'a [(u64, [u64; 2], &'a [usize])]);
+
+    #[test]
+    fn silence_counts_while_somebody_listens() {
+        let stories: &[Story<'_>] = &[
+            (
+                "both beat",
+                &[(0, [1, 1], &[]), (4, [2, 2], &[]), (8, [3, 3], &[]), (12, [4, 4], &[])],
+            ),
+            (
+                "the second is silent for a lease",
+                &[(0, [1, 1], &[]), (4, [2, 1], &[]), (8, [3, 1], &[]), (11, [4, 1], &[1])],
+            ),
+            (
+                "and is heard again",
+                &[
+                    (0, [1, 1], &[]),
+                    (4, [2, 1], &[]),
+                    (8, [3, 1], &[]),
+                    (10, [4, 1], &[1]),
+                    (11, [5, 2], &[]),
+                ],
+            ),
+            (
+                "a beat that is slower than the others is a beat",
+                &[(0, [1, 1], &[]), (4, [2, 1], &[]), (8, [3, 2], &[]), (12, [4, 2], &[])],
+            ),
+            (
+                "who has paused listens anew",
+                &[(0, [1, 1], &[]), (4, [2, 1], &[]), (40, [3, 1], &[]), (44, [4, 1], &[])],
+            ),
+            (
+                "and then silence counts again",
+                &[
+                    (0, [1, 1], &[]),
+                    (40, [3, 1], &[]),
+                    (44, [4, 1], &[]),
+                    (48, [5, 1], &[]),
+                    (50, [6, 1], &[1]),
+                ],
+            ),
+            (
+                "oneself as well, as others would",
+                &[(0, [1, 1], &[]), (4, [1, 2], &[]), (8, [1, 3], &[]), (10, [1, 4], &[0])],
+            ),
+        ];
+        for (story, steps) in stories {
+            let mut detector = Detector::new(LEASE);
+            for (at, beats, suspects) in *steps {
+                assert_eq!(detector.hear(ms(*at), beats), *suspects, "{story}, at {at} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_runs_from_when_its_beat_was_sent() {
+        let mut lease = Lease::new(LEASE, ms(0));
+        assert!(lease.is_held(ms(9)) && !lease.is_held(ms(10)));
+        lease.renew(ms(5));
+        assert!(lease.is_held(ms(14)) && !lease.is_held(ms(15)));
+        // An answer that was overtaken by a later one.
+        lease.renew(ms(3));
+        assert!(lease.is_held(ms(14)));
+    }
+}

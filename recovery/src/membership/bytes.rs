@@ -1,0 +1,98 @@
+//! The membership as bytes, little-endian: `format:8 epoch:32`, then for each member
+//! `node:16 incarnation:16 acknowledged:32 since:32 parts:16` and one byte and a node for each
+//! part. `since` is 0 for a member that takes part.
+
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
+
+use super::{Damaged, FORMAT, Member, Membership, Part, Standing};
+
+const FREE: u8 = 0;
+const CLAIMED: u8 = 1;
+const DONE: u8 = 2;
+
+impl Membership {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![FORMAT];
+        bytes.extend(self.epoch.0.to_le_bytes());
+        for member in &self.members {
+            let (since, parts) = match &member.standing {
+                Standing::Live => (Epoch(0), &[][..]),
+                Standing::Expelled { since, parts } => (*since, &parts[..]),
+            };
+            bytes.extend(member.node.0.to_le_bytes());
+            bytes.extend(member.incarnation.raw().to_le_bytes());
+            bytes.extend(member.acknowledged.0.to_le_bytes());
+            bytes.extend(since.0.to_le_bytes());
+            bytes.extend((parts.len() as u16).to_le_bytes());
+            for part in parts {
+                let (kind, holder) = match part {
+                    Part::Free => (FREE, 0),
+                    Part::Claimed(holder) => (CLAIMED, holder.0),
+                    Part::Done => (DONE, 0),
+                };
+                bytes.push(kind);
+                bytes.extend(holder.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
+        let mut rest = Reader(bytes);
+        if rest.byte()? != FORMAT {
+            return Err(Damaged);
+        }
+        let epoch = Epoch(rest.word()?);
+        let mut members = Vec::new();
+        while !rest.0.is_empty() {
+            members.push(rest.member()?);
+        }
+        Ok(Self { epoch, members })
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Damaged)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Damaged> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn short(&mut self) -> Result<u16, Damaged> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn word(&mut self) -> Result<u32, Damaged> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn member(&mut self) -> Result<Member, Damaged> {
+        let node = NodeId(self.short()?);
+        let incarnation = Incarnation::new(self.short()?).ok_or(Damaged)?;
+        let acknowledged = Epoch(self.word()?);
+        let since = Epoch(self.word()?);
+        let count = self.short()?;
+        let parts = (0..count).map(|_| self.part()).collect::<Result<Vec<_>, _>>()?;
+        let standing = match since {
+            Epoch(0) => Standing::Live,
+            since => Standing::Expelled { since, parts },
+        };
+        Ok(Member { node, incarnation, acknowledged, standing })
+    }
+
+    fn part(&mut self) -> Result<Part, Damaged> {
+        let (kind, holder) = (self.byte()?, NodeId(self.short()?));
+        match kind {
+            FREE => Ok(Part::Free),
+            CLAIMED => Ok(Part::Claimed(holder)),
+            DONE => Ok(Part::Done),
+            _ => Err(Damaged),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::collections::BTreeSet;
+
+use lotus_router::EmbeddedAuthority;
+use proptest::prelude::*;
+
+use super::*;
+
+const NODES: u16 = 4;
+
+fn membership() -> Membership {
+    Membership::new((0..NODES).map(|node| (NodeId(node), life(node + 1))))
+}
+
+fn life(number: u16) -> Incarnation {
+    Incarnation::new(number).expect("small")
+}
+
+fn part(of: u16, index: usize) -> PartId {
+    PartId { of: NodeId(of), index }
+}
+
+#[test]
+fn only_members_expel_and_only_members_are_expelled() {
+    let whole = membership();
+    let one = whole.expel(NodeId(0), NodeId(1)).expect("both take part");
+    assert_eq!(one.epoch(), Epoch(2));
+    assert_eq!(one.live().count(), 3);
+    // (what, from, by, suspect, whether anything happens)
+    let cases = [
+        ("oneself", &whole, 2, 2, false),
+        ("a stranger", &whole, 2, 9, false),
+        ("by a stranger", &whole, 9, 2, false),
+        ("twice", &one, 0, 1, false),
+        ("by who is out", &one, 1, 0, false),
+        ("another", &one, 2, 0, true),
+    ];
+    for (what, from, by, suspect, expected) in cases {
+        assert_eq!(from.expel(NodeId(by), NodeId(suspect)).is_some(), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_part_is_one_member_s_until_that_is_expelled() {
+    let lost = membership().expel(NodeId(0), NodeId(3)).expect("both take part");
+    assert_eq!(lost.claimable(NodeId(3)), None, "the dead recover nobody");
+    // Each begins with its own.
+    for node in 0..3 {
+        assert_eq!(lost.claimable(NodeId(node)), Some(part(3, usize::from(node))));
+    }
+    let claimed = lost.claim(NodeId(1), part(3, 1)).expect("free");
+    assert_eq!(claimed.claim(NodeId(0), part(3, 1)), None, "claimed");
+    assert_eq!(claimed.finish(NodeId(0), part(3, 1)), None, "not its own");
+    assert_eq!(claimed.claimable(NodeId(1)), Some(part(3, 1)), "it goes on where it was");
+    // Its holder dies: now it is anybody's, and the late holder's no more.
+    let orphaned = claimed.expel(NodeId(0), NodeId(1)).expect("both take part");
+    assert_eq!(orphaned.finish(NodeId(1), part(3, 1)), None, "expelled");
+    let taken = orphaned.claim(NodeId(2), part(3, 1)).expect("its holder is out");
+    let done = taken.finish(NodeId(2), part(3, 1)).expect("its own");
+    assert_eq!(done.claim(NodeId(0), part(3, 1)), None, "done");
+}
+
+#[test]
+fn shards_are_adopted_when_all_have_acknowledged_and_all_lost_are_resolved() {
+    let mut now = membership().expel(NodeId(0), NodeId(3)).expect("both take part");
+    let resolve_all = |mut now: Membership| {
+        while let Some(open) = now.claimable(NodeId(0)) {
+            let claimed = now.claim(NodeId(0), open).expect("open");
+            now = claimed.finish(NodeId(0), open).expect("its own");
+        }
+        now
+    };
+    let resolved = resolve_all(now.clone());
+    assert!(resolved.is_resolved(NodeId(3)) && !resolved.is_resolved(NodeId(0)));
+    assert!(!resolved.may_adopt(), "nobody has acknowledged");
+    for node in 0..3 {
+        now = now.acknowledge(NodeId(node), Epoch(2)).expect("new");
+    }
+    assert_eq!(now.acknowledge(NodeId(0), Epoch(2)), None, "acknowledged already");
+    assert!(!now.may_adopt(), "nothing is resolved");
+    let now = resolve_all(now);
+    assert!(now.may_adopt());
+    let heirs: BTreeSet<u16> = ShardId::all().map(|shard| now.heir(shard).0).collect();
+    assert_eq!(heirs, BTreeSet::from([0, 1, 2]));
+    let again = now.expel(NodeId(0), NodeId(1)).expect("both take part");
+    assert!(!again.may_adopt(), "the next loss begins anew");
+}
+
+#[test]
+fn changes_are_decided_again_when_somebody_else_is_faster() {
+    let authority = EmbeddedAuthority::new();
+    assert_eq!(read(&authority), Err(MembershipError::Damaged(Damaged)));
+    found(&authority, &membership()).expect("the first");
+    assert!(found(&authority, &membership()).is_err(), "there is one");
+    let mut asked = 0;
+    let outcome = change(&authority, |now| {
+        asked += 1;
+        if asked == 1 {
+            // A rival between reading and writing.
+            change(&authority, |now| now.expel(NodeId(0), NodeId(2))).expect("it answers");
+        }
+        now.expel(NodeId(0), NodeId(1))
+    });
+    let now = outcome.expect("it answers").membership();
+    assert_eq!((asked, now.epoch(), now.live().count()), (2, Epoch(3), 2));
+    assert_eq!(read(&authority), Ok(now.clone()));
+    let unchanged = change(&authority, |now| now.expel(NodeId(0), NodeId(1)));
+    assert_eq!(unchanged, Ok(Outcome::Unchanged(now)));
+}
+
+proptest! {
+    /// Whatever order expulsions, claims and results come in: one member stays, what is stored is
+    /// what was decided, and the survivors resolve everything.
+    #[test]
+    fn survivors_always_resolve_everybody(steps in prop::collection::vec((0..4_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40)) {
+        let mut now = membership();
+        for (what, by, of, index) in steps {
+            let (by, of) = (NodeId(by), NodeId(of));
+            let id = PartId { of, index };
+            let next = match what {
+                0 => now.expel(by, of),
+                1 => now.claim(by, id),
+                2 => now.finish(by, id),
+                _ => now.acknowledge(by, now.epoch()),
+            };
+            now = next.unwrap_or(now);
+            prop_assert_eq!(Membership::decode(&now.encode()), Ok(now.clone()));
+            prop_assert!(now.live().count() >= 1);
+        }
+        for node in 0..NODES {
+            while let Some(open) = now.claimable(NodeId(node)) {
+                now = now.claim(NodeId(node), open).unwrap_or(now);
+                now = now.finish(NodeId(node), open).expect("claimed by whoever may");
+            }
+            now = now.acknowledge(NodeId(node), now.epoch()).unwrap_or(now);
+        }
+        prop_assert!(now.may_adopt());
+    }
+
+    #[test]
+    fn bytes_that_are_no_membership_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 0..60_usize) {
+        let _ = Membership::decode(&bytes);
+        let whole = membership().encode();
+        let cut = &whole[..whole.len().saturating_sub(cut)];
+        if let Ok(read) = Membership::decode(cut) {
+            prop_assert_eq!(read.encode(), cut);
+        }
+    }
+}
