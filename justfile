@@ -20,6 +20,10 @@ loom:
 simulate:
     .ci/run simulation
 
+# The rdma back end on Soft-RoCE devices, in a virtual machine made from Debian packages.
+rdma-test:
+    RDMA_TEST_REQUIRED=1 scripts/rdma-test.sh
+
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:
     cargo bench --workspace

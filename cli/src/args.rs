@@ -40,7 +40,7 @@ pub struct Cli {
 pub enum Command {
     /// Runs a workload and reports throughput, latency, verbs and an audit of the data.
     #[command(arg_required_else_help = true)]
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Judges a history: can the isolation levels that were asked for account for all reads?
     #[command(arg_required_else_help = true)]
     Check(CheckArgs),
@@ -283,6 +283,21 @@ pub struct TpccArgs {
     pub common: CommonArgs,
 }
 
+/// How nodes use the machine's RDMA devices.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
+pub struct RdmaArgs {
+    /// RDMA devices, with the port behind a colon if it is not the first; nodes are dealt out to
+    /// them in turn, memory nodes first [default: all with an active port].
+    #[arg(long, value_name = "NAME[:PORT]", value_delimiter = ',')]
+    pub rdma_devices: Vec<String>,
+    /// Entry of the ports' tables of addresses [default: the first of RoCE version 2].
+    #[arg(long, value_name = "N")]
+    pub rdma_gid_index: Option<u8>,
+    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096 [default: the port's].
+    #[arg(long, value_name = "BYTES")]
+    pub rdma_mtu: Option<u16>,
+}
+
 #[derive(Debug, Args)]
 pub struct CommonArgs {
     /// How the nodes reach each other.
@@ -292,6 +307,8 @@ pub struct CommonArgs {
     /// [default: cx3-56g].
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
+    #[command(flatten)]
+    pub rdma: RdmaArgs,
     /// Description of a running cluster, for shm, tcp and rdma.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
@@ -444,11 +461,13 @@ impl CommonArgs {
                 self.fabric.name()
             ));
         }
+        if self.rdma != RdmaArgs::default() && self.fabric != Fabric::Rdma {
+            return Err("--rdma-devices, --rdma-gid-index and --rdma-mtu make sense with \
+                        --fabric rdma only"
+                .to_owned());
+        }
         if !deploy::has(self.fabric) {
-            return Err(format!(
-                "the {} fabric is not available in this build",
-                self.fabric.name()
-            ));
+            return Err(deploy::lacks(self.fabric));
         }
         Ok(())
     }
@@ -616,10 +635,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_design() {
         let cli = Cli::try_parse_from(["lotus", "bench", "smallbank"]).expect("defaults suffice");
-        let Command::Bench(BenchArgs { workload: WorkloadArgs::Smallbank(args) }) = cli.command
-        else {
-            panic!("another command: {cli:?}");
-        };
+        let Command::Bench(bench) = cli.command else { panic!("another command: {cli:?}") };
+        let WorkloadArgs::Smallbank(args) = bench.workload else { panic!("another workload") };
         assert_eq!(args.common.check(), Ok(()));
         let options = args.common.options();
         let cluster = options.cluster;

@@ -85,23 +85,24 @@ pub fn check(args: &BenchArgs) -> Result<(), Failure> {
 fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let watch = Watch::start(coordinators);
+    let rdma = &args.common().rdma;
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(KvsArgs { keys, update_ratio, zipf, .. }) => {
-            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, &watch.progress)
+            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, rdma, &watch.progress)
         }
         WorkloadArgs::Smallbank(bank) => {
             let SmallbankArgs { accounts, hot_ratio, .. } = bank;
             let hot = hot_accounts(bank)?;
             let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
-            deploy::run(bank, options, &watch.progress)
+            deploy::run(bank, options, rdma, &watch.progress)
         }
         WorkloadArgs::Tatp(args) => {
             let tatp = Tatp::new(args.subscribers, options.load.seed);
-            deploy::run(tatp, options, &watch.progress)
+            deploy::run(tatp, options, rdma, &watch.progress)
         }
         WorkloadArgs::Tpcc(args) => {
             let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
-            deploy::run(tpcc, options, &watch.progress)
+            deploy::run(tpcc, options, rdma, &watch.progress)
         }
     };
     Ok(outcome?)

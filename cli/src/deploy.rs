@@ -16,12 +16,20 @@ use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Threads;
+#[cfg(feature = "rdma")]
+use lotus_fabric::rdma::{self, RdmaFabric};
 use lotus_fabric::shm::{ShmError, ShmFabric};
 use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
 #[cfg(feature = "tcp")]
 use lotus_fabric::tcp::{self, TcpFabric};
 
+use crate::args::RdmaArgs;
 use crate::nodes::{MemoryNodes, Sockets};
+
+/// What a memory node of the `rdma` fabric takes unless somebody says otherwise. Devices need all
+/// of it resident and locked from the start, so it cannot be as much as there might ever be.
+#[cfg(feature = "rdma")]
+const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
@@ -30,6 +38,7 @@ use crate::nodes::{MemoryNodes, Sockets};
 pub fn run<W: Workload>(
     workload: W,
     options: &Options,
+    rdma: &RdmaArgs,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
     match options.cluster.fabric {
@@ -50,6 +59,14 @@ pub fn run<W: Workload>(
                 Embedded::start_on(lotus::builder(&options.cluster, &options.load), world)?;
             harness::run(&mut cluster, workload, options, progress)
         }
+        #[cfg(feature = "rdma")]
+        Fabric::Rdma => {
+            let machines = |nodes| rdma_machines(nodes, rdma, options.load.seed);
+            let mut config = options.cluster.clone();
+            config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
+            let mut cluster = Embedded::start_on(lotus::builder(&config, &options.load), machines)?;
+            harness::run(&mut cluster, workload, options, progress)
+        }
         Fabric::Shm => on_processes(workload, options, progress),
         #[cfg(feature = "tcp")]
         Fabric::Tcp => {
@@ -58,9 +75,10 @@ pub fn run<W: Workload>(
                 Embedded::start_on(lotus::builder(&options.cluster, &options.load), machines)?;
             harness::run(&mut cluster, workload, options, progress)
         }
+        #[cfg(not(all(feature = "rdma", feature = "tcp")))]
         other => {
-            let why = format!("the {} fabric is not available in this build", other.name());
-            Err(DeployError::Refused(why).into())
+            let _unused_without_features = rdma;
+            Err(DeployError::Refused(lacks(other)).into())
         }
     }
 }
@@ -120,8 +138,34 @@ pub const fn has(fabric: Fabric) -> bool {
     match fabric {
         Fabric::Local | Fabric::Shm | Fabric::Sim => true,
         Fabric::Tcp => cfg!(feature = "tcp"),
-        Fabric::Rdma => false,
+        Fabric::Rdma => cfg!(feature = "rdma"),
     }
+}
+
+/// What to say of a fabric that this build does not have.
+pub fn lacks(fabric: Fabric) -> String {
+    match fabric {
+        Fabric::Rdma => "the rdma fabric is not available in this build; it needs the feature \
+                         rdma: cargo build --release --features rdma"
+            .to_owned(),
+        other => format!("the {} fabric is not available in this build", other.name()),
+    }
+}
+
+/// Threads of this process that reach its memory nodes through the machine's RDMA devices.
+#[cfg(feature = "rdma")]
+fn rdma_machines(
+    nodes: u16,
+    arguments: &RdmaArgs,
+    seed: u64,
+) -> Result<Threads<RdmaFabric>, DeployError> {
+    let config = rdma::Config::in_process(nodes, &arguments.rdma_devices);
+    let mut config = config.map_err(|error| refused(&error))?;
+    config.gid_index = arguments.rdma_gid_index;
+    config.mtu = arguments.rdma_mtu;
+    let env = Env::real(seed);
+    let fabric = RdmaFabric::new(config, env.clone()).map_err(|error| refused(&error))?;
+    Ok(Threads::over(fabric, env))
 }
 
 /// Threads of this process that reach its memory nodes, threads as well, over loopback. With a key

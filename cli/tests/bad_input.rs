@@ -65,6 +65,7 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--json", ""], "--json"),
         ("kvs", &["--profile", "cx3-56g"], "--fabric sim"),
         ("kvs", &["--cluster", "somewhere"], "--fabric shm"),
+        ("kvs", &["--rdma-devices", "mlx5_0"], "--fabric rdma only"),
         ("kvs", &["--cluster", "somewhere", "--fabric", "tcp"], "cannot be driven yet"),
         ("kvs", &["--fabric", "tcp", "--profile", "cx3-56g"], "--fabric sim"),
         (
@@ -99,11 +100,29 @@ fn nonsense_flags_are_named_in_one_sentence() {
 }
 
 #[test]
-fn fabrics_that_are_not_built_in_say_so() {
-    for fabric in ["rdma"] {
-        let sentence = refusal(&bench("kvs", &["--fabric", fabric]));
-        let expected = format!("the {fabric} fabric is not available in this build");
-        assert_eq!(sentence, expected);
+#[cfg(not(feature = "rdma"))]
+fn a_build_without_rdma_names_the_feature() {
+    let sentence = refusal(&bench("smallbank", &["--fabric", "rdma"]));
+    assert!(sentence.contains("--features rdma"), "{sentence}");
+}
+
+/// On a machine without a device. One that has some would run the benchmark.
+#[test]
+#[cfg(feature = "rdma")]
+fn a_machine_without_rdma_devices_says_so() {
+    if std::path::Path::new("/sys/class/infiniband").exists() {
+        return;
+    }
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "this machine has no RDMA device"),
+        (&["--rdma-devices", "mlx5_0"], "this machine has no RDMA device"),
+        (&["--rdma-devices", "mlx5_0:x"], "does not name an RDMA device"),
+        (&["--rdma-mtu", "1500"], "this machine has no RDMA device"),
+    ];
+    for (flags, named) in cases {
+        let flags = [&["--fabric", "rdma", "--secs", "1"], flags].concat();
+        let sentence = refusal(&bench("smallbank", &flags));
+        assert!(sentence.contains(named), "{flags:?}: {sentence}");
     }
 }
 

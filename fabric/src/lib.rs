@@ -14,7 +14,7 @@
 //!   randomness.
 //! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`shm`]:
 //!   for processes on one host; `tcp` (a feature): for any network; [`sim`]: a whole cluster on
-//!   virtual time.
+//!   virtual time; `rdma` (a feature): for devices that carry out verbs themselves.
 //! * [`machines`]: what a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
@@ -29,6 +29,8 @@ pub mod lane;
 pub mod local;
 pub mod machines;
 pub mod prefetch;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 pub mod region;
 pub mod rpc;
 pub mod shm;

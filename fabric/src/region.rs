@@ -394,6 +394,12 @@ impl Chunk {
         let chunk = |index| Self { memory: Arc::clone(&memory), first: index * stride, words };
         Ok((0..count).map(chunk).collect())
     }
+
+    /// The mapping that the chunk is a part of, for a NIC to register.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
 }
 
 impl Deref for Chunk {

@@ -101,6 +101,10 @@ pub enum FabricError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The device, the machine or a peer is not as the configuration says.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::SetupError),
     /// The node could not be asked, or did not do it: the source says why, and what to do.
     #[error("node {}: {source}", node.0)]
     Control {

@@ -243,6 +243,13 @@ impl Buffers {
         &mut self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
     }
 
+    /// Where a buffer is, and the mapping that it is a part of.
+    #[cfg(feature = "rdma")]
+    #[inline]
+    fn place(&self, buffer: Buffer) -> (&std::sync::Arc<crate::region::Memory>, *const u64) {
+        (self.chunks[usize::from(buffer.chunk)].memory(), self.words(buffer).as_ptr())
+    }
+
     /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
     #[inline]
     fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
@@ -286,6 +293,16 @@ impl Work {
     #[inline]
     pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
         self.buffers.words_mut(buffer)
+    }
+
+    /// Where a buffer is, and the mapping that it is a part of, for a NIC.
+    #[cfg(feature = "rdma")]
+    #[inline]
+    pub(crate) fn place(
+        &self,
+        buffer: Buffer,
+    ) -> (&std::sync::Arc<crate::region::Memory>, *const u64) {
+        self.buffers.place(buffer)
     }
 
     /// Carries out the verbs in order, for a back end that does so itself. After the first verb to

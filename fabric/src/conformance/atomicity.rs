@@ -16,7 +16,7 @@ const ROUNDS: u64 = 20_000;
 
 /// Writers store words whose halves agree; no reader sees halves that differ.
 fn a_word_never_tears(cluster: &Cluster) {
-    let (writers, done) = writers(async |lane, round| {
+    let (writers, done) = writers(cluster, async |lane, round| {
         let half = round & 0xFFFF_FFFF;
         let mut batch = lane.batch();
         let staged = batch.stage(64);
@@ -41,11 +41,11 @@ fn a_word_never_tears(cluster: &Cluster) {
 /// of one round before a suffix of the round before it; anything else mixes two moments (H14).
 fn a_stable_read_is_a_snapshot(cluster: &Cluster) {
     const WORDS: usize = 24;
-    let done = Flag::default();
+    let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
     let finish = done.set_on_drop();
     let writer = Coordinator::new(PEER, move |lane| async move {
         let _finish = finish;
-        for round in 1..=ROUNDS {
+        for round in 1..=rounds {
             let mut batch = lane.batch();
             (0..WORDS as u64).for_each(|index| batch.write_word(word(MEMORY[0], index), round));
             batch.post().await.expect("nothing fails");
@@ -65,23 +65,23 @@ fn a_stable_read_is_a_snapshot(cluster: &Cluster) {
 }
 
 fn concurrent_adds_all_count(cluster: &Cluster) {
-    let (adders, _) = writers(async |lane, _| {
+    let (adders, _) = writers(cluster, async |lane, _| {
         let mut batch = lane.batch();
         batch.fetch_and_add(word(MEMORY[0], 0), 1);
         batch.fetch_and_add(word(MEMORY[0], 1), 3);
         batch.post().await.expect("nothing fails");
     });
-    let count = adders.len() as u64;
+    let total = adders.len() as u64 * cluster.rounds(ROUNDS);
     cluster.with_regions().run(adders);
     cluster.solo(async move |lane| {
-        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, count * ROUNDS);
-        assert_eq!(read(&lane, word(MEMORY[0], 1)).await, 3 * count * ROUNDS);
+        assert_eq!(read(&lane, word(MEMORY[0], 0)).await, total);
+        assert_eq!(read(&lane, word(MEMORY[0], 1)).await, 3 * total);
     });
 }
 
 /// Everybody raises a word by compare-and-swap and counts the successes beside it.
 fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
-    let (swappers, _) = writers(async |lane, _| {
+    let (swappers, _) = writers(cluster, async |lane, _| {
         let seen = read(lane, word(MEMORY[0], 0)).await;
         let mut batch = lane.batch();
         let before = batch.compare_and_swap(word(MEMORY[0], 0), seen, seen + 1);
@@ -93,22 +93,26 @@ fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
         }
     });
     cluster.with_regions().run(swappers);
-    cluster.solo(async |lane| {
+    let rounds = cluster.rounds(ROUNDS);
+    cluster.solo(async move |lane| {
         let raised = read(&lane, word(MEMORY[0], 0)).await;
         assert_eq!(raised, read(&lane, word(MEMORY[0], 1)).await, "raised and counted differ");
-        assert!(raised >= ROUNDS, "fewer raised than one alone would have");
+        assert!(raised >= rounds, "fewer raised than one alone would have");
     });
 }
 
-/// Three coordinators on two nodes, each writing [`ROUNDS`] rounds; and a flag that says when the
+/// Three coordinators on two nodes, each writing its rounds; and a flag that says when the
 /// first of them has finished.
-fn writers(write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static) -> (Vec<Coordinator>, Flag) {
-    let done = Flag::default();
+fn writers(
+    cluster: &Cluster,
+    write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static,
+) -> (Vec<Coordinator>, Flag) {
+    let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
     let writer = |at: Endpoint| {
         let finish: SetOnDrop = done.set_on_drop();
         Coordinator::new(at, move |lane| async move {
             let _finish = finish;
-            for round in 1..=ROUNDS {
+            for round in 1..=rounds {
                 write(&lane, round).await;
             }
         })

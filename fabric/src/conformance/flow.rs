@@ -25,9 +25,10 @@ async fn poll_once(posted: &mut Posted) {
 }
 
 fn a_dropped_future_cancels_nothing_and_leaks_nothing(cluster: &Cluster) {
-    cluster.with_regions().solo(async |lane| {
+    let rounds = cluster.rounds(10_000);
+    cluster.with_regions().solo(async move |lane| {
         let mut arena_bytes = 0;
-        for round in 1..=10_000_u64 {
+        for round in 1..=rounds {
             let mut batch = lane.batch();
             let staged = batch.stage(64);
             batch.words_mut(staged).fill(round);

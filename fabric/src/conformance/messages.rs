@@ -75,11 +75,11 @@ fn messages_to_nobody_are_lost_in_silence(cluster: &Cluster) {
 /// The receiver does not poll its lane at first; the sender must neither block nor fail.
 fn a_flood_that_nobody_drains_harms_nobody(cluster: &Cluster) {
     let (flooded, message) = (Flag::default(), (pattern(200), Flag::default()));
-    let tell = flooded.clone();
+    let (tell, flood) = (flooded.clone(), cluster.rounds(20_000));
     let last = message.clone();
     let sender = Coordinator::new(CLIENT, move |lane: Lane| async move {
         let _even_in_a_panic = tell.set_on_drop();
-        (0..20_000).for_each(|_| lane.send(PEER, &last.0));
+        (0..flood).for_each(|_| lane.send(PEER, &last.0));
         tell.set();
         insist(&lane, PEER, &last.0, &last.1).await;
     });

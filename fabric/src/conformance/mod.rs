@@ -59,6 +59,18 @@ pub trait Harness: Send + Sync + 'static {
     /// Takes effect for whatever is posted or sent after the call.
     fn set_reachable(&self, node: NodeId, reachable: bool);
 
+    /// How many rounds a property that hunts for a race may take where others take `rounds`. Fewer
+    /// where a verb takes a millisecond, as on an emulated machine.
+    fn rounds(&self, rounds: u64) -> u64 {
+        rounds
+    }
+
+    /// Whether a verb posted after a fence is always refused as `Revoked`. Where the target just
+    /// falls silent, its outcome is unknown, and only reconnecting tells.
+    fn tells_of_fences(&self) -> bool {
+        true
+    }
+
     /// The environment that the coordinators run in.
     fn env(&self) -> Env {
         Env::real(0)
@@ -190,6 +202,10 @@ impl Cluster {
     fn register(&self, node: NodeId, region: RegionId, rights: Rights) {
         let registered = self.harness.fabric().register(node, region, REGION_BYTES, rights);
         registered.unwrap_or_else(|error| panic!("no region: {error}"));
+    }
+
+    fn rounds(&self, rounds: u64) -> u64 {
+        self.harness.rounds(rounds)
     }
 
     /// Runs one coordinator alone, at [`CLIENT`].

@@ -79,11 +79,11 @@ const SECOND: u64 = 0;
 
 /// Lets one coordinator `write` rounds while another reads the second word, then the first.
 fn observed(cluster: &Cluster, write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static) {
-    let done = Flag::default();
+    let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
     let finish = done.set_on_drop();
     let writer = Coordinator::new(PEER, move |lane| async move {
         let _finish = finish;
-        for round in 1..=ROUNDS {
+        for round in 1..=rounds {
             write(&lane, round).await;
         }
     });

@@ -1,0 +1,81 @@
+//! Waking lanes that sleep: a thread that waits for a device's completion events.
+//!
+//! A busy lane polls and needs no events. One that is about to sleep asks for the next one; the
+//! thread here takes it and wakes the lane's thread.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::ffi::{Context, EventChannel};
+use crate::env::Env;
+use crate::transport::Wake;
+
+/// Who is woken, by the cookie of the queue that has something.
+type Sleepers = Mutex<BTreeMap<usize, Arc<dyn Wake>>>;
+
+/// See the module's essay.
+pub(super) struct Events {
+    channel: Arc<EventChannel>,
+    sleepers: Arc<Sleepers>,
+    /// Closed to end the thread.
+    running: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Events {
+    /// Starts the thread for one device.
+    pub fn start(context: &Arc<Context>, env: &Env) -> io::Result<Self> {
+        let channel = Arc::new(EventChannel::new(context)?);
+        let sleepers = Arc::<Sleepers>::default();
+        let (running, end) = UnixStream::pair()?;
+        let (events, wakes) = (Arc::clone(&channel), Arc::clone(&sleepers));
+        let thread = env.spawn("rdma-events", move || wake_sleepers(&events, &wakes, &end))?;
+        Ok(Self { channel, sleepers, running: Some(running), thread: Some(thread) })
+    }
+
+    pub fn channel(&self) -> &Arc<EventChannel> {
+        &self.channel
+    }
+
+    /// Wakes `sleeper` at events of the queue with this cookie from now on.
+    pub fn add(&self, cookie: usize, sleeper: Arc<dyn Wake>) {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).insert(cookie, sleeper);
+    }
+
+    pub fn remove(&self, cookie: usize) {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).remove(&cookie);
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say; if it has panicked, lanes sleep at most a bounded time.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Until the other end of `end` is closed.
+fn wake_sleepers(events: &EventChannel, sleepers: &Sleepers, end: &UnixStream) {
+    loop {
+        let mut ready = [PollFd::new(events, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+            Ok(_) if !ready[1].revents().is_empty() => return,
+            Ok(_) => {}
+        }
+        let Ok(cookie) = events.take() else { return };
+        let sleeper = sleepers.lock().unwrap_or_else(PoisonError::into_inner).get(&cookie).cloned();
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+}
