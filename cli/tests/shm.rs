@@ -121,7 +121,8 @@ fn a_memory_node_that_dies_ends_the_run_with_a_sentence() {
 
 #[test]
 fn whatever_ends_the_run_ends_its_memory_nodes() {
-    for cause in ["-INT", "-TERM", "-KILL"] {
+    // Not by an interrupt: whoever runs tests in the background may have them ignore it.
+    for cause in ["-TERM", "-KILL"] {
         let run = Run::start(cause.trim_start_matches('-'));
         let nodes = run.memory_nodes();
         assert_eq!(nodes.len(), 3);
