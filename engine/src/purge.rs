@@ -232,6 +232,7 @@ impl Commit<'_> {
             coordinator.node.versions.forget(row.table, row.key);
         }
         coordinator.locks.release(&mut body.held);
+        coordinator.lane.mark_errand();
         let mut slabs = coordinator.slabs.borrow_mut();
         for (index, slot) in body.freed.drain(..) {
             let row = &body.rows[index];

@@ -42,6 +42,13 @@ impl Trace {
         self.transactions.len()
     }
 
+    /// Moves the batches of `other` behind these.
+    fn append(&mut self, other: &mut Self) {
+        let base = self.verbs.len() as u32;
+        self.verbs.append(&mut other.verbs);
+        self.batches.extend(other.batches.drain(..).map(|end| base + end));
+    }
+
     /// How many verbs were recorded.
     pub fn verb_count(&self) -> usize {
         self.verbs.len()
@@ -86,12 +93,15 @@ impl Trace {
 pub(crate) struct Recorder {
     trace: Trace,
     open: Vec<(TaskId, Trace)>,
+    /// What was done between transactions, for the next one that ends.
+    errands: Trace,
     max_verbs: usize,
 }
 
 impl Recorder {
     pub(crate) fn new(max_verbs: usize) -> Self {
-        Self { trace: Trace::default(), open: Vec::new(), max_verbs }
+        let (trace, errands) = (Trace::default(), Trace::default());
+        Self { trace, open: Vec::new(), errands, max_verbs }
     }
 
     pub(crate) fn batch(&mut self, task: TaskId, requests: &[WorkRequest]) {
@@ -111,10 +121,16 @@ impl Recorder {
         let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) else {
             return;
         };
-        let base = self.trace.verbs.len() as u32;
-        self.trace.verbs.append(&mut open.verbs);
-        self.trace.batches.extend(open.batches.drain(..).map(|end| base + end));
+        self.trace.append(&mut self.errands);
+        self.trace.append(open);
         self.trace.transactions.push(self.trace.batches.len() as u32);
+    }
+
+    /// What `task` has posted is no transaction, but transactions cause it.
+    pub(crate) fn end_errand(&mut self, task: TaskId) {
+        if let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) {
+            self.errands.append(open);
+        }
     }
 
     pub(crate) fn finish(self) -> Trace {

@@ -94,3 +94,25 @@ fn a_buffer_of_another_batch_is_refused_before_it_is_posted() {
     let foreign = lane.batch().stage(8);
     lane.batch().write(word(0), foreign);
 }
+
+/// What was done between transactions was missing from recordings, so that a replay had less to do
+/// than the run that it stood for.
+#[test]
+fn an_errand_is_recorded_with_the_next_transaction() {
+    let (mut executor, lane) = lane();
+    executor.run(async move {
+        lane.start_recording(100);
+        let post = |verbs: u64| {
+            let mut batch = lane.batch();
+            (0..verbs).for_each(|index| batch.write_word(word(index), index));
+            batch.post()
+        };
+        post(3).await.expect("nothing fails");
+        lane.mark_errand();
+        post(2).await.expect("nothing fails");
+        lane.mark_transaction();
+        let trace = lane.take_trace().expect("it was asked for");
+        assert_eq!((trace.transaction_count(), trace.verb_count()), (1, 5));
+        trace.replay(&lane, 0).await.expect("nothing fails");
+    });
+}

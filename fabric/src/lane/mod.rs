@@ -316,6 +316,14 @@ impl Lane {
         }
     }
 
+    /// Marks the end of work of the current task that is no transaction, but comes of them: in the
+    /// recording it goes with the next one that ends.
+    pub fn mark_errand(&self) {
+        if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
+            recorder.end_errand(self.core.executor.current());
+        }
+    }
+
     /// Stops recording and returns what was recorded.
     pub fn take_trace(&self) -> Option<Trace> {
         self.core.state.borrow_mut().recorder.take().map(Recorder::finish)
