@@ -23,8 +23,7 @@ use crate::error::TxnError;
 /// How long a failed directory entry waits before it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Regions are made ready for use in stretches of this many bytes. At 100 MB of new rows a second
-/// one lasts for 40 ms, several times as long as zeroing it takes.
+/// Regions are made ready for use in stretches of this many bytes: two huge pages.
 const STRETCH_BYTES: u64 = 4 << 20;
 
 /// Whoever takes the first slab of a stretch has the next one made ready: where that begins.

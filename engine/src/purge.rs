@@ -179,6 +179,11 @@ impl Session {
                 row.change = Change::Purge;
             }
         }
+        if body.rows.iter().all(|row| row.change == Change::None) {
+            // All are back. Not a commit, which would count as a client's transaction.
+            txn.abort();
+            return Ok(());
+        }
         txn.commit().await.map(drop)
     }
 }
