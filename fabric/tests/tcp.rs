@@ -3,6 +3,8 @@
 //!
 //! The test binary starts itself again as that process.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -78,18 +80,12 @@ impl Nodes {
         let fabric = TcpFabric::start(config, Env::real(0)).expect("loopback has free ports");
         Self { child, _output: output, fabric }
     }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let killed = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(killed.expect("kill is there").success());
-    }
 }
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        // It ends with its input; a test may have killed it before.
-        drop(self.child.stdin.take());
+        // Killed: a test that fails may leave it stopped, and such a process ends by nothing else.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
@@ -146,11 +142,11 @@ fn impatient() -> Limits {
 
 #[test]
 fn a_memory_node_that_is_killed_is_unreachable() {
-    let nodes = Nodes::start(impatient());
+    let mut nodes = Nodes::start(impatient());
     nodes.fabric.register(MEMORY[0], RegionId(0), 64, Rights::ALL).expect("there is memory");
     with_lane(&nodes.fabric, async |lane| {
         write(&lane, 1).await.expect("the node answers");
-        nodes.signal("KILL");
+        nodes.child.kill().expect("it was not waited for");
         // Once the connection is known to be broken, it stays so.
         while write(&lane, 2).await.is_ok() {}
         let error = lane.reconnect(MEMORY[0]).await.expect_err("there is no process");
@@ -174,10 +170,10 @@ fn a_stalled_write_does_not_land_after_the_reconnect() {
     with_lane(&nodes.fabric, async |lane| {
         write(&lane, 1).await.expect("the node answers");
         for round in 0..3 {
-            nodes.signal("STOP");
+            common::stop(&nodes.child);
             assert_eq!(write(&lane, 100 + round).await, Err(VerbError::TimedOut));
             let reconnected = lane.reconnect(MEMORY[0]);
-            nodes.signal("CONT");
+            common::resume(&nodes.child);
             reconnected.await.expect("the node answers again");
             write(&lane, round).await.expect("the new connection works");
             for _ in 0..20 {

@@ -7,9 +7,8 @@ use std::process::{Child as Process, ChildStdout, Command, ExitStatus, Stdio};
 
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::shm::Host;
-use rustix::process::{Pid, Signal};
 
-use super::{REGION_BYTES, at, env, join, on_lane, word};
+use super::{REGION_BYTES, at, common, env, join, on_lane, word};
 
 /// Says what a process is to be; not set in the test itself.
 const ROLE: &str = "LOTUS_SHM_ROLE";
@@ -58,21 +57,13 @@ impl Child {
         self.process.id()
     }
 
-    pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.process.id() as i32).expect("a process has a number");
-        rustix::process::kill_process(pid, signal).expect("it was not waited for");
-    }
-
     /// Stops it, and returns when it has stopped.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
-        let has_stopped = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()));
-            stat.expect("it was not waited for").contains(") T ")
-        };
-        while !has_stopped() {
-            std::thread::yield_now();
-        }
+        common::stop(&self.process);
+    }
+
+    pub fn resume(&self) {
+        common::resume(&self.process);
     }
 
     /// Kills it, and returns when it has ended.

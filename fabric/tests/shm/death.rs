@@ -93,7 +93,7 @@ fn a_fence_kills_whoever_is_stopped_in_the_middle_of_copying() {
         let mut hammer = Child::start(Role::Hammer, directory.path(), MISBEHAVER, NODES);
         hammer.stop();
         fabric.fence(NodeId(0), NodeId(MISBEHAVER), Epoch(2)).expect("fenced");
-        hammer.signal(Signal::CONT);
+        hammer.resume();
         let quiet = on_lane(&fabric, at(1), Epoch(1), async |lane| is_quiet(&lane).await);
         assert!(quiet.expect("a lane"), "a store came after the fence");
         let status = hammer.wait();

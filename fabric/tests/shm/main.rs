@@ -2,6 +2,8 @@
 //! only lend their memory and as compute nodes that are stopped and killed.
 
 mod children;
+#[path = "../common/mod.rs"]
+mod common;
 mod conformance;
 mod death;
 mod handshake;
