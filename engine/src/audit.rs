@@ -14,7 +14,7 @@ use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::{
-    CURSOR_OFFSET, HEADER_PAGE_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
+    CURSOR_OFFSET, HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
 };
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
@@ -374,7 +374,7 @@ impl Scan<'_> {
             let record = records.contains(&(at / SLAB_BYTES));
             !record || named.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
         };
-        for offset in (HEADER_PAGE_BYTES..end).step_by(MAX_VERB_BYTES) {
+        for offset in (HEADER_BYTES..end).step_by(MAX_VERB_BYTES) {
             let bytes = (end - offset).min(MAX_VERB_BYTES as u64) as usize;
             let mut batch = self.lane.batch();
             let copies: Vec<_> =

@@ -78,6 +78,9 @@ settings! {
     /// How long a compute node may be silent before the others recover it; for ever unless told
     /// otherwise.
     lease: Option<Duration>;
+    /// How long a hand-over waits for transactions before it asks them to give up; 10 ms unless
+    /// told otherwise.
+    drain_patience: Duration;
 }
 
 impl ClusterBuilder {

@@ -399,6 +399,7 @@ impl<M: Machines> Cluster<M> {
                     }
                 }
             }
+            shared.write_first_owners(&mut batch);
             batch.post().await.map(drop)
         })?;
         formatted.map_err(|error| ClusterError::Unreachable(error.to_string()))

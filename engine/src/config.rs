@@ -117,6 +117,9 @@ pub struct Config {
     /// doing; `None`, the default, for ever. Where threads have cores of their own 20 ms will do,
     /// elsewhere at least 500 ms. Needs [`LockKind::Lotus`].
     pub lease: Option<Duration>,
+    /// How long an owner that gives a shard away waits for transactions that have locked some of
+    /// it, before it asks those to give up that are not committing; default 10 ms (LOTUS §4.3).
+    pub drain_patience: Duration,
 }
 
 impl Default for Config {
@@ -142,6 +145,7 @@ impl Default for Config {
             retention: Retention::default(),
             horizon_interval: Duration::from_millis(1),
             lease: None,
+            drain_patience: Duration::from_millis(10),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -20,19 +20,21 @@ use lotus_fabric::rpc::Rpc;
 use lotus_fabric::transport::FabricError;
 use lotus_fabric::verbs::VerbError;
 use lotus_locktable::{
-    CasLocks, HeldLocks, LockError, LockName, LockRequest, LockRoutes, LockService, LotusLocks,
+    CasLocks, HeldLocks, LockError, LockHost, LockName, LockRequest, LockRoutes, LockService,
+    LotusLocks,
 };
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
 use lotus_mvcc::slab::SlabAllocator;
 use lotus_recovery::membership::FIRST_EPOCH;
-use lotus_router::GroupId;
+use lotus_router::{GroupId, Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
 
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
 use crate::grace::Grace;
+use crate::hand_over;
 use crate::horizon;
 use crate::members;
 use crate::purge::{self, Tombstones};
@@ -81,6 +83,9 @@ pub(crate) struct Coordinator {
     pub(crate) refused: Cell<Epoch>,
     /// It resolves what others have left.
     pub(crate) recovers: Cell<bool>,
+    pub(crate) rpc: Rpc,
+    /// Those that have begun.
+    pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
     tables: RefCell<Tables>,
 }
 
@@ -120,11 +125,15 @@ impl Coordinator {
             waits_for: Cell::new(FIRST_EPOCH),
             refused: Cell::new(FIRST_EPOCH),
             recovers: Cell::new(false),
+            rpc,
+            slots: RefCell::default(),
             tables: RefCell::new(Rc::new([])),
             shared,
             node,
         };
-        Ok(Rc::new(coordinator))
+        let coordinator = Rc::new(coordinator);
+        hand_over::serve(&coordinator);
+        Ok(coordinator)
     }
 
     /// The tables of this node, `wanted` among them if it exists.
@@ -140,7 +149,8 @@ impl Coordinator {
     /// Whether a lock that `owner` granted under `shard_epoch` still stands (H4).
     #[inline]
     pub(crate) fn still_owned(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) -> bool {
-        self.node.owner(shard) == (owner, shard_epoch) || broken(Rule::LostLocksEndAttempts)
+        let claim = Owner { node: owner, epoch: ShardEpoch(shard_epoch) };
+        self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
     }
 
     /// What a transaction that has written nothing yet makes of failed verbs, once the broken
@@ -193,8 +203,11 @@ impl LockRoutes for ComputeNode {
 
     #[inline]
     fn owner(&self, shard: ShardId) -> (NodeId, u32) {
-        let owner = self.shards.owner(shard);
-        (owner.node, owner.epoch.0)
+        self.owner_known(shard)
+    }
+
+    fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) {
+        Self::learn(self, shard, Owner { node: owner, epoch: ShardEpoch(shard_epoch) });
     }
 }
 
@@ -281,7 +294,8 @@ pub(crate) fn run(
             };
             let purging = purge::purge(Rc::clone(&coordinator));
             let keeping = beside(members::keep(&coordinator), beside(purging, ended));
-            let life = beside(horizon::keep(&coordinator), keeping);
+            let moving = beside(hand_over::keep(&coordinator), keeping);
+            let life = beside(horizon::keep(&coordinator), moving);
             if !unless_killed(&coordinator.node, life).await {
                 return;
             }

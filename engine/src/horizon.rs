@@ -23,17 +23,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{FLOORS_OFFSET, MAX_FLOORS};
+use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
 use lotus_router::{GroupId, MAX_COMPUTE_NODES};
 
 use crate::coordinator::Coordinator;
 
 /// How many intervals an idle coordinator lets pass at most.
 const MAX_INTERVALS: u32 = 8;
+/// After how many exchanges the owners of shards are read although none is known to have changed.
+const UNMOVED: u32 = 64;
 /// Whose header page has the floors.
 const FLOORS_GROUP: GroupId = GroupId(0);
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_FLOORS, "each has a word");
+const _: () = assert!(CHANGES_OFFSET + WORD_BYTES as u64 == FLOORS_OFFSET, "one READ brings both");
 
 /// What the coordinators of a node tell each other.
 pub(crate) struct NodeHorizon {
@@ -73,6 +76,7 @@ impl NodeHorizon {
 /// Keeps saying what this coordinator reads, until its node is out.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     let (mut intervals, mut begun) = (1, 0);
+    let mut owners = OwnersSeen::default();
     while !coordinator.node.has_failed() {
         let interval = coordinator.shared.config.horizon_interval;
         coordinator.executor.sleep(interval * intervals).await;
@@ -86,25 +90,50 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         let floor = coordinator.snapshots.borrow().floor(issued);
         coordinator.node.horizon.set_floor(coordinator.thread, floor);
         if coordinator.thread == 0 {
-            coordinator.exchange_floors().await;
+            let changes = coordinator.exchange_floors().await;
+            if changes.is_some_and(|changes| owners.are_due(changes)) {
+                // Fenced, it learns of that by its next verb for its own sake.
+                let _ = coordinator.refresh_owners().await;
+            }
         }
     }
 }
 
+/// When to look who owns what; see [`crate::ownership`].
+#[derive(Default)]
+struct OwnersSeen {
+    changes: u64,
+    exchanges: u32,
+}
+
+impl OwnersSeen {
+    /// Whether to look, with so many changes counted.
+    fn are_due(&mut self, changes: u64) -> bool {
+        self.exchanges = (self.exchanges + 1) % UNMOVED;
+        std::mem::replace(&mut self.changes, changes) != changes || self.exchanges == 0
+    }
+}
+
 impl Coordinator {
-    /// Writes this node's floor and reads those of all.
-    async fn exchange_floors(&self) {
+    /// Writes this node's floor and reads those of all, and how often shards have changed owners.
+    async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
         let primary = shared.placement.replicas(FLOORS_GROUP).primary();
         let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
         let mut batch = self.lane.batch();
         batch.write_word(word(node.index), node.horizon.node_floor().raw());
-        let all = batch.read(word(0), shared.nodes.len() * WORD_BYTES);
+        // The count of changes stands before the floors.
+        let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.nodes.len()) * WORD_BYTES);
         match batch.post().await {
-            Ok(done) => node.horizon.raise(horizon(done.words(all).iter().copied())),
+            Ok(done) => {
+                let (changes, floors) = done.words(all).split_first().expect("it was read");
+                node.horizon.raise(horizon(floors.iter().copied()));
+                Some(*changes)
+            }
             // What is known stays true; the next turn finds the connection working again.
             Err(error) => {
                 let _ = self.after_failure(error).await;
+                None
             }
         }
     }

@@ -13,7 +13,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::{TableDef, Timestamp};
-use lotus_recovery::LogEntry;
+use lotus_recovery::{LogEntry, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Replica};
 
@@ -21,7 +21,7 @@ use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
 use crate::error::ClusterError;
-use crate::shared::Shared;
+use crate::shared::{ComputeNode, Shared};
 
 /// The properties, by the names of their findings.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
@@ -31,6 +31,9 @@ pub const BACKED: &str = "what the primary shows, every backup has";
 pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
 /// See [`LOGGED`].
 pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to write";
+
+/// See [`LOGGED`].
+pub const OWNED: &str = "no two compute nodes grant the locks of one shard";
 
 /// How many cached CVTs are compared at once.
 const COMPARED_AT_ONCE: usize = 64;
@@ -65,7 +68,9 @@ impl<M: Machines> Cluster<M> {
                 }
             }
             let cached = scan.check_cached().await?;
-            Ok([logged.finish(), backed.finish(), locked.finish(), cached.finish()])
+            let owned = shared.check_owned();
+            let tallies = [logged, backed, locked, cached, owned];
+            Ok(tallies.map(Tally::finish))
         })?;
         Ok(inspected.map_err(unreachable_nodes)?.into())
     }
@@ -98,11 +103,46 @@ impl Shared {
 }
 
 impl Shared {
+    /// The nodes that take part. Others may not know yet that they do not; whatever they grant, no
+    /// member asks for (H4).
+    fn members(&self) -> impl Iterator<Item = &ComputeNode> {
+        let now = membership::read(&*self.authority);
+        let takes_part = move |node: &&ComputeNode| {
+            !node.has_failed() && now.as_ref().is_ok_and(|now| now.is_live(node.id))
+        };
+        self.nodes.iter().map(|node| &**node).filter(takes_part)
+    }
+
+    /// H19: a shard has one owner, and a lock is kept in one table.
+    fn check_owned(&self) -> Tally {
+        let mut tally = Tally::new(OWNED);
+        let mut owners = BTreeMap::new();
+        let mut keepers: BTreeMap<LockName, (usize, LockMode)> = BTreeMap::new();
+        for node in self.members() {
+            let here = node.index;
+            for shard in ShardId::all().filter(|shard| node.shards.owner(*shard).node == node.id) {
+                tally.seen += 1;
+                if let Some(other) = owners.insert(shard.raw(), here) {
+                    tally.complain(|| format!("nodes {other} and {here} own {shard:?}"));
+                }
+            }
+            node.locks.for_each_holder(|holder| {
+                let kept = (here, holder.mode);
+                let Some((other, mode)) = keepers.insert(holder.name, kept) else { return };
+                let written = [mode, holder.mode].contains(&LockMode::Write);
+                if other != here && written {
+                    let name = holder.name;
+                    tally.complain(|| format!("nodes {other} and {here} keep locks of {name:?}"));
+                }
+            });
+        }
+        tally
+    }
+
     /// Whether some node keeps the locks of a shard: those of a node that was lost are lost, and
     /// nobody grants any until the shard is adopted (H4).
     fn keeps_locks(&self, shard: ShardId) -> bool {
-        let owner = self.index_of(self.shards.owner(shard).node);
-        owner.is_some_and(|index| !self.nodes[index].has_failed())
+        self.keeper_of(shard).is_some()
     }
 }
 
@@ -170,11 +210,11 @@ impl Scan<'_> {
     pub(crate) async fn check_cached(&self) -> Result<Tally, BatchError> {
         let shared = self.shared;
         let mut tally = Tally::new(CACHED);
-        for node in shared.nodes.iter().filter(|node| !node.has_failed()) {
+        // A node that was expelled and does not know has no use for what it has cached.
+        for node in shared.members() {
             let mut cached = Vec::new();
             if let Some(cache) = node.versions.cache() {
-                // A node that was expelled and does not know has no use for what it has cached.
-                let owned = |key: Key| shared.shards.owner(key.shard()).node == node.id;
+                let owned = |key: Key| node.shards.owner(key.shard()).node == node.id;
                 cache.for_each(|table, key, offset, cells| {
                     if !owned(key) {
                         return;

@@ -9,11 +9,12 @@
 //!    beats of all in the same batch. Past its own lease the node begins no transactions until a
 //!    beat has landed and it still takes part.
 //! 2. It expels whom it suspects, and learns who has been expelled by others.
-//! 3. Shards of those who are out belong to nobody from now on, under a new epoch: whoever has a
-//!    lock of theirs and has not begun to commit will not (H4), and nobody asks them for more.
+//! 3. Shards of those who are out belong to nobody from now on, as far as this node is concerned:
+//!    whoever has a lock of theirs and has not begun to commit will not (H4), and nobody asks them
+//!    for more. What their words in the memory pool say does not count any more.
 //! 4. Once all its coordinators have [taken note](Coordinator::take_note), it acknowledges.
 //! 5. It drops the locks that resolved ones had in this node's table.
-//! 6. It gives shards that nobody owns to their heirs, if that may be.
+//! 6. It takes over the shards of those who are out that it is the heir of, if that may be.
 //! 7. It resolves a part of the log of those who are out ([`crate::recover`]), beside all this.
 //!
 //! # If it stops anywhere
@@ -40,10 +41,11 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_recovery::{Contradiction, Detector, Lease, Membership};
-use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY};
+use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY, Owner};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::{Coordinator, Locks};
+use crate::ownership::{Fenced, Transfer};
 use crate::recover;
 use crate::shared::Shared;
 
@@ -83,8 +85,9 @@ impl NodeMembers {
         Epoch(self.seen.load(Ordering::Acquire))
     }
 
-    fn expelled(&self) -> Vec<(NodeId, Incarnation)> {
-        self.expelled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Asks something about those who were expelled; no others are noted meanwhile.
+    pub(crate) fn with_expelled<T>(&self, ask: impl FnOnce(&[(NodeId, Incarnation)]) -> T) -> T {
+        ask(&self.expelled.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The last epoch of which all coordinators have taken note.
@@ -155,7 +158,9 @@ impl Watch {
             now = acknowledged.map_or(now, |outcome| outcome.membership());
         }
         self.drop_locks(coordinator, &now, noted);
-        coordinator.adopt();
+        if coordinator.adopt().await == Err(Fenced) {
+            return node.expel();
+        }
         if now.claimable(node.id).is_some() && !coordinator.recovers.replace(true) {
             let of = Rc::clone(coordinator);
             coordinator.executor.spawn(async move {
@@ -230,46 +235,50 @@ pub(crate) fn is_settled(shared: &Shared) -> bool {
         && serving.all(|node| {
             failed.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
         })
-        && ShardId::all().all(|shard| shared.shards.owner(shard).node != NOBODY)
+        && ShardId::all().all(|shard| shared.keeper_of(shard).is_some())
 }
 
 impl Coordinator {
-    /// Takes from all who are out what they own, and lets this node's coordinators know.
+    /// Knows of all who are out that they own nothing, and lets this node's coordinators know.
     fn disown(&self, now: &Membership) {
-        let (shards, members) = (&self.shared.shards, &self.node.members);
-        // Every turn: a survivor with an old view may have given a shard to one who is out by now.
-        for shard in ShardId::all() {
-            let owner = shards.owner(shard);
-            if owner.node != NOBODY && !now.is_live(owner.node) {
-                // If that fails somebody else has done it.
-                let _ = shards.transfer(shard, owner, NOBODY);
-            }
+        let (node, members) = (&self.node, &self.node.members);
+        if members.seen() >= now.epoch() {
+            return;
         }
-        if members.seen() < now.epoch() {
-            let expelled = now.expelled().map(|(member, _)| (member.node, member.incarnation));
-            *members.expelled.lock().unwrap_or_else(PoisonError::into_inner) = expelled.collect();
-            members.seen.store(now.epoch().0, Ordering::Release);
+        let expelled = now.expelled().map(|(member, _)| (member.node, member.incarnation));
+        // With those locked who learn: what they learn later is judged by who is out.
+        let mut known = members.expelled.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = expelled.collect();
+        for (lost, _) in &*known {
+            node.shards.disown(*lost);
+            node.routes.disown(*lost);
         }
+        members.seen.store(now.epoch().0, Ordering::Release);
     }
 
-    /// Gives shards that nobody owns to their heirs, if that may be (H4).
-    fn adopt(&self) {
-        let shards = &self.shared.shards;
-        let unowned = |shard: &ShardId| shards.owner(*shard).node == NOBODY;
-        let orphans: Vec<_> =
-            ShardId::all().filter(unowned).map(|shard| (shard, shards.owner(shard))).collect();
-        if orphans.is_empty() {
-            return;
+    /// Takes over the shards of those who are out that this node is the heir of, if that may be
+    /// (H4); learns of those that others have taken over.
+    async fn adopt(&self) -> Result<(), Fenced> {
+        if self.node.knows_all_owners() {
+            return Ok(());
         }
-        // Only now: whoever owned one of these when it was lost is among the expelled. Nobody has
-        // owned it since, if the swap succeeds, so what is true now stays true until then.
-        let Ok(now) = membership::read(&*self.shared.authority) else { return };
-        if !now.is_live(self.node.id) || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
-            return;
+        let owners = self.refresh_owners().await?;
+        // Only now: of an owner that was read and is out in here, all that it had granted is
+        // settled if adopting is allowed, and it grants nothing to anybody who takes part.
+        let Ok(now) = membership::read(&*self.shared.authority) else { return Ok(()) };
+        let me = self.node.id;
+        if !now.is_live(me) || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
+            return Ok(());
         }
-        for (shard, nobody) in orphans {
-            let _ = shards.transfer(shard, nobody, now.heir(shard));
+        let orphaned = |(shard, owner): (ShardId, Owner)| {
+            let mine = !now.is_live(owner.node) && now.heir(shard) == me;
+            mine.then(|| Transfer::new(shard, owner, me)).flatten()
+        };
+        let orphans: Vec<_> = ShardId::all().zip(owners).filter_map(orphaned).collect();
+        if !orphans.is_empty() {
+            self.give(&orphans).await?;
         }
+        Ok(())
     }
 
     /// Serves those no more who are out by what its node knows, and notes that once the commits
@@ -279,7 +288,7 @@ impl Coordinator {
         let seen = members.seen();
         let noted = &members.noted[self.thread];
         if self.refused.get() < seen {
-            for (node, incarnation) in members.expelled() {
+            for (node, incarnation) in members.with_expelled(<[_]>::to_vec) {
                 let Locks::Lotus(locks) = &self.locks else { continue };
                 if !broken(Rule::TheExpelledAreRefused) {
                     locks.refuse(incarnation);

@@ -91,7 +91,8 @@ impl Plan {
                 epoch: FIRST_EPOCH,
                 env: machines.env(*id),
                 locks: Arc::new(locks),
-                shards: Arc::clone(&self.shards),
+                shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
+                routes: Arc::clone(&self.shards),
                 threads: config.threads,
                 // Other locks are not asked of a row's owner, who then knows nothing of its
                 // writers.

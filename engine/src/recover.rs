@@ -23,11 +23,10 @@
 mod transaction;
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
-use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES, VerbError};
+use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
 use lotus_recovery::membership::{self, Outcome};
@@ -36,10 +35,9 @@ use lotus_router::{GroupId, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
+use crate::ownership::{Fenced, RETRY_PAUSE};
 use crate::shared::ComputeNode;
 
-/// How long a failed verb waits before it is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Whose header page has the floors.
 const FLOORS_GROUP: GroupId = GroupId(0);
 /// The floor of who reads nothing any more.
@@ -191,25 +189,7 @@ impl Recoverer<'_> {
     /// Posts what `add` puts into a batch, again and again until every verb has taken effect; every
     /// verb of recovery may be repeated. What `add` has returned names what was read.
     async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
-        let lane = &self.coordinator.lane;
-        loop {
-            let mut batch = lane.batch();
-            let added = add(&mut batch);
-            let error = match batch.post().await {
-                Ok(done) => return Ok((done, added)),
-                Err(error) => error,
-            };
-            for failure in error.failures() {
-                let mut outcome = Err(failure.error);
-                while let Err(error) = outcome {
-                    if error == VerbError::Revoked || self.coordinator.node.has_failed() {
-                        return Err(Stop::Expelled);
-                    }
-                    self.coordinator.executor.sleep(RETRY_PAUSE).await;
-                    outcome = lane.reconnect(failure.node).await;
-                }
-            }
-        }
+        self.coordinator.insist(add).await.map_err(|Fenced| Stop::Expelled)
     }
 
     /// Swaps words, all at once; whether each holds what it should now.

@@ -152,7 +152,7 @@ impl SessionView {
         let coordinator = &self.slot.coordinator;
         let tables = coordinator.tables(table);
         let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
-        let owner = coordinator.shared.shards.owner(known.def.key(key).shard()).node;
+        let owner = coordinator.node.shards.owner(known.def.key(key).shard()).node;
         coordinator.shared.index_of(owner).ok_or(TxnError::Fenced)
     }
 }

@@ -17,12 +17,13 @@ use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::LogGeometry;
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{Authority, Placement, Router, ShardMap};
+use lotus_router::{Authority, Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
 use crate::config::Config;
 use crate::control::Control;
 use crate::error::TxnError;
+use crate::hand_over::Order;
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
 use crate::version_tables::VersionTables;
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) placement: Placement,
     /// Where the membership is agreed on.
     pub(crate) authority: Arc<dyn Authority>,
+    /// The routing layer's copy of who owns what, kept up by all nodes of this process.
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
     pub(crate) log: LogGeometry,
@@ -62,7 +64,12 @@ pub(crate) struct ComputeNode {
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) versions: VersionTables,
+    /// Who owns what, as far as this node knows.
     pub(crate) shards: Arc<ShardMap>,
+    /// The routing layer's copy of the same.
+    pub(crate) routes: Arc<ShardMap>,
+    /// Shards that it is told to give away.
+    pub(crate) orders: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
     pub(crate) members: NodeMembers,
@@ -88,6 +95,7 @@ pub(crate) struct NodeParts {
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
+    pub(crate) routes: Arc<ShardMap>,
     pub(crate) threads: usize,
     /// How many version tables it caches.
     pub(crate) cached: usize,
@@ -136,6 +144,8 @@ impl ComputeNode {
             versions: VersionTables::new(id, Arc::clone(&locks), Arc::clone(&shards), cached),
             locks,
             shards,
+            routes: parts.routes,
+            orders: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
@@ -191,8 +201,12 @@ impl ComputeNode {
 
 impl LockHost for ComputeNode {
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        self.shards.serves(shard, Owner { node: self.id, epoch: ShardEpoch(shard_epoch) })
+    }
+
+    fn owner_known(&self, shard: ShardId) -> (NodeId, u32) {
         let owner = self.shards.owner(shard);
-        owner.node == self.id && owner.epoch.0 == shard_epoch
+        (owner.node, owner.epoch.0)
     }
 
     fn configuration_epoch(&self) -> Epoch {

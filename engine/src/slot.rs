@@ -36,6 +36,10 @@ pub(crate) struct Slot {
     /// Its number on the compute node.
     pub(crate) number: u16,
     attempt: Cell<u64>,
+    /// The attempt whose commit is under way, or 0.
+    commits: Cell<u64>,
+    /// Attempts up to this one do not commit: one of them has been asked to give up.
+    yielded: Cell<u64>,
     /// The buffers of the next transaction, unless one is using them.
     spare: RefCell<Option<Box<Body>>>,
     errand: RefCell<Errand>,
@@ -73,11 +77,13 @@ enum Errand {
 
 impl Slot {
     pub(crate) fn new(coordinator: Rc<Coordinator>, index: usize, number: u16) -> Rc<Self> {
-        Rc::new(Self {
+        let slot = Rc::new(Self {
             coordinator,
             index,
             number,
             attempt: Cell::new(0),
+            commits: Cell::new(0),
+            yielded: Cell::new(0),
             spare: RefCell::new(Some(Box::default())),
             errand: RefCell::new(Errand::Idle),
             abandoned: Cell::new(false),
@@ -86,7 +92,9 @@ impl Slot {
             awaited: RefCell::default(),
             verdicts: RefCell::default(),
             steps: Cell::new(0),
-        })
+        });
+        slot.coordinator.slots.borrow_mut().push(Rc::downgrade(&slot));
+        slot
     }
 
     /// Runs jobs until the channel is closed.
@@ -205,6 +213,7 @@ impl Slot {
     /// Hands the write set of `txn` over. It is committed even if nobody waits for the verdict.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
         self.decided.set(false);
+        self.commits.set(txn.attempt());
         self.entered.set(self.coordinator.grace.enter());
         self.awaited.borrow_mut().push(txn);
         self.ask(Request::Commit, body);
@@ -234,9 +243,31 @@ impl Slot {
         .await
     }
 
+    /// An owner asks `txn` to give up its locks (H19). Whether they guard nothing any more: the
+    /// attempt is over, or will not commit. If it is committing, they do.
+    pub(crate) fn yields(&self, txn: TxnId) -> bool {
+        if self.commits.get() == txn.attempt() && !broken(Rule::CommittersKeepTheirLocks) {
+            return false;
+        }
+        self.yielded.set(self.yielded.get().max(txn.attempt()));
+        true
+    }
+
+    /// Whether an attempt has been asked to give up.
+    #[inline]
+    pub(crate) fn has_yielded(&self, txn: TxnId) -> bool {
+        txn.attempt() <= self.yielded.get() && !broken(Rule::YieldersDoNotCommit)
+    }
+
     /// For the driver: an execution is over.
     fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
         let next = match outcome {
+            Ok(()) if !self.abandoned.get() && self.has_yielded(body.held.txn()) => {
+                // What was read since may have been read without the locks.
+                let error = body.given_up();
+                self.release(body);
+                Errand::Executed(Err(error))
+            }
             Ok(()) if !self.abandoned.get() => Errand::Executed(Ok(body)),
             outcome => {
                 self.release(body);
@@ -266,6 +297,7 @@ impl Slot {
     /// For the driver: everything is visible and unlocked, and the log entry may be reused.
     pub(crate) fn finish(&self, body: Box<Body>) {
         self.coordinator.grace.leave(self.entered.get());
+        self.commits.set(0);
         self.give_back(body);
         *self.errand.borrow_mut() = Errand::Idle;
     }

@@ -454,12 +454,16 @@ impl Transaction {
             // Boxed: most commits follow an execution, and their future should be small.
             Box::pin(self.execute()).await?;
         }
-        let coordinator = Rc::clone(&self.slot.coordinator);
+        let (slot, id) = (Rc::clone(&self.slot), self.id);
+        let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
-        let writes = body.check_changes(&coordinator)?;
-        body.reserve(&coordinator).await?;
+        let writes = body.check_changes(coordinator)?;
+        body.reserve(coordinator).await?;
         // The last thing before the point of no return, and after the last read (H4).
-        body.check_locks(&coordinator)?;
+        body.check_locks(coordinator)?;
+        if slot.has_yielded(id) {
+            return Err(body.given_up());
+        }
         let snapshot = body.snapshot;
         if writes == 0 {
             self.end();
@@ -571,6 +575,15 @@ impl Body {
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
         TxnError::Conflict { table: row.table, key: row.primary_key }
+    }
+
+    /// What a transaction ends with that has given up its locks because it was asked to.
+    #[cold]
+    pub(crate) fn given_up(&self) -> TxnError {
+        match self.rows.first() {
+            Some(row) => TxnError::Conflict { table: row.table, key: row.primary_key },
+            None => TxnError::Timeout,
+        }
     }
 
     /// The same for a lock that nobody keeps.

@@ -32,7 +32,7 @@
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Key, NodeId, TableId};
+use lotus_fabric::ids::{Key, NodeId, ShardId, TableId};
 use lotus_locktable::{LockName, LockTable, Watch};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::version_table_cache::VersionTableCache;
@@ -148,7 +148,7 @@ impl VersionTables {
     ) {
         let Some((cache, _)) = self.owned(key) else { return };
         cache.keep(table, key, offset, &cvt.words()[HEADER_WORDS..], || {
-            let owned = self.shards.is_current(key.shard(), before.owner);
+            let owned = self.shards.serves(key.shard(), before.owner);
             owned && (cover == Cover::Locked || self.unwritten(&LockName::row(table, key), before))
         });
     }
@@ -170,6 +170,13 @@ impl VersionTables {
             && !broken(Rule::CachesAreRenewed)
         {
             cache.renew(table, key, index, cell.encode());
+        }
+    }
+
+    /// The shard is about to be given away, and its owner has stopped.
+    pub(crate) fn forget_shard(&self, shard: ShardId) {
+        if let Some(cache) = &self.cache {
+            cache.forget_shard(shard);
         }
     }
 

@@ -146,7 +146,7 @@ mod tests {
 
     fn answered(txn: TxnId) -> Reply {
         let question = Question { txn, round: 0, fragment: 0 };
-        Reply::Lock { question, answer: Answer::WrongOwner { index: 0 } }
+        Reply::Lock { question, answer: Answer::Stale }
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             let reply = reply.map_err(|_| LockError::TimedOut);
             let (owner, question) = (locks[0].owner, asked.question);
             let answer = reply.and_then(|reply| self.answer(owner, question, &reply));
-            let outcome = answer.and_then(|answer| granted(answer, locks));
+            let outcome = answer.and_then(|answer| self.granted(answer, locks));
             if outcome.is_ok() {
                 taken.extend_from_slice(locks);
             }
@@ -237,6 +237,23 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         }
         found.ok_or(LockError::TimedOut)
     }
+
+    /// What an owner's answer means for the locks that it was asked for.
+    fn granted(&self, answer: Answer, locks: &[TakenLock]) -> Result<(), LockError> {
+        let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
+        match answer {
+            Answer::Granted => Ok(()),
+            Answer::Refused { index, refusal } => Err(refused(name(index), refusal)),
+            Answer::WrongOwner { index, owner, shard_epoch } => {
+                let name = name(index);
+                self.core.host.learn(name.shard(), owner, shard_epoch);
+                Err(LockError::Moved(name))
+            }
+            // Only a request that was overtaken by its own end is stale, and nobody waits for one.
+            Answer::Stale => Err(LockError::TimedOut),
+            Answer::Expelled => Err(LockError::Expelled),
+        }
+    }
 }
 
 /// A question on its way, and which of the remote locks it asks for.
@@ -246,19 +263,6 @@ pub(crate) struct Asked {
     locks: Range<usize>,
     call: PendingCall,
     outcome: Option<Result<(), LockError>>,
-}
-
-/// What an owner's answer means for the locks that it was asked for.
-fn granted(answer: Answer, locks: &[TakenLock]) -> Result<(), LockError> {
-    let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
-    match answer {
-        Answer::Granted => Ok(()),
-        Answer::Refused { index, refusal } => Err(refused(name(index), refusal)),
-        Answer::WrongOwner { index } => Err(LockError::Moved(name(index))),
-        // Only a request that was overtaken by its own end is stale, and nobody waits for one.
-        Answer::Stale => Err(LockError::TimedOut),
-        Answer::Expelled => Err(LockError::Expelled),
-    }
 }
 
 #[cold]

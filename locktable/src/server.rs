@@ -30,7 +30,7 @@
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Epoch, Incarnation, ShardId, TxnId};
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId, TxnId};
 use lotus_sabotage::{Rule, broken};
 
 use crate::name::{LockMode, LockName, LockRequest};
@@ -47,6 +47,11 @@ pub trait LockHost {
     /// granted behind its back (H19). Whoever locks in the table directly must do the same.
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
 
+    /// Who owns `shard` as far as this node knows, and since which epoch of the shard; sent with
+    /// every refusal of a lock that this node does not own. [`NO_OWNER`] if it has stopped to grant
+    /// them.
+    fn owner_known(&self, shard: ShardId) -> (NodeId, u32);
+
     /// The configuration that this node is in, sent with every reply (H23).
     fn configuration_epoch(&self) -> Epoch;
 
@@ -61,6 +66,10 @@ pub trait LockHost {
 impl<H: LockHost + ?Sized> LockHost for Arc<H> {
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
         (**self).owns(shard, shard_epoch)
+    }
+
+    fn owner_known(&self, shard: ShardId) -> (NodeId, u32) {
+        (**self).owner_known(shard)
     }
 
     fn configuration_epoch(&self) -> Epoch {
@@ -171,7 +180,8 @@ impl<H: LockHost> LockServer<H> {
                 if outcome.is_ok() {
                     table.undo_set(txn, requests, unusual);
                 }
-                Answer::WrongOwner { index: index as u16 }
+                let (owner, shard_epoch) = host.owner_known(requests[index].name.shard());
+                Answer::WrongOwner { index: index as u16, owner, shard_epoch }
             }
         }
     }

@@ -23,8 +23,11 @@ pub const NO_OWNER: NodeId = NodeId(u16::MAX);
 pub trait LockRoutes {
     /// This compute node.
     fn this_node(&self) -> NodeId;
-    /// The owner of `shard` and the epoch since which it is. [`NO_OWNER`] if it was lost.
+    /// The owner of `shard` and the epoch since which it is, as far as this node knows.
+    /// [`NO_OWNER`] if it was lost, or is about to change.
     fn owner(&self, shard: ShardId) -> (NodeId, u32);
+    /// Somebody who was asked for a lock of `shard` says that `owner` has it since `shard_epoch`.
+    fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32);
 }
 
 /// One lock that was granted.
@@ -99,7 +102,8 @@ pub enum LockError {
     /// The shard has moved. Abort, look up the owner anew, retry.
     #[error("the shard is owned by another node now")]
     Moved(LockName),
-    /// The shard's owner was lost, and nobody has adopted it yet. Abort, back off, retry.
+    /// The shard's owner was lost, and nobody has adopted it yet; or it is about to change. Abort,
+    /// back off, retry.
     #[error("nobody keeps the locks of the shard at the moment")]
     Unowned(LockName),
     /// The owner did not answer. Abort; the release reaches it later.

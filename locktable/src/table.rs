@@ -28,7 +28,7 @@
 
 use std::fmt;
 
-use lotus_fabric::ids::{Incarnation, TxnId};
+use lotus_fabric::ids::{Incarnation, ShardId, TxnId};
 use lotus_fabric::prefetch;
 use lotus_sabotage::{Rule, broken};
 
@@ -345,6 +345,19 @@ impl LockTable {
         let mut holders = Vec::new();
         self.for_each_holder(|holder| {
             if holder.txn.incarnation() == incarnation {
+                holders.push(holder);
+            }
+        });
+        holders
+    }
+
+    /// Every lock of these shards that is held, for whoever gives them away.
+    ///
+    /// Complete if this node stopped to own them before (H19).
+    pub fn holders_in(&self, shards: &[ShardId]) -> Vec<Holder> {
+        let mut holders = Vec::new();
+        self.for_each_holder(|holder| {
+            if shards.contains(&holder.name.shard()) {
                 holders.push(holder);
             }
         });

@@ -2,12 +2,14 @@
 //!
 //! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
 //! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each. An item
-//! is answered by one item, so a reply is never longer than its request.
+//! is answered by one item, which is followed by an owner if it says that a lock was asked of the
+//! wrong one; so a reply is never longer than its request.
 //!
 //! ```text
 //! head  version 1 | zero 1 | items 2 | configuration epoch 4
 //! item  kind 1 | refusal 1 | count or index 2 | round 2 | fragment 2 | transaction 8
 //! lock  key 8 | shard epoch 4 | table 2 | flags 1 (bit 0 write, bit 1 bucket) | zero 1
+//! owner node 2 | zero 2 | shard epoch 4
 //! ```
 //!
 //! A transaction locks in rounds, one for each time that it executes; the locks of one round that
@@ -21,7 +23,7 @@
 //! Decoding trusts nothing: every length, reserved byte, flag and id is checked, and what does
 //! not fit is a [`DecodeError`].
 
-use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
+use lotus_fabric::ids::{Epoch, Key, NodeId, TableId, TxnId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -29,7 +31,7 @@ use crate::name::{LockMode, LockName, LockRequest, LockSpace};
 use crate::slot::Refusal;
 
 /// The version of this format.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a datagram's head.
 pub const HEAD_BYTES: usize = 8;
 /// Bytes of an item without its locks.
@@ -67,6 +69,16 @@ struct Lock {
     zero: u8,
 }
 
+/// Who keeps the locks of a shard, as far as the sender knows.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Keeper {
+    node: U16,
+    zero: U16,
+    epoch: U32,
+}
+
+const _: () = assert!(size_of::<Keeper>() <= LOCK_BYTES, "it answers a request of a lock at least");
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 const _: () = assert!(size_of::<Item>() == ITEM_BYTES);
 const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
@@ -229,10 +241,15 @@ pub enum Answer {
         /// Why.
         refusal: Refusal,
     },
-    /// The node does not own this lock's shard in this epoch: abort, refresh the map, retry.
+    /// The node does not own this lock's shard in this epoch: abort, learn who does, retry.
     WrongOwner {
         /// Its index in the request.
         index: u16,
+        /// Who owns the shard, as far as the node knows. Nobody ([`crate::NO_OWNER`]) if it has
+        /// stopped to grant its locks, to give it away.
+        owner: NodeId,
+        /// And since which epoch of the shard.
+        shard_epoch: u32,
     },
     /// The attempt is over, or a later one of its slot has begun: ignore it (H9).
     Stale,
@@ -331,7 +348,16 @@ fn take_reply(rest: &mut &[u8]) -> Result<Reply, DecodeError> {
             let refusal = *REFUSALS.get(usize::from(code)).ok_or(DecodeError::Reserved)?;
             Answer::Refused { index, refusal }
         }
-        (kind::WRONG_OWNER, 0, _) => Answer::WrongOwner { index },
+        (kind::WRONG_OWNER, 0, _) => {
+            let (keeper, after) =
+                Keeper::ref_from_prefix(rest).map_err(|_| DecodeError::Truncated)?;
+            if keeper.zero.get() != 0 {
+                return Err(DecodeError::Reserved);
+            }
+            *rest = after;
+            let (owner, shard_epoch) = (NodeId(keeper.node.get()), keeper.epoch.get());
+            Answer::WrongOwner { index, owner, shard_epoch }
+        }
         (kind::STALE, 0, 0) => Answer::Stale,
         (kind::EXPELLED, 0, 0) => Answer::Expelled,
         (kind::ENDED, 0, 0) if question.round == 0 && question.fragment == 0 => {
@@ -359,16 +385,22 @@ impl<'a> Writer<'a> {
 
     /// Writes an item and the locks after it, or nothing.
     fn push(&mut self, item: &Item, locks: &[RemoteLock]) -> Result<(), BufferFull> {
-        let bytes = ITEM_BYTES + locks.len() * LOCK_BYTES;
-        let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
-        let (front, rest) = room.split_at_mut(ITEM_BYTES);
-        front.copy_from_slice(item.as_bytes());
+        let rest = self.push_item(item, locks.len() * LOCK_BYTES)?;
         for (slot, lock) in rest.chunks_exact_mut(LOCK_BYTES).zip(locks) {
             slot.copy_from_slice(lock.encode().as_bytes());
         }
+        Ok(())
+    }
+
+    /// Writes an item, or nothing; the room for the bytes that follow it.
+    fn push_item(&mut self, item: &Item, following: usize) -> Result<&mut [u8], BufferFull> {
+        let bytes = ITEM_BYTES + following;
+        let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
         self.items = self.items.checked_add(1).ok_or(BufferFull)?;
         self.used += bytes;
-        Ok(())
+        let (front, rest) = room.split_at_mut(ITEM_BYTES);
+        front.copy_from_slice(item.as_bytes());
+        Ok(rest)
     }
 
     fn finish(self, epoch: Epoch) -> usize {
@@ -452,7 +484,13 @@ impl<'a> ReplyWriter<'a> {
                 let (kind, refusal, index) = match answer {
                     Answer::Granted => (kind::GRANTED, 0, 0),
                     Answer::Refused { index, refusal } => (kind::REFUSED, code(refusal), index),
-                    Answer::WrongOwner { index } => (kind::WRONG_OWNER, 0, index),
+                    Answer::WrongOwner { index, owner, shard_epoch } => {
+                        let (node, zero, epoch) = (owner.0.into(), 0.into(), shard_epoch.into());
+                        let item = item(kind::WRONG_OWNER, question, 0, index);
+                        let rest = self.0.push_item(&item, size_of::<Keeper>())?;
+                        rest.copy_from_slice(Keeper { node, zero, epoch }.as_bytes());
+                        return Ok(());
+                    }
                     Answer::Stale => (kind::STALE, 0, 0),
                     Answer::Expelled => (kind::EXPELLED, 0, 0),
                 };

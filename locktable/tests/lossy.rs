@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Epoch, Incarnation, Key, ShardId, TableId, TxnId};
+use lotus_fabric::ids::{Epoch, Incarnation, Key, NodeId, ShardId, TableId, TxnId};
 use lotus_locktable::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
 use lotus_locktable::{
     EndTracker, LockHost, LockMode, LockName, LockRequest, LockServer, LockTable, LockTableConfig,
+    NO_OWNER,
 };
 use proptest::prelude::*;
 
@@ -22,6 +23,10 @@ struct Owner;
 impl LockHost for Owner {
     fn owns(&self, _shard: ShardId, shard_epoch: u32) -> bool {
         shard_epoch == SHARD_EPOCH
+    }
+
+    fn owner_known(&self, _shard: ShardId) -> (NodeId, u32) {
+        (NO_OWNER, SHARD_EPOCH)
     }
 
     fn configuration_epoch(&self) -> Epoch {

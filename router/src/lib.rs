@@ -1,12 +1,13 @@
 //! Where things are: key → shard → owner compute node and replica memory nodes.
 //!
 //! # What it is
-//! Four small, independent pieces:
+//! Five small, independent pieces:
 //!
 //! * [`placement`]: which memory nodes hold a shard's replicas, primary first. Fixed.
-//! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch. Changes by
-//!   compare-and-swap.
+//! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch: one node's
+//!   copy of words in the memory pool.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
+//! * [`balance`]: which shards a node that has too much to do gives away.
 //! * [`authority`]: what the cluster has agreed on, as small versioned values.
 //!
 //! The first three are asked for every key of every transaction, so they are plain tables in
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod authority;
+pub mod balance;
 pub mod placement;
 pub mod routing;
 pub mod shard_map;
@@ -27,5 +29,5 @@ mod topology;
 pub use authority::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
 pub use placement::{GroupId, Placement, Replica, ReplicaSet};
 pub use routing::{Intent, Policy, Router};
-pub use shard_map::{NOBODY, Owner, ShardEpoch, ShardMap, TransferError};
+pub use shard_map::{NOBODY, Owner, ShardEpoch, ShardMap};
 pub use topology::{MAX_COMPUTE_NODES, MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError};

@@ -97,7 +97,7 @@ mod tests {
         let (shards, router) = router(Policy::Hybrid);
         let first = ShardId::from_low_bits(4001);
         assert_eq!(router.route(Intent::ReadWrite { first }, 0), NodeId(12));
-        shards.transfer(first, shards.owner(first), NodeId(10)).unwrap();
+        shards.learn(first, shards.owner(first).next(NodeId(10)).unwrap());
         assert_eq!(router.route(Intent::ReadWrite { first }, u64::MAX), NodeId(10));
     }
 
@@ -105,7 +105,7 @@ mod tests {
     fn read_write_goes_anywhere_while_nobody_owns_the_shard() {
         let (shards, router) = router(Policy::Hybrid);
         let first = ShardId::from_low_bits(4001);
-        shards.transfer(first, shards.owner(first), NOBODY).unwrap();
+        shards.learn(first, shards.owner(first).next(NOBODY).unwrap());
         assert_eq!(router.route(Intent::ReadWrite { first }, u64::MAX), NodeId(12));
         assert_eq!(router.route(Intent::ReadWrite { first }, 0), NodeId(10));
     }

@@ -1,22 +1,29 @@
 //! Which compute node grants a shard's locks, and since which epoch.
 //!
 //! # What it is
-//! One atomic word per shard, readable by every coordinator at the price of a load. It starts as
-//! an even split, every compute node getting a shard in turn, and changes a shard at a time, by
-//! compare-and-swap, so two movers of one shard cannot both succeed (H19).
+//! Ownership is decided by one word per shard in the memory pool, which is changed by
+//! compare-and-swap: of two that would change it at most one succeeds (H19). A [`ShardMap`] is a
+//! *copy* of these words, one for each compute node, readable by all its coordinators at the price
+//! of a load. It starts as an even split, every compute node getting a shard in turn, and
+//! [learns](ShardMap::learn) of changes later, in any order: the newer epoch counts.
+//!
+//! # Who may rely on it
+//! Everybody on an owner's word about itself, and nobody on anything else. A node becomes the
+//! owner when its own copy says so, and ceases by what it does itself: it [stops](ShardMap::stop),
+//! and only then gives the shard away. About others a copy may be out of date. Whoever is asked
+//! in vain says what it knows, which is newer.
 //!
 //! # Epochs
-//! Every change of a shard's word raises that shard's epoch, also when the owner stays: a compute
-//! node that restarts with an empty lock table owns its shards anew. Lock and unlock requests
-//! carry the epoch under which the requester saw the owner; a receiver whose word differs refuses
-//! them (H4, H19). An owner seen twice under one epoch has therefore held the shard in between.
+//! Every change of a shard's word raises that shard's epoch, also when the owner stays. Lock
+//! requests carry the epoch under which the requester saw the owner; a receiver whose word differs
+//! refuses them (H4, H19). An owner seen twice under one epoch has held the shard in between.
 //!
 //! # What it is not
-//! It does not wait for locks to drain and tells nobody: the engine orders hand-over around
-//! [`ShardMap::transfer`].
+//! It does not wait for locks to drain and tells nobody: the engine orders hand-over.
 //!
 //! # Word
-//! bits 0..16 owner, bits 16..48 epoch, bits 48..64 zero.
+//! bits 0..16 owner, bits 16..48 epoch, bits 48..64 zero. In a copy, of a shard that has stopped:
+//! owner [`NOBODY`], and the owner's number plus one in bits 48..64.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,37 +54,31 @@ pub struct Owner {
 }
 
 impl Owner {
-    const fn pack(self) -> u64 {
+    /// The word in the memory pool that says this.
+    pub const fn to_word(self) -> u64 {
         (self.epoch.0 as u64) << 16 | self.node.0 as u64
     }
 
-    const fn unpack(word: u64) -> Self {
+    /// What a word in the memory pool says.
+    pub const fn from_word(word: u64) -> Self {
         Self { node: NodeId(word as u16), epoch: ShardEpoch((word >> 16) as u32) }
+    }
+
+    /// What the word says once the shard has been given to `node`; `None` if it has been moved
+    /// 2³² times, and stays where it is for the cluster's life.
+    #[must_use]
+    pub fn next(self, node: NodeId) -> Option<Self> {
+        self.epoch.0.checked_add(1).map(|epoch| Self { node, epoch: ShardEpoch(epoch) })
+    }
+
+    /// What the owner's own copy says while it grants nothing any more.
+    const fn stopped(self) -> u64 {
+        let nobody = Self { node: NOBODY, epoch: self.epoch };
+        (self.node.0 as u64 + 1) << 48 | nobody.to_word()
     }
 }
 
-/// Why a shard was not transferred. It is where it was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransferError {
-    /// Somebody else moved the shard first; decide again from `current`.
-    #[error("shard {} is owned by node {} in epoch {} now", shard.raw(), current.node.0,
-        current.epoch.0)]
-    Stale {
-        /// The shard.
-        shard: ShardId,
-        /// Its owner now.
-        current: Owner,
-    },
-    /// The shard has been moved 2³² times; it stays with its owner for the cluster's life.
-    #[error("shard {} has used up its epochs", shard.raw())]
-    EpochsExhausted {
-        /// The shard.
-        shard: ShardId,
-    },
-}
-
-/// The owner of every shard. Shared by all coordinators of a compute node; 32 KiB.
+/// One node's copy of the owners of all shards. Shared by its coordinators; 32 KiB.
 #[derive(Debug)]
 pub struct ShardMap {
     words: Box<[AtomicU64]>,
@@ -95,46 +96,80 @@ impl ShardMap {
         let words = ShardId::all().map(|shard| {
             let index = usize::from(shard.raw()) % compute_nodes.len();
             let owner = Owner { node: compute_nodes[index], epoch: ShardEpoch::FIRST };
-            AtomicU64::new(owner.pack())
+            AtomicU64::new(owner.to_word())
         });
         Ok(Self { words: words.collect() })
     }
 
-    /// The owner of `shard` now.
+    /// The owner of `shard`, as far as is known; [`NOBODY`] if that is this node and has stopped.
     #[inline]
     pub fn owner(&self, shard: ShardId) -> Owner {
-        // Acquire pairs with the release in `transfer`: who sees the new owner also sees all that
-        // the mover did before naming it. On x86-64 it is a plain load.
-        Owner::unpack(self.word(shard).load(Ordering::Acquire))
+        // Acquire pairs with the release in `change`: who sees a new owner also sees all that was
+        // done before it was named. On x86-64 it is a plain load.
+        Owner::from_word(self.word(shard).load(Ordering::Acquire))
     }
 
-    /// Whether `claim` is still the owner of `shard`, in the same epoch.
+    /// Whether `claim` grants locks of `shard`.
+    #[inline]
+    pub fn serves(&self, shard: ShardId, claim: Owner) -> bool {
+        self.word(shard).load(Ordering::Acquire) == claim.to_word()
+    }
+
+    /// Whether locks that `claim` has granted still stand: it is the owner, stopped or not.
     #[inline]
     pub fn is_current(&self, shard: ShardId, claim: Owner) -> bool {
-        self.owner(shard) == claim
+        let word = self.word(shard).load(Ordering::Acquire);
+        word == claim.to_word() || word == claim.stopped()
     }
 
-    /// Gives `shard` to `to` under the next epoch, if `expected` still owns it; returns the new
-    /// ownership. `to` may be the owner already, which only raises the epoch.
-    ///
-    /// # Errors
-    /// [`TransferError::Stale`] when another transfer came first.
-    pub fn transfer(
-        &self,
-        shard: ShardId,
-        expected: Owner,
-        to: NodeId,
-    ) -> Result<Owner, TransferError> {
-        let Some(epoch) = expected.epoch.0.checked_add(1) else {
-            return Err(TransferError::EpochsExhausted { shard });
-        };
-        let next = Owner { node: to, epoch: ShardEpoch(epoch) };
-        // Release publishes what the mover did before; acquire on either outcome shows what the
-        // last mover did, since the caller acts on the answer.
-        self.word(shard)
-            .compare_exchange(expected.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire)
-            .map(|_| next)
-            .map_err(|word| TransferError::Stale { shard, current: Owner::unpack(word) })
+    /// Whether `node`, whose copy this is, keeps the locks of `shard`: it serves it, or has
+    /// stopped and not given it away yet.
+    pub fn keeps(&self, shard: ShardId, node: NodeId) -> bool {
+        let owner = self.owner(shard);
+        owner.node == node || self.is_current(shard, Owner { node, ..owner })
+    }
+
+    /// Takes note that `owner` has `shard`, if that is news: of a later epoch than what is known.
+    pub fn learn(&self, shard: ShardId, owner: Owner) -> bool {
+        loop {
+            let word = self.word(shard).load(Ordering::Acquire);
+            if Owner::from_word(word).epoch >= owner.epoch {
+                return false;
+            }
+            if self.change(shard, word, owner.to_word()) {
+                return true;
+            }
+        }
+    }
+
+    /// `owner` grants no locks of `shard` from now on; those granted stand. Whether it served it.
+    pub fn stop(&self, shard: ShardId, owner: Owner) -> bool {
+        self.change(shard, owner.to_word(), owner.stopped())
+    }
+
+    /// `owner`, which has stopped and given nothing away, grants again.
+    pub fn resume(&self, shard: ShardId, owner: Owner) {
+        // If that fails it has learned that somebody else took the shard.
+        self.change(shard, owner.stopped(), owner.to_word());
+    }
+
+    /// `lost` takes no part any more: nobody is to ask it for locks, or to rely on those that it
+    /// has granted (H4). The word in the pool will follow, under another epoch.
+    pub fn disown(&self, lost: NodeId) {
+        for shard in ShardId::all() {
+            let owner = self.owner(shard);
+            if owner.node == lost {
+                // If that fails somebody has learned of a later owner.
+                self.change(shard, owner.to_word(), Owner { node: NOBODY, ..owner }.to_word());
+            }
+        }
+    }
+
+    fn change(&self, shard: ShardId, from: u64, to: u64) -> bool {
+        // Release publishes what was done before; acquire, on failure as well, shows what whoever
+        // was faster had done.
+        let word = self.word(shard);
+        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     #[inline]
@@ -154,11 +189,14 @@ mod tests {
         ShardMap::even(&nodes).unwrap()
     }
 
+    fn owner(node: u16, epoch: u32) -> Owner {
+        Owner { node: NodeId(node), epoch: ShardEpoch(epoch) }
+    }
+
     #[test]
     fn ownership_survives_packing() {
-        for (node, epoch) in [(0, 1), (u16::MAX, u32::MAX), (0x1234, 0x9ABC_DEF0)] {
-            let owner = Owner { node: NodeId(node), epoch: ShardEpoch(epoch) };
-            assert_eq!(Owner::unpack(owner.pack()), owner);
+        for owner in [owner(0, 1), owner(u16::MAX, u32::MAX), owner(0x1234, 0x9ABC_DEF0)] {
+            assert_eq!(Owner::from_word(owner.to_word()), owner);
         }
     }
 
@@ -175,15 +213,62 @@ mod tests {
     }
 
     #[test]
-    fn of_two_movers_that_saw_the_same_owner_one_succeeds() {
+    fn only_later_epochs_are_news() {
+        // (known, heard, known then)
+        let cases = [
+            (owner(0, 3), owner(1, 4), owner(1, 4)),
+            (owner(0, 3), owner(1, 9), owner(1, 9)),
+            (owner(0, 3), owner(1, 2), owner(0, 3)),
+            (owner(0, 3), owner(1, 3), owner(0, 3)),
+            (owner(0, 3), owner(0, 4), owner(0, 4)),
+            (owner(NOBODY.0, 3), owner(1, 3), owner(NOBODY.0, 3)),
+        ];
+        for (known, heard, then) in cases {
+            let map = map(3);
+            map.learn(SHARD, known);
+            assert_eq!(map.learn(SHARD, heard), then != known, "{known:?} {heard:?}");
+            assert_eq!(map.owner(SHARD), then, "{known:?} {heard:?}");
+        }
+    }
+
+    #[test]
+    fn who_has_stopped_grants_nothing_and_keeps_what_was_granted() {
         let map = map(3);
-        let seen = map.owner(SHARD);
-        let first = map.transfer(SHARD, seen, NodeId(1)).unwrap();
-        assert_eq!(
-            map.transfer(SHARD, seen, NodeId(2)),
-            Err(TransferError::Stale { shard: SHARD, current: first })
-        );
-        assert_eq!(map.owner(SHARD), Owner { node: NodeId(1), epoch: ShardEpoch(2) });
+        let before = map.owner(SHARD);
+        assert!(map.serves(SHARD, before) && map.is_current(SHARD, before));
+        assert!(map.stop(SHARD, before));
+        assert!(!map.stop(SHARD, before), "once");
+        assert_eq!(map.owner(SHARD), Owner { node: NOBODY, ..before });
+        assert!(!map.serves(SHARD, before) && map.is_current(SHARD, before));
+        assert!(map.keeps(SHARD, before.node) && !map.keeps(SHARD, NodeId(0)));
+        let nobody = Owner { node: NOBODY, ..before };
+        assert!(!map.serves(SHARD, nobody) && !map.is_current(SHARD, nobody));
+        map.resume(SHARD, before);
+        assert!(map.serves(SHARD, before));
+    }
+
+    #[test]
+    fn whoever_was_faster_is_not_overruled() {
+        let map = map(3);
+        let before = map.owner(SHARD);
+        let after = before.next(NodeId(2)).unwrap();
+        assert!(map.stop(SHARD, before));
+        assert!(map.learn(SHARD, after));
+        map.resume(SHARD, before);
+        assert_eq!(map.owner(SHARD), after);
+        assert!(!map.is_current(SHARD, before));
+    }
+
+    #[test]
+    fn what_a_lost_node_has_granted_does_not_stand() {
+        let map = map(2);
+        let lost = map.owner(SHARD);
+        let other = ShardId::from_low_bits(SHARD.raw().into());
+        map.disown(lost.node);
+        assert_eq!(map.owner(other), Owner { node: NOBODY, ..lost });
+        assert!(!map.is_current(SHARD, lost));
+        assert!(ShardId::all().all(|shard| map.owner(shard).node != lost.node));
+        assert!(ShardId::all().any(|shard| map.owner(shard).node != NOBODY));
     }
 
     /// A shard that goes away and comes back must not honour requests from before (H19).
@@ -191,19 +276,15 @@ mod tests {
     fn a_shard_that_returns_is_owned_anew() {
         let map = map(2);
         let before = map.owner(SHARD);
-        let away = map.transfer(SHARD, before, NodeId(1)).unwrap();
-        let back = map.transfer(SHARD, away, before.node).unwrap();
-        assert_eq!(back.node, before.node);
-        assert!(!map.is_current(SHARD, before));
-        assert!(map.is_current(SHARD, back));
+        let away = before.next(NodeId(1 - before.node.0)).unwrap();
+        let back = away.next(before.node).unwrap();
+        assert!(map.learn(SHARD, away) && map.learn(SHARD, back));
+        assert!(!map.serves(SHARD, before) && !map.is_current(SHARD, before));
+        assert!(map.serves(SHARD, back));
     }
 
     #[test]
     fn epochs_do_not_wrap() {
-        let last = Owner { node: NodeId(0), epoch: ShardEpoch(u32::MAX) };
-        assert_eq!(
-            map(1).transfer(SHARD, last, NodeId(0)),
-            Err(TransferError::EpochsExhausted { shard: SHARD })
-        );
+        assert_eq!(owner(0, u32::MAX).next(NodeId(0)), None);
     }
 }

@@ -204,6 +204,26 @@ rules! {
     RequestsAreNotJoined "requests-are-not-joined" "H18"
     "who needs a timestamp shares the request under way"
 
+    "An owner grants no more locks of a shard before it looks who holds some"
+    OwnersStopFirst "owners-stop-first" "H19"
+    "an owner grants locks of a shard while it gives it away"
+
+    "A shard changes hands when nobody holds a lock of it"
+    HandOversDrain "hand-overs-drain" "H19"
+    "a shard changes hands while somebody holds locks of it"
+
+    "Whoever is committing keeps its locks, however long that takes"
+    CommittersKeepTheirLocks "committers-keep-their-locks" "H19"
+    "an owner that waits too long takes the locks of whoever is committing"
+
+    "Whoever has given up its locks does not commit"
+    YieldersDoNotCommit "yielders-do-not-commit" "H19"
+    "a transaction commits on locks that it has given up"
+
+    "An owner forgets what it has cached of a shard that it gives away"
+    TheMovedAreForgotten "the-moved-are-forgotten" "H19"
+    "an owner believes what it had cached when a shard comes back"
+
     "An insert locks the row besides the bucket"
     AbsentRowsAreLocked "absent-rows-are-locked" "H20"
     "an insert locks the bucket, and nobody who has read that the row is absent notices"

@@ -84,6 +84,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
         (14, faults.writes_torn + faults.reads_torn > 0),
         (16, figures.committed > slots),
         (18, oracle || faults.clock_jumps > 0),
+        (19, figures.moves.done > 0),
         (20, !matches!(scenario.workload, Workload::Kvs { .. } | Workload::Smallbank { .. })),
         (21, figures.unknown > 0),
         (22, faults.stragglers_landed + faults.stragglers_refused > 0),

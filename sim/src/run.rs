@@ -77,12 +77,25 @@ pub struct Figures {
     pub verbs: u64,
     /// Version tables that were cached where they were needed.
     pub version_table_hits: u64,
+    /// Shards that were given away, and orders that came to nothing.
+    pub moves: Moves,
     /// Events of the world.
     pub events: u64,
     /// Virtual time.
     pub virtual_time: Duration,
     /// What went wrong.
     pub faults: FaultCounts,
+}
+
+/// What became of orders to give shards away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moves {
+    /// Shards that changed hands.
+    pub done: u64,
+    /// Orders that came to nothing.
+    pub failed: u64,
+    /// Attempts that were asked to give up.
+    pub stragglers: u64,
 }
 
 /// The verdict on a run.
@@ -146,7 +159,8 @@ pub fn run(
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us))
-        .lease(scenario.lease());
+        .lease(scenario.lease())
+        .drain_patience(Duration::from_micros(scenario.cluster.drain_us));
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
     let mut watched = Watched::new(embedded, scenario, seed);
@@ -165,6 +179,7 @@ pub fn run(
     figures.faults = world.faults();
     let trace_hash = world.trace_hash();
     drop(world);
+    figures.moves = watched.moves();
     violations.extend(watched.into_found());
     Ok(Outcome { violations, figures, trace_hash })
 }

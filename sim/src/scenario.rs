@@ -102,6 +102,12 @@ pub struct Topology {
     /// How long a compute node may be silent before the others recover it, in microseconds; 0 for
     /// ever.
     pub lease_us: u64,
+    /// How often a shard is given to another compute node during the storm, in microseconds; 0 for
+    /// never.
+    pub moves_us: u64,
+    /// How long an owner waits for transactions before it asks them to give up the locks of a
+    /// shard that it gives away, in microseconds.
+    pub drain_us: u64,
 }
 
 impl Default for Topology {
@@ -125,6 +131,8 @@ impl Default for Topology {
             commit_timeout_us: 20_000,
             lock_timeout_us: 2_000,
             lease_us: 0,
+            moves_us: 0,
+            drain_us: 200,
         }
     }
 }
@@ -322,6 +330,8 @@ impl Scenario {
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;
         must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
+        let moves = self.cluster.moves_us == 0 || self.cluster.locks == Locks::Lotus;
+        must(moves, "shards move, and only LOTUS's locks have owners")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
         let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus::Submitted;
+use lotus::{Cluster, Moving, ShardId, Submitted};
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
     Caches, DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
@@ -12,9 +12,11 @@ use lotus_fabric::ids::TableId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::SimMachines;
 use lotus_mvcc::TableSpec;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use crate::impatient::{Client, Patience};
-use crate::run::Violation;
+use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
 
 /// How often memory is looked at while clients run.
@@ -30,6 +32,60 @@ pub(crate) struct Watched {
     interval: Duration,
     /// What the looks have found, the first of each kind.
     found: Vec<Violation>,
+    mover: Mover,
+}
+
+/// Orders shards to be given away, at random.
+struct Mover {
+    /// How often; never if that is no time at all.
+    every: Duration,
+    /// For how long since the clients began.
+    until: Duration,
+    rng: SmallRng,
+    /// Orders that are being carried out.
+    moving: Vec<Moving>,
+    outcome: Moves,
+}
+
+impl Mover {
+    fn new(scenario: &Scenario, seed: u64) -> Self {
+        let every = Duration::from_micros(scenario.cluster.moves_us);
+        // Apart from all other streams of the same seed.
+        let rng = SmallRng::seed_from_u64(seed ^ 0x04A8_D0FE);
+        Self { every, until: scenario.storm(), rng, moving: Vec::new(), outcome: Moves::default() }
+    }
+
+    /// How long to let the clients alone, if nothing else is to be done for so long.
+    fn pause(&self, interval: Duration) -> Duration {
+        if self.every.is_zero() { interval } else { self.every.min(interval) }
+    }
+
+    /// Orders a shard to be given away, from whomever to whomever.
+    fn order(&mut self, cluster: &Cluster<SimMachines>, shards: u32) {
+        let shard = ShardId::from_low_bits(self.rng.random_range(0..u64::from(shards)));
+        let to = self.rng.random_range(0..cluster.config().compute_nodes);
+        match cluster.start_move(&[shard], to) {
+            Ok(moving) => self.moving.push(moving),
+            Err(_) => self.outcome.failed += 1,
+        }
+    }
+
+    /// Counts what has come to its end.
+    fn count(&mut self) {
+        let outcome = &mut self.outcome;
+        self.moving.retain(|moving| match moving.outcome() {
+            None => true,
+            Some(Ok(moved)) => {
+                outcome.done += 1;
+                outcome.stragglers += moved.stragglers as u64;
+                false
+            }
+            Some(Err(_)) => {
+                outcome.failed += 1;
+                false
+            }
+        });
+    }
 }
 
 impl Watched {
@@ -39,7 +95,13 @@ impl Watched {
         let interval = (span / LOOKS).max(Duration::from_micros(1));
         let patience = Patience { impatience: scenario.load.impatience, seed };
         let shards = scenario.cluster.shards;
-        Self { cluster, patience, shards, interval, found: Vec::new() }
+        let mover = Mover::new(scenario, seed);
+        Self { cluster, patience, shards, interval, found: Vec::new(), mover }
+    }
+
+    /// What became of shards that were to be moved.
+    pub(crate) fn moves(&self) -> Moves {
+        self.mover.outcome
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
@@ -80,13 +142,22 @@ impl Deployment for Watched {
         let submitted = self
             .cluster
             .submit(tasks, move |seat, slot| task(seat, Client::new(slot, seat, patience)));
-        let mut looks = 0;
+        let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
-            if self.machines().run_for(self.interval).is_none() {
+            let pause = self.mover.pause(self.interval);
+            if self.machines().run_for(pause).is_none() {
                 break;
             }
+            (passed, since) = (passed + pause, since + pause);
+            self.mover.count();
+            if !self.mover.every.is_zero() && passed < self.mover.until {
+                self.mover.order(self.cluster.cluster(), self.shards);
+            }
+            if since < self.interval {
+                continue;
+            }
             self.look()?;
-            looks += 1;
+            (looks, since) = (looks + 1, Duration::ZERO);
             if looks >= LOOKS {
                 // The clients should have ended; whoever waits for a clock may take very long.
                 self.interval *= 2;

@@ -10,6 +10,7 @@ use crate::table::LockTableConfig;
 use crate::wire::{Question, RemoteLock, RequestWriter};
 
 const OURS: u32 = 3;
+const ANOTHER: NodeId = NodeId(8);
 
 /// A node that owns every shard in epoch [`OURS`] for as long as it is told to.
 #[derive(Default)]
@@ -21,6 +22,10 @@ struct Host {
 impl LockHost for &Host {
     fn owns(&self, _shard: ShardId, shard_epoch: u32) -> bool {
         !self.stopped.get() && shard_epoch == OURS
+    }
+
+    fn owner_known(&self, _shard: ShardId) -> (NodeId, u32) {
+        (ANOTHER, OURS + 1)
     }
 
     fn configuration_epoch(&self) -> Epoch {
@@ -198,7 +203,7 @@ fn h19_a_request_for_another_owner_takes_nothing() {
     let held = [LockRequest::read(row(1))];
     assert_eq!(lock(&mut server, txn(5), &held), Answer::Granted);
     let more = [LockRequest::write(row(1)), LockRequest::write(row(2))];
-    let wrong = Answer::WrongOwner { index: 0 };
+    let wrong = Answer::WrongOwner { index: 0, owner: ANOTHER, shard_epoch: OURS + 1 };
     assert_eq!(lock_in_epoch(&mut server, txn(5), &more, OURS - 1), wrong);
     assert_eq!(table.held(), 1);
     assert!(!table.is_write_locked(&row(1)));

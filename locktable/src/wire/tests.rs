@@ -38,7 +38,7 @@ fn sample() -> (Vec<u8>, Vec<RemoteLock>) {
 fn a_request_datagram_byte_by_byte() {
     let (bytes, _) = sample();
     let txn = |attempt| txn(attempt).raw().to_le_bytes();
-    let mut expected = vec![1, 0, 2, 0, 4, 3, 2, 1];
+    let mut expected = vec![2, 0, 2, 0, 4, 3, 2, 1];
     expected.extend([2, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend(txn(76));
     expected.extend([1, 0, 2, 0, 2, 0, 3, 0]);
@@ -64,8 +64,12 @@ fn requests_are_read_as_they_were_written() {
 
 #[test]
 fn replies_are_read_as_they_were_written() {
-    let mut answers =
-        vec![Answer::Granted, Answer::WrongOwner { index: 253 }, Answer::Stale, Answer::Expelled];
+    let mut answers = vec![
+        Answer::Granted,
+        Answer::WrongOwner { index: 253, owner: NodeId(7), shard_epoch: 9 },
+        Answer::Stale,
+        Answer::Expelled,
+    ];
     answers.extend(REFUSALS.map(|refusal| Answer::Refused { index: 7, refusal }));
     let mut expected = vec![Reply::Ended { txn: txn(1) }];
     expected.extend(answers.iter().map(|&answer| Reply::Lock { question: question(), answer }));
@@ -98,7 +102,7 @@ fn damaged_datagrams_are_refused() {
     let (good, _) = sample();
     // (offset, value, error)
     let damages = [
-        (0, 2, DecodeError::Version(2)),
+        (0, 1, DecodeError::Version(1)),
         (1, 1, DecodeError::Reserved),
         (2, 1, DecodeError::Trailing),
         (2, 3, DecodeError::Truncated),

@@ -1,11 +1,15 @@
-//! The region of a replica group: a header page, a slab directory, and slabs.
+//! The region of a replica group: a header, a slab directory, and slabs.
 //!
 //! ```text
 //! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | w4 purge time
-//!        | zero to 1024
+//!        | zero to 1016
+//! 1016   how often shards have changed owners
 //! 1024   one word for each compute node: its floor, 0 for none yet | zero to 3072
-//! 3072   one word for each compute node: its beat | zero to 4096
-//! 4096   one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
+//! 3072   one word for each compute node: its beat
+//! 3584   one word for each compute node: its load, 0 for none yet
+//! 4096   one word for each shard: its owner and the epoch since which it is
+//! 36864  one word for each shard: how many locks of it are asked for
+//! 69632  one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
 //! The cursor only grows, by compare-and-swap on the primary of the group; what it hands out is
@@ -15,15 +19,18 @@
 //!
 //! Floors ([`crate::horizon`]) stand in the first group's region alone, and only its primary's are
 //! looked at. A node writes its own; after a promotion it does so again before it is missed. So it
-//! is with beats, by which nodes tell that they are alive.
+//! is with beats, by which nodes tell that they are alive, and with loads.
+//!
+//! Owners ([`OWNERS_OFFSET`]) stand in the first group's region as well, on every replica: the
+//! primary's decide, and the others follow before a new owner is told.
 
-use lotus_fabric::ids::{Incarnation, TableId};
+use lotus_fabric::ids::{Incarnation, ShardId, TableId};
 use thiserror::Error;
 
 use super::{FORMAT_VERSION, OFFSET_BITS, WORD_BYTES, field};
 
-/// Bytes of the header page.
-pub const HEADER_PAGE_BYTES: u64 = 4096;
+/// Bytes of the header.
+pub const HEADER_BYTES: u64 = RATES_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
 /// Bytes of a slab, and the alignment of each.
 pub const SLAB_BYTES: u64 = 256 << 10;
 /// The first word of every region: `LOTUSMEM` in memory order.
@@ -34,6 +41,9 @@ pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 /// The offset of the purge time, in bytes: every row that was purged was deleted at this time or
 /// before. It only grows, on every replica before anything is purged.
 pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
+/// The offset, in bytes, of the number of times that shards have changed owners. It is raised
+/// behind each change, and moves whoever looks at it to look at the owners.
+pub const CHANGES_OFFSET: u64 = FLOORS_OFFSET - WORD_BYTES as u64;
 /// The offset of the first compute node's floor, in bytes; the others' follow.
 pub const FLOORS_OFFSET: u64 = 1024;
 /// How many compute nodes there is room for.
@@ -41,12 +51,18 @@ pub const MAX_FLOORS: usize = 256;
 /// The offset of the first compute node's beat, in bytes; the others' follow.
 pub const BEATS_OFFSET: u64 = FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64;
 /// How many compute nodes there is room for.
-pub const MAX_BEATS: usize = 128;
+pub const MAX_BEATS: usize = 64;
+/// The offset of the first compute node's load, in bytes; the others' follow.
+pub const LOADS_OFFSET: u64 = BEATS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
+/// The offset of the word of the first shard's owner, in bytes; the others' follow.
+pub const OWNERS_OFFSET: u64 = LOADS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
+/// The offset of the first shard's rate of requests, in bytes; the others' follow.
+pub const RATES_OFFSET: u64 = OWNERS_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
 
 const _: () = assert!(CURSOR_OFFSET == 16);
-const _: () = assert!(BEATS_OFFSET == 3072);
-const _: () = assert!(BEATS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64 <= HEADER_PAGE_BYTES);
-const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_PAGE_BYTES < SLAB_BYTES);
+const _: () = assert!(BEATS_OFFSET == 3072 && LOADS_OFFSET == 3584 && OWNERS_OFFSET == 4096);
+const _: () = assert!(RATES_OFFSET == 36864 && HEADER_BYTES == 69632);
+const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_BYTES < SLAB_BYTES);
 
 /// Why a region cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -101,7 +117,7 @@ impl RegionLayout {
     #[inline]
     pub const fn first_slab(&self) -> u64 {
         let directory = self.bytes.div_ceil(SLAB_BYTES) * WORD_BYTES as u64;
-        (HEADER_PAGE_BYTES + directory).next_multiple_of(SLAB_BYTES)
+        (HEADER_BYTES + directory).next_multiple_of(SLAB_BYTES)
     }
 
     /// The end of the last whole slab: an allocation that passes it did not succeed.
@@ -113,7 +129,7 @@ impl RegionLayout {
     /// The offset of the directory word for the slab that holds byte `offset`.
     #[inline]
     pub const fn directory_word(offset: u64) -> u64 {
-        HEADER_PAGE_BYTES + offset / SLAB_BYTES * WORD_BYTES as u64
+        HEADER_BYTES + offset / SLAB_BYTES * WORD_BYTES as u64
     }
 
     /// The header words of a freshly formatted region; all else in it is zero.

@@ -52,6 +52,7 @@ use Watch::{Isolation, Property};
 const LOGGED: Watch = Property(lotus::inspect::LOGGED);
 const BACKED: Watch = Property(lotus::inspect::BACKED);
 const CACHED: Watch = Property(lotus::inspect::CACHED);
+const OWNED: Watch = Property(lotus::inspect::OWNED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
 const RECORDED: Watch = Property("every version has its record, whole and its own");
@@ -152,6 +153,15 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
+    hunted(Rule::OwnersStopFirst, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
+    hunted(Rule::HandOversDrain, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
+    hunted(
+        Rule::CommittersKeepTheirLocks,
+        &["h19-stragglers-commit"],
+        &[Isolation, OWNED, LOCKED, CACHED],
+    ),
+    hunted(Rule::YieldersDoNotCommit, &["h19-stragglers-commit"], &[Isolation, OWNED, LOCKED]),
+    hunted(Rule::TheMovedAreForgotten, &["h19-shards-come-back"], &[Isolation, CACHED]),
     hunted(
         Rule::AbsentRowsAreLocked,
         &["h20-rows-that-come-and-go"],

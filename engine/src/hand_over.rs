@@ -1,0 +1,359 @@
+//! Hand-over: an owner gives shards to another compute node while transactions run (LOTUS §4.3).
+//!
+//! # The order, and what it is for
+//! 1. The receiver is asked whether it is there. If it does not answer nothing has changed.
+//! 2. The owner *stops*: it grants no more locks of the shards. Whoever wants one is told to try
+//!    again. A grant that is under way looks for the stop after it has taken its lock, and the
+//!    owner looks for locks after it has stopped; so one of them sees the other (H19).
+//! 3. It waits until nobody holds a lock of them any more. Most transactions are over at once.
+//!    Past its patience it asks those who still hold some to give up. Whoever is not committing
+//!    does; that answer, and no lapse of time, lets the owner release their locks (H19). Who is
+//!    committing is waited for, whoever is dead is recovered first.
+//! 4. What is cached of the shards is forgotten (H11). Nothing comes back: what was read before the
+//!    stop is not kept after it.
+//! 5. The words in the memory pool are [swapped](Coordinator::give). From here on the receiver
+//!    owns the shards, whoever knows.
+//! 6. The receiver is told, and grants. If the message is lost it learns as everybody else does.
+//!
+//! # If somebody stops anywhere
+//! Up to 5 the owner still is the owner: if it has died, the shards find heirs like all that it
+//! owned; if it gives up it resumes. From 5 on the receiver is, and if that one has died, it is
+//! the receiver's heirs that take over. An owner that pauses before 5, and was expelled meanwhile,
+//! finds the words changed, or itself fenced.
+//!
+//! # What it is not
+//! It moves no data, and decides nothing: [`crate::balance`], or an operator, says what goes
+//! where. One hand-over at a time leaves a node; its shards go together.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use async_channel::Sender;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
+use lotus_fabric::rpc::{Patience, PendingCall, Service};
+use lotus_locktable::Holder;
+use lotus_router::Owner;
+use lotus_sabotage::{Rule, broken};
+
+use crate::coordinator::Coordinator;
+use crate::ownership::{Fenced, Transfer};
+
+/// The RPC service by which nodes hand shards over.
+const SERVICE: Service = Service(3);
+/// The most shards that are handed over at once: their names fit in one datagram.
+pub(crate) const MOST_AT_ONCE: usize = 128;
+/// How long the owner waits between two looks at the locks that are still held.
+const LOOK_AGAIN: Duration = Duration::from_micros(10);
+/// A message without an answer is repeated after so long.
+const ASK_AGAIN: Duration = Duration::from_millis(2);
+/// Messages of this service are words; the first says which.
+const TAKE: u64 = 1;
+const YIELD: u64 = 2;
+
+/// A hand-over that has come to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Moved {
+    /// For how long nobody granted locks of the shards: from the stop to the receiver's answer, by
+    /// the clock of who gave them.
+    pub interruption: Duration,
+    /// How many attempts were asked to give up.
+    pub stragglers: usize,
+}
+
+/// Why shards were not moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// There is no such compute node; name another.
+    #[error("there is no compute node {0}")]
+    NoSuchNode(usize),
+    /// Locks on memory nodes have no owners; configure LOTUS's.
+    #[error("only LOTUS's locks belong to compute nodes")]
+    NoOwners,
+    /// Another node owns the shard by now. Ask again.
+    #[error("shard {} is not this node's to give", .0.raw())]
+    NotOwner(ShardId),
+    /// The receiver does not answer. Nothing has changed; name another, or try later.
+    #[error("the receiver does not answer")]
+    Unreachable,
+    /// Some lock was not released in time: its holder is dead, or commits for ever. The owner
+    /// grants locks again; try later.
+    #[error("a lock of the shards is not released")]
+    Held,
+    /// The owner has failed; its shards find heirs.
+    #[error("the owner of the shards has failed")]
+    Failed,
+    /// A shard has been moved 2³² times and stays where it is.
+    #[error("a shard has used up its epochs")]
+    Exhausted,
+}
+
+impl From<Fenced> for MoveError {
+    fn from(_: Fenced) -> Self {
+        Self::Failed
+    }
+}
+
+/// Shards to give away, and who wants to know the outcome.
+pub(crate) struct Order {
+    pub(crate) shards: Vec<ShardId>,
+    pub(crate) to: NodeId,
+    pub(crate) reply: Sender<Result<Moved, MoveError>>,
+}
+
+/// What the owner does next about the locks that are still held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Publish,
+    Wait,
+    AskToYield,
+    GiveUp,
+}
+
+/// See [`Step`]: with so many locks `held` for so long, where stragglers are asked after
+/// `patience` and all is given up after `limit`.
+fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration) -> Step {
+    match held {
+        0 => Step::Publish,
+        _ if waited >= limit => Step::GiveUp,
+        _ if waited >= patience => Step::AskToYield,
+        _ => Step::Wait,
+    }
+}
+
+/// Carries out what the node is told to give away, for as long as it lives.
+pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
+    if coordinator.thread != 0 {
+        return;
+    }
+    while let Ok(order) = coordinator.node.orders.1.recv().await {
+        let outcome = coordinator.hand_over(&order.shards, order.to).await;
+        if outcome == Err(MoveError::Failed) {
+            coordinator.node.expel();
+        }
+        // Whoever gave the order may not wait for it.
+        let _ = order.reply.try_send(outcome);
+    }
+}
+
+/// Lets a coordinator answer what others ask of it.
+pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
+    let serving = Rc::downgrade(coordinator);
+    let answer = move |message: &[u8]| answer(&serving, message);
+    coordinator.rpc.serve(
+        SERVICE,
+        Box::new(move |responder, message| {
+            if let Some(words) = answer(message) {
+                responder.respond(&encode(&words));
+            }
+        }),
+    );
+}
+
+/// The answer to a message; none to what is no message of ours, or if this node has failed.
+fn answer(coordinator: &Weak<Coordinator>, message: &[u8]) -> Option<Vec<u64>> {
+    let coordinator = coordinator.upgrade().filter(|one| !one.node.has_failed())?;
+    let words = decode(message)?;
+    match words.split_first()? {
+        (&TAKE, shards) => {
+            for shard in shards.chunks_exact(2) {
+                let [shard, owner] = *shard else { continue };
+                coordinator.node.learn(ShardId::from_low_bits(shard), Owner::from_word(owner));
+            }
+            Some(vec![TAKE])
+        }
+        (&YIELD, txns) => {
+            let yields = |raw: &u64| coordinator.yields(TxnId::from_raw(raw & !(1 << 63)));
+            let yielded = txns.iter().map(|txn| u64::from(yields(txn)));
+            Some([YIELD].into_iter().chain(yielded).collect())
+        }
+        _ => None,
+    }
+}
+
+fn encode(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn decode(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (words, rest) = bytes.as_chunks();
+    rest.is_empty().then(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect())
+}
+
+impl Coordinator {
+    /// Gives all of `shards` to `to`, or none; see the module's essay.
+    async fn hand_over(&self, shards: &[ShardId], to: NodeId) -> Result<Moved, MoveError> {
+        let owned = self.owned(shards)?;
+        if to == self.node.id || owned.is_empty() {
+            return Ok(Moved { interruption: Duration::ZERO, stragglers: 0 });
+        }
+        let transfers = owned.iter().map(|(shard, owner)| Transfer::new(*shard, *owner, to));
+        let transfers: Vec<_> = transfers.collect::<Option<_>>().ok_or(MoveError::Exhausted)?;
+        self.tell(to, &[]).await.map_err(|()| MoveError::Unreachable)?;
+        let since = self.executor.now();
+        if !broken(Rule::OwnersStopFirst) {
+            for (index, (shard, owner)) in owned.iter().enumerate() {
+                if !self.node.shards.stop(*shard, *owner) {
+                    self.resume(&owned[..index]);
+                    return Err(MoveError::NotOwner(*shard));
+                }
+            }
+        }
+        let drained = self.drain(shards, since).await;
+        if !broken(Rule::TheMovedAreForgotten) {
+            // Also if nothing comes of it: writers that the owner stopped for have not renewed.
+            shards.iter().for_each(|shard| self.node.versions.forget_shard(*shard));
+        }
+        let stragglers = match drained {
+            Ok(stragglers) => stragglers,
+            Err(error) => {
+                self.resume(&owned);
+                return Err(error);
+            }
+        };
+        let given = self.give(&transfers).await?;
+        if let Some(lost) = given.iter().position(|given| !given) {
+            return Err(MoveError::NotOwner(shards[lost]));
+        }
+        // Unanswered, it learns of them in time.
+        let _ = self.tell(to, &transfers).await;
+        Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
+    }
+
+    /// The ownerships to be given away.
+    fn owned(&self, shards: &[ShardId]) -> Result<Vec<(ShardId, Owner)>, MoveError> {
+        let owned = shards.iter().map(|shard| {
+            let owner = self.node.shards.owner(*shard);
+            let mine = owner.node == self.node.id;
+            if mine { Ok((*shard, owner)) } else { Err(MoveError::NotOwner(*shard)) }
+        });
+        owned.collect()
+    }
+
+    fn resume(&self, owned: &[(ShardId, Owner)]) {
+        for (shard, owner) in owned {
+            self.node.shards.resume(*shard, *owner);
+        }
+    }
+
+    /// Waits until no lock of the shards is held; how many attempts had to be asked to give up.
+    async fn drain(&self, shards: &[ShardId], since: Nanos) -> Result<usize, MoveError> {
+        let config = &self.shared.config;
+        let mut asked: Vec<TxnId> = Vec::new();
+        loop {
+            let holders = self.node.locks.holders_in(shards);
+            let waited = since_then(since, self.executor.now());
+            let held = if broken(Rule::HandOversDrain) { 0 } else { holders.len() };
+            match next_step(held, waited, config.drain_patience, config.lock_timeout) {
+                Step::Publish => return Ok(asked.len()),
+                Step::GiveUp => return Err(MoveError::Held),
+                Step::Wait => {}
+                Step::AskToYield => self.ask_to_yield(&holders, &mut asked).await,
+            }
+            if self.node.has_failed() {
+                return Err(MoveError::Failed);
+            }
+            self.executor.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Asks whoever holds these locks to give up, and releases those of whoever says that it did.
+    async fn ask_to_yield(&self, holders: &[Holder], asked: &mut Vec<TxnId>) {
+        let mut calls: Vec<(Endpoint, Vec<TxnId>)> = Vec::new();
+        for holder in holders {
+            let Some(at) = self.endpoint_of(holder.txn) else { continue };
+            match calls.iter_mut().find(|(known, _)| *known == at) {
+                Some((_, txns)) if !txns.contains(&holder.txn) => txns.push(holder.txn),
+                Some(_) => {}
+                None => calls.push((at, vec![holder.txn])),
+            }
+        }
+        let ask = |(at, txns): (Endpoint, Vec<TxnId>)| -> (Vec<TxnId>, PendingCall) {
+            let names = txns.iter().map(|txn| txn.raw());
+            let words: Vec<u64> = [YIELD].into_iter().chain(names).collect();
+            let once = Patience { retry_after: ASK_AGAIN, tries: 1 };
+            (txns, self.rpc.call(at, SERVICE, &encode(&words), once))
+        };
+        let calls: Vec<_> = calls.into_iter().map(ask).collect();
+        for (txns, call) in calls {
+            asked.extend(
+                txns.iter().filter(|txn| !asked.contains(txn)).copied().collect::<Vec<_>>(),
+            );
+            // No answer is none: the next round asks again.
+            let Some(yielded) = call.await.ok().and_then(|reply| decode(&reply)) else { continue };
+            let yielded = yielded.iter().skip(1).zip(&txns).filter(|(said, _)| **said != 0);
+            for (_, txn) in yielded {
+                for held in holders.iter().filter(|holder| holder.txn == *txn) {
+                    self.node.locks.unlock(*txn, &held.name);
+                }
+            }
+        }
+    }
+
+    /// The coordinator in one of whose slots an attempt runs.
+    fn endpoint_of(&self, txn: TxnId) -> Option<Endpoint> {
+        let config = &self.shared.config;
+        let node = self.shared.nodes.iter().find(|node| node.incarnation == txn.incarnation())?;
+        let slot = usize::from(txn.slot());
+        // Behind those of the applications, each coordinator has one slot of its own.
+        let own = slot.checked_sub(config.threads * config.coroutines);
+        let thread = own.unwrap_or(slot / config.coroutines);
+        Some(Endpoint { node: node.id, lane: LaneId(thread as u16) })
+    }
+
+    /// Whether an attempt will write nothing more under its locks: it is over, or will be.
+    fn yields(&self, txn: TxnId) -> bool {
+        if txn.incarnation() != self.node.incarnation {
+            return false;
+        }
+        let slots = self.slots.borrow();
+        let slot = slots.iter().filter_map(Weak::upgrade).find(|slot| slot.number == txn.slot());
+        slot.is_some_and(|slot| slot.yields(txn))
+    }
+
+    /// Tells a node that it has been given shards; with none, asks whether it is there.
+    async fn tell(&self, to: NodeId, transfers: &[Transfer]) -> Result<(), ()> {
+        let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
+        let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
+        let at = Endpoint { node: to, lane: LaneId(0) };
+        let patience = Patience { retry_after: ASK_AGAIN, tries: 10 };
+        self.rpc.call(at, SERVICE, &encode(&words), patience).await.map(drop).map_err(drop)
+    }
+}
+
+/// How long ago `since` was; nothing, if the clock was set back.
+fn since_then(since: Nanos, now: Nanos) -> Duration {
+    Duration::from_nanos(now.0.saturating_sub(since.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stragglers_are_asked_and_nothing_is_taken_from_anybody() {
+        let ms = Duration::from_millis;
+        // (locks held, waited, what next)
+        let cases = [
+            (0, ms(0), Step::Publish),
+            (0, ms(99), Step::Publish),
+            (1, ms(0), Step::Wait),
+            (1, ms(9), Step::Wait),
+            (1, ms(10), Step::AskToYield),
+            (7, ms(49), Step::AskToYield),
+            (1, ms(50), Step::GiveUp),
+        ];
+        for (held, waited, step) in cases {
+            assert_eq!(next_step(held, waited, ms(10), ms(50)), step, "{held} for {waited:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert_eq!(decode(&encode(&[TAKE, 7])), Some(vec![TAKE, 7]));
+        assert_eq!(decode(&[1, 2, 3]), None);
+        assert_eq!(answer(&Weak::new(), &encode(&[TAKE])), None);
+    }
+}

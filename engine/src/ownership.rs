@@ -1,0 +1,213 @@
+//! Who owns which shard: one word for each in the memory pool, and every node's copy of them
+//! (LOTUS §4.2, H19).
+//!
+//! # What it is
+//! The words stand in the header of the first group's region, on all of its replicas
+//! ([`OWNERS_OFFSET`]). The primary's decide: a shard changes hands by one compare-and-swap there
+//! ([`Coordinator::give`]). The backups' follow before anybody is told, so that whoever serves a
+//! shard does so by a word that outlives a memory node.
+//!
+//! # Who may change a word
+//! A live owner's own node alone, once nobody holds a lock of the shard any more
+//! ([`crate::hand_over`]). An owner that has been expelled is replaced by the shard's heir
+//! ([`crate::members`]), when nobody can still act on what it had granted (H4). So nothing that
+//! happens to shards waits for the authority, and yet the authority is above the words: an owner
+//! that it has expelled is none, whatever its words say. A node that knows of the expulsion takes
+//! no such word in ([`ComputeNode::learn`]).
+//!
+//! # How others learn
+//! By being refused: whoever is asked for a lock of a shard that is not its own says who has it.
+//! By a word that counts the changes, which every node reads with the horizon; when it has moved,
+//! the node reads all owners. It also does so now and then without being moved, because who changes
+//! an owner may die before it has counted. A new owner is told by the old one.
+//!
+//! What is learned late, twice or out of order does no harm: the later epoch counts, and it never
+//! comes back.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId};
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES, VerbError};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{CHANGES_OFFSET, OWNERS_OFFSET};
+use lotus_router::{GroupId, NOBODY, Owner, Replica};
+
+use crate::coordinator::Coordinator;
+use crate::shared::{ComputeNode, Shared};
+
+/// Whose header has the words.
+const OWNERS_GROUP: GroupId = GroupId(0);
+/// How many words are swapped in one batch.
+const SWAPS_AT_ONCE: usize = 256;
+
+/// How long a failed verb waits before it is tried again.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
+/// A shard that is to change hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Transfer {
+    pub(crate) shard: ShardId,
+    pub(crate) from: Owner,
+    pub(crate) to: Owner,
+}
+
+impl Transfer {
+    /// `None` if the shard has been moved as often as it can be.
+    pub(crate) fn new(shard: ShardId, from: Owner, to: NodeId) -> Option<Self> {
+        from.next(to).map(|to| Self { shard, from, to })
+    }
+}
+
+/// This node has been fenced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fenced;
+
+fn word_of(replica: Replica, shard: ShardId) -> RemoteAddr {
+    replica.at(OWNERS_OFFSET + u64::from(shard.raw()) * WORD_BYTES as u64)
+}
+
+impl Shared {
+    /// Puts the words of the first split into a batch that formats memory.
+    pub(crate) fn write_first_owners(&self, batch: &mut Batch) {
+        let all: Vec<ShardId> = ShardId::all().collect();
+        for some in all.chunks(MAX_VERB_BYTES / WORD_BYTES) {
+            let staged = batch.stage(some.len() * WORD_BYTES);
+            for (word, shard) in batch.words_mut(staged).iter_mut().zip(some) {
+                *word = self.shards.owner(*shard).to_word();
+            }
+            for replica in self.placement.replicas(OWNERS_GROUP).members() {
+                batch.write(word_of(*replica, some[0]), staged);
+            }
+        }
+    }
+}
+
+impl ComputeNode {
+    /// Takes note that `owner` has `shard`, if that is news; nobody has it if its owner is known to
+    /// be out.
+    pub(crate) fn learn(&self, shard: ShardId, owner: Owner) {
+        if self.shards.owner(shard).epoch >= owner.epoch {
+            return;
+        }
+        // No expulsion can be noted between the question and the answer.
+        self.members.with_expelled(|expelled| {
+            let out = expelled.iter().any(|(node, _)| *node == owner.node);
+            let node = if out { NOBODY } else { owner.node };
+            self.shards.learn(shard, Owner { node, ..owner });
+            self.routes.learn(shard, Owner { node, ..owner });
+        });
+    }
+
+    /// Whether it knows the owners of all shards.
+    pub(crate) fn knows_all_owners(&self) -> bool {
+        ShardId::all().all(|shard| self.shards.owner(shard).node != NOBODY)
+    }
+}
+
+impl Coordinator {
+    /// Reads who owns what, tells the node, and returns it.
+    pub(crate) async fn refresh_owners(&self) -> Result<Vec<Owner>, Fenced> {
+        let primary = self.shared.placement.replicas(OWNERS_GROUP).primary();
+        let first = word_of(primary, ShardId::from_low_bits(0));
+        let bytes = usize::from(ShardId::COUNT) * WORD_BYTES;
+        let pieces = (0..bytes).step_by(MAX_VERB_BYTES);
+        let read = |batch: &mut Batch| -> Vec<Buffer> {
+            let piece = |at| batch.read(first.plus(at as u64), MAX_VERB_BYTES.min(bytes - at));
+            pieces.clone().map(piece).collect()
+        };
+        let (done, buffers) = self.insist(read).await?;
+        let words = buffers.iter().flat_map(|buffer| done.words(*buffer));
+        let owners: Vec<_> = words.map(|word| Owner::from_word(*word)).collect();
+        for (shard, owner) in ShardId::all().zip(&owners) {
+            self.node.learn(shard, *owner);
+        }
+        Ok(owners)
+    }
+
+    /// Lets shards change hands, all at once; whether each did, or had done so already. The node
+    /// knows the outcome.
+    pub(crate) async fn give(&self, transfers: &[Transfer]) -> Result<Vec<bool>, Fenced> {
+        let replicas = self.shared.placement.replicas(OWNERS_GROUP);
+        let mut given = Vec::new();
+        for some in transfers.chunks(SWAPS_AT_ONCE) {
+            let wanted = some.iter().map(|transfer| (*transfer, transfer.from)).collect();
+            let found = self.swap(replicas.primary(), &wanted).await?;
+            let done: Vec<_> = found.iter().zip(some).map(|(now, to)| *now == to.to).collect();
+            for backup in replicas.backups() {
+                let agreed = some.iter().zip(&done).filter(|(_, done)| **done);
+                self.raise(*backup, agreed.map(|(transfer, _)| *transfer).collect()).await?;
+            }
+            for (transfer, now) in some.iter().zip(found) {
+                self.node.learn(transfer.shard, now);
+            }
+            given.extend(done);
+        }
+        let changes = replicas.primary().at(CHANGES_OFFSET);
+        self.insist(|batch| batch.fetch_and_add(changes, 1)).await?;
+        Ok(given)
+    }
+
+    /// Lets a backup's words follow, from wherever they are: their movers may have died.
+    async fn raise(&self, backup: Replica, transfers: Vec<Transfer>) -> Result<(), Fenced> {
+        let mut wanted: Vec<_> = transfers.iter().map(|one| (*one, one.from)).collect();
+        while !wanted.is_empty() {
+            let found = self.swap(backup, &wanted).await?;
+            let behind = |(now, transfer): (Owner, Transfer)| {
+                (now.epoch < transfer.to.epoch).then_some((transfer, now))
+            };
+            wanted = found
+                .into_iter()
+                .zip(wanted.into_iter().map(|one| one.0))
+                .filter_map(behind)
+                .collect();
+        }
+        Ok(())
+    }
+
+    /// Swaps words that hold what is expected; what each holds afterwards.
+    async fn swap(
+        &self,
+        replica: Replica,
+        wanted: &Vec<(Transfer, Owner)>,
+    ) -> Result<Vec<Owner>, Fenced> {
+        let swap_all = |batch: &mut Batch| -> Vec<Buffer> {
+            let swap = |(Transfer { shard, to, .. }, expected): &(Transfer, Owner)| {
+                batch.compare_and_swap(word_of(replica, *shard), expected.to_word(), to.to_word())
+            };
+            wanted.iter().map(swap).collect()
+        };
+        let (done, buffers) = self.insist(swap_all).await?;
+        let held = wanted.iter().zip(buffers).map(|((transfer, expected), buffer)| {
+            let found = Owner::from_word(done.words(buffer)[0]);
+            if found == *expected { transfer.to } else { found }
+        });
+        Ok(held.collect())
+    }
+
+    /// Posts what `add` puts into a batch, again and again until every verb has taken effect; each
+    /// must be one that may be repeated. What `add` has returned names what was read.
+    pub(crate) async fn insist<T>(
+        &self,
+        add: impl Fn(&mut Batch) -> T,
+    ) -> Result<(Completed, T), Fenced> {
+        loop {
+            let mut batch = self.lane.batch();
+            let added = add(&mut batch);
+            let error = match batch.post().await {
+                Ok(done) => return Ok((done, added)),
+                Err(error) => error,
+            };
+            for failure in error.failures() {
+                let mut outcome = Err(failure.error);
+                while let Err(error) = outcome {
+                    if error == VerbError::Revoked || self.node.has_failed() {
+                        return Err(Fenced);
+                    }
+                    self.executor.sleep(RETRY_PAUSE).await;
+                    outcome = self.lane.reconnect(failure.node).await;
+                }
+            }
+        }
+    }
+}

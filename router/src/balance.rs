@@ -1,0 +1,304 @@
+//! Which shards a compute node gives away because it carries more than its share (LOTUS §4.3).
+//!
+//! # What it is
+//! A pure decision, taken by each node for itself at the end of every interval, from what all of
+//! them have published: how long their transactions took, and how many locks each of its own
+//! shards was asked for. A node is *overloaded* when its transactions have taken more than half as
+//! long again as the mean of all nodes, all its transactions together, for three intervals. That
+//! time is the number of transactions under way (Little's law), so it tells a node that has too
+//! much to do from one whose transactions wait for others.
+//!
+//! # Where it goes beyond the paper
+//! The paper gives the hottest shard to the node with the lowest latency.
+//! * *No thrashing.* A shard goes only where it leaves the receiver with clearly less than the
+//!   giver has, so no move is worth undoing. When several nodes are overloaded each has receivers
+//!   of its own.
+//! * *Several at once.* As many shards go as it takes to come down to the mean; a node that has
+//!   most of the load does not need an interval for each of its shards.
+//! * *A shard that is too hot to help* anywhere is left where it is, cooler ones go in its place,
+//!   and if that is not enough it is named, for whoever can split it.
+//!
+//! # What it is not
+//! It moves nothing and measures nothing.
+
+use lotus_fabric::ids::ShardId;
+
+/// How many intervals a node must be overloaded before it gives anything away.
+pub const INTERVALS: u32 = 3;
+/// The most shards that are given away at once.
+pub const MOST_AT_ONCE: usize = 128;
+
+/// What one compute node did in an interval.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeLoad {
+    /// Mean latency of its transactions, in nanoseconds.
+    pub latency_ns: u32,
+    /// How many of them ended.
+    pub transactions: u32,
+}
+
+impl NodeLoad {
+    /// The word that it is published as.
+    pub const fn to_word(self) -> u64 {
+        (self.transactions as u64) << 32 | self.latency_ns as u64
+    }
+
+    /// What a published word says.
+    pub const fn from_word(word: u64) -> Self {
+        Self { latency_ns: word as u32, transactions: (word >> 32) as u32 }
+    }
+
+    /// How long all its transactions took together, in nanoseconds.
+    fn busy_ns(self) -> u64 {
+        u64::from(self.latency_ns) * u64::from(self.transactions)
+    }
+}
+
+/// How many locks one shard was asked for in an interval.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardLoad {
+    /// The shard.
+    pub shard: ShardId,
+    /// The requests.
+    pub requests: u64,
+}
+
+/// Shards for one receiver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gift {
+    /// The receiver, by its place among the nodes.
+    pub to: usize,
+    /// The shards, the hottest first.
+    pub shards: Vec<ShardId>,
+}
+
+/// What a node is to do about its load.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing: it carries its share, or has not carried more for long.
+    Keep,
+    /// It gives these away.
+    Give(Vec<Gift>),
+    /// It carries too much, and no move would help: most of it is this shard's.
+    TooHot(ShardId),
+}
+
+/// What one node remembers from interval to interval.
+#[derive(Clone, Debug, Default)]
+pub struct Balancer {
+    /// For how many intervals it has been overloaded.
+    overloaded: u32,
+}
+
+impl Balancer {
+    /// The verdict at the end of an interval on node `me`, which owns `mine`. Nodes that have
+    /// published nothing, because they are out, are `None` in `nodes`.
+    ///
+    /// # Panics
+    /// If there is no node `me`.
+    pub fn judge(&mut self, me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdict {
+        if !is_overloaded(me, nodes) {
+            self.overloaded = 0;
+            return Verdict::Keep;
+        }
+        self.overloaded += 1;
+        if self.overloaded < INTERVALS {
+            return Verdict::Keep;
+        }
+        // Whatever comes of it is judged by intervals of its own.
+        self.overloaded = 0;
+        share_out(me, nodes, mine)
+    }
+}
+
+/// How long each node's transactions took, and the mean.
+fn busy(nodes: &[Option<NodeLoad>]) -> (Vec<Option<u64>>, u64) {
+    let busy: Vec<_> = nodes.iter().map(|node| node.map(NodeLoad::busy_ns)).collect();
+    let members = busy.iter().flatten().count().max(1) as u64;
+    let mean = busy.iter().flatten().sum::<u64>() / members;
+    (busy, mean)
+}
+
+fn is_overloaded(node: usize, nodes: &[Option<NodeLoad>]) -> bool {
+    let (busy, mean) = busy(nodes);
+    busy[node].is_some_and(|busy| busy * 2 > mean * 3)
+}
+
+/// Deals shards of an overloaded node out until it has no more than the mean.
+fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdict {
+    let (busy, mean) = busy(nodes);
+    let requests: u64 = mine.iter().map(|shard| shard.requests).sum();
+    let mut hottest: Vec<_> = mine.iter().filter(|shard| shard.requests > 0).collect();
+    hottest.sort_unstable_by_key(|shard| (std::cmp::Reverse(shard.requests), shard.shard));
+    let Some(first) = hottest.first() else { return Verdict::Keep };
+    let mut receivers = receivers(me, nodes, &busy, mean);
+    let all = busy[me].unwrap_or(0);
+    let mut left = all;
+    let mut gifts: Vec<Gift> = Vec::new();
+    let mut given = 0;
+    for shard in &hottest {
+        // A shard costs its part of all requests. Its locks do; what else a transaction does is
+        // assumed to follow them.
+        let cost = (u128::from(all) * u128::from(shard.requests) / u128::from(requests)) as u64;
+        let Some((to, has)) = receivers.iter_mut().min_by_key(|(_, has)| *has) else { break };
+        // Both sides of the move must be clearly better off than the giver was.
+        let helps = left > mean && (*has + cost) * 10 <= left * 9;
+        if !helps || given == MOST_AT_ONCE {
+            continue;
+        }
+        (left, *has, given) = (left.saturating_sub(cost), *has + cost, given + 1);
+        match gifts.iter_mut().find(|gift| gift.to == *to) {
+            Some(gift) => gift.shards.push(shard.shard),
+            None => gifts.push(Gift { to: *to, shards: vec![shard.shard] }),
+        }
+    }
+    match gifts.is_empty() {
+        false => Verdict::Give(gifts),
+        true => Verdict::TooHot(first.shard),
+    }
+}
+
+/// The nodes that may receive something of `me`, with what they have: those below the mean, dealt
+/// out among all who are overloaded.
+fn receivers(
+    me: usize,
+    nodes: &[Option<NodeLoad>],
+    busy: &[Option<u64>],
+    mean: u64,
+) -> Vec<(usize, u64)> {
+    let givers: Vec<usize> = (0..nodes.len()).filter(|node| is_overloaded(*node, nodes)).collect();
+    let turn = givers.iter().position(|giver| *giver == me).unwrap_or(0);
+    let known = busy.iter().enumerate().filter_map(|(node, busy)| Some((node, (*busy)?)));
+    let mut below: Vec<_> = known.filter(|(_, busy)| *busy < mean).collect();
+    below.sort_unstable_by_key(|(node, busy)| (*busy, *node));
+    below.into_iter().skip(turn).step_by(givers.len().max(1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(busy_us: &[u32]) -> Vec<Option<NodeLoad>> {
+        let node = |busy: &u32| NodeLoad { latency_ns: 1_000, transactions: *busy };
+        busy_us.iter().map(|busy| Some(node(busy))).collect()
+    }
+
+    fn shards(requests: &[u64]) -> Vec<ShardLoad> {
+        let shard = |(number, requests): (u64, &u64)| ShardLoad {
+            shard: ShardId::from_low_bits(number),
+            requests: *requests,
+        };
+        (0..).zip(requests).map(shard).collect()
+    }
+
+    fn gift(to: usize, shards: &[u64]) -> Gift {
+        Gift { to, shards: shards.iter().map(|shard| ShardId::from_low_bits(*shard)).collect() }
+    }
+
+    /// The verdict on node 0 after three intervals of the same.
+    fn verdict(busy_us: &[u32], requests: &[u64]) -> Verdict {
+        let mut balancer = Balancer::default();
+        let mut judge = || balancer.judge(0, &nodes(busy_us), &shards(requests));
+        assert_eq!([judge(), judge()], [Verdict::Keep, Verdict::Keep], "not so soon");
+        judge()
+    }
+
+    #[test]
+    fn an_overloaded_node_gives_what_helps() {
+        let hot = |shard| Verdict::TooHot(ShardId::from_low_bits(shard));
+        // (time spent by each node, requests of node 0's shards, verdict)
+        let cases: &[(&[u32], &[u64], Verdict)] = &[
+            (&[100, 100, 100], &[50, 50], Verdict::Keep),
+            // Half as much again is not more than that.
+            (&[150, 75, 75], &[50, 50], Verdict::Keep),
+            (&[160, 70, 70], &[10, 60, 30], Verdict::Give(vec![gift(1, &[2]), gift(2, &[0])])),
+            // Several at once, to several.
+            (
+                &[400, 0, 0, 0],
+                &[25, 25, 25, 25],
+                Verdict::Give(vec![gift(1, &[0]), gift(2, &[1]), gift(3, &[2])]),
+            ),
+            // The hottest would only take the trouble along: the others go.
+            (&[300, 30, 30], &[90, 5, 5], Verdict::Give(vec![gift(1, &[1]), gift(2, &[2])])),
+            (&[300, 30, 30], &[100], hot(0)),
+            (&[300, 30, 30], &[0, 70], hot(1)),
+            // Alone, or with nothing to give.
+            (&[300], &[100], Verdict::Keep),
+            (&[300, 0], &[0, 0], Verdict::Keep),
+        ];
+        for (busy, requests, expected) in cases {
+            assert_eq!(&verdict(busy, requests), expected, "{busy:?} {requests:?}");
+        }
+    }
+
+    #[test]
+    fn one_quiet_interval_begins_the_count_anew() {
+        let mut balancer = Balancer::default();
+        let mine = shards(&[50, 50]);
+        for _ in 0..2 {
+            assert_eq!(balancer.judge(0, &nodes(&[300, 0]), &mine), Verdict::Keep);
+            assert_eq!(balancer.judge(0, &nodes(&[300, 0]), &mine), Verdict::Keep);
+            assert_eq!(balancer.judge(0, &nodes(&[150, 150]), &mine), Verdict::Keep);
+        }
+    }
+
+    #[test]
+    fn two_givers_have_receivers_of_their_own() {
+        let nodes = nodes(&[400, 400, 10, 20]);
+        let (busy, mean) = busy(&nodes);
+        assert_eq!(receivers(0, &nodes, &busy, mean), [(2, 10_000)]);
+        assert_eq!(receivers(1, &nodes, &busy, mean), [(3, 20_000)]);
+    }
+
+    #[test]
+    fn who_is_out_counts_for_nothing() {
+        let mut nodes = nodes(&[300, 0, 50, 50]);
+        nodes[1] = None;
+        let mut balancer = Balancer { overloaded: INTERVALS - 1 };
+        let verdict = balancer.judge(0, &nodes, &shards(&[20, 20, 20, 20]));
+        assert_eq!(verdict, Verdict::Give(vec![gift(2, &[0]), gift(3, &[1])]));
+    }
+
+    #[test]
+    fn loads_survive_packing() {
+        for (latency_ns, transactions) in [(0, 1), (u32::MAX, 0), (7, u32::MAX)] {
+            let load = NodeLoad { latency_ns, transactions };
+            assert_eq!(NodeLoad::from_word(load.to_word()), load);
+        }
+    }
+
+    /// Whatever the load is, as long as it stays, moves come to an end, and nothing comes back.
+    #[test]
+    fn moves_come_to_an_end() {
+        let mut seed = 1_u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for _ in 0..200 {
+            let members = 2 + draw(8) as usize;
+            let heat: Vec<u64> = (0..64).map(|_| draw(4) * draw(300)).collect();
+            let mut owner: Vec<usize> = (0..64).map(|_| draw(3) as usize % members).collect();
+            let mut balancers = vec![Balancer::default(); members];
+            let mut last_move = 0;
+            for interval in 0..60 {
+                let busy = |node: usize| -> u32 {
+                    let own = heat.iter().zip(&owner).filter(|(_, owner)| **owner == node);
+                    own.map(|(heat, _)| *heat as u32).sum()
+                };
+                let loads = nodes(&(0..members).map(busy).collect::<Vec<_>>());
+                let before = owner.clone();
+                for (me, balancer) in balancers.iter_mut().enumerate() {
+                    let mut mine = shards(&heat);
+                    mine.retain(|one| before[usize::from(one.shard.raw())] == me);
+                    let Verdict::Give(gifts) = balancer.judge(me, &loads, &mine) else { continue };
+                    last_move = interval;
+                    for Gift { to, shards } in gifts {
+                        shards.iter().for_each(|one| owner[usize::from(one.raw())] = to);
+                    }
+                }
+            }
+            assert!(last_move < 30, "{members} nodes, still moving at {last_move}");
+        }
+    }
+}
