@@ -147,6 +147,10 @@ pub struct ClusterConfig {
     /// How often the compute nodes exchange what they still read, in microseconds.
     #[serde(skip)]
     pub horizon_us: u64,
+    /// How often the compute nodes compare their loads and give shards away, in microseconds;
+    /// `None` for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance_us: Option<u64>,
     /// The most bytes that a memory node may take; `None` for as many as are needed.
     pub memory_limit_bytes: Option<u64>,
 }
@@ -172,6 +176,7 @@ impl Default for ClusterConfig {
             visible: Visible::BackupsFirst,
             retain_versions: Retention::On,
             horizon_us: 1_000,
+            balance_us: None,
             memory_limit_bytes: None,
         }
     }

@@ -11,6 +11,7 @@
 //! handed over.
 
 use std::ops::Sub;
+use std::time::Duration;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -94,6 +95,12 @@ pub trait Deployment {
     /// How often the caches of all compute nodes knew since they started, if they have any.
     fn caches(&self) -> Caches {
         Caches::default()
+    }
+
+    /// Where locks were taken, and how shards moved, since the start; nothing where locks have no
+    /// owners.
+    fn ownership(&self) -> Ownership {
+        Ownership::default()
     }
 
     /// What the data takes.
@@ -218,6 +225,23 @@ impl Sub for Caches {
             addresses: self.addresses - earlier.addresses,
         }
     }
+}
+
+/// Where locks were taken, and how shards moved from one compute node to another (LOTUS §4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ownership {
+    /// Locks that were taken; hits are those of the node that asked.
+    pub locks: Hits,
+    /// Times that one node gave shards to another.
+    pub hand_overs: u64,
+    /// Shards that it gave.
+    pub shards: u64,
+    /// Attempts that were asked to give up.
+    pub stragglers: u64,
+    /// For how long nobody granted locks of the shards under way, all together.
+    pub interrupted: Duration,
+    /// The longest of that.
+    pub longest: Duration,
 }
 
 /// What the data takes.

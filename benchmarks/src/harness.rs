@@ -12,7 +12,9 @@ use lotus_fabric::ids::TableId;
 use crate::audit::{Audit, Check};
 use crate::clients::Run;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{Caches, DeployError, Deployment, Memory, MemoryNodesUse, Replay, Traffic};
+use crate::deployment::{
+    Caches, DeployError, Deployment, Memory, MemoryNodesUse, Ownership, Replay, Traffic,
+};
 use crate::history::{History, Log};
 use crate::progress::{Phase, Progress};
 use crate::stats::Tally;
@@ -62,6 +64,8 @@ pub struct Outcome {
     pub traffic: Traffic,
     /// How often caches knew, warm-up included.
     pub caches: Caches,
+    /// Where locks were taken, and how shards moved, warm-up included.
+    pub ownership: Ownership,
     /// What the data took afterwards.
     pub memory: Memory,
     /// What was found in the data, if anybody looked.
@@ -114,7 +118,7 @@ pub fn run<D: Deployment, W: Workload>(
     let (traffic, caches) = (deployment.traffic() - before, deployment.caches() - caches_before);
     let simulation =
         used.map(|used| Simulation::new(&used, options.cluster.mns, traffic.verbs(), wall_s));
-    let memory = deployment.memory();
+    let (memory, ownership) = (deployment.memory(), deployment.ownership());
 
     let mut checks = options.audit.then(Vec::new);
     if let Some(checks) = &mut checks {
@@ -140,6 +144,7 @@ pub fn run<D: Deployment, W: Workload>(
         elapsed_s: driven.elapsed_s,
         traffic,
         caches,
+        ownership,
         memory,
         audit: checks.map(Audit::new),
         floor,

@@ -20,8 +20,8 @@ use crate::audit::Check;
 use crate::config::{ClusterConfig, LoadConfig};
 use crate::config::{Locks, ReadRule, Retention, Routing, Timestamps, Visible};
 use crate::deployment::{
-    Caches, DeployError, Deployment, Hits, Host, Memory, Replay, RowSource, RowVisitor, Seat,
-    Traffic,
+    Caches, DeployError, Deployment, Hits, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
+    Seat, Traffic,
 };
 use crate::engine::{AbortReason, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 
@@ -136,6 +136,7 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Retention::On => lotus::Retention::UntilUnneeded,
             Retention::Off => lotus::Retention::None,
         })
+        .balance(config.balance_us.map(Duration::from_micros))
         .horizon_interval(Duration::from_micros(config.horizon_us))
         .routing(match load.routing {
             Routing::Hybrid => lotus::RoutingPolicy::Hybrid,
@@ -198,6 +199,19 @@ impl<M: Machines> Deployment for Embedded<M> {
         let counted = self.cluster.cache_counters().unwrap_or_default();
         let hits = |lotus::Hits { lookups, hits }| Hits { lookups, hits };
         Caches { version_tables: hits(counted.version_tables), addresses: hits(counted.addresses) }
+    }
+
+    fn ownership(&self) -> Ownership {
+        let lotus::Hits { lookups, hits } = self.cluster.cache_counters().unwrap_or_default().locks;
+        let moves = self.cluster.move_counters();
+        Ownership {
+            locks: Hits { lookups, hits },
+            hand_overs: moves.hand_overs,
+            shards: moves.shards,
+            stragglers: moves.stragglers,
+            interrupted: moves.interrupted,
+            longest: moves.longest,
+        }
     }
 
     fn memory(&self) -> Memory {

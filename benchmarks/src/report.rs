@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 
 use crate::audit::Audit;
 use crate::config::{ClusterConfig, LoadConfig};
-use crate::deployment::{Caches, Hits, Memory, MemoryNodesUse, Replay, Traffic};
+use crate::deployment::{Caches, Hits, Memory, MemoryNodesUse, Ownership, Replay, Traffic};
 use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
 use crate::stats::Counts;
@@ -44,6 +45,9 @@ pub struct Report {
     /// How often the compute nodes' caches knew; absent if they were never asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caches: Option<CacheFigures>,
+    /// Where locks were taken, and how shards moved; absent where locks have no owners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ownership: Option<OwnershipFigures>,
     /// What the data takes.
     pub memory: Memory,
     /// What the memory nodes did; absent unless they are processes.
@@ -132,6 +136,23 @@ pub struct CacheFigures {
     pub addresses: HitRate,
 }
 
+/// Where locks were taken, and how shards moved (LOTUS §4.3), warm-up included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct OwnershipFigures {
+    /// The share of locks that the node of the transaction keeps itself, in 0..=1.
+    pub local_locks: f64,
+    /// Times that one node gave shards to another.
+    pub hand_overs: u64,
+    /// Shards that it gave.
+    pub shards_moved: u64,
+    /// Attempts that were asked to give up.
+    pub stragglers: u64,
+    /// For how long nobody granted locks of the shards under way: the mean of all hand-overs.
+    pub interruption_us: f64,
+    /// And the longest.
+    pub interruption_us_max: f64,
+}
+
 /// How often one kind of cache knew.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HitRate {
@@ -175,6 +196,7 @@ impl Report {
             by_transaction: by_transaction.collect(),
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
             caches: CacheFigures::new(&outcome.caches),
+            ownership: OwnershipFigures::new(&outcome.ownership),
             memory: outcome.memory,
             memory_nodes: outcome.memory_nodes,
             audit: outcome.audit.clone(),
@@ -223,6 +245,9 @@ impl Report {
         }
         if let Some(caches) = &self.caches {
             lines.insert(4, ("caches", caches.line()));
+        }
+        if let Some(ownership) = &self.ownership {
+            lines.insert(4, ("locks", ownership.line()));
         }
         let rate =
             |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
@@ -348,6 +373,33 @@ impl VerbsPerTxn {
         format!(
             "{read:.2} READ, {write:.2} WRITE, {compare_and_swap:.2} CAS, {fetch_and_add:.2} FAA, \
              {doorbells:.2} doorbells, {messages:.2} messages"
+        )
+    }
+}
+
+impl OwnershipFigures {
+    fn new(ownership: &Ownership) -> Option<Self> {
+        let Ownership { locks, hand_overs, shards, stragglers, .. } = *ownership;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        (locks.lookups > 0).then(|| Self {
+            local_locks: locks.hits as f64 / locks.lookups as f64,
+            hand_overs,
+            shards_moved: shards,
+            stragglers,
+            interruption_us: micros(ownership.interrupted) / hand_overs.max(1) as f64,
+            interruption_us_max: micros(ownership.longest),
+        })
+    }
+
+    fn line(&self) -> String {
+        let local = format!("{:.1} % taken locally", self.local_locks * 100.0);
+        if self.hand_overs == 0 {
+            return local;
+        }
+        let Self { hand_overs, shards_moved, interruption_us, interruption_us_max, .. } = self;
+        format!(
+            "{local}; {shards_moved} shards moved in {hand_overs} hand-overs, interrupted for \
+             {interruption_us:.0} us on average, {interruption_us_max:.0} us at most"
         )
     }
 }

@@ -375,6 +375,11 @@ pub struct CommonArgs {
     /// Whether displaced versions are kept while a snapshot may need them.
     #[arg(long, default_value = "on", value_parser = one_of(ON_OFF))]
     pub retain_versions: Retention,
+    /// Let compute nodes that have too much to do give shards away, and compare loads so often, in
+    /// milliseconds [default without a number: 100, as in LOTUS §4.3; without the flag: never].
+    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
+          value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub balance: Option<u64>,
     /// The most that a memory node may take, in bytes [default: as much as is needed].
     #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
     pub memory_limit: Option<u64>,
@@ -498,6 +503,7 @@ impl CommonArgs {
                 timestamps: self.timestamps,
                 visible: self.visible,
                 retain_versions: self.retain_versions,
+                balance_us: self.balance.map(|ms| ms * 1_000),
                 horizon_us: ClusterConfig::default().horizon_us,
                 memory_limit_bytes: self.memory_limit,
             },

@@ -39,6 +39,7 @@ files! {
     "warehouses"
     "spin-locks"
     "visible-order"
+    "routing"
 }
 
 /// What a table tells of each point. Verbs are those of a committed transaction.

@@ -81,6 +81,9 @@ settings! {
     /// How long a hand-over waits for transactions before it asks them to give up; 10 ms unless
     /// told otherwise.
     drain_patience: Duration;
+    /// How often compute nodes compare their loads and give shards away; never unless told
+    /// otherwise.
+    balance: Option<Duration>;
 }
 
 impl ClusterBuilder {

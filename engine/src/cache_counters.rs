@@ -12,6 +12,13 @@ pub struct Hits {
 }
 
 impl Hits {
+    /// Counts several look-ups, of which so many hit.
+    #[inline]
+    pub(crate) fn count_all(&mut self, lookups: usize, hits: usize) {
+        self.lookups += lookups as u64;
+        self.hits += hits as u64;
+    }
+
     #[inline]
     pub(crate) fn count(&mut self, hit: bool) {
         self.lookups += 1;
@@ -26,6 +33,8 @@ pub struct CacheCounters {
     pub version_tables: Hits,
     /// The address cache, asked where the former did not know (LOTUS §5).
     pub addresses: Hits,
+    /// Locks that were asked for; those that the node keeps itself count as hits (LOTUS §4.3).
+    pub locks: Hits,
 }
 
 impl AddAssign for Hits {
@@ -48,5 +57,6 @@ impl AddAssign for CacheCounters {
     fn add_assign(&mut self, other: Self) {
         self.version_tables += other.version_tables;
         self.addresses += other.addresses;
+        self.locks += other.locks;
     }
 }

@@ -120,6 +120,10 @@ pub struct Config {
     /// How long an owner that gives a shard away waits for transactions that have locked some of
     /// it, before it asks those to give up that are not committing; default 10 ms (LOTUS §4.3).
     pub drain_patience: Duration,
+    /// How often compute nodes compare their loads, so that one that has too much to do gives
+    /// shards away (LOTUS §4.3); `None`, the default, for never. The paper has 100 ms. Needs
+    /// [`LockKind::Lotus`].
+    pub balance: Option<Duration>,
 }
 
 impl Default for Config {
@@ -146,6 +150,7 @@ impl Default for Config {
             horizon_interval: Duration::from_millis(1),
             lease: None,
             drain_patience: Duration::from_millis(10),
+            balance: None,
         }
     }
 }
@@ -176,6 +181,14 @@ impl Config {
         setting(
             self.lease.is_none() || self.locks == LockKind::Lotus,
             "a lease needs LOTUS's locks: those on memory nodes cannot be taken from the dead",
+        )?;
+        setting(
+            self.balance.is_none_or(|interval| !interval.is_zero()),
+            "the interval of load balancing must not be zero",
+        )?;
+        setting(
+            self.balance.is_none() || self.locks == LockKind::Lotus,
+            "load balancing needs LOTUS's locks: those on memory nodes have no owners",
         )?;
         let limit = usize::from(TxnId::MAX_SLOT) + 1;
         setting(

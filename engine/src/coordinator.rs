@@ -30,6 +30,7 @@ use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::{GroupId, Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
 
+use crate::balance;
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
 use crate::error::TxnError;
@@ -294,7 +295,8 @@ pub(crate) fn run(
             };
             let purging = purge::purge(Rc::clone(&coordinator));
             let keeping = beside(members::keep(&coordinator), beside(purging, ended));
-            let moving = beside(hand_over::keep(&coordinator), keeping);
+            let balancing = beside(balance::keep(&coordinator), keeping);
+            let moving = beside(hand_over::keep(&coordinator), balancing);
             let life = beside(horizon::keep(&coordinator), moving);
             if !unless_killed(&coordinator.node, life).await {
                 return;

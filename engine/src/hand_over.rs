@@ -62,6 +62,44 @@ pub struct Moved {
     pub stragglers: usize,
 }
 
+/// Hand-overs of one or all compute nodes since they were started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MoveCounters {
+    /// Hand-overs that came to their end.
+    pub hand_overs: u64,
+    /// Shards that were given away by them.
+    pub shards: u64,
+    /// Attempts that were asked to give up.
+    pub stragglers: u64,
+    /// All [interruptions](Moved::interruption) together.
+    pub interrupted: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+impl MoveCounters {
+    fn count(&mut self, shards: usize, moved: Moved) {
+        *self += Self {
+            hand_overs: 1,
+            shards: shards as u64,
+            stragglers: moved.stragglers as u64,
+            interrupted: moved.interruption,
+            longest: moved.interruption,
+        };
+    }
+}
+
+impl std::ops::AddAssign for MoveCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.hand_overs += other.hand_overs;
+        self.shards += other.shards;
+        self.stragglers += other.stragglers;
+        self.interrupted += other.interrupted;
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
 /// Why shards were not moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -130,8 +168,14 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     }
     while let Ok(order) = coordinator.node.orders.1.recv().await {
         let outcome = coordinator.hand_over(&order.shards, order.to).await;
-        if outcome == Err(MoveError::Failed) {
-            coordinator.node.expel();
+        match outcome {
+            Ok(moved) if moved.interruption > Duration::ZERO => {
+                let mut counters = coordinator.node.moves.lock();
+                let counters = counters.as_mut().unwrap_or_else(|broken| broken.get_mut());
+                counters.count(order.shards.len(), moved);
+            }
+            Err(MoveError::Failed) => coordinator.node.expel(),
+            _ => {}
         }
         // Whoever gave the order may not wait for it.
         let _ = order.reply.try_send(outcome);

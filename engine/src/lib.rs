@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod balance;
 mod builder;
 mod cache_counters;
 mod cluster;
@@ -63,7 +64,7 @@ pub use config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 pub use error::{ClusterError, TxnError};
-pub use hand_over::{MoveError, Moved};
+pub use hand_over::{MoveCounters, MoveError, Moved};
 pub use load::RowSource;
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;

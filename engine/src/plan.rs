@@ -94,6 +94,7 @@ impl Plan {
                 shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
                 routes: Arc::clone(&self.shards),
                 threads: config.threads,
+                balanced: config.balance.is_some(),
                 // Other locks are not asked of a row's owner, who then knows nothing of its
                 // writers.
                 cached: match config.locks {

@@ -132,6 +132,10 @@ impl Body {
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
             granted.map_err(|error| self.lock_error(error))?;
+            let mut caches = coordinator.caches.get();
+            let all = self.wanted.len();
+            caches.locks.count_all(all, all - self.held.remote_count());
+            coordinator.caches.set(caches);
         }
         self.start_fetches(coordinator, mode)?;
         if broken(Rule::SnapshotsComeFirst) && mode == Mode::ReadOnly {

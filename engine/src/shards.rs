@@ -1,15 +1,18 @@
 //! Shards as an operator sees them: who owns which, and moving them by hand.
 
+use std::sync::PoisonError;
+
 use async_channel::Receiver;
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
 use lotus_router::ShardEpoch;
 
+use crate::balance::{self, NodeCounts};
 use crate::cluster::Cluster;
 use crate::config::LockKind;
-use crate::error::TxnError;
-use crate::hand_over::{MOST_AT_ONCE, MoveError, Moved, Order};
+use crate::error::{ClusterError, TxnError};
+use crate::hand_over::{MOST_AT_ONCE, MoveCounters, MoveError, Moved, Order};
 use crate::shared::{ComputeNode, Shared};
 
 /// Who grants a shard's locks.
@@ -21,6 +24,9 @@ pub struct ShardStatus {
     pub owner: Option<usize>,
     /// Since which epoch of the shard.
     pub epoch: ShardEpoch,
+    /// How many of its locks were asked for in the last interval of [load
+    /// balancing](crate::ClusterBuilder::balance); 0 without that.
+    pub requests: u64,
 }
 
 /// A move under way. Dropping it changes nothing about the move.
@@ -42,14 +48,38 @@ impl Moving {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Who owns which shard, as the routing layer knows it.
-    pub fn shards(&self) -> Vec<ShardStatus> {
+    /// Who owns which shard, as the routing layer knows it, and what the owners have published.
+    ///
+    /// # Errors
+    /// `Unreachable`, if the memory node that has what was published cannot be read.
+    pub fn shards(&self) -> Result<Vec<ShardStatus>, ClusterError> {
         let shared = &self.shared;
-        let status = |shard| {
+        let read = shared
+            .control
+            .with_lane(|lane| async move { balance::read_rates(&lane, &shared.placement).await })?;
+        let rates = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
+        let status = |(shard, requests)| {
             let owner = shared.shards.owner(shard);
-            ShardStatus { shard, owner: shared.index_of(owner.node), epoch: owner.epoch }
+            let (owner, epoch) = (shared.index_of(owner.node), owner.epoch);
+            ShardStatus { shard, owner, epoch, requests }
         };
-        ShardId::all().map(status).collect()
+        Ok(ShardId::all().zip(rates).map(status).collect())
+    }
+
+    /// Hand-overs of all compute nodes so far.
+    pub fn move_counters(&self) -> MoveCounters {
+        let mut all = MoveCounters::default();
+        for node in &self.shared.nodes {
+            all += *node.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        all
+    }
+
+    /// Shards that take most of their owner's time, and would take as much elsewhere: load
+    /// balancing cannot help, only whoever spreads their rows over more shards.
+    pub fn too_hot(&self) -> Vec<ShardId> {
+        let counts = self.shared.nodes.iter().filter_map(|node| node.counts.as_ref());
+        counts.filter_map(NodeCounts::stuck).collect()
     }
 
     /// The shard of a row.

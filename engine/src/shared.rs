@@ -3,7 +3,7 @@
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_channel::{Receiver, Sender};
 use lotus_fabric::env::Env;
@@ -20,10 +20,11 @@ use lotus_router::placement::LOG_REGION;
 use lotus_router::{Authority, Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
+use crate::balance::NodeCounts;
 use crate::config::Config;
 use crate::control::Control;
 use crate::error::TxnError;
-use crate::hand_over::Order;
+use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
 use crate::version_tables::VersionTables;
@@ -68,6 +69,10 @@ pub(crate) struct ComputeNode {
     pub(crate) shards: Arc<ShardMap>,
     /// The routing layer's copy of the same.
     pub(crate) routes: Arc<ShardMap>,
+    /// What it does, if its load is balanced.
+    pub(crate) counts: Option<NodeCounts>,
+    /// What it has given away.
+    pub(crate) moves: Mutex<MoveCounters>,
     /// Shards that it is told to give away.
     pub(crate) orders: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
@@ -99,6 +104,8 @@ pub(crate) struct NodeParts {
     pub(crate) threads: usize,
     /// How many version tables it caches.
     pub(crate) cached: usize,
+    /// Whether its load is balanced.
+    pub(crate) balanced: bool,
 }
 
 /// A table as one compute node sees it.
@@ -145,6 +152,8 @@ impl ComputeNode {
             locks,
             shards,
             routes: parts.routes,
+            counts: parts.balanced.then(NodeCounts::new),
+            moves: Mutex::default(),
             orders: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
@@ -201,6 +210,9 @@ impl ComputeNode {
 
 impl LockHost for ComputeNode {
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool {
+        if let Some(counts) = &self.counts {
+            counts.count_request(shard);
+        }
         self.shards.serves(shard, Owner { node: self.id, epoch: ShardEpoch(shard_epoch) })
     }
 

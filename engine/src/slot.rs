@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use async_channel::Receiver;
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
@@ -36,6 +37,8 @@ pub(crate) struct Slot {
     /// Its number on the compute node.
     pub(crate) number: u16,
     attempt: Cell<u64>,
+    /// When it began.
+    began: Cell<Nanos>,
     /// The attempt whose commit is under way, or 0.
     commits: Cell<u64>,
     /// Attempts up to this one do not commit: one of them has been asked to give up.
@@ -82,6 +85,7 @@ impl Slot {
             index,
             number,
             attempt: Cell::new(0),
+            began: Cell::new(Nanos(0)),
             commits: Cell::new(0),
             yielded: Cell::new(0),
             spare: RefCell::new(Some(Box::default())),
@@ -153,11 +157,18 @@ impl Slot {
 
     /// The buffers for a transaction; `None` while another transaction of the slot has them.
     pub(crate) fn take_body(&self) -> Option<Box<Body>> {
+        if self.coordinator.node.counts.is_some() {
+            self.began.set(self.coordinator.executor.recent());
+        }
         self.spare.borrow_mut().take()
     }
 
     pub(crate) fn give_back(&self, mut body: Box<Body>) {
         body.clear();
+        if let Some(counts) = &self.coordinator.node.counts {
+            let now = self.coordinator.executor.recent();
+            counts.count_transaction(now.0.saturating_sub(self.began.get().0));
+        }
         self.coordinator.snapshots.borrow_mut().finish(self.index);
         *self.spare.borrow_mut() = Some(body);
     }

@@ -79,6 +79,12 @@ impl HeldLocks {
         &self.taken
     }
 
+    /// How many locks of the last acquisition other nodes keep.
+    #[inline]
+    pub fn remote_count(&self) -> usize {
+        self.remote.len()
+    }
+
     /// Whether there is nothing to release anywhere.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty() && self.contacted.is_empty() && self.words.is_empty()

@@ -105,6 +105,9 @@ pub struct Topology {
     /// How often a shard is given to another compute node during the storm, in microseconds; 0 for
     /// never.
     pub moves_us: u64,
+    /// How often compute nodes compare their loads and give shards away, in microseconds; 0 for
+    /// never.
+    pub balance_us: u64,
     /// How long an owner waits for transactions before it asks them to give up the locks of a
     /// shard that it gives away, in microseconds.
     pub drain_us: u64,
@@ -132,6 +135,7 @@ impl Default for Topology {
             lock_timeout_us: 2_000,
             lease_us: 0,
             moves_us: 0,
+            balance_us: 0,
             drain_us: 200,
         }
     }
@@ -330,7 +334,8 @@ impl Scenario {
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;
         must((1..=4096).contains(&self.cluster.shards), "shards are not from 1 to 4096")?;
-        let moves = self.cluster.moves_us == 0 || self.cluster.locks == Locks::Lotus;
+        let moves = self.cluster.moves_us + self.cluster.balance_us == 0
+            || self.cluster.locks == Locks::Lotus;
         must(moves, "shards move, and only LOTUS's locks have owners")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
@@ -431,6 +436,7 @@ impl Scenario {
             visible: self.cluster.visible,
             retain_versions: self.cluster.retain_versions,
             horizon_us: self.cluster.horizon_us,
+            balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
             memory_limit_bytes: None,
         }
     }

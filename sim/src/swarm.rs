@@ -62,6 +62,7 @@ pub fn scenario(seed: u64) -> Scenario {
     }
     if rng.random_bool(0.4) && scenario.cluster.locks == Locks::Lotus {
         scenario.cluster.moves_us = (storm_us / rng.random_range(2..=20)).max(50);
+        scenario.cluster.balance_us = pick(&mut rng, &[0, 100, 400]);
         scenario.cluster.drain_us = pick(&mut rng, &[10, 100, 1_000]);
     }
     scenario

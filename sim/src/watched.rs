@@ -5,7 +5,8 @@ use std::time::Duration;
 use lotus::{Cluster, Moving, ShardId, Submitted};
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
-    Caches, DeployError, Deployment, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
+    Caches, DeployError, Deployment, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
+    Traffic,
 };
 use lotus_benchmarks::lotus::Embedded;
 use lotus_fabric::ids::TableId;
@@ -185,6 +186,10 @@ impl Deployment for Watched {
 
     fn caches(&self) -> Caches {
         self.cluster.caches()
+    }
+
+    fn ownership(&self) -> Ownership {
+        self.cluster.ownership()
     }
 
     fn memory(&self) -> Memory {

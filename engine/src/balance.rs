@@ -1,0 +1,179 @@
+//! Load balancing: measuring, publishing, and giving shards away (LOTUS §4.3).
+//!
+//! # What it is
+//! With [`balance`](crate::ClusterBuilder::balance) every compute node counts how long its
+//! transactions take, and how many locks each of its shards is asked for. Once in an interval its
+//! coordinator 0 publishes both in the first group's header, reads what the others have published,
+//! and carries out what [`lotus_router::balance`] says: it orders [hand-overs](crate::hand_over).
+//!
+//! # What it is not
+//! Exact. Counters are bumped without order, and a node that is late publishes late; nothing but
+//! speed depends on them. Without the setting nothing is counted and nothing runs.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lotus_fabric::ids::ShardId;
+use lotus_fabric::lane::{Batch, BatchError, Lane};
+use lotus_fabric::verbs::MAX_VERB_BYTES;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::{LOADS_OFFSET, MAX_BEATS, RATES_OFFSET};
+use lotus_router::balance::{Balancer, Gift, NodeLoad, ShardLoad, Verdict};
+use lotus_router::{GroupId, MAX_COMPUTE_NODES, Placement};
+
+use crate::coordinator::Coordinator;
+use crate::hand_over::Order;
+use crate::ownership::Fenced;
+
+/// Whose header has the words.
+const LOADS_GROUP: GroupId = GroupId(0);
+/// How many words are written in one batch.
+const WRITES_AT_ONCE: usize = 256;
+/// The word of a node that has published, and has had nothing to do.
+const IDLE: NodeLoad = NodeLoad { latency_ns: 1, transactions: 0 };
+
+const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
+
+/// What a node has done since the last interval.
+pub(crate) struct NodeCounts {
+    requests: Box<[AtomicU32]>,
+    transactions: AtomicU64,
+    busy_ns: AtomicU64,
+    /// For whoever asks.
+    stuck: AtomicU32,
+}
+
+/// Bit of [`NodeCounts::stuck`] that says that there is one.
+const STUCK: u32 = 1 << 31;
+
+impl NodeCounts {
+    pub(crate) fn new() -> Self {
+        Self {
+            requests: ShardId::all().map(|_| AtomicU32::new(0)).collect(),
+            transactions: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
+            stuck: AtomicU32::new(0),
+        }
+    }
+
+    /// Somebody asks for a lock.
+    #[inline]
+    pub(crate) fn count_request(&self, shard: ShardId) {
+        // Relaxed: a number, and nothing is read by it.
+        self.requests[usize::from(shard.raw())].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A transaction has ended.
+    #[inline]
+    pub(crate) fn count_transaction(&self, took_ns: u64) {
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
+    }
+
+    /// The shard that takes most of the node's time and would take as much elsewhere.
+    pub(crate) fn stuck(&self) -> Option<ShardId> {
+        let stuck = self.stuck.load(Ordering::Relaxed);
+        (stuck & STUCK != 0).then(|| ShardId::from_low_bits(u64::from(stuck & !STUCK)))
+    }
+
+    /// What was counted, which is forgotten.
+    fn take(&self) -> (NodeLoad, Vec<u32>) {
+        let transactions = self.transactions.swap(0, Ordering::Relaxed);
+        let busy_ns = self.busy_ns.swap(0, Ordering::Relaxed);
+        let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let load = match busy_ns.checked_div(transactions) {
+            Some(mean) => {
+                NodeLoad { latency_ns: narrow(mean.max(1)), transactions: narrow(transactions) }
+            }
+            None => IDLE,
+        };
+        (load, self.requests.iter().map(|count| count.swap(0, Ordering::Relaxed)).collect())
+    }
+}
+
+/// Balances this node's load, until it is out; nothing without the setting.
+pub(crate) async fn keep(coordinator: &Coordinator) {
+    let Some(interval) = coordinator.shared.config.balance else { return };
+    let Some(counts) = coordinator.node.counts.as_ref().filter(|_| coordinator.thread == 0) else {
+        return;
+    };
+    let (mut balancer, mut published) = (Balancer::default(), vec![0; usize::from(ShardId::COUNT)]);
+    while !coordinator.node.has_failed() {
+        coordinator.executor.sleep(interval).await;
+        let (load, requests) = counts.take();
+        let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
+            continue;
+        };
+        let node = &coordinator.node;
+        let owned = |shard: &ShardId| node.shards.owner(*shard).node == node.id;
+        let mine = ShardId::all().filter(owned).map(|shard| ShardLoad {
+            shard,
+            requests: u64::from(requests[usize::from(shard.raw())]),
+        });
+        let mut stuck = 0;
+        match balancer.judge(node.index, &nodes, &mine.collect::<Vec<_>>()) {
+            Verdict::Keep => {}
+            Verdict::Give(gifts) => coordinator.order(gifts),
+            Verdict::TooHot(shard) => stuck = STUCK | u32::from(shard.raw()),
+        }
+        counts.stuck.store(stuck, Ordering::Relaxed);
+    }
+}
+
+/// What the owners of shards have published.
+pub(crate) async fn read_rates(lane: &Lane, placement: &Placement) -> Result<Vec<u64>, BatchError> {
+    let first = placement.replicas(LOADS_GROUP).primary().at(RATES_OFFSET);
+    let bytes = usize::from(ShardId::COUNT) * WORD_BYTES;
+    let mut batch = lane.batch();
+    let piece = |at: usize| batch.read(first.plus(at as u64), MAX_VERB_BYTES.min(bytes - at));
+    let pieces: Vec<_> = (0..bytes).step_by(MAX_VERB_BYTES).map(piece).collect();
+    let done = batch.post().await?;
+    Ok(pieces.into_iter().flat_map(|piece| done.words(piece).to_vec()).collect())
+}
+
+impl Coordinator {
+    /// Publishes this node's load and reads those of all; of who is out there is none.
+    async fn exchange_loads(
+        &self,
+        load: NodeLoad,
+        requests: &[u32],
+        published: &mut [u32],
+    ) -> Result<Vec<Option<NodeLoad>>, Fenced> {
+        let (shared, node) = (&self.shared, &self.node);
+        let primary = shared.placement.replicas(LOADS_GROUP).primary();
+        let changed: Vec<usize> =
+            (0..requests.len()).filter(|shard| requests[*shard] != published[*shard]).collect();
+        for some in changed.chunks(WRITES_AT_ONCE) {
+            self.insist(|batch| {
+                for shard in some {
+                    let word = RATES_OFFSET + (shard * WORD_BYTES) as u64;
+                    batch.write_word(primary.at(word), u64::from(requests[*shard]));
+                }
+            })
+            .await?;
+        }
+        published.copy_from_slice(requests);
+        let word = |index: usize| primary.at(LOADS_OFFSET + (index * WORD_BYTES) as u64);
+        let exchange = |batch: &mut Batch| {
+            batch.write_word(word(node.index), load.to_word());
+            batch.read(word(0), shared.nodes.len() * WORD_BYTES)
+        };
+        let (done, all) = self.insist(exchange).await?;
+        let loads = done.words(all).iter().enumerate().map(|(index, word)| {
+            let load = NodeLoad::from_word(*word);
+            let id = shared.nodes[index].id;
+            let out = node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == id));
+            (*word != 0 && !out).then_some(load)
+        });
+        Ok(loads.collect())
+    }
+
+    /// Lets shards be given away, one receiver after the other.
+    fn order(&self, gifts: Vec<Gift>) {
+        for Gift { to, shards } in gifts {
+            let (reply, _) = async_channel::bounded(1);
+            let to = self.shared.nodes[to].id;
+            // The channel lives as long as the node.
+            let _ = self.node.orders.0.try_send(Order { shards, to, reply });
+        }
+    }
+}
