@@ -101,7 +101,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         coordinator.executor.sleep(interval).await;
         let (load, requests) = counts.take();
         let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
-            continue;
+            return coordinator.node.expel();
         };
         let node = &coordinator.node;
         let owned = |shard: &ShardId| node.shards.owner(*shard).node == node.id;

@@ -322,9 +322,11 @@ impl Coordinator {
         };
         let calls: Vec<_> = calls.into_iter().map(ask).collect();
         for (txns, call) in calls {
-            asked.extend(
-                txns.iter().filter(|txn| !asked.contains(txn)).copied().collect::<Vec<_>>(),
-            );
+            for txn in &txns {
+                if !asked.contains(txn) {
+                    asked.push(*txn);
+                }
+            }
             // No answer is none: the next round asks again.
             let Some(yielded) = call.await.ok().and_then(|reply| decode(&reply)) else { continue };
             let yielded = yielded.iter().skip(1).zip(&txns).filter(|(said, _)| **said != 0);

@@ -91,9 +91,9 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         coordinator.node.horizon.set_floor(coordinator.thread, floor);
         if coordinator.thread == 0 {
             let changes = coordinator.exchange_floors().await;
-            if changes.is_some_and(|changes| owners.are_due(changes)) {
-                // Fenced, it learns of that by its next verb for its own sake.
-                let _ = coordinator.refresh_owners().await;
+            let due = changes.is_some_and(|changes| owners.are_due(changes));
+            if due && coordinator.refresh_owners().await.is_err() {
+                coordinator.node.expel();
             }
         }
     }

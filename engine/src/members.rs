@@ -32,10 +32,9 @@
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
-use lotus_fabric::verbs::VerbError;
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
@@ -45,9 +44,10 @@ use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY, Owner};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::{Coordinator, Locks};
+use crate::error::TxnError;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
-use crate::shared::Shared;
+use crate::shared::{ComputeNode, Shared};
 
 /// Turns in a lease: so many beats may be late before anybody is suspected.
 const TURNS_PER_LEASE: u32 = 8;
@@ -187,10 +187,8 @@ impl Watch {
                 Some(suspects.into_iter().map(|index| shared.nodes[index].id).collect())
             }
             Err(error) => {
-                if error.failures().iter().any(|failure| failure.error == VerbError::Revoked) {
+                if coordinator.after_failure(error).await == TxnError::Fenced {
                     node.expel();
-                } else {
-                    let _ = coordinator.after_failure(error).await;
                 }
                 None
             }
@@ -224,13 +222,18 @@ impl Watch {
 /// This process knows more than any node of it: who has failed before anybody suspects it, and what
 /// the others' lock tables hold. Only whoever waits for the cluster as a whole may ask.
 pub(crate) fn is_settled(shared: &Shared) -> bool {
-    let failed: Vec<_> = shared.nodes.iter().filter(|node| node.has_failed()).collect();
-    if shared.config.lease.is_none() || failed.is_empty() {
+    if shared.config.lease.is_none() {
         return true;
     }
     let Ok(now) = membership::read(&*shared.authority) else { return false };
+    let is_out = |node: &&Arc<ComputeNode>| node.has_failed() || !now.is_live(node.id);
+    let failed: Vec<_> = shared.nodes.iter().filter(is_out).collect();
+    if failed.is_empty() {
+        return true;
+    }
     let mut serving = shared.nodes.iter().filter(|node| !node.has_failed());
-    failed.iter().all(|node| now.is_resolved(node.id))
+    // Who is out and does not know yet still has locks that it will never give back.
+    failed.iter().all(|node| node.has_failed() && now.is_resolved(node.id))
         && now.may_adopt()
         && serving.all(|node| {
             failed.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())

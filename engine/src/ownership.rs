@@ -131,7 +131,7 @@ impl Coordinator {
         let replicas = self.shared.placement.replicas(OWNERS_GROUP);
         let mut given = Vec::new();
         for some in transfers.chunks(SWAPS_AT_ONCE) {
-            let wanted = some.iter().map(|transfer| (*transfer, transfer.from)).collect();
+            let wanted: Vec<_> = some.iter().map(|one| (*one, one.from)).collect();
             let found = self.swap(replicas.primary(), &wanted).await?;
             let done: Vec<_> = found.iter().zip(some).map(|(now, to)| *now == to.to).collect();
             for backup in replicas.backups() {
@@ -169,7 +169,7 @@ impl Coordinator {
     async fn swap(
         &self,
         replica: Replica,
-        wanted: &Vec<(Transfer, Owner)>,
+        wanted: &[(Transfer, Owner)],
     ) -> Result<Vec<Owner>, Fenced> {
         let swap_all = |batch: &mut Batch| -> Vec<Buffer> {
             let swap = |(Transfer { shard, to, .. }, expected): &(Transfer, Owner)| {
