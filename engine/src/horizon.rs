@@ -92,7 +92,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         if coordinator.thread == 0 {
             let changes = coordinator.exchange_floors().await;
             let due = changes.is_some_and(|changes| owners.are_due(changes));
-            if due && coordinator.refresh_owners().await.is_err() {
+            if due && coordinator.refresh_owners(|_, _| ()).await.is_err() {
                 coordinator.node.expel();
             }
         }

@@ -265,7 +265,8 @@ impl Coordinator {
         if self.node.knows_all_owners() {
             return Ok(());
         }
-        let owners = self.refresh_owners().await?;
+        let mut owners = Vec::new();
+        self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
         // Only now: of an owner that was read and is out in here, all that it had granted is
         // settled if adopting is allowed, and it grants nothing to anybody who takes part.
         let Ok(now) = membership::read(&*self.shared.authority) else { return Ok(()) };
@@ -277,7 +278,7 @@ impl Coordinator {
             let mine = !now.is_live(owner.node) && now.heir(shard) == me;
             mine.then(|| Transfer::new(shard, owner, me)).flatten()
         };
-        let orphans: Vec<_> = ShardId::all().zip(owners).filter_map(orphaned).collect();
+        let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
         if !orphans.is_empty() {
             self.give(&orphans).await?;
         }

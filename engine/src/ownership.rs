@@ -41,6 +41,11 @@ const OWNERS_GROUP: GroupId = GroupId(0);
 /// How many words are swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
 
+/// How many READs bring the words of all shards.
+const READS: usize = ShardId::COUNT as usize * WORD_BYTES / MAX_VERB_BYTES;
+
+const _: () = assert!(READS * MAX_VERB_BYTES == ShardId::COUNT as usize * WORD_BYTES);
+
 /// How long a failed verb waits before it is tried again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -106,23 +111,27 @@ impl ComputeNode {
 }
 
 impl Coordinator {
-    /// Reads who owns what, tells the node, and returns it.
-    pub(crate) async fn refresh_owners(&self) -> Result<Vec<Owner>, Fenced> {
+    /// Reads who owns what, and tells the node and `hear`. Allocates nothing: it runs now and then
+    /// beside transactions.
+    pub(crate) async fn refresh_owners(
+        &self,
+        mut hear: impl FnMut(ShardId, Owner),
+    ) -> Result<(), Fenced> {
         let primary = self.shared.placement.replicas(OWNERS_GROUP).primary();
-        let first = word_of(primary, ShardId::from_low_bits(0));
-        let bytes = usize::from(ShardId::COUNT) * WORD_BYTES;
-        let pieces = (0..bytes).step_by(MAX_VERB_BYTES);
-        let read = |batch: &mut Batch| -> Vec<Buffer> {
-            let piece = |at| batch.read(first.plus(at as u64), MAX_VERB_BYTES.min(bytes - at));
-            pieces.clone().map(piece).collect()
+        let read = |batch: &mut Batch| -> [Buffer; READS] {
+            std::array::from_fn(|piece| {
+                let offset = OWNERS_OFFSET + (piece * MAX_VERB_BYTES) as u64;
+                batch.read(primary.at(offset), MAX_VERB_BYTES)
+            })
         };
         let (done, buffers) = self.insist(read).await?;
         let words = buffers.iter().flat_map(|buffer| done.words(*buffer));
-        let owners: Vec<_> = words.map(|word| Owner::from_word(*word)).collect();
-        for (shard, owner) in ShardId::all().zip(&owners) {
-            self.node.learn(shard, *owner);
+        for (shard, word) in ShardId::all().zip(words) {
+            let owner = Owner::from_word(*word);
+            self.node.learn(shard, owner);
+            hear(shard, owner);
         }
-        Ok(owners)
+        Ok(())
     }
 
     /// Lets shards change hands, all at once; whether each did, or had done so already. The node
