@@ -48,8 +48,8 @@ pub trait LockHost {
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
 
     /// Who owns `shard` as far as this node knows, and since which epoch of the shard; sent with
-    /// every refusal of a lock that this node does not own. [`NO_OWNER`] if it has stopped to grant
-    /// them.
+    /// every refusal of a lock that this node does not own. [`crate::NO_OWNER`] if it has stopped
+    /// to grant them.
     fn owner_known(&self, shard: ShardId) -> (NodeId, u32);
 
     /// The configuration that this node is in, sent with every reply (H23).
