@@ -20,7 +20,7 @@ use crate::connection::{Connection, Unanswered};
 use crate::error::{CallError, ConnectError, Rejection};
 use crate::frame;
 use crate::map::{Choice, Map, Route};
-use crate::protocol::{self, Answer, Bytes, CallId, Directory, Kind, Op, decode};
+use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
 use crate::retry::{self, Next, Repetition, Tried};
 use crate::transaction::Transaction;
 
@@ -276,11 +276,11 @@ impl Shared {
         let map = self.map();
         let mut route = Route::default();
         let mut pauses = 0;
-        let mut obstacle = "no time was left".to_owned();
+        let mut obstacle = CallError::Failed(Failure::Timeout);
         loop {
             let left = deadline.since(self.env.now());
             if left.is_zero() {
-                return Err(CallError::Unreachable(obstacle));
+                return Err(obstacle);
             }
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
@@ -309,7 +309,7 @@ impl Shared {
                 Next::Fail(error) => return Err(error),
                 Next::Elsewhere(why) => {
                     route.avoid(node);
-                    obstacle = why;
+                    obstacle = CallError::Unreachable(why);
                 }
                 Next::Reroute { shard, owner, epoch } => {
                     map.learn(shard, owner, epoch);
@@ -318,7 +318,10 @@ impl Shared {
                         self.pause(&mut pauses).await;
                     }
                 }
-                Next::Pause => self.pause(&mut pauses).await,
+                Next::Pause(why) => {
+                    obstacle = why;
+                    self.pause(&mut pauses).await;
+                }
             }
         }
     }

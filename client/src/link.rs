@@ -110,7 +110,7 @@ pub trait Receiver {
     /// All frames that came together have been taken.
     fn received(&mut self) {}
 
-    /// Whether more may be read now. If not, it is asked again after [`Outbox::push`].
+    /// Whether another frame may be taken now. If not, it is asked again after [`Outbox::push`].
     fn is_ready(&self) -> bool {
         true
     }
@@ -173,8 +173,8 @@ async fn exchange(
     let (mut reader, mut writer) = stream.split();
     let (mut outgoing, mut written) = (Vec::new(), 0);
     incoming.set_limit(bounds.frame_bytes);
-    take_in(incoming, receiver)?;
     loop {
+        take_in(incoming, receiver)?;
         if written == outgoing.len() {
             written = 0;
             outgoing.clear();
@@ -196,17 +196,23 @@ async fn exchange(
                 if count? == 0 {
                     return Err(End::Hangup);
                 }
-                take_in(incoming, receiver)?;
             }
         }
     }
 }
 
+/// Takes in the whole frames that have come, as many of them as the receiver is ready for.
 fn take_in(incoming: &mut Incoming, receiver: &mut impl Receiver) -> Result<(), End> {
-    while let Some(frame) = incoming.next()? {
+    let mut any = false;
+    while receiver.is_ready()
+        && let Some(frame) = incoming.next()?
+    {
         receiver.receive(frame)?;
+        any = true;
     }
-    receiver.received();
+    if any {
+        receiver.received();
+    }
     Ok(())
 }
 

@@ -36,8 +36,8 @@ pub(crate) enum Next {
     Elsewhere(String),
     /// The map was wrong: routed anew.
     Reroute { shard: u16, owner: Option<u16>, epoch: u32 },
-    /// The same again, after a pause.
-    Pause,
+    /// The same again, after a pause; this is the error if there is no time for that.
+    Pause(CallError),
 }
 
 /// What comes after this try.
@@ -53,9 +53,9 @@ pub(crate) fn next(tried: &Tried<'_>, repetition: Repetition) -> Next {
     match failure {
         &Failure::WrongOwner { shard, owner, epoch } => Next::Reroute { shard, owner, epoch },
         Failure::Leaving => Next::Elsewhere(failure.to_string()),
-        Failure::Busy(_) => Next::Pause,
+        Failure::Busy(_) => Next::Pause(CallError::Failed(failure.clone())),
         // The record of the call says which it was, once the rows are settled.
-        Failure::Unknown if harmless => Next::Pause,
+        Failure::Unknown if harmless => Next::Pause(CallError::Unknown),
         Failure::Unknown => Next::Fail(CallError::Unknown),
         other => Next::Fail(CallError::Failed(other.clone())),
     }
@@ -73,7 +73,7 @@ mod tests {
             Next::Fail(_) => "fail",
             Next::Elsewhere(_) => "elsewhere",
             Next::Reroute { .. } => "reroute",
-            Next::Pause => "pause",
+            Next::Pause(_) => "pause",
         }
     }
 
