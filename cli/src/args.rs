@@ -337,6 +337,11 @@ pub struct CommonArgs {
     /// Transactions a second in an open loop [default: a closed loop].
     #[arg(long, value_name = "TPS", value_parser = rate)]
     pub rate: Option<f64>,
+    /// Lets applications outside of the compute nodes generate the load, through the client
+    /// library, with so many requests in flight [default: 64].
+    #[arg(long, value_name = "IN_FLIGHT", num_args = 0..=1, default_missing_value = "64")]
+    #[arg(value_parser = count(4096))]
+    pub through_client: Option<usize>,
     /// Where all randomness starts.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -466,8 +471,35 @@ impl CommonArgs {
                         --fabric rdma only"
                 .to_owned());
         }
+        if self.through_client.is_some() {
+            self.check_applications()?;
+        }
         if !deploy::has(self.fabric) {
             return Err(deploy::lacks(self.fabric));
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the flags if applications generate the load.
+    fn check_applications(&self) -> Result<(), String> {
+        if !cfg!(feature = "tcp") {
+            return Err("--through-client is not available in this build".to_owned());
+        }
+        if self.fabric == Fabric::Sim {
+            return Err("--through-client measures a real fabric, not --fabric sim".to_owned());
+        }
+        if self.rate.is_some() || self.history.is_some() {
+            return Err("--through-client makes no sense with --rate or --history".to_owned());
+        }
+        let per_cn = self.threads * (self.coroutines + deploy::SPARE_COROUTINES);
+        if per_cn > MAX_COROUTINES_PER_CN {
+            return Err(format!(
+                "{} threads of {} coroutines, and {} more for applications, are more than the \
+                 {MAX_COROUTINES_PER_CN} that one compute node can have",
+                self.threads,
+                self.coroutines,
+                deploy::SPARE_COROUTINES
+            ));
         }
         Ok(())
     }
@@ -509,6 +541,7 @@ impl CommonArgs {
                 warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
                 rate_tps: self.rate,
                 seed: self.seed,
+                in_flight: self.through_client,
             },
             audit: self.audit,
             floor: self.floor,

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+#[cfg(feature = "tcp")]
+mod applications;
 mod args;
 mod bench;
 mod check;

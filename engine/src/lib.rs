@@ -29,6 +29,7 @@ mod config;
 mod control;
 mod coordinator;
 mod error;
+mod figures;
 mod grace;
 mod horizon;
 pub mod inspect;
@@ -60,6 +61,7 @@ pub use config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 pub use error::{ClusterError, TxnError};
+pub use figures::{CoordinatorFigures, NodeFigures, ShardOwner};
 pub use load::RowSource;
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;

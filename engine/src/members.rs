@@ -87,6 +87,11 @@ impl NodeMembers {
         self.expelled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The epoch that was seen, and how many were expelled up to then.
+    pub(crate) fn losses(&self) -> (Epoch, usize) {
+        (self.seen(), self.expelled().len())
+    }
+
     /// The last epoch of which all coordinators have taken note.
     fn noted_by_all(&self) -> Epoch {
         let noted = self.noted.iter().map(|noted| noted.load(Ordering::Acquire));

@@ -64,6 +64,24 @@ impl Key {
         Ok(Self(nonce()?.as_bytes().into()))
     }
 
+    /// What only somebody who has the key can say about `said`. The label names the protocol and the
+    /// side that speaks, so that no proof counts for another.
+    pub fn prove(&self, label: &[u8; 8], said: &[&[u8]]) -> [u8; 32] {
+        self.mac_of(label, said).finalize().into_bytes().into()
+    }
+
+    /// Whether `proof` is what [`Key::prove`] says. Takes the same time wherever it differs.
+    pub fn accepts(&self, label: &[u8; 8], said: &[&[u8]], proof: &[u8]) -> bool {
+        self.mac_of(label, said).verify_slice(proof).is_ok()
+    }
+
+    fn mac_of(&self, label: &[u8; 8], said: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(label);
+        said.iter().for_each(|part| mac.update(part));
+        mac
+    }
+
     fn mac(&self, label: u64, hello: &[u64], nonce: Words4) -> Hmac<Sha256> {
         let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(label.as_bytes());
@@ -90,6 +108,16 @@ impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(..)")
     }
+}
+
+/// Thirty-two bytes that nobody can foresee.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn nonce_bytes() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    env::unforeseeable(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A number that nobody can foresee.

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey};
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, nonce_bytes};
 pub use limits::{Limits, TargetCounters};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
@@ -75,7 +75,8 @@ pub enum Security {
 }
 
 impl Security {
-    fn key(&self) -> Option<&Key> {
+    /// The shared key, if there is one.
+    pub fn key(&self) -> Option<&Key> {
         match self {
             Self::SharedKey(key) => Some(key),
             _ => None,
@@ -83,7 +84,7 @@ impl Security {
     }
 
     /// Whether a node may be at that address.
-    fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
     }
 }
