@@ -19,6 +19,8 @@
 mod batches;
 mod control;
 mod dial;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod handshake;
 mod lane;
 mod limits;
