@@ -13,6 +13,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 pub(super) use sys::{ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_status};
 
 #[cfg(test)]
@@ -101,6 +102,8 @@ pub(super) struct Limits {
     pub initiated: u8,
     pub served: u8,
     pub atomics: bool,
+    /// Who made the device.
+    pub vendor: u32,
 }
 
 /// What a port says about itself.
@@ -159,6 +162,7 @@ impl Context {
             initiated: reads(found.max_qp_init_rd_atom),
             served: reads(found.max_qp_rd_atom),
             atomics: found.atomic_cap != sys::IBV_ATOMIC_NONE,
+            vendor: found.vendor_id,
         })
     }
 
@@ -257,20 +261,27 @@ impl EventChannel {
     pub fn new(context: &Arc<Context>) -> io::Result<Self> {
         // SAFETY: the context is open.
         let raw = made(unsafe { sys::ibv_create_comp_channel(context.raw.as_ptr()) })?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        let channel = Self { raw, _context: Arc::clone(context) };
+        // An event is withdrawn when its queue is destroyed, also after it was announced: whoever
+        // came for it would wait for the next one, perhaps for ever.
+        let flags = fcntl_getfl(&channel)? | OFlags::NONBLOCK;
+        fcntl_setfl(&channel, flags)?;
+        Ok(channel)
     }
 
-    /// Takes one event, waiting for it; returns the cookie of the queue that it is about.
-    pub fn take(&self) -> io::Result<usize> {
+    /// Takes one event, if there is one; returns the cookie of the queue that it is about.
+    pub fn take(&self) -> io::Result<Option<usize>> {
         let (mut queue, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive; both pointers are filled in on success.
         let error = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut cookie) };
         if error != 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            let none = error.kind() == io::ErrorKind::WouldBlock;
+            return if none { Ok(None) } else { Err(error) };
         }
         // SAFETY: a queue is not destroyed before its events are acknowledged.
         unsafe { sys::ibv_ack_cq_events(queue, 1) };
-        Ok(cookie.addr())
+        Ok(Some(cookie.addr()))
     }
 }
 
@@ -545,19 +556,6 @@ impl QueuePair {
             let post = (*(*pair).context).ops.post_send.expect("every provider sends");
             post(pair, first, &mut refused)
         })
-    }
-
-    /// Makes the device look at what was posted again. Soft-RoCE needs that: as of Linux 6.1 it can
-    /// overlook that the verbs that a fence waits for are complete, and nothing but another post
-    /// reminds it. Devices in hardware do nothing.
-    pub fn nudge(&self) {
-        let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
-        // SAFETY: the pair and its context are alive, a provider always has the operation, and
-        // an empty list is one that ends at once. There is nothing that could fail.
-        let _ = unsafe {
-            let post = (*(*pair).context).ops.post_send.expect("every provider sends");
-            post(pair, ptr::null_mut(), &mut refused)
-        };
     }
 
     /// Hands buffers for datagrams to the device, one for each request.

@@ -17,6 +17,7 @@ use super::ffi::{
     Agreement, CompletionQueue, Completions, MemoryRegion, Patience, ProtectionDomain, QueuePair,
 };
 use super::node::Node;
+use super::rules::Ordering;
 use super::wire::{Card, Mailbox, Reply, Request};
 use super::{SetupError, Shared};
 use crate::ids::{Endpoint, Epoch, NodeId};
@@ -207,7 +208,9 @@ impl RdmaLane {
         let queue = Arc::new(queue);
         let datagrams = Datagrams::open(node, config, at, &queue, shared.env.now().0)?;
         let shape = node.connection_shape(config);
-        let connect = |id| Connection::new(NodeId(id), shape.send_queue, config.unsignalled);
+        let ordering = Ordering::of_vendor(device.limits.vendor);
+        let connect =
+            |id| Connection::new(NodeId(id), shape.send_queue, config.unsignalled, ordering);
         let connections = (0..nodes as u16).map(connect).collect();
         node.events.add(cookie, Arc::clone(&wake));
         node.receive_at(at.lane, datagrams.mailbox());
@@ -372,7 +375,6 @@ impl Transport for RdmaLane {
             let mut early = self.early.borrow_mut();
             self.queue.poll(&mut early);
             self.has_early.set(!early.found().is_empty());
-            self.connections.iter().for_each(Connection::nudge);
         }
         ready || self.has_early.get()
     }
