@@ -7,13 +7,15 @@ failures=0
 
 # Runs a step, and counts it if it fails.
 step() {
-    local name=$1
+    local name=$1 began=$SECONDS
     shift
     echo "== $name"
-    "$@" || {
+    if "$@"; then
+        echo "passed after $((SECONDS - began)) s"
+    else
         echo "FAILED: $name"
         failures=$((failures + 1))
-    }
+    fi
 }
 
 # Expects exit code 2 and one sentence that contains the first argument.

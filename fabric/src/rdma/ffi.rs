@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
-use std::mem::{MaybeUninit, zeroed};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -292,26 +292,20 @@ impl AsFd for EventChannel {
     }
 }
 
-/// Room for what one poll finds.
+/// Room for what one poll finds. An empty one, by `Default`, gets its room when it is polled into.
+#[derive(Default)]
 pub(super) struct Completions {
-    entries: [MaybeUninit<ibv_wc>; Self::MOST],
-    found: usize,
+    entries: Vec<ibv_wc>,
 }
 
 impl Completions {
     /// The most that one poll takes.
     pub const MOST: usize = 32;
 
-    pub const fn new() -> Self {
-        Self { entries: [const { MaybeUninit::uninit() }; Self::MOST], found: 0 }
-    }
-
     /// What the last poll found.
     #[inline]
     pub fn found(&self) -> &[ibv_wc] {
-        let found = &self.entries[..self.found];
-        // SAFETY: a poll filled in the first `found` entries.
-        unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), found.len()) }
+        &self.entries
     }
 }
 
@@ -338,13 +332,16 @@ impl CompletionQueue {
     #[inline]
     pub fn poll(&self, into: &mut Completions) {
         let (queue, most) = (self.raw.as_ptr(), Completions::MOST as c_int);
-        // SAFETY: the queue and its context are alive; a provider always has the operation.
-        let found = unsafe {
+        into.entries.clear();
+        into.entries.reserve(Completions::MOST);
+        // SAFETY: the queue and its context are alive; a provider always has the operation, and
+        // fills in as many entries as it says, of those that there is room for.
+        unsafe {
             let poll = (*(*queue).context).ops.poll_cq.expect("every provider polls");
-            poll(queue, most, into.entries.as_mut_ptr().cast())
-        };
-        // A queue that cannot be polled any more shows nothing; its connections time out.
-        into.found = found.max(0) as usize;
+            let found = poll(queue, most, into.entries.as_mut_ptr());
+            // A queue that cannot be polled any more shows nothing; its connections time out.
+            into.entries.set_len(found.max(0) as usize);
+        }
     }
 
     /// Asks for an event when the next completion comes. What came before is not announced.

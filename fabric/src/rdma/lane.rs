@@ -225,9 +225,9 @@ impl RdmaLane {
             connections,
             datagrams,
             queue,
-            early: RefCell::new(Completions::new()),
+            early: RefCell::default(),
             has_early: Cell::new(false),
-            completions: Completions::new(),
+            completions: Completions::default(),
             reconnected: Vec::new(),
             addressed: vec![false; nodes],
         })
@@ -343,10 +343,11 @@ impl Transport for RdmaLane {
     fn poll(&mut self, sink: &mut dyn Sink) {
         self.take_news();
         if self.has_early.take() {
-            let early = std::mem::replace(self.early.get_mut(), Completions::new());
+            let early = self.early.take();
             self.take_completions(&early, sink);
+            self.early.replace(early);
         }
-        let mut completions = std::mem::replace(&mut self.completions, Completions::new());
+        let mut completions = std::mem::take(&mut self.completions);
         loop {
             self.queue.poll(&mut completions);
             if !self.take_completions(&completions, sink) {

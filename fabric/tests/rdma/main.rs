@@ -9,6 +9,7 @@ mod bad_input;
 mod data_path;
 mod devices;
 mod library;
+mod verbs;
 
 use std::sync::Arc;
 use std::sync::mpsc;

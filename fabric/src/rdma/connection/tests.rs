@@ -58,7 +58,7 @@ impl Bench {
             flights: Flights::default(),
             arena: ManuallyDrop::new(Arena { domain, slabs }),
             chain: Chain::with_capacity(depth as usize),
-            fake: ManuallyDrop::new((queue, Completions::new())),
+            fake: ManuallyDrop::new((queue, Completions::default())),
             works: Vec::new(),
             chunks,
         }
