@@ -5,7 +5,7 @@ use std::mem::{ManuallyDrop, take};
 use super::*;
 use crate::ids::{RegionId, RemoteAddr};
 use crate::rdma::ffi::Completions;
-use crate::rdma::ffi::fake::{Fake, Log, clear_log, take_log};
+use crate::rdma::ffi::fake::{Fake, Log, take_log};
 use crate::region::{Chunk, Rights};
 use crate::verbs::CHUNK_WORDS;
 
@@ -65,7 +65,6 @@ impl Bench {
     }
 
     /// Posts a batch of these verbs.
-    #[inline(never)]
     fn post(&mut self, verbs: impl IntoIterator<Item = Op>) {
         let mut work = self.works.pop().unwrap_or_default();
         let mut local = None;
@@ -89,7 +88,6 @@ impl Bench {
     }
 
     /// Takes completions until there are none; how many batches they completed.
-    #[inline(never)]
     fn poll(&mut self) -> usize {
         let mut landed = 0;
         loop {
@@ -176,16 +174,4 @@ fn without_flags_a_verb_waits_until_it_can_overtake_nothing() {
     let reports: Vec<_> = requests.iter().map(|request| request.reports).collect();
     assert_eq!(reports, [false, true, true, true], "what is waited for reports");
     assert!(requests.iter().all(|request| !request.fenced));
-}
-
-/// To be counted with callgrind: `scripts/rdma-instructions.sh`.
-#[test]
-#[ignore = "to be run under callgrind"]
-fn many_batches() {
-    let mut bench = Bench::new(256, 32);
-    for _ in 0..1000 {
-        bench.post([WRITE; 16]);
-        assert_eq!(bench.poll(), 1);
-        clear_log();
-    }
 }
