@@ -7,7 +7,8 @@
 //! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch. Changes by
 //!   compare-and-swap.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
-//! * [`authority`]: what the cluster has agreed on, as small versioned values.
+//! * [`authority`]: what the cluster has agreed on, as small versioned values; over a socket with
+//!   the feature `remote`.
 //!
 //! The first three are asked for every key of every transaction, so they are plain tables in
 //! memory: no lock, no allocation, no I/O. The authority is the control path.
@@ -20,6 +21,8 @@
 
 pub mod authority;
 pub mod placement;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod routing;
 pub mod shard_map;
 mod topology;

@@ -33,7 +33,7 @@ const TARGET: u64 = u64::from_le_bytes(*b"target\0\0");
 const INITIATOR: u64 = u64::from_le_bytes(*b"initiate");
 
 /// A number used once; or an HMAC-SHA256.
-pub(super) type Words4 = [u64; 4];
+pub type Words4 = [u64; 4];
 
 /// A secret that all nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,7 +72,9 @@ impl Key {
         mac
     }
 
-    fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
+    /// An HMAC-SHA256 over who signs (`label`, of its own for every protocol and side), what was
+    /// said and the other side's nonce.
+    pub fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
         let mut words = Words4::new_zeroed();
         words
             .as_mut_bytes()
@@ -80,8 +82,9 @@ impl Key {
         words
     }
 
-    /// Takes the same time wherever the difference is.
-    fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
+    /// Whether `proof` is what [`Self::sign`] makes of the same. Takes the same time wherever the
+    /// difference is.
+    pub fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
         self.mac(label, hello, nonce).verify_slice(proof.as_bytes()).is_ok()
     }
 }
@@ -96,7 +99,7 @@ impl std::fmt::Debug for Key {
 ///
 /// # Errors
 /// The system has no randomness to give.
-pub(super) fn nonce() -> std::io::Result<Words4> {
+pub fn nonce() -> std::io::Result<Words4> {
     let mut words = Words4::new_zeroed();
     env::unforeseeable(words.as_mut_bytes())?;
     Ok(words)

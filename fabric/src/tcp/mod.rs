@@ -38,11 +38,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey};
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce};
 pub use limits::{Limits, TargetCounters};
 
 use control::{CallError, Failure, Request};
-use handshake::{Hello, Purpose, nonce};
+use handshake::{Hello, Purpose};
 use lane::TcpLane;
 use target::{Shared, Targets};
 
@@ -67,7 +67,8 @@ pub enum Security {
 }
 
 impl Security {
-    fn key(&self) -> Option<&Key> {
+    /// The key, if one is asked for.
+    pub fn key(&self) -> Option<&Key> {
         match self {
             Self::SharedKey(key) => Some(key),
             Self::PlainOnLoopback | Self::PlainAnywhere => None,
@@ -75,7 +76,7 @@ impl Security {
     }
 
     /// Whether a node may be at that address.
-    fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
     }
 }
