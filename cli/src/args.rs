@@ -50,13 +50,80 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
-    /// Hosts a memory node until the standard input ends.
+    /// Starts and ends a cluster of processes, and shows how it is.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Cluster(ClusterArgs),
+    /// Runs a memory node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Mn(NodeArgs),
+    /// Runs a compute node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Cn(NodeArgs),
+    /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
-    Mn(MnArgs),
+    Host(HostArgs),
+}
+
+#[cfg(feature = "tcp")]
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    #[command(subcommand)]
+    pub task: ClusterTask,
+}
+
+#[cfg(feature = "tcp")]
+#[derive(Debug, Subcommand)]
+pub enum ClusterTask {
+    /// Starts the nodes whose addresses are this host's, and waits until all nodes serve.
+    Up {
+        #[command(flatten)]
+        place: ClusterPlace,
+        /// How long to wait, in seconds.
+        #[arg(long = "wait", value_name = "SECONDS", default_value_t = 60)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait_secs: u64,
+    },
+    /// Shows every node. The exit code is 1 unless all serve.
+    Status {
+        #[command(flatten)]
+        place: ClusterPlace,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ends the nodes that were started on this host.
+    Down {
+        #[command(flatten)]
+        place: ClusterPlace,
+    },
+}
+
+/// Where a cluster is described, and remembered.
+#[cfg(feature = "tcp")]
+#[derive(Debug, Args)]
+pub struct ClusterPlace {
+    /// Description of the cluster.
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where this host keeps process ids, logs and sockets [default: beside the file, ending in
+    /// .state].
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state: Option<PathBuf>,
+}
+
+#[cfg(feature = "tcp")]
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    #[command(flatten)]
+    pub place: ClusterPlace,
+    /// Its place among the nodes of its kind, from 0.
+    #[arg(long, value_name = "N")]
+    pub node: u16,
 }
 
 #[derive(Debug, Args)]
-pub struct MnArgs {
+pub struct HostArgs {
     /// Where the cluster's sockets are.
     #[arg(long, value_name = "DIRECTORY")]
     pub shm: PathBuf,
@@ -563,11 +630,13 @@ fn rate(text: &str) -> Result<f64, String> {
     within(text, allowed, "more than 0 and at most 10^9 transactions a second")
 }
 
-fn lock_table_bytes(text: &str) -> Result<u64, String> {
+/// Parses the size of a lock table.
+pub fn lock_table_bytes(text: &str) -> Result<u64, String> {
     bytes(text, 64..=64 * GIB, "between 64 bytes and 64 GiB")
 }
 
-fn memory_bytes(text: &str) -> Result<u64, String> {
+/// Parses the size of a memory node.
+pub fn memory_bytes(text: &str) -> Result<u64, String> {
     bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
 }
 

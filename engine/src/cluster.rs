@@ -265,6 +265,12 @@ impl<M: Machines> Cluster<M> {
         submitted
     }
 
+    /// Whether any compute node of this process takes part still: it has neither failed nor been
+    /// expelled.
+    pub fn is_serving(&self) -> bool {
+        self.shared.nodes.iter().any(|node| !node.has_failed())
+    }
+
     /// Every coordinator of this process.
     pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
         self.coordinators.iter().map(|coordinator| coordinator.seat)
