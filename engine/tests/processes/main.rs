@@ -2,6 +2,7 @@
 //! as the second compute node. They share memory nodes, an authority in this process, and nothing
 //! else.
 
+mod authority;
 mod children;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -297,6 +298,31 @@ fn who_does_not_fit_is_told_why() {
     second.stop().expect("ends");
     let refused = place.builder(1).start_on(threads(3)).err().expect("it was here before");
     assert!(matches!(refused, ClusterError::JoinedBefore { node: 1 }), "{refused}");
+}
+
+/// Another process makes a table while this one does; both are there, and neither is spoilt.
+#[test]
+fn a_table_that_is_outrun_is_entered_again() {
+    let authority = Arc::new(authority::Outrun::default());
+    let cluster = authority::alone(Arc::clone(&authority) as _).start().expect("founds");
+    let table = load(&cluster);
+    assert!(authority.has_happened(), "nobody was faster");
+    transfer(&cluster, table, 1, 2).expect("it ends well");
+    assert_eq!(sound_total(&cluster, table), ROWS * BALANCE);
+}
+
+/// A coordinator asks the authority beside its transactions, and beats meanwhile.
+#[test]
+fn an_authority_that_does_not_answer_stops_no_transaction() {
+    let authority = Arc::new(authority::Held::default());
+    let builder = authority::alone(Arc::clone(&authority) as _).lease(Some(LEASE));
+    let cluster = builder.start().expect("founds");
+    let table = load(&cluster);
+    authority.hold();
+    wait_until("a coordinator asks", || authority.is_asked());
+    (0..50).for_each(|_| transfer(&cluster, table, 1, 2).expect("it ends well"));
+    authority.answer();
+    assert_eq!(sound_total(&cluster, table), ROWS * BALANCE);
 }
 
 /// What a memory node's process holds until it ends.
