@@ -64,7 +64,10 @@ fn check_nothing_runs(file: &ClusterFile, state: &State, ours: &[Node]) -> Resul
     let running = ours.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_)));
     let path = file.path.display();
     match running.count() {
-        0 => Ok(ours.iter().for_each(|node| state.forget(*node))),
+        0 => {
+            ours.iter().for_each(|node| state.forget(*node));
+            Ok(())
+        }
         count if count == ours.len() => Err(format!("the cluster of {path} runs already")),
         count => Err(format!(
             "{count} of {} nodes of {path} run still: end them with lotus cluster down",
@@ -109,7 +112,7 @@ fn await_health(
     let mut missing = None;
     let healthy = wait_until(&Env::real(0), patience, || {
         let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
-        ended = started.iter_mut().position(|started| is_over(started));
+        ended = started.iter_mut().position(is_over);
         let serves = |node: &Node| {
             let record = Record::read(*node, &authority).ok().flatten();
             record.is_some_and(|record| record.stage == Stage::Serving)

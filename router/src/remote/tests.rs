@@ -4,7 +4,8 @@ use lotus_fabric::env::Env;
 
 use super::wire::{Hello, Reply, Request};
 use super::*;
-use crate::authority::{Authority, AuthorityError, Version, Versioned, allocate_incarnation};
+use crate::authority::{Authority, AuthorityError, Version, allocate_incarnation};
+use crate::conformance;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -25,21 +26,14 @@ fn key(byte: u8) -> Security {
 }
 
 #[test]
-fn it_answers_as_the_embedded_one_does() {
+fn it_keeps_the_contract_over_both_kinds_of_socket() {
     let directory = std::env::temp_dir().join(format!("lotus-authority-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let unix = Address::Unix(directory.join("authority.sock"));
     for (address, security) in [(loopback(), key(1)), (unix, Security::default())] {
         let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
         let (one, two) = (client(&server, security.clone()), client(&server, security));
-        let a = one.compare_and_swap("a", Version::ABSENT, b"1").unwrap();
-        let conflict = Err(AuthorityError::Conflict { current: a });
-        assert_eq!(two.compare_and_swap("a", Version::ABSENT, b"2"), conflict);
-        let found = Versioned { version: a, value: b"1".to_vec() };
-        assert_eq!(two.read("a").unwrap(), Some(found.clone()));
-        assert_eq!(two.read("b").unwrap(), None);
-        assert_eq!(one.changed_since("a", Version::ABSENT).unwrap(), Some(found));
-        assert_eq!(one.changed_since("a", a).unwrap(), None);
+        conformance::run(&one);
         let large = vec![7; MAX_VALUE_BYTES];
         one.compare_and_swap("large", Version::ABSENT, &large).unwrap();
         assert_eq!(two.read("large").unwrap().unwrap().value, large);
