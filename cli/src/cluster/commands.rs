@@ -258,7 +258,8 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
             Seen::Never => record.as_ref().map(|record| record.process),
         };
         let own = Addresses::of(file, node);
-        let state = judge(file, node, seen, record.as_ref(), members.as_ref());
+        let said = answers.then(|| record.as_ref().map(|record| record.stage));
+        let state = judge(file, node, seen, said, members.as_ref());
         let Addresses { address, client, metrics } = own;
         NodeStatus { node: node.to_string(), address, client, metrics, process, state }
     };
@@ -268,26 +269,27 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     Ok(Status { healthy, authority: refused.unwrap_or("answers"), epoch, nodes })
 }
 
-/// One word for a node.
+/// One word for a node. What it has `said` is not known where the authority does not answer.
 fn judge(
     file: &ClusterFile,
     node: Node,
     seen: Seen,
-    record: Option<&Record>,
+    said: Option<Option<Stage>>,
     members: Option<&Membership>,
 ) -> &'static str {
     let member = node.id(file);
     let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
-    match (seen, record.map(|record| record.stage)) {
+    match (seen, said) {
         _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
             true => "expelled",
             false => "in recovery",
         },
         (Seen::Ended(_), _) => "ended",
-        (Seen::Never, None) => "unknown",
-        (_, Some(Stage::Serving)) => "serving",
-        (_, Some(Stage::Ending)) => "ending",
-        (_, Some(Stage::Starting) | None) => "starting",
+        (Seen::Running(_), None) => "running",
+        (Seen::Never, None | Some(None)) => "unknown",
+        (_, Some(Some(Stage::Serving))) => "serving",
+        (_, Some(Some(Stage::Ending))) => "ending",
+        (_, Some(Some(Stage::Starting) | None)) => "starting",
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod authority;
 mod children;
+mod parts;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
