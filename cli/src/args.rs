@@ -3,6 +3,9 @@
 //! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
 //! wrong only together are refused by [`CommonArgs::check`].
 
+#[cfg(feature = "tcp")]
+mod cluster;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,6 +21,9 @@ use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
 use crate::deploy;
+
+#[cfg(feature = "tcp")]
+pub use cluster::{ClusterArgs, ClusterPlace, ClusterTask, NodeArgs};
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
@@ -63,63 +69,6 @@ pub enum Command {
     /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
     Host(HostArgs),
-}
-
-#[cfg(feature = "tcp")]
-#[derive(Debug, Args)]
-pub struct ClusterArgs {
-    #[command(subcommand)]
-    pub task: ClusterTask,
-}
-
-#[cfg(feature = "tcp")]
-#[derive(Debug, Subcommand)]
-pub enum ClusterTask {
-    /// Starts the nodes whose addresses are this host's, and waits until all nodes serve.
-    Up {
-        #[command(flatten)]
-        place: ClusterPlace,
-        /// How long to wait, in seconds.
-        #[arg(long = "wait", value_name = "SECONDS", default_value_t = 60)]
-        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
-        wait_secs: u64,
-    },
-    /// Shows every node. The exit code is 1 unless all serve.
-    Status {
-        #[command(flatten)]
-        place: ClusterPlace,
-        /// As JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Ends the nodes that were started on this host.
-    Down {
-        #[command(flatten)]
-        place: ClusterPlace,
-    },
-}
-
-/// Where a cluster is described, and remembered.
-#[cfg(feature = "tcp")]
-#[derive(Debug, Args)]
-pub struct ClusterPlace {
-    /// Description of the cluster.
-    #[arg(long, value_name = "FILE")]
-    pub file: PathBuf,
-    /// Where this host keeps process ids, logs and sockets [default: beside the file, ending in
-    /// .state].
-    #[arg(long, value_name = "DIRECTORY")]
-    pub state: Option<PathBuf>,
-}
-
-#[cfg(feature = "tcp")]
-#[derive(Debug, Args)]
-pub struct NodeArgs {
-    #[command(flatten)]
-    pub place: ClusterPlace,
-    /// Its place among the nodes of its kind, from 0.
-    #[arg(long, value_name = "N")]
-    pub node: u16,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
 //!
-//! Exit codes: 0 when all is well, 1 when an audit failed, a history has a violation or a cluster is
-//! not healthy, 2 when the
+//! Exit codes: 0 when all is well, 1 when an audit failed, a history has a violation or a cluster
+//! is not healthy, 2 when the
 //! command could not do what it was asked; then one sentence on the standard error says why, and no
 //! file has been touched.
 

@@ -443,8 +443,8 @@ impl<M: Machines> Cluster<M> {
         Ok(CoordinatorHandle { seat, jobs, core: Some(core) })
     }
 
-    /// Announces this process's nodes where beats are counted; the founder writes the header page of
-    /// every replica of every group before that.
+    /// Announces this process's nodes where beats are counted; the founder writes the header page
+    /// of every replica of every group before that.
     fn write_headers(&self, founds: bool) -> Result<(), ClusterError> {
         let shared = &self.shared;
         let written = self.shared.control.with_lane(|lane| async move {

@@ -98,8 +98,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Whether some node of this process keeps the locks of a shard: those of a node that was lost are lost, and
-    /// nobody grants any until the shard is adopted (H4).
+    /// Whether some node of this process keeps the locks of a shard: those of a node that was lost
+    /// are lost, and nobody grants any until the shard is adopted (H4).
     fn keeps_locks(&self, shard: ShardId) -> bool {
         let owner = self.index_of(self.shards.owner(shard).node);
         let here = owner.and_then(|index| self.hosted(index));

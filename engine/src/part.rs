@@ -8,11 +8,12 @@
 //! | key | is | written by |
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
-//! | `charter` | the settings that all must have in common; whoever reads it finds all of the memory registered and formatted | the founder, last |
+//! | `charter` | the settings that all must have in common | the founder, last |
 //! | `joined/N` | that compute node N has been started | its process, first |
 //! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
 //!
-//! The founder is the process of compute node 0. The others wait until it is done.
+//! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
+//! finds all memory registered and formatted.
 //!
 //! # If it stops anywhere
 //! A founder that dies before the charter is written leaves memory nodes with regions that nobody

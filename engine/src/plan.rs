@@ -23,9 +23,9 @@ use crate::error::ClusterError;
 use crate::part::Part;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
 
-/// Control's access epoch where all nodes are in one process. It stands beside the compute nodes and
-/// shares a number with the first, whose expulsion must not lock it out. A process that has a part
-/// of the nodes is locked out with them.
+/// Control's access epoch where all nodes are in one process. It stands beside the compute nodes
+/// and shares a number with the first, whose expulsion must not lock it out. A process that has a
+/// part of the nodes is locked out with them.
 const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
 
 /// A checked configuration. Memory nodes are numbered first.

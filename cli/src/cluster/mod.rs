@@ -1,5 +1,5 @@
-//! Clusters of processes: `lotus mn` and `lotus cn`, and `lotus cluster`, which starts and ends them
-//! together (docs/operations.md).
+//! Clusters of processes: `lotus mn` and `lotus cn`, and `lotus cluster`, which starts and ends
+//! them together (docs/operations.md).
 //!
 //! # What it is
 //! * `file`: the configuration, the same for all nodes; `key`, `load`: what it names;

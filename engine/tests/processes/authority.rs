@@ -63,23 +63,23 @@ pub struct Held {
 
 impl Held {
     pub fn hold(&self) {
-        self.state.lock().unwrap().0 = true;
+        self.state.lock().expect("nobody panics with it").0 = true;
     }
 
     pub fn answer(&self) {
-        self.state.lock().unwrap().0 = false;
+        self.state.lock().expect("nobody panics with it").0 = false;
         self.changed.notify_all();
     }
 
     pub fn is_asked(&self) -> bool {
-        self.state.lock().unwrap().1
+        self.state.lock().expect("nobody panics with it").1
     }
 
     fn wait(&self) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock().expect("nobody panics with it");
         state.1 |= state.0;
         let waited = self.changed.wait_timeout_while(state, PATIENCE, |(held, _)| *held);
-        assert!(!waited.unwrap().1.timed_out(), "nobody let it answer");
+        assert!(!waited.expect("nobody panics with it").1.timed_out(), "nobody let it answer");
     }
 }
 
