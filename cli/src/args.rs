@@ -23,7 +23,7 @@ use lotus_benchmarks::zipf::KeyChooser;
 use crate::deploy;
 
 #[cfg(feature = "tcp")]
-pub use cluster::{ClusterArgs, ClusterPlace, ClusterTask, NodeArgs};
+pub use cluster::{ClusterArgs, ClusterTask, NodeArgs};
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;

@@ -8,6 +8,8 @@ mod common;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
+#[cfg(feature = "tls")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -44,8 +46,12 @@ impl Described {
         Self::new(name, &format!("fabric = \"shm\"\n{SMALL}{nodes}{LOAD}"))
     }
 
-    /// At addresses that only this test of this process uses: all of 127/8 is this machine.
     fn tcp(name: &str, number: u32) -> (Self, Ipv4Addr) {
+        Self::tcp_with(name, number, "key_file = \"key\"\n", "")
+    }
+
+    /// At addresses that only this test of this process uses: all of 127/8 is this machine.
+    fn tcp_with(name: &str, number: u32, head: &str, tail: &str) -> (Self, Ipv4Addr) {
         let process = std::process::id() % (1 << 18);
         let host = Ipv4Addr::from(0x7f40_0000 | process << 4 | number);
         let node = |kind, port| format!("[[{kind}_node]]\naddress = \"{host}:{port}\"\n");
@@ -56,8 +62,8 @@ impl Described {
             node("compute", 7404),
         ];
         let (nodes, authority) = (nodes.concat(), format!("authority = \"{host}:7400\"\n"));
-        let head = format!("fabric = \"tcp\"\nkey_file = \"key\"\n{authority}");
-        (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}")), host)
+        let head = format!("fabric = \"tcp\"\n{head}{authority}");
+        (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}{tail}")), host)
     }
 
     fn file(&self) -> String {
@@ -242,6 +248,59 @@ fn other_keys_and_sizes_are_refused() {
     let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused).contains("\"coroutines 4\""), "{}", text(&refused));
+}
+
+/// A certificate authority, and what it signs.
+#[cfg(feature = "tls")]
+struct Certificates(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+#[cfg(feature = "tls")]
+impl Certificates {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::new([]).expect("no names");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("randomness");
+        Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("it signs itself"))
+    }
+
+    /// Writes what a node of the cluster needs.
+    fn write(&self, directory: &Path, cluster: &str) {
+        let key = rcgen::KeyPair::generate().expect("randomness");
+        let params = rcgen::CertificateParams::new([cluster.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.0).expect("it signs");
+        let write = |name: &str, text: String| {
+            fs::write(directory.join(name), text).expect("it is ours");
+        };
+        write("ca.pem", self.0.pem());
+        write("node.pem", certificate.pem());
+        write("node.key", key.serialize_pem());
+    }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn with_tls_only_nodes_of_the_cluster_are_let_in() {
+    let tls = "[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node.key\"\n\
+               cluster = \"orders.lotus\"\n";
+    let (described, _) = Described::tcp_with("sealed", 3, "", tls);
+    let ours = Certificates::new();
+    ours.write(&described.directory, "orders.lotus");
+    comes_and_goes(&described);
+
+    described.done(&["up"]);
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let invoices = file.replace("orders.lotus", "invoices.lotus");
+    let theirs = Certificates::new();
+    let cases = [(&theirs, "orders.lotus", &file), (&ours, "invoices.lotus", &invoices)];
+    let other = Described::new("unsealed", "");
+    for (issuer, cluster, file) in cases {
+        issuer.write(&other.directory, cluster);
+        fs::write(other.file(), file).expect("it is ours");
+        assert_eq!(other.status()["authority"], "refuses");
+        let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
+        assert!(text(&refused).contains("do not trust each other: TLS"), "{}", text(&refused));
+    }
+    assert_eq!(described.status()["healthy"], true);
 }
 
 #[test]

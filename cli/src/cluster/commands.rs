@@ -11,11 +11,11 @@ use comfy_table::Table;
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
-use lotus_router::remote::RemoteAuthority;
+use lotus_router::remote::{ConnectError, RemoteAuthority};
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::file::{ClusterFile, Net};
+use super::file::{ClusterFile, Net, Trust};
 use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
@@ -38,7 +38,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
     check_nothing_runs(file, &state, &ours)?;
-    if let Net::Tcp { key_file: Some(path), .. } = &file.net {
+    if let Net::Tcp { trust: Trust::KeyFile(path), .. } = &file.net {
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
@@ -245,8 +245,8 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     let authority = ask(file)?;
     let refused = match authority.connect() {
         Ok(()) => None,
-        Err(lotus_router::remote::ConnectError::Refused { .. }) => Some("refuses"),
-        Err(_) => Some("unreachable"),
+        Err(ConnectError::Unreachable { .. }) => Some("unreachable"),
+        Err(_) => Some("refuses"),
     };
     let answers = refused.is_none();
     let members = if answers { membership::read(&authority).ok() } else { None };

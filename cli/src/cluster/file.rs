@@ -54,6 +54,14 @@ pub enum FileError {
     /// The key file is of no use.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The files of TLS are of no use.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Tls(#[from] tcp::TlsError),
+    /// This build lacks the feature `tls`.
+    #[cfg(not(feature = "tls"))]
+    #[error("TLS is not available in this build")]
+    NoTls,
     /// The engine refuses settings that are sound one by one.
     #[error("{}: {why}", path.display())]
     Settings {
@@ -71,6 +79,7 @@ struct Written {
     fabric: Spanned<FabricName>,
     directory: Option<Spanned<PathBuf>>,
     key_file: Option<Spanned<PathBuf>>,
+    tls: Option<Spanned<TlsFiles>>,
     authority: Option<Spanned<SocketAddr>>,
     replicas: Option<Spanned<u64>>,
     memory: Option<Spanned<String>>,
@@ -105,6 +114,31 @@ struct WrittenCompute {
     metrics: Option<Spanned<SocketAddr>>,
 }
 
+/// What a node shows of itself, and whom it believes: PEM files.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificates of the authority that has signed all nodes'.
+    ca: PathBuf,
+    /// This host's chain of certificates.
+    certificate: PathBuf,
+    /// Its private key.
+    key: PathBuf,
+    /// The cluster's name, which all certificates bear.
+    cluster: String,
+}
+
+/// Who is let in.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// Everybody, on loopback addresses.
+    Loopback,
+    /// Whoever has the key in this file.
+    KeyFile(PathBuf),
+    /// Whoever has a certificate.
+    Tls(TlsFiles),
+}
+
 /// How the nodes reach each other.
 #[derive(Clone, Debug)]
 pub enum Net {
@@ -119,8 +153,8 @@ pub enum Net {
         addresses: BTreeMap<NodeId, SocketAddr>,
         /// Where the authority listens.
         authority: SocketAddr,
-        /// The file with the shared key, if there is one.
-        key_file: Option<PathBuf>,
+        /// Who is let in.
+        trust: Trust,
     },
 }
 
@@ -224,7 +258,16 @@ impl ClusterFile {
     /// [`FileError::Key`].
     pub fn security(&self) -> Result<Security, FileError> {
         match &self.net {
-            Net::Tcp { key_file: Some(path), .. } => Ok(Security::SharedKey(key::read(path)?)),
+            Net::Tcp { trust: Trust::KeyFile(path), .. } => {
+                Ok(Security::SharedKey(key::read(path)?))
+            }
+            #[cfg(feature = "tls")]
+            Net::Tcp { trust: Trust::Tls(files), .. } => {
+                let TlsFiles { ca, certificate, key, cluster } = files;
+                Ok(Security::Tls(tcp::Tls::from_files(ca, certificate, key, cluster)?))
+            }
+            #[cfg(not(feature = "tls"))]
+            Net::Tcp { trust: Trust::Tls(_), .. } => Err(FileError::NoTls),
             _ => Ok(Security::PlainOnLoopback),
         }
     }
@@ -359,15 +402,26 @@ impl Reader<'_> {
         let all = memory.chain(compute).collect::<Result<Vec<_>, _>>()?;
         let authority = written.authority.as_ref();
         let authority = authority.ok_or_else(|| missing(0..0, "authority"))?;
-        let key_file = written.key_file.as_ref().map(place);
+        let trust = match (&written.key_file, &written.tls) {
+            (Some(key), Some(_)) => {
+                return Err(self.wrong(key.span(), "a cluster has a key_file or tls, not both"));
+            }
+            (Some(key), None) => Trust::KeyFile(place(key)),
+            (None, Some(tls)) => {
+                let TlsFiles { ca, certificate, key, cluster } = tls.as_ref().clone();
+                let [ca, certificate, key] = [ca, certificate, key].map(|path| home.join(path));
+                Trust::Tls(TlsFiles { ca, certificate, key, cluster })
+            }
+            (None, None) => Trust::Loopback,
+        };
         let plain = Security::PlainOnLoopback;
         let far = all.iter().chain([authority.as_ref()]).find(|at| !plain.allows(at.ip()));
-        if let (None, Some(far)) = (&key_file, far) {
-            let why = format!("{far} is beyond loopback, so the cluster needs a key_file");
+        if let (Trust::Loopback, Some(far)) = (&trust, far) {
+            let why = format!("{far} is beyond loopback, so the cluster needs a key_file or tls");
             return Err(self.wrong(written.fabric.span(), &why));
         }
         let addresses = (0..).map(NodeId).zip(all).collect();
-        Ok(Net::Tcp { addresses, authority: *authority.as_ref(), key_file })
+        Ok(Net::Tcp { addresses, authority: *authority.as_ref(), trust })
     }
 
     /// Whether every address is written where it may be, and once.
@@ -381,6 +435,9 @@ impl Reader<'_> {
         }
         if shm && let Some(key) = &written.key_file {
             return Err(self.wrong(key.span(), "key_file makes sense on tcp only"));
+        }
+        if shm && let Some(tls) = &written.tls {
+            return Err(self.wrong(tls.span(), "tls makes sense on tcp only"));
         }
         if !shm && let Some(directory) = &written.directory {
             return Err(self.wrong(directory.span(), "directory makes sense on shm only"));

@@ -128,8 +128,8 @@ pub enum Refusal {
     /// Both ends must run the same version.
     #[error("the other side speaks another version, not {VERSION}")]
     Version,
-    /// One side has a shared key, the other has none. Configure both alike.
-    #[error("one side demands a shared key and the other has none")]
+    /// One side has a shared key or TLS, the other has not. Configure both alike.
+    #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]

@@ -23,6 +23,14 @@ pub enum ConnectError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// TLS has failed, or something else speaks there; correct the configuration.
+    #[error("the authority at {address} and this process do not trust each other: {source}")]
+    Untrusted {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
     /// Somebody answers, but not to us; correct the configuration.
     #[error("the authority at {address} refuses: {reason}")]
     Refused {
@@ -62,9 +70,15 @@ impl RemoteAuthority {
     }
 
     fn open(&self) -> Result<Stream, ConnectError> {
-        let unreachable =
-            |source| ConnectError::Unreachable { address: self.address.clone(), source };
-        let mut stream = Stream::connect(&self.address, self.patience).map_err(unreachable)?;
+        let unreachable = |source: io::Error| {
+            let address = self.address.clone();
+            match source.kind() {
+                io::ErrorKind::InvalidData => ConnectError::Untrusted { address, source },
+                _ => ConnectError::Unreachable { address, source },
+            }
+        };
+        let stream = Stream::connect(&self.address, &self.security, self.patience);
+        let mut stream = stream.map_err(unreachable)?;
         let patient = stream.set_patience(Some(self.patience), self.patience);
         patient.map_err(unreachable)?;
         match self.shake_hands(&mut stream).map_err(unreachable)? {

@@ -11,9 +11,9 @@
 //! nodes, of which a cluster cannot lose one yet. etcd will meet the same contract.
 //!
 //! # Trust
-//! The rules are those of the `tcp` fabric, and so are the keys ([`Security`]). Each side proves
-//! that it has the key over everything that was said, under labels of its own, so no proof is good
-//! for anything else. A Unix socket is for whoever may enter its directory.
+//! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
+//! side proves that it has the key over everything that was said, under labels of its own, so no
+//! proof is good for anything else. A Unix socket is for whoever may enter its directory.
 //!
 //! # Bounds
 //! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{ConnectError, RemoteAuthority};
+use lotus_fabric::tcp;
 pub use lotus_fabric::tcp::{Key, Security};
 pub use server::{AuthorityServer, ServeError};
 pub use wire::Refusal;
@@ -68,10 +69,12 @@ enum Listener {
 }
 
 impl Listener {
-    fn accept(&self) -> io::Result<Stream> {
+    fn accept(&self, security: &Security) -> io::Result<Stream> {
         Ok(match self {
             Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
-            Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
+            Self::Tcp(listener) => {
+                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security)?)
+            }
         })
     }
 }
@@ -79,14 +82,23 @@ impl Listener {
 /// A connection of either kind.
 enum Stream {
     Unix(UnixStream),
+    Tcp(tcp::Stream),
+}
+
+/// By which a connection is ended from elsewhere.
+enum Handle {
+    Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 impl Stream {
-    fn connect(to: &Address, patience: Duration) -> io::Result<Self> {
+    fn connect(to: &Address, security: &Security, patience: Duration) -> io::Result<Self> {
         Ok(match to {
             Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
-            Address::Tcp(address) => Self::Tcp(TcpStream::connect_timeout(address, patience)?),
+            Address::Tcp(address) => {
+                let socket = TcpStream::connect_timeout(address, patience)?;
+                Self::Tcp(tcp::Stream::outgoing(socket, security)?)
+            }
         })
     }
 
@@ -98,21 +110,23 @@ impl Stream {
                 stream.set_write_timeout(Some(write))
             }
             Self::Tcp(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(read)?;
-                stream.set_write_timeout(Some(write))
+                let socket = stream.socket();
+                socket.set_nodelay(true)?;
+                socket.set_read_timeout(read)?;
+                socket.set_write_timeout(Some(write))
             }
         }
     }
 
-    fn try_clone(&self) -> io::Result<Self> {
+    fn handle(&self) -> io::Result<Handle> {
         Ok(match self {
-            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
-            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Handle::Unix(stream.try_clone()?),
+            Self::Tcp(stream) => Handle::Tcp(stream.socket().try_clone()?),
         })
     }
+}
 
-    /// Ends it for all who have it.
+impl Handle {
     fn hang_up(&self) {
         // One that has ended already is no error.
         let _ = match self {
@@ -140,7 +154,10 @@ impl Write for Stream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Unix(stream) => stream.flush(),
+            Self::Tcp(stream) => stream.flush(),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::tcp::nonce;
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
-use super::{Address, Key, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
+use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
 use crate::authority::{Authority, AuthorityError, EmbeddedAuthority};
 
 /// How long a handshake may be silent.
@@ -32,7 +32,7 @@ pub(super) const CLIENT: u64 = u64::from_le_bytes(*b"autclien");
 #[non_exhaustive]
 pub enum ServeError {
     /// Beyond loopback, whoever reaches the port would be let in.
-    #[error("the authority is at {0}, beyond loopback, and needs a shared key")]
+    #[error("the authority is at {0}, beyond loopback, and needs a shared key or TLS")]
     NeedsKey(Address),
     /// The port or socket is taken, or the address is not this machine's.
     #[error("the authority cannot listen at {address}: {source}")]
@@ -53,10 +53,9 @@ pub struct AuthorityServer {
 
 struct Shared {
     store: EmbeddedAuthority,
-    key: Option<Key>,
+    security: Security,
     ending: AtomicBool,
-    /// By number: the other ends of all connections.
-    connections: Mutex<BTreeMap<u64, Stream>>,
+    connections: Mutex<BTreeMap<u64, Handle>>,
     env: Env,
 }
 
@@ -82,7 +81,7 @@ impl AuthorityServer {
         };
         let shared = Arc::new(Shared {
             store: EmbeddedAuthority::new(),
-            key: security.key().cloned(),
+            security: security.clone(),
             ending: AtomicBool::new(false),
             connections: Mutex::default(),
             env: env.clone(),
@@ -108,12 +107,12 @@ impl Drop for AuthorityServer {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
         // Wakes the thread that welcomes. If that cannot be reached it has ended.
-        let _ = Stream::connect(&self.address, GUEST_PATIENCE);
+        let _ = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
         if let Some(thread) = self.welcoming.take() {
             // A panic there has been reported already.
             let _ = thread.join();
         }
-        self.shared.connections().values().for_each(Stream::hang_up);
+        self.shared.connections().values().for_each(Handle::hang_up);
         if let Address::Unix(path) = &self.address {
             // Another server takes a socket that stays for a stale one.
             let _ = std::fs::remove_file(path);
@@ -139,21 +138,21 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Stream>> {
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Handle>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn welcome(shared: &Arc<Shared>, listener: &Listener) {
     for number in 0.. {
-        let accepted = listener.accept();
+        let accepted = listener.accept(&shared.security);
         if shared.ending.load(Ordering::Acquire) {
             return;
         }
         // Whoever has hung up already is no reason to end.
         let Ok(mut stream) = accepted else { continue };
         let patient = stream.set_patience(Some(GUEST_PATIENCE), WRITE_PATIENCE);
-        let Ok(theirs) = patient.and_then(|()| stream.try_clone()) else { continue };
+        let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
         if shared.connections().len() >= MAX_CONNECTIONS {
             // They may not be listening.
             let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full).encode());
@@ -164,8 +163,8 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
         let serve = move || {
             // How a connection ends is nobody's business but its client's.
             let _ = greet(&serving, &mut stream).and_then(|()| serve(&serving, &mut stream));
-            stream.hang_up();
-            serving.connections().remove(&number);
+            let handle = serving.connections().remove(&number);
+            handle.iter().for_each(Handle::hang_up);
         };
         if shared.env.spawn("lotus-authority", serve).is_err() {
             shared.connections().remove(&number);
@@ -189,7 +188,7 @@ fn check(shared: &Shared, stream: &mut Stream) -> io::Result<Result<(), Refusal>
     if version != VERSION {
         return Ok(Err(Refusal::Version));
     }
-    let key = match &shared.key {
+    let key = match shared.security.key() {
         None if !secured => return Ok(Ok(())),
         Some(key) if secured => key,
         _ => return Ok(Err(Refusal::Security)),

@@ -101,7 +101,8 @@ fn a_server_that_returns_is_found_again() {
 fn noise_is_hung_up_on_and_hurts_nobody() {
     let server = serve(&key(1));
     for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[255; 64], &[1, 0, 0, 0, 9]] {
-        let mut stream = Stream::connect(server.address(), PATIENCE).expect("connects");
+        let mut stream =
+            Stream::connect(server.address(), &Security::default(), PATIENCE).expect("connects");
         stream.set_patience(Some(PATIENCE), PATIENCE).expect("a socket");
         stream.write_all(noise).expect("sent");
         let mut said = Vec::new();

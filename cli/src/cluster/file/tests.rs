@@ -22,6 +22,11 @@ address = \"127.0.0.1:7301\"
 address = \"127.0.0.1:7302\"
 ";
 
+/// In front of the first node, a key and TLS; in front of the load, TLS.
+const BOTH: &str = "key_file = \"k\"\n[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\n\
+                    cluster = \"\"\n[[mem";
+const TLS: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n[load";
+
 fn read(text: &str) -> Result<ClusterFile, FileError> {
     ClusterFile::parse(Path::new("/etc/c.toml"), text, None)
 }
@@ -77,6 +82,8 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (TCP, "7302", "7301", 7, "127.0.0.1:7301 is named twice"),
         (TCP, "7302", "7300", 2, "127.0.0.1:7300 is named twice"),
         (TCP, "127.0.0.1:7302", "10.0.0.1:7302", 1, "needs a key_file"),
+        (TCP, "[[mem", BOTH, 4, "not both"),
+        (SHM, "[load", TLS, 8, "on tcp only"),
         (TCP, "replicas = 1", "directory = \"d\"", 3, "on shm only"),
     ];
     for (sound, from, to, line, said) in cases {
