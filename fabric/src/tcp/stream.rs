@@ -8,7 +8,8 @@ use super::Security;
 #[cfg(feature = "tls")]
 use super::tls::Sealed;
 
-/// The error of a stream whose other side does not begin as TLS does. In plain words it can be told.
+/// The error of a stream whose other side does not begin as TLS does. It can be told in plain
+/// words.
 pub(super) const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
 
 /// A socket, with or without TLS around what it carries. Reading and writing move what can be

@@ -1,3 +1,5 @@
+//! The contract over sockets, who is let in, and what noise does.
+
 use std::sync::Arc;
 
 use lotus_fabric::env::Env;

@@ -1,3 +1,5 @@
+//! What is read of sound files, and what is said of others.
+
 use super::*;
 
 const SHM: &str = "\
