@@ -32,7 +32,9 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
 use lotus_fabric::verbs::VerbError;
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
@@ -123,19 +125,22 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         while !coordinator.node.has_failed() {
             coordinator.executor.sleep(lease / TURNS_PER_LEASE).await;
             if coordinator.thread == 0
-                && let Some(suspects) = watch.listen(coordinator).await
+                && let Some(news) = watch.listen(coordinator).await
             {
                 // Full while the last turn waits for an answer. Who is silent will be so still.
-                let _ = heard.try_send(suspects);
+                let _ = heard.try_send(news);
             }
             coordinator.take_note();
         }
     };
     let deliberating = async {
         let mut released = Vec::new();
-        while let Ok(suspects) = hearing.recv().await {
-            turn(coordinator, suspects, &mut released).await;
-            coordinator.take_note();
+        while let Ok(news) = hearing.recv().await {
+            // What waited for the last turn may say nothing of who is silent now.
+            if coordinator.executor.now().since(news.asked) < lease {
+                turn(coordinator, news, lease, &mut released).await;
+                coordinator.take_note();
+            }
         }
     };
     beside(deliberating, beating).await;
@@ -148,10 +153,18 @@ struct Watch {
     beat: u64,
 }
 
+/// What a beat has brought: it was sent at `asked`, so nobody suspects this node before a lease has
+/// passed since.
+struct Heard {
+    asked: Nanos,
+    suspects: Vec<NodeId>,
+}
+
 /// Steps 2 to 7. `released` are those whose locks have been dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
-    suspects: Vec<NodeId>,
+    Heard { asked, suspects }: Heard,
+    lease: Duration,
     released: &mut Vec<Incarnation>,
 ) {
     let (node, council) = (&coordinator.node, &coordinator.shared.council);
@@ -167,7 +180,10 @@ async fn turn(
     if !now.is_live(me) {
         return node.expel();
     }
-    node.resume();
+    // The answer may have taken so long that it is not true any more.
+    if coordinator.executor.now().since(asked) < lease {
+        node.resume();
+    }
     if now.epoch() == FIRST_EPOCH {
         return;
     }
@@ -193,8 +209,8 @@ async fn turn(
 }
 
 impl Watch {
-    /// Beats, and hears everybody's beats: who is suspected. `None` if nothing was heard.
-    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Vec<NodeId>> {
+    /// Beats, and hears everybody's beats. `None` if nothing was heard.
+    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Heard> {
         let (shared, node) = (&coordinator.shared, &coordinator.node);
         let word = |index: usize| beat_word(&shared.placement, index);
         if !self.lease.is_held(coordinator.executor.now()) {
@@ -209,7 +225,8 @@ impl Watch {
             Ok(done) => {
                 self.lease.renew(asked);
                 let suspects = self.detector.hear(asked, done.words(all));
-                Some(suspects.into_iter().map(|index| shared.peers[index].id).collect())
+                let suspects = suspects.into_iter().map(|index| shared.peers[index].id).collect();
+                Some(Heard { asked, suspects })
             }
             Err(error) => {
                 if error.failures().iter().any(|failure| failure.error == VerbError::Revoked) {
