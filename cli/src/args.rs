@@ -3,6 +3,9 @@
 //! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
 //! wrong only together are refused by [`CommonArgs::check`].
 
+#[cfg(feature = "tcp")]
+mod cluster;
+
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -18,6 +21,9 @@ use lotus_benchmarks::tpcc::{Critical, Scale};
 use lotus_benchmarks::zipf::KeyChooser;
 
 use crate::deploy;
+
+#[cfg(feature = "tcp")]
+pub use cluster::{ClusterArgs, ClusterTask, NodeArgs};
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
@@ -50,13 +56,23 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
-    /// Hosts a memory node until the standard input ends.
+    /// Starts and ends a cluster of processes, and shows how it is.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Cluster(ClusterArgs),
+    /// Runs a memory node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Mn(NodeArgs),
+    /// Runs a compute node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Cn(NodeArgs),
+    /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
-    Mn(MnArgs),
+    Host(HostArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct MnArgs {
+pub struct HostArgs {
     /// Where the cluster's sockets are.
     #[arg(long, value_name = "DIRECTORY")]
     pub shm: PathBuf,
@@ -596,11 +612,13 @@ fn rate(text: &str) -> Result<f64, String> {
     within(text, allowed, "more than 0 and at most 10^9 transactions a second")
 }
 
-fn lock_table_bytes(text: &str) -> Result<u64, String> {
+/// Parses the size of a lock table.
+pub fn lock_table_bytes(text: &str) -> Result<u64, String> {
     bytes(text, 64..=64 * GIB, "between 64 bytes and 64 GiB")
 }
 
-fn memory_bytes(text: &str) -> Result<u64, String> {
+/// Parses the size of a memory node.
+pub fn memory_bytes(text: &str) -> Result<u64, String> {
     bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
 }
 

@@ -128,7 +128,7 @@ fn on_processes<W: Workload>(
     let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
     let arguments = |node: u16| -> Vec<OsString> {
         let (node, nodes) = (node.to_string(), nodes.to_string());
-        let words = ["mn", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
         words.into_iter().chain([sockets.path().into()]).collect()
     };
     let env = Env::real(options.load.seed);

@@ -99,7 +99,7 @@ impl Coordinator {
         let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
         let mut batch = self.lane.batch();
         batch.write_word(word(node.index), node.horizon.node_floor().raw());
-        let all = batch.read(word(0), shared.nodes.len() * WORD_BYTES);
+        let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
         match batch.post().await {
             Ok(done) => node.horizon.raise(horizon(done.words(all).iter().copied())),
             // What is known stays true; the next turn finds the connection working again.

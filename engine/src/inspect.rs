@@ -21,7 +21,7 @@ use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
 use crate::error::ClusterError;
-use crate::shared::Shared;
+use crate::shared::{Peer, Shared};
 
 /// The properties, by the names of their findings.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
@@ -98,11 +98,12 @@ impl Shared {
 }
 
 impl Shared {
-    /// Whether some node keeps the locks of a shard: those of a node that was lost are lost, and
-    /// nobody grants any until the shard is adopted (H4).
+    /// Whether some node of this process keeps the locks of a shard: those of a node that was lost
+    /// are lost, and nobody grants any until the shard is adopted (H4).
     fn keeps_locks(&self, shard: ShardId) -> bool {
         let owner = self.index_of(self.shards.owner(shard).node);
-        owner.is_some_and(|index| !self.nodes[index].has_failed())
+        let here = owner.and_then(|index| self.hosted(index));
+        here.is_some_and(|node| !node.has_failed())
     }
 }
 
@@ -207,10 +208,8 @@ impl Scan<'_> {
 
     /// The words of the log slot that a transaction uses on one memory node.
     async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
-        let by = |node: &&std::sync::Arc<crate::shared::ComputeNode>| {
-            node.incarnation == txn.incarnation()
-        };
-        let Some(node) = self.shared.nodes.iter().find(by) else { return Ok(Vec::new()) };
+        let by = |peer: &&Peer| peer.incarnation == txn.incarnation();
+        let Some(node) = self.shared.peers.iter().find(by) else { return Ok(Vec::new()) };
         let offset = self.shared.log.offset(node.index as u16, txn.slot());
         let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);
         self.read(addr, self.shared.log.slot_bytes() as usize).await

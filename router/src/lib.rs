@@ -7,8 +7,9 @@
 //! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch. Changes by
 //!   compare-and-swap.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
-//! * [`authority`]: what the cluster has agreed on, as small versioned values; in this process, or
-//!   with the feature `etcd` in an etcd cluster. [`conformance`] checks any other.
+//! * [`authority`]: what the cluster has agreed on, as small versioned values; in this process,
+//!   with the feature `remote` in another one, or with `etcd` in an etcd cluster. [`conformance`]
+//!   checks any other.
 //!
 //! The first three are asked for every key of every transaction, so they are plain tables in
 //! memory: no lock, no allocation, no I/O. The authority is the control path.
@@ -24,6 +25,8 @@ pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod placement;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod routing;
 pub mod shard_map;
 mod topology;

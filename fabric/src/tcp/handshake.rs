@@ -16,7 +16,7 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::wire::{Frame, Header, Kind};
 use crate::env;
@@ -33,7 +33,7 @@ const TARGET: u64 = u64::from_le_bytes(*b"target\0\0");
 const INITIATOR: u64 = u64::from_le_bytes(*b"initiate");
 
 /// A number used once; or an HMAC-SHA256.
-pub(super) type Words4 = [u64; 4];
+pub type Words4 = [u64; 4];
 
 /// A secret that all nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Key {
     /// # Errors
     /// The system has no randomness to give.
     pub fn random() -> std::io::Result<Self> {
-        Ok(Self(nonce()?.as_bytes().into()))
+        Ok(Self(nonce_bytes()?.into()))
     }
 
     /// What only somebody who has the key can say about `said`. The label names the protocol and the
@@ -82,25 +82,16 @@ impl Key {
         mac
     }
 
-    fn mac(&self, label: u64, hello: &[u64], nonce: Words4) -> Hmac<Sha256> {
-        let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(label.as_bytes());
-        mac.update(hello.as_bytes());
-        mac.update(nonce.as_bytes());
-        mac
+    /// [`Key::prove`] in words: of a hello and the other side's nonce.
+    pub fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
+        let proof = self.prove(&label.to_le_bytes(), &[hello.as_bytes(), nonce.as_bytes()]);
+        zerocopy::transmute!(proof)
     }
 
-    fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
-        let mut words = Words4::new_zeroed();
-        words
-            .as_mut_bytes()
-            .copy_from_slice(&self.mac(label, hello, nonce).finalize().into_bytes());
-        words
-    }
-
-    /// Takes the same time wherever the difference is.
-    fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
-        self.mac(label, hello, nonce).verify_slice(proof.as_bytes()).is_ok()
+    /// [`Key::accepts`] in words.
+    pub fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
+        let said = [hello.as_bytes(), nonce.as_bytes()];
+        self.accepts(&label.to_le_bytes(), &said, proof.as_bytes())
     }
 }
 
@@ -120,14 +111,12 @@ pub fn nonce_bytes() -> std::io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// A number that nobody can foresee.
+/// [`nonce_bytes`] as words.
 ///
 /// # Errors
 /// The system has no randomness to give.
-pub(super) fn nonce() -> std::io::Result<Words4> {
-    let mut words = Words4::new_zeroed();
-    env::unforeseeable(words.as_mut_bytes())?;
-    Ok(words)
+pub fn nonce() -> std::io::Result<Words4> {
+    Ok(zerocopy::transmute!(nonce_bytes()?))
 }
 
 /// What a connection is for.

@@ -43,13 +43,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, nonce_bytes};
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce, nonce_bytes};
 pub use limits::{Limits, TargetCounters};
+pub use stream::Stream;
 #[cfg(feature = "tls")]
-pub use tls::{Tls, TlsError};
+pub use tls::{Sealed, Tls, TlsError};
 
 use control::{CallError, Failure, Request};
-use handshake::{Hello, Purpose, nonce};
+use handshake::{Hello, Purpose};
 use lane::TcpLane;
 use target::{Shared, Targets};
 

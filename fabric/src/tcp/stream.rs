@@ -8,13 +8,16 @@ use super::Security;
 #[cfg(feature = "tls")]
 use super::tls::Sealed;
 
-/// The error of a stream whose other side does not begin as TLS does. In plain words it can be told.
+/// The error of a stream whose other side does not begin as TLS does. It can be told in plain
+/// words.
 pub(super) const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
 
 /// A socket, with or without TLS around what it carries. Reading and writing move what can be
 /// moved at once; what cannot is [`io::ErrorKind::WouldBlock`].
-pub(super) enum Stream {
+pub enum Stream {
+    /// As it is.
     Plain(TcpStream),
+    /// Within TLS.
     #[cfg(feature = "tls")]
     Sealed(Box<Sealed>),
 }
@@ -24,7 +27,7 @@ impl Stream {
     ///
     /// # Errors
     /// TLS cannot begin.
-    pub(super) fn outgoing(socket: TcpStream, security: &Security) -> io::Result<Self> {
+    pub fn outgoing(socket: TcpStream, security: &Security) -> io::Result<Self> {
         match security {
             #[cfg(feature = "tls")]
             Security::Tls(tls) => Ok(Self::Sealed(Box::new(tls.connect(socket)?))),
@@ -36,7 +39,7 @@ impl Stream {
     ///
     /// # Errors
     /// TLS cannot begin.
-    pub(super) fn incoming(socket: TcpStream, security: &Security) -> io::Result<Self> {
+    pub fn incoming(socket: TcpStream, security: &Security) -> io::Result<Self> {
         match security {
             #[cfg(feature = "tls")]
             Security::Tls(tls) => Ok(Self::Sealed(Box::new(tls.accept(socket)?))),
@@ -45,7 +48,7 @@ impl Stream {
     }
 
     /// The socket itself.
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket,
             #[cfg(feature = "tls")]

@@ -153,7 +153,7 @@ fn unusable(error: impl fmt::Display) -> TlsError {
 struct Failed(rustls::Error);
 
 /// A socket and TLS around it. See the module's essay.
-pub(super) struct Sealed {
+pub struct Sealed {
     socket: TcpStream,
     tls: Connection,
     /// Bytes of the caller's that are sealed and not yet reported as written.

@@ -1,0 +1,58 @@
+//! Clusters of processes: `lotus mn` and `lotus cn`, and `lotus cluster`, which starts and ends
+//! them together (docs/operations.md).
+//!
+//! # What it is
+//! * `file`: the configuration, the same for all nodes; `key`, `load`: what it names;
+//! * `daemon`: one node;
+//! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
+//! * `node`, `records`: names of nodes, and what they say of themselves.
+//!
+//! # What it is not
+//! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
+//! that `lotus cluster up` has started.
+
+mod commands;
+mod daemon;
+mod file;
+mod key;
+mod load;
+mod node;
+mod processes;
+mod records;
+
+use std::time::Duration;
+
+use crate::Verdict;
+use crate::args::{ClusterArgs, ClusterTask, NodeArgs};
+
+use file::ClusterFile;
+pub use node::Kind;
+use node::Node;
+
+/// `lotus cluster`.
+///
+/// # Errors
+/// A sentence.
+pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
+    let place = match &args.task {
+        ClusterTask::Up { place, .. } | ClusterTask::Down { place } => place,
+        ClusterTask::Status { place, .. } => place,
+    };
+    let file = ClusterFile::read(&place.file, place.state.as_deref());
+    let file = file.map_err(|error| error.to_string())?;
+    match args.task {
+        ClusterTask::Up { wait_secs, .. } => commands::up(&file, Duration::from_secs(wait_secs)),
+        ClusterTask::Status { json, .. } => commands::status(&file, json),
+        ClusterTask::Down { .. } => commands::down(&file),
+    }
+}
+
+/// `lotus mn` and `lotus cn`.
+///
+/// # Errors
+/// A sentence.
+pub fn serve(kind: Kind, args: &NodeArgs) -> Result<(), String> {
+    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+    let file = file.map_err(|error| error.to_string())?;
+    daemon::run(&file, Node { kind, index: args.node })
+}
