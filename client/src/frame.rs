@@ -56,7 +56,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`Oversized`]; asked again, the same.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, Oversized> {
+    pub fn take_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
         let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>()
         else {
             return Ok(None);
@@ -109,8 +109,8 @@ mod tests {
         let mut incoming = Incoming::new(10);
         incoming.space(4).extend_from_slice(&u32::MAX.to_le_bytes());
         let refused = Err(Oversized { len: u32::MAX as usize, limit: 10 });
-        assert_eq!(incoming.next(), refused);
-        assert_eq!(incoming.next(), refused);
+        assert_eq!(incoming.take_frame(), refused);
+        assert_eq!(incoming.take_frame(), refused);
     }
 
     proptest! {
@@ -128,7 +128,7 @@ mod tests {
             for cut in cuts.iter().cycle() {
                 let end = (at + cut).min(sent.len());
                 incoming.space(64).extend_from_slice(&sent[at..end]);
-                while let Some(frame) = incoming.next().unwrap() {
+                while let Some(frame) = incoming.take_frame().unwrap() {
                     got.push(frame.to_vec());
                 }
                 at = end;
