@@ -102,6 +102,7 @@ pub fn try_write(out: &mut Vec<u8>, message: &impl Serialize) -> Result<(), post
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     #[test]
@@ -116,8 +117,8 @@ mod tests {
     proptest! {
         #[test]
         fn frames_come_out_as_they_went_in_however_they_are_cut(
-            frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8),
-            cuts in proptest::collection::vec(1..30_usize, 1..40),
+            frames in vec(vec(any::<u8>(), 0..40), 0..8),
+            cuts in vec(1..30_usize, 1..40),
         ) {
             let mut sent = Vec::new();
             for frame in &frames {
