@@ -91,7 +91,7 @@ pub fn write(out: &mut Vec<u8>, message: &impl Serialize) {
     try_write(out, message).expect("a vector takes whatever the protocol's messages are");
 }
 
-/// As [`write`], for types that others have written.
+/// As [`write()`], for types that others have written.
 ///
 /// # Errors
 /// What the type's `Serialize` says. Some of it may have been appended.
