@@ -164,7 +164,9 @@ async fn shake_hands(
         stream.write_all(&out).await?;
         out.clear();
         loop {
-            if let Some(frame) = incoming.next().map_err(|_| Obstacle::Refused(Refusal::Garbage))? {
+            if let Some(frame) =
+                incoming.take_frame().map_err(|_| Obstacle::Refused(Refusal::Garbage))?
+            {
                 match guest.step(frame, &mut out).map_err(Obstacle::Refused)? {
                     Some(directory) => return Ok((stream, incoming, directory)),
                     None => break,

@@ -56,7 +56,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`Oversized`]; asked again, the same.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, Oversized> {
+    pub fn take_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
         let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>()
         else {
             return Ok(None);
@@ -91,7 +91,7 @@ pub fn write(out: &mut Vec<u8>, message: &impl Serialize) {
     try_write(out, message).expect("a vector takes whatever the protocol's messages are");
 }
 
-/// As [`write`], for types that others have written.
+/// As [`write()`], for types that others have written.
 ///
 /// # Errors
 /// What the type's `Serialize` says. Some of it may have been appended.
@@ -102,6 +102,7 @@ pub fn try_write(out: &mut Vec<u8>, message: &impl Serialize) -> Result<(), post
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     #[test]
@@ -109,15 +110,15 @@ mod tests {
         let mut incoming = Incoming::new(10);
         incoming.space(4).extend_from_slice(&u32::MAX.to_le_bytes());
         let refused = Err(Oversized { len: u32::MAX as usize, limit: 10 });
-        assert_eq!(incoming.next(), refused);
-        assert_eq!(incoming.next(), refused);
+        assert_eq!(incoming.take_frame(), refused);
+        assert_eq!(incoming.take_frame(), refused);
     }
 
     proptest! {
         #[test]
         fn frames_come_out_as_they_went_in_however_they_are_cut(
-            frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8),
-            cuts in proptest::collection::vec(1..30_usize, 1..40),
+            frames in vec(vec(any::<u8>(), 0..40), 0..8),
+            cuts in vec(1..30_usize, 1..40),
         ) {
             let mut sent = Vec::new();
             for frame in &frames {
@@ -128,7 +129,7 @@ mod tests {
             for cut in cuts.iter().cycle() {
                 let end = (at + cut).min(sent.len());
                 incoming.space(64).extend_from_slice(&sent[at..end]);
-                while let Some(frame) = incoming.next().unwrap() {
+                while let Some(frame) = incoming.take_frame().unwrap() {
                     got.push(frame.to_vec());
                 }
                 at = end;

@@ -205,7 +205,7 @@ async fn exchange(
 fn take_in(incoming: &mut Incoming, receiver: &mut impl Receiver) -> Result<(), End> {
     let mut any = false;
     while receiver.is_ready()
-        && let Some(frame) = incoming.next()?
+        && let Some(frame) = incoming.take_frame()?
     {
         receiver.receive(frame)?;
         any = true;

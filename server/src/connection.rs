@@ -72,7 +72,7 @@ async fn shake_hands(
     let mut out = Vec::new();
     loop {
         // An oversized frame is no hello of ours, whatever its author speaks.
-        if let Some(frame) = incoming.next().map_err(|_| Refusal::Garbage)? {
+        if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
             let admitted = doorkeeper.step(frame, key, &mut out)?;
             if admitted && is_full() {
                 return Err(Refusal::Full.into());

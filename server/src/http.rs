@@ -45,7 +45,7 @@ async fn scrape(State(node): State<Arc<Node>>) -> impl IntoResponse {
 
 /// 200 while clients should come here, 503 otherwise.
 async fn health(State(node): State<Arc<Node>>) -> (StatusCode, &'static str) {
-    let figures = node.host.node_figures(node.index);
+    let figures = node.host().node_figures(node.index);
     if node.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
     } else if !figures.takes_part {

@@ -70,7 +70,7 @@ pub(crate) fn begin(node: &Arc<Node>, place: Place, kind: Kind) -> Open {
             drop(place);
         })
     };
-    node.host.submit(seat, Box::new(job));
+    node.host().submit(seat, Box::new(job));
     Open { steps, expired }
 }
 

@@ -26,12 +26,12 @@ pub(crate) async fn scrape(node: Arc<Node>) -> Result<String, fmt::Error> {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
         let seat = Seat { compute_node: node.index, thread };
-        let Ok(figures) = node.host.coordinator_figures(seat).await else { continue };
+        let Ok(figures) = node.host().coordinator_figures(seat).await else { continue };
         coordinators.verbs += &figures.verbs;
         coordinators.caches += figures.caches;
         coordinators.begun += figures.begun;
     }
-    let figures = node.host.node_figures(node.index);
+    let figures = node.host().node_figures(node.index);
     let mut registry = Registry::with_prefix("lotus");
     registry.register_collector(Box::new(Scrape { node, figures, coordinators }));
     let mut text = String::new();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lotus::{CriticalField, Seat, ShardId, TableId};
@@ -20,7 +20,9 @@ use crate::worker::{self, Request};
 
 /// See the module's essay.
 pub(crate) struct Node {
-    pub(crate) host: Arc<dyn Host>,
+    /// Not kept: workers keep this node, and who drops the last handle on a cluster waits for its
+    /// coordinators, which one of them must not.
+    host: Weak<dyn Host>,
     /// Its place among the compute nodes.
     pub(crate) index: usize,
     pub(crate) env: Env,
@@ -73,7 +75,7 @@ impl Node {
         let threads = parts.host.config().threads;
         Arc::new(Self {
             env: parts.host.clock(),
-            host: parts.host,
+            host: Arc::downgrade(&parts.host),
             index: parts.index,
             registry: parts.registry,
             limits: parts.limits,
@@ -90,6 +92,11 @@ impl Node {
         })
     }
 
+    /// The cluster. For the server's thread, which the server outlives.
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.host.upgrade().expect("a server keeps its cluster until its thread has ended")
+    }
+
     /// Puts `workers` workers on each coordinator.
     pub(crate) fn start_workers(self: &Arc<Self>, workers: usize) {
         for thread in 0..self.queues.len() {
@@ -102,14 +109,14 @@ impl Node {
                         worker::work(Arc::clone(&crew.node), crew.thread, session).await;
                     })
                 };
-                self.host.submit(seat, Box::new(job));
+                self.host().submit(seat, Box::new(job));
             }
         }
     }
 
     /// Who and what there is.
     pub(crate) fn directory(&self) -> Box<Directory> {
-        let tables = self.host.tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
+        let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
         let tables = tables.map(|(id, spec)| protocol::Table {
             name: spec.name.into_owned(),
             id: id.0,
@@ -121,7 +128,7 @@ impl Node {
         });
         let names = self.registry.names();
         let owners = ShardId::all().map(|shard| {
-            let owner = self.host.shard_owner(self.index, shard);
+            let owner = self.host().shard_owner(self.index, shard);
             Owner { node: owner.compute_node.map(|node| node as u16), epoch: owner.epoch }
         });
         Box::new(Directory {
@@ -138,12 +145,12 @@ impl Node {
 
     /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
-        if self.draining.load(Ordering::Relaxed) || !self.host.takes_part(self.index) {
+        if self.draining.load(Ordering::Relaxed) || !self.host().takes_part(self.index) {
             return Err(Failure::Leaving);
         }
         let Some(shard) = shard else { return Ok(()) };
         let known = ShardId::from_low_bits(u64::from(shard));
-        let owner = self.host.shard_owner(self.index, known);
+        let owner = self.host().shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
             return Ok(());
         }

@@ -74,8 +74,9 @@ pub(crate) struct Stored {
 /// registry.register("withdraw", async |txn: &mut Transaction, (account, sum): (u64, u64)| {
 ///     let item = txn.add_rw(ACCOUNTS, account)?;
 ///     txn.execute().await?;
-///     let balance = txn.value(item).and_then(|value| Some(u64::from_le_bytes(value.try_into().ok()?)));
-///     let left = balance.unwrap_or(0).checked_sub(sum).ok_or(Abort::Application("too poor"))?;
+///     let value = txn.value(item).and_then(|value| value.try_into().ok());
+///     let balance = u64::from_le_bytes(value.unwrap_or_default());
+///     let left = balance.checked_sub(sum).ok_or(Abort::Application("too poor"))?;
 ///     txn.put(item, &left.to_le_bytes())?;
 ///     Ok::<u64, Abort<&str>>(left)
 /// });

@@ -43,6 +43,8 @@ pub struct Server {
     metrics: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
+    /// Dropped when the thread has ended.
+    _cluster: Arc<dyn Host>,
 }
 
 impl Server {
@@ -69,7 +71,7 @@ impl Server {
         let host: Arc<dyn Host> = cluster;
         let shared = Node::new(Parts {
             calls: records_table(&*host, &config.call_records)?,
-            host,
+            host: Arc::clone(&host),
             index: node,
             registry,
             limits: config.limits,
@@ -92,7 +94,7 @@ impl Server {
         let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
         shared.start_workers(workers);
         tracing::info!(node, %address, workers, "serving clients");
-        Ok(Self { address, metrics, stop, thread: Some(thread) })
+        Ok(Self { address, metrics, stop, thread: Some(thread), _cluster: host })
     }
 
     /// Where clients come.

@@ -1,6 +1,8 @@
 //! What strangers, broken clients and greedy ones meet at the port. Whatever they do, others are
 //! served and nothing is left behind.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
@@ -45,7 +47,7 @@ impl Raw {
     /// The next frame; `None` once the server has closed the connection.
     fn next(&mut self) -> Option<Vec<u8>> {
         loop {
-            if let Some(frame) = self.incoming.next().unwrap() {
+            if let Some(frame) = self.incoming.take_frame().unwrap() {
                 return Some(frame.to_vec());
             }
             let mut bytes = [0; 4096];

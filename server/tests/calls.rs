@@ -1,5 +1,7 @@
 //! Stored transactions, called from outside.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::time::Duration;
@@ -208,6 +210,8 @@ fn the_loss_of_a_server_is_survived() {
         tokio::task::spawn_blocking(move || gone.stop()).await.unwrap().unwrap();
         for account in 0..8 {
             let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);
+            // Without an id the first to notice would not know what became of it.
+            let call = call.idempotent(u128::from(account));
             call.timeout(Duration::from_secs(30)).await.unwrap();
         }
         let gone = bank.servers.remove(0);

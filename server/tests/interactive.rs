@@ -1,5 +1,7 @@
 //! Interactive transactions.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The loss of a compute node under calls that must take effect once.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Metrics and health, as a scraper sees them.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -64,8 +64,8 @@ impl Key {
         Ok(Self(nonce_bytes()?.into()))
     }
 
-    /// What only somebody who has the key can say about `said`. The label names the protocol and the
-    /// side that speaks, so that no proof counts for another.
+    /// What only somebody who has the key can say about `said`. The label names the protocol and
+    /// the side that speaks, so that no proof counts for another.
     pub fn prove(&self, label: &[u8; 8], said: &[&[u8]]) -> [u8; 32] {
         self.mac_of(label, said).finalize().into_bytes().into()
     }
