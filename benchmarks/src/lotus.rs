@@ -60,8 +60,14 @@ impl<M: Machines> Embedded<M> {
     ) -> Result<Self, DeployError> {
         let machines = machines(builder.node_count().map_err(refused)?)?;
         let cluster = builder.start_on(machines).map_err(refused)?;
-        Ok(Self { cluster: Arc::new(cluster), rows: 0, recording: false })
+        Ok(Self::around(Arc::new(cluster)))
     }
+
+    /// A cluster that somebody else has started.
+    pub fn around(cluster: Arc<Cluster<M>>) -> Self {
+        Self { cluster, rows: 0, recording: false }
+    }
+
     /// The cluster itself, to be shared.
     pub fn shared(&self) -> Arc<Cluster<M>> {
         Arc::clone(&self.cluster)

@@ -80,7 +80,8 @@ impl Progress {
         self.failure.get()
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    /// The benchmark has come to this phase.
+    pub fn enter(&self, phase: Phase) {
         (self.enter)(phase);
     }
 

@@ -1,5 +1,6 @@
 //! Load from applications: requests that come to the compute nodes from outside, through the
-//! client library, as calls of stored transactions.
+//! client library, as calls of stored transactions. The compute nodes are threads of this process
+//! ([`run`]), or those of a running cluster (`cluster::drive`).
 //!
 //! The workload is the one that runs inside: its code is registered with a server at each compute
 //! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
@@ -60,12 +61,15 @@ where
             clock,
             progress: Arc::clone(progress),
         };
-        let mut driven = runtime.block_on(load.generate(config, in_flight))?;
+        let mut driven = runtime.block_on(async {
+            let client = Client::connect(config).await.map_err(|error| failed(&error))?;
+            load.generate(&client, in_flight).await
+        })?;
         for server in servers {
             server.stop().map_err(|error| failed(&error))?;
         }
         cluster.cluster().settle().map_err(|error| failed(&error))?;
-        aborts.add_to(&mut driven.tally);
+        aborts.counts().add_to(&mut driven.tally);
         Ok(driven)
     })
 }
@@ -77,11 +81,12 @@ enum Refusal {
     Fatal(String),
 }
 
-/// Aborted attempts, by type of transaction and reason.
-struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
+/// Aborted attempts, by type of transaction and reason, being counted.
+pub struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
 
 impl Aborts {
-    fn new(types: usize) -> Self {
+    /// None yet.
+    pub fn new(types: usize) -> Self {
         Self((0..types).map(|_| Default::default()).collect())
     }
 
@@ -89,21 +94,55 @@ impl Aborts {
         self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The warm-up's included: the servers do not know when it ended.
-    fn add_to(&self, tally: &mut Tally) {
+    /// How many there are by now.
+    pub fn counts(&self) -> AbortCounts {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AbortCounts(self.0.iter().map(|counts| counts.iter().map(now).collect()).collect())
+    }
+}
+
+/// Aborted attempts, by type of transaction and reason.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AbortCounts(Vec<Vec<u64>>);
+
+impl AbortCounts {
+    /// Those since `earlier`.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        let pairs = self.0.iter_mut().zip(&earlier.0);
+        let counts = pairs.flat_map(|(now, then)| now.iter_mut().zip(then));
+        counts.for_each(|(now, then)| *now = now.saturating_sub(*then));
+        self
+    }
+
+    /// Adds them to what clients have counted. The warm-up's are included: the servers do not know
+    /// when it ended.
+    pub fn add_to(&self, tally: &mut Tally) {
         for (counts, aborts) in tally.by_transaction.iter_mut().zip(&self.0) {
-            for (sum, more) in counts.aborted.iter_mut().zip(aborts) {
-                *sum += more.load(Ordering::Relaxed);
-            }
+            counts.aborted.iter_mut().zip(aborts).for_each(|(sum, more)| *sum += more);
         }
     }
 }
 
-/// The name of the stored transaction that runs requests of this kind.
-fn procedure<W: Workload>(access: Access) -> String {
-    match access {
-        Access::ReadOnly => format!("{}.read", W::NAME),
-        Access::ReadWrite => format!("{}.write", W::NAME),
+/// The names of the stored transactions that run a workload's requests.
+struct Procedures {
+    read: String,
+    write: String,
+}
+
+impl Procedures {
+    fn of<W: Workload>(isolation: Isolation) -> Self {
+        let level = match isolation {
+            Isolation::Serializable => "sr",
+            Isolation::Snapshot => "si",
+        };
+        Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
+    }
+
+    fn serving(&self, access: Access) -> &str {
+        match access {
+            Access::ReadOnly => &self.read,
+            Access::ReadWrite => &self.write,
+        }
     }
 }
 
@@ -132,7 +171,7 @@ where
         let mut config = Config::new(listener, addresses.clone());
         config.security = Security::SharedKey(key.clone());
         config.workers = Some(options.cluster.coroutines);
-        let registry = registry(workload, options, aborts);
+        let registry = registry(workload, aborts);
         let server = Server::start(cluster.shared(), node, registry, config);
         servers.push(server.map_err(|error| failed(&error))?);
     }
@@ -141,13 +180,12 @@ where
 }
 
 /// The workload's transactions as stored ones.
-fn registry<W: Workload>(workload: &Arc<W>, options: &Options, aborts: &Arc<Aborts>) -> Registry {
-    let write = match options.load.isolation {
-        Isolation::Serializable => Kind::Serializable,
-        Isolation::Snapshot => Kind::Snapshot,
-    };
+pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
+    let [sr, si] = [Isolation::Serializable, Isolation::Snapshot].map(Procedures::of::<W>);
     let mut registry = Registry::new();
-    for (access, kind) in [(Access::ReadOnly, Kind::ReadOnly), (Access::ReadWrite, write)] {
+    let all =
+        [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)];
+    for (name, kind) in all {
         let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
         let run = async move |txn: &mut Transaction, request: W::Request| {
             attempt_in(&*workload, txn, &request).await.map_err(|lapse| match lapse {
@@ -164,16 +202,21 @@ fn registry<W: Workload>(workload: &Arc<W>, options: &Options, aborts: &Arc<Abor
                 Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
             })
         };
-        registry.register_as(kind, &procedure::<W>(access), run);
+        registry.register_as(kind, &name, run);
     }
     registry
 }
 
-struct Load<W> {
-    workload: Arc<W>,
-    options: Options,
-    clock: Env,
-    progress: Arc<Progress>,
+/// What applications do.
+pub struct Load<W> {
+    /// What they ask for.
+    pub workload: Arc<W>,
+    /// For how long, and how.
+    pub options: Options,
+    /// Their clock.
+    pub clock: Env,
+    /// Who is told how it goes.
+    pub progress: Arc<Progress>,
 }
 
 /// When requests are made, and from when on they count.
@@ -185,12 +228,10 @@ struct Window {
 
 impl<W: Workload> Load<W> {
     /// Keeps `in_flight` requests in flight until the time is up.
-    async fn generate(
-        self,
-        config: lotus_client::Config,
-        in_flight: usize,
-    ) -> Result<Driven, BenchError> {
-        let client = Client::connect(config).await.map_err(|error| failed(&error))?;
+    ///
+    /// # Errors
+    /// A request failed for good.
+    pub async fn generate(self, client: &Client, in_flight: usize) -> Result<Driven, BenchError> {
         let now = self.clock.now();
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
@@ -219,12 +260,12 @@ impl<W: Workload> Load<W> {
         mut rng: SmallRng,
         window: Window,
     ) -> Result<Tally, BenchError> {
-        let names = [Access::ReadOnly, Access::ReadWrite].map(procedure::<W>);
+        let procedures = Procedures::of::<W>(self.options.load.isolation);
         let mut tally = Tally::new(W::TRANSACTIONS.len());
         let mut now = self.clock.now();
         while now < window.until && self.progress.failure().is_none() {
             let request = self.workload.draw(&mut rng);
-            let name = &names[usize::from(W::access(&request) == Access::ReadWrite)];
+            let name = procedures.serving(W::access(&request));
             let mut call = client.call::<_, i64>(name, &request).timeout(PATIENCE);
             if self.options.load.routing == Routing::Hybrid {
                 let (table, key) = self.workload.first_record(&request);
@@ -261,6 +302,7 @@ fn forgive(error: CallError) -> Result<(), BenchError> {
     Err(BenchError::Fatal(fatal))
 }
 
-fn failed(error: &dyn std::fmt::Display) -> BenchError {
+/// Nothing can be reported.
+pub fn failed(error: &dyn std::fmt::Display) -> BenchError {
     DeployError::Failed(error.to_string()).into()
 }

@@ -26,6 +26,8 @@ use lotus_fabric::tcp::{self, TcpFabric};
 #[cfg(feature = "tcp")]
 use crate::applications;
 use crate::args::RdmaArgs;
+#[cfg(feature = "tcp")]
+use crate::cluster;
 use crate::nodes::{MemoryNodes, Sockets};
 
 /// What a memory node of the `rdma` fabric takes unless somebody says otherwise. Devices need all
@@ -37,6 +39,15 @@ const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 /// for an interactive transaction and one for the engine's errands.
 pub const SPARE_COROUTINES: usize = 2;
 
+/// Where a benchmark runs, beside what the options say.
+pub struct Place<'a> {
+    /// How nodes use RDMA devices.
+    pub rdma: &'a RdmaArgs,
+    /// A cluster that runs already.
+    #[cfg(feature = "tcp")]
+    pub cluster: Option<&'a cluster::ClusterFile>,
+}
+
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
 /// # Errors
@@ -44,9 +55,13 @@ pub const SPARE_COROUTINES: usize = 2;
 pub fn run<W: Workload>(
     workload: W,
     options: &Options,
-    rdma: &RdmaArgs,
+    place: &Place<'_>,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
+    #[cfg(feature = "tcp")]
+    if let Some(file) = place.cluster {
+        return cluster::drive(file, workload, options, progress);
+    }
     match options.cluster.fabric {
         Fabric::Local => {
             let mut cluster = Embedded::start(&shape(options), &options.load)?;
@@ -66,7 +81,7 @@ pub fn run<W: Workload>(
         }
         #[cfg(feature = "rdma")]
         Fabric::Rdma => {
-            let machines = |nodes| rdma_machines(nodes, rdma, options.load.seed);
+            let machines = |nodes| rdma_machines(nodes, place.rdma, options.load.seed);
             let mut config = shape(options);
             config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
             let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
@@ -82,7 +97,7 @@ pub fn run<W: Workload>(
         }
         #[cfg(not(all(feature = "rdma", feature = "tcp")))]
         other => {
-            let _unused_without_features = rdma;
+            let _unused_without_features = place.rdma;
             Err(DeployError::Refused(lacks(other)).into())
         }
     }

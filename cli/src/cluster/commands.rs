@@ -11,10 +11,11 @@ use comfy_table::Table;
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
-use lotus_router::remote::{ConnectError, RemoteAuthority};
+use lotus_router::remote::ConnectError;
 use rustix::process::Signal;
 use serde::Serialize;
 
+use super::authority;
 use super::file::{ClusterFile, Net, Trust};
 use super::key;
 use super::node::{Kind, Node};
@@ -22,8 +23,6 @@ use super::processes::{Seen, State, wait_until};
 use super::records::{Record, Stage};
 use crate::Verdict;
 
-/// How long the authority may take to answer a command.
-const AUTHORITY_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a node may take to end when it is asked, before it is made to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -39,6 +38,9 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     }
     check_nothing_runs(file, &state, &ours)?;
     if let Net::Tcp { trust: Trust::KeyFile(path), .. } = &file.net {
+        key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+    }
+    if let Some(path) = &file.client_key {
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
@@ -107,7 +109,7 @@ fn await_health(
     started: &mut [(Node, Child)],
     patience: Duration,
 ) -> Result<(), String> {
-    let authority = ask(file)?;
+    let authority = authority(file)?;
     let mut ended = None;
     let mut missing = None;
     let healthy = wait_until(&Env::real(0), patience, || {
@@ -242,7 +244,7 @@ pub fn status(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
 
 fn look(file: &ClusterFile) -> Result<Status, String> {
     let state = State::look(file);
-    let authority = ask(file)?;
+    let authority = authority(file)?;
     let refused = match authority.connect() {
         Ok(()) => None,
         Err(ConnectError::Unreachable { .. }) => Some("unreachable"),
@@ -336,11 +338,6 @@ fn table(status: &Status) -> String {
     // Strings take all that is written to them.
     let _ = writeln!(text, "{health}; the authority: {}{epoch}", status.authority);
     text
-}
-
-fn ask(file: &ClusterFile) -> Result<RemoteAuthority, String> {
-    let security = file.security().map_err(|error| error.to_string())?;
-    Ok(RemoteAuthority::new(file.authority(), security, AUTHORITY_PATIENCE))
 }
 
 /// Whether a node is to live on this host: its address is one of ours.

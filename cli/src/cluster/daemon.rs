@@ -17,15 +17,15 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
+use super::authority;
 use super::file::{ClusterFile, Net};
 use super::node::{Kind, Node};
 use super::processes::{make_private, wait_until};
 use super::records::{Record, Stage};
+use super::service::Service;
 
 /// How long a node waits for those that it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the authority may take to answer once.
-const AUTHORITY_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a compute node looks around.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 
@@ -103,8 +103,7 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
 
 /// Connects to the authority, which may start later than this.
 fn connect(file: &ClusterFile, env: &Env) -> Result<RemoteAuthority, String> {
-    let security = file.security().map_err(|error| sentence(&error))?;
-    let authority = RemoteAuthority::new(file.authority(), security, AUTHORITY_PATIENCE);
+    let authority = authority(file)?;
     let mut outcome = Ok(());
     wait_until(env, PATIENCE, || {
         outcome = authority.connect();
@@ -166,14 +165,16 @@ fn take_part<F: Fabric + Clone + 'static>(
     let index = usize::from(node.index);
     let env = machines.outside();
     let builder = file.builder().part([index], Arc::clone(&authority) as _, PATIENCE);
-    let cluster = builder.start_on(machines).map_err(|error| sentence(&error))?;
+    let cluster = Arc::new(builder.start_on(machines).map_err(|error| sentence(&error))?);
     if let (0, Some(load)) = (index, &file.load) {
         info!(workload = load.name(), "loading");
         let rows = load.carry_out(&cluster, &file.settings).map_err(|error| sentence(&error))?;
         info!(workload = load.name(), rows, "loaded");
     }
-    // The servers for applications (`client`) and about the node (`metrics`) begin here, around
-    // `cluster`, and end behind the wait.
+    if index > 0 {
+        await_founder(&env, &*authority)?;
+    }
+    let mut service = Service::start(file, node, &cluster)?;
     let serving = Record::of_this_process(Stage::Serving);
     serving.write(node, &*authority).map_err(|error| sentence(&error))?;
     info!(%node, "serving");
@@ -185,6 +186,7 @@ fn take_part<F: Fabric + Clone + 'static>(
             return Err(format!("{in_words} was expelled: the others took it for dead"));
         }
         watch.look();
+        service.look(&*authority);
         wait_until(&env, LOOK_AROUND, || false);
     }
     info!("told to end");
@@ -192,15 +194,29 @@ fn take_part<F: Fabric + Clone + 'static>(
     if ending.write(node, &*authority).is_err() {
         warn!("the authority does not answer");
     }
+    service.stop()?;
     end(cluster)
 }
 
+/// Waits until the first compute node has made and loaded all tables.
+fn await_founder(env: &Env, authority: &dyn Authority) -> Result<(), String> {
+    let founder = Node { kind: Kind::Compute, index: 0 };
+    let has_loaded = wait_until(env, PATIENCE, || {
+        let record = Record::read(founder, authority).ok().flatten();
+        record.is_some_and(|record| record.stage != Stage::Starting)
+    });
+    let late = || format!("{} has not loaded the tables after {PATIENCE:?}", founder.in_words());
+    has_loaded.then_some(()).ok_or_else(late)
+}
+
 /// Ends this node's part once its transactions have ended.
-fn end<M: Machines>(cluster: Cluster<M>) -> Result<(), String> {
+fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
     if let Err(error) = cluster.settle() {
         warn!(%error, "not settled");
     }
-    cluster.stop().map_err(|error| sentence(&error))
+    // If a connection is still being closed, the cluster stops with it.
+    let stopped = Arc::into_inner(cluster).map_or(Ok(()), Cluster::stop);
+    stopped.map_err(|error| sentence(&error))
 }
 
 /// Says what becomes of the others.

@@ -26,6 +26,9 @@ use crate::args;
 const AUTHORITY_SOCKET: &str = "authority.sock";
 /// The most nodes of either kind.
 const MAX_NODES: usize = 64;
+/// Coroutines of a coordinator that serves applications: one for calls, one for interactive
+/// transactions, one for the engine's own errands.
+const MIN_SERVING_COROUTINES: usize = 3;
 /// The shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
 
@@ -79,6 +82,7 @@ struct Written {
     fabric: Spanned<FabricName>,
     directory: Option<Spanned<PathBuf>>,
     key_file: Option<Spanned<PathBuf>>,
+    client_key_file: Option<PathBuf>,
     tls: Option<Spanned<TlsFiles>>,
     authority: Option<Spanned<SocketAddr>>,
     replicas: Option<Spanned<u64>>,
@@ -178,6 +182,8 @@ pub struct ClusterFile {
     pub net: Net,
     /// The compute nodes.
     pub compute_nodes: Vec<ComputeNode>,
+    /// Where the key is that applications must have.
+    pub client_key: Option<PathBuf>,
     /// What the first compute node loads when it makes the cluster.
     pub load: Option<Load>,
     /// How long a compute node may be silent.
@@ -213,6 +219,13 @@ impl ClusterFile {
             ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
         });
         let compute_nodes = compute_nodes.collect();
+        reader.check_applications(&written, &settings)?;
+        let home = path.parent().unwrap_or(Path::new(""));
+        let client_key = match (&written.client_key_file, &net) {
+            (Some(key), _) => Some(home.join(key)),
+            (None, Net::Tcp { trust: Trust::KeyFile(key), .. }) => Some(key.clone()),
+            (None, _) => None,
+        };
         let lease_ms = reader.number(&written.lease_ms, 2000, 0..=3_600_000, "lease_ms")?;
         if (1..MIN_LEASE_MS).contains(&lease_ms) {
             let why = format!("lease_ms must be 0, for none, or at least {MIN_LEASE_MS}");
@@ -224,7 +237,7 @@ impl ClusterFile {
         }
         let load = written.load.map(Spanned::into_inner);
         let path = path.to_owned();
-        let file = Self { path, state, net, compute_nodes, load, lease, settings };
+        let file = Self { path, state, net, compute_nodes, client_key, load, lease, settings };
         let nodes = file.builder().node_count();
         nodes.map_err(|error| FileError::Settings {
             path: file.path.clone(),
@@ -270,6 +283,19 @@ impl ClusterFile {
             Net::Tcp { trust: Trust::Tls(_), .. } => Err(FileError::NoTls),
             _ => Ok(Security::PlainOnLoopback),
         }
+    }
+
+    /// Whether applications are served, by all compute nodes.
+    pub fn serves_applications(&self) -> bool {
+        self.compute_nodes.iter().any(|node| node.client.is_some())
+    }
+
+    /// The key that applications must have.
+    ///
+    /// # Errors
+    /// [`FileError::Key`].
+    pub fn client_key(&self) -> Result<Option<tcp::Key>, FileError> {
+        Ok(self.client_key.as_deref().map(key::read).transpose()?)
     }
 
     /// The `tcp` fabric of a process that serves `node`; `None` on `shm`.
@@ -423,6 +449,34 @@ impl Reader<'_> {
         }
         let addresses = (0..).map(NodeId).zip(all).collect();
         Ok(Net::Tcp { addresses, authority: *authority.as_ref(), trust })
+    }
+
+    /// Whether what is said of applications makes sense.
+    fn check_applications(
+        &self,
+        written: &Written,
+        settings: &ClusterConfig,
+    ) -> Result<(), FileError> {
+        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        if serves && settings.coroutines < MIN_SERVING_COROUTINES {
+            let why = format!(
+                "nodes that serve applications need at least {MIN_SERVING_COROUTINES} coroutines"
+            );
+            return Err(self.at(written.coroutines.as_ref(), &why));
+        }
+        for node in &written.compute_node {
+            let why = match node.as_ref() {
+                WrittenCompute { client: None, .. } if serves => {
+                    "applications are served by all compute nodes, with a client address, or none"
+                }
+                WrittenCompute { client: None, metrics: Some(_), .. } => {
+                    "metrics are served beside applications: a client address is missing"
+                }
+                _ => continue,
+            };
+            return Err(self.wrong(node.span(), why));
+        }
+        Ok(())
     }
 
     /// Whether every address is written where it may be, and once.

@@ -88,6 +88,19 @@ impl Load {
         }
     }
 
+    /// Makes the workload and hands it on.
+    pub fn with<U: Use>(&self, user: U) -> U::Outcome {
+        match *self {
+            Self::Kvs { keys } => user.of(Kvs::new(keys, 0.0, 0.0)),
+            Self::SmallBank { accounts } => user.of(SmallBank::new(accounts, 0, 0.0, SEED)),
+            Self::Tatp { subscribers } => user.of(Tatp::new(subscribers, SEED)),
+            Self::Tpcc { warehouses, customers_per_district: customers, items } => {
+                let scale = Scale { warehouses, customers, items };
+                user.of(Tpcc::new(scale, Critical::Warehouse, SEED))
+            }
+        }
+    }
+
     /// Makes and fills the tables; how many rows there are.
     ///
     /// # Errors
@@ -97,32 +110,38 @@ impl Load {
         cluster: &Cluster<M>,
         settings: &ClusterConfig,
     ) -> Result<u64, ClusterError> {
-        match *self {
-            Self::Kvs { keys } => fill(Kvs::new(keys, 0.0, 0.0), cluster, settings),
-            Self::SmallBank { accounts } => {
-                fill(SmallBank::new(accounts, 0, 0.0, SEED), cluster, settings)
-            }
-            Self::Tatp { subscribers } => fill(Tatp::new(subscribers, SEED), cluster, settings),
-            Self::Tpcc { warehouses, customers_per_district: customers, items } => {
-                let scale = Scale { warehouses, customers, items };
-                fill(Tpcc::new(scale, Critical::Warehouse, SEED), cluster, settings)
-            }
-        }
+        self.with(Fill { cluster, settings })
     }
 }
 
-fn fill<M: Machines>(
-    mut workload: impl Workload,
-    cluster: &Cluster<M>,
-    settings: &ClusterConfig,
-) -> Result<u64, ClusterError> {
-    let tables = workload.tables(settings).into_iter();
-    let tables: Vec<_> = tables.map(|spec| cluster.create_table(spec)).collect::<Result<_, _>>()?;
-    workload.attach(&tables);
-    let loaded = AtomicU64::new(0);
-    for (index, table) in tables.into_iter().enumerate() {
-        let row = |row, value: &mut Vec<u8>| workload.row(index, row, value);
-        cluster.load(table, workload.rows(index), &row, &loaded)?;
+/// What is done with a workload, whichever it is.
+pub trait Use {
+    /// What comes of it.
+    type Outcome;
+
+    /// Does it.
+    fn of<W: Workload>(self, workload: W) -> Self::Outcome;
+}
+
+struct Fill<'a, M: Machines> {
+    cluster: &'a Cluster<M>,
+    settings: &'a ClusterConfig,
+}
+
+impl<M: Machines> Use for Fill<'_, M> {
+    type Outcome = Result<u64, ClusterError>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { cluster, settings } = self;
+        let tables = workload.tables(settings).into_iter();
+        let tables: Vec<_> =
+            tables.map(|spec| cluster.create_table(spec)).collect::<Result<_, _>>()?;
+        workload.attach(&tables);
+        let loaded = AtomicU64::new(0);
+        for (index, table) in tables.into_iter().enumerate() {
+            let row = |row, value: &mut Vec<u8>| workload.row(index, row, value);
+            cluster.load(table, workload.rows(index), &row, &loaded)?;
+        }
+        Ok(loaded.into_inner())
     }
-    Ok(loaded.into_inner())
 }

@@ -4,6 +4,8 @@
 //! # What it is
 //! * `file`: the configuration, the same for all nodes; `key`, `load`: what it names;
 //! * `daemon`: one node;
+//! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
+//!   cluster; `errands`: what it asks of the nodes;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
 //!
@@ -13,21 +15,36 @@
 
 mod commands;
 mod daemon;
+mod drive;
+mod errands;
 mod file;
 mod key;
 mod load;
 mod node;
 mod processes;
 mod records;
+mod service;
 
 use std::time::Duration;
+
+use lotus_router::remote::RemoteAuthority;
 
 use crate::Verdict;
 use crate::args::{ClusterArgs, ClusterTask, NodeArgs};
 
-use file::ClusterFile;
+pub use drive::{drive, shape, sized};
+pub use file::ClusterFile;
 pub use node::Kind;
 use node::Node;
+
+/// How long the authority may take to answer once.
+const AUTHORITY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The authority that the file names; nobody has been asked yet.
+fn authority(file: &ClusterFile) -> Result<RemoteAuthority, String> {
+    let security = file.security().map_err(|error| error.to_string())?;
+    Ok(RemoteAuthority::new(file.authority(), security, AUTHORITY_PATIENCE))
+}
 
 /// `lotus cluster`.
 ///

@@ -1,9 +1,11 @@
-//! What nodes say of themselves at the authority, for whoever wants to know how the cluster is.
+//! What nodes say of themselves at the authority, for whoever wants to know how the cluster is; and
+//! how such values are read and written.
 //!
 //! Nothing rests on it: who takes part is decided by the membership.
 
 use lotus_router::authority::Version;
 use lotus_router::{Authority, AuthorityError};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
@@ -43,15 +45,7 @@ impl Record {
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn write(&self, node: Node, authority: &dyn Authority) -> Result<(), AuthorityError> {
-        let key = key(node);
-        let value = serde_json::to_vec(self).expect("strings and numbers");
-        let mut version = authority.read(&key)?.map_or(Version::ABSENT, |found| found.version);
-        loop {
-            match authority.compare_and_swap(&key, version, &value) {
-                Err(AuthorityError::Conflict { current }) => version = current,
-                outcome => return outcome.map(drop),
-            }
-        }
+        write(authority, &key(node), self).map(drop)
     }
 
     /// What a node has said last.
@@ -59,12 +53,41 @@ impl Record {
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn read(node: Node, authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
-        // What makes no sense is as good as nothing.
-        let found = authority.read(&key(node))?;
-        Ok(found.and_then(|found| serde_json::from_slice(&found.value).ok()))
+        read(authority, &key(node)).map(|(_, found)| found)
     }
 }
 
 fn key(node: Node) -> String {
     format!("node/{node}")
+}
+
+/// Reads a value and its version. What makes no sense is as good as nothing.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub fn read<T: DeserializeOwned>(
+    authority: &dyn Authority,
+    key: &str,
+) -> Result<(Version, Option<T>), AuthorityError> {
+    let Some(found) = authority.read(key)? else { return Ok((Version::ABSENT, None)) };
+    Ok((found.version, serde_json::from_slice(&found.value).ok()))
+}
+
+/// Writes a value, whatever was there. Its version.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub fn write(
+    authority: &dyn Authority,
+    key: &str,
+    value: &impl Serialize,
+) -> Result<Version, AuthorityError> {
+    let bytes = serde_json::to_vec(value).expect("strings and numbers");
+    let mut version = read::<IgnoredAny>(authority, key)?.0;
+    loop {
+        match authority.compare_and_swap(key, version, &bytes) {
+            Err(AuthorityError::Conflict { current }) => version = current,
+            outcome => return outcome,
+        }
+    }
 }
