@@ -24,6 +24,13 @@ simulate:
 rdma-test:
     RDMA_TEST_REQUIRED=1 scripts/rdma-test.sh
 
+# Made-up bytes for everything that decodes what strangers send, half a minute each. Needs cargo-fuzz
+# (`cargo install cargo-fuzz`).
+fuzz seconds="30":
+    RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_verbs -- -max_total_time={{seconds}} -max_len=4096
+    RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_handshake -- -max_total_time={{seconds}} -max_len=4096
+    RUSTC_BOOTSTRAP=1 cargo fuzz run datagrams -- -max_total_time={{seconds}} -max_len=65536
+
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:
     cargo bench --workspace

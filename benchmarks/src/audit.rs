@@ -3,10 +3,10 @@
 //! A check never fails silently: it carries a sentence with the numbers that it compared. The
 //! decisions are pure; who reads the data and when is the harness's business.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The verdict on one property.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Check {
     /// What must hold.
     pub name: String,
@@ -51,7 +51,7 @@ impl Audit {
 }
 
 /// By how much a run's transactions say that they moved the balance.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Effects {
     /// The sum over all that committed.
     pub committed: i128,

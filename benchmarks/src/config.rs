@@ -199,4 +199,8 @@ pub struct LoadConfig {
     pub rate_tps: Option<f64>,
     /// Where all randomness starts.
     pub seed: u64,
+    /// Requests that applications outside of the compute nodes keep in flight; `None` if the load
+    /// is generated inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<usize>,
 }

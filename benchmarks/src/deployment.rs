@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::{PrimaryKey, TableSpec};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::audit::Check;
 use crate::engine::TxnEngine;
@@ -149,7 +149,7 @@ pub enum DeployError {
 }
 
 /// Counts of what compute nodes sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// READ verbs.
     pub reads: u64,
@@ -169,6 +169,19 @@ impl Traffic {
     /// All one-sided verbs.
     pub const fn verbs(&self) -> u64 {
         self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds
+    }
+}
+
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, more| Self {
+            reads: sum.reads + more.reads,
+            writes: sum.writes + more.writes,
+            compare_and_swaps: sum.compare_and_swaps + more.compare_and_swaps,
+            fetch_and_adds: sum.fetch_and_adds + more.fetch_and_adds,
+            doorbells: sum.doorbells + more.doorbells,
+            messages: sum.messages + more.messages,
+        })
     }
 }
 

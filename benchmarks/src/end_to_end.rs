@@ -33,6 +33,7 @@ pub(crate) fn options() -> Options {
             warmup_secs: 0.0005,
             rate_tps: None,
             seed: 1,
+            in_flight: None,
         },
         audit: true,
         floor: false,

@@ -151,7 +151,7 @@ pub enum TxnError {
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait TxnEngine {
     /// A transaction in progress.
-    type Txn: Txn;
+    type Txn: Finish;
 
     /// Begins an attempt. Every retry begins anew.
     ///
@@ -160,7 +160,8 @@ pub trait TxnEngine {
     async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
 }
 
-/// One attempt of one transaction.
+/// The rows of one attempt of one transaction: what a workload's own code sees of it. Who runs that
+/// code commits.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Txn {
     /// The id of this attempt; no two attempts share one.
@@ -193,7 +194,7 @@ pub trait Txn {
     /// Locks and reads what was added since the last call. May be called again after adding more.
     ///
     /// # Errors
-    /// As [`TxnError`] says; after an error only [`Txn::abort`] is left.
+    /// As [`TxnError`] says; after an error only [`Finish::abort`] is left.
     async fn execute(&mut self) -> Result<(), TxnError>;
 
     /// The value that an executed item had when it was read; `None` if there is none.
@@ -213,7 +214,11 @@ pub trait Txn {
     /// # Errors
     /// As [`TxnError`] says.
     fn delete(&mut self, item: Item) -> Result<(), TxnError>;
+}
 
+/// The end of one attempt of one transaction.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait Finish: Txn {
     /// Makes the writes visible, or none of them.
     ///
     /// # Errors

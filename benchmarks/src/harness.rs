@@ -98,9 +98,26 @@ pub enum BenchError {
 /// [`BenchError`] if there is nothing to report. A failed audit is reported, not an error.
 pub fn run<D: Deployment, W: Workload>(
     deployment: &mut D,
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    run_by(deployment, workload, options, progress, |deployment, workload| {
+        drive(deployment, workload, options, options.load.clone(), progress)
+    })
+}
+
+/// As [`run`], with load from somewhere else: from `drive`, which returns when the last
+/// transaction has ended.
+///
+/// # Errors
+/// As [`run`], and what `drive` says.
+pub fn run_by<D: Deployment, W: Workload>(
+    deployment: &mut D,
     mut workload: W,
     options: &Options,
     progress: &Arc<Progress>,
+    drive: impl FnOnce(&mut D, &Arc<W>) -> Result<Driven, BenchError>,
 ) -> Result<Outcome, BenchError> {
     let wall = Env::real(options.load.seed);
     progress.enter(Phase::Loading);
@@ -112,7 +129,7 @@ pub fn run<D: Deployment, W: Workload>(
     progress.enter(Phase::Running);
     let (before, caches_before) = (deployment.traffic(), deployment.caches());
     let started = wall.now();
-    let driven = drive(deployment, &workload, options, options.load.clone(), progress)?;
+    let driven = drive(deployment, &workload)?;
     let wall_s = wall.now().since(started).as_secs_f64();
     let used = deployment.utilisation();
     let (traffic, caches) = (deployment.traffic() - before, deployment.caches() - caches_before);
@@ -175,10 +192,13 @@ fn load<D: Deployment, W: Workload>(
 }
 
 /// What came of one run of the clients.
-struct Driven {
-    tally: Tally,
-    elapsed_s: f64,
-    logs: Vec<Log>,
+pub struct Driven {
+    /// What they counted.
+    pub tally: Tally,
+    /// From the end of the warm-up to the end of the last transaction, in seconds.
+    pub elapsed_s: f64,
+    /// What they wrote down, if they were asked to.
+    pub logs: Vec<Log>,
 }
 
 fn drive<D: Deployment, W: Workload>(

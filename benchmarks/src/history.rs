@@ -17,7 +17,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
 use serde::{Serialize, Serializer};
 
-use crate::engine::{Isolation, Item, Receipt, Txn, TxnError};
+use crate::engine::{Finish, Isolation, Item, Receipt, Txn, TxnError};
 
 /// How an attempt ended, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -201,7 +201,9 @@ impl<T: Txn> Txn for Recorded<'_, T> {
         self.log.note_change(Access::Delete, item, self.txn.id());
         Ok(())
     }
+}
 
+impl<T: Finish> Finish for Recorded<'_, T> {
     #[inline]
     async fn commit(self) -> Result<Receipt, TxnError> {
         self.txn.commit().await

@@ -8,6 +8,7 @@ use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::audit::{Check, Effects, RowCheck};
@@ -33,7 +34,7 @@ pub struct Kvs {
 }
 
 /// One transaction on one record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     key: u64,
     access: Access,

@@ -3,6 +3,7 @@
 //! Every task of the harness is a job in a coroutine slot of a coordinator. Nothing is decided
 //! here, and nothing is added to the path of a transaction but the mapping of errors.
 
+use std::borrow::BorrowMut;
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,14 +24,17 @@ use crate::deployment::{
     Caches, DeployError, Deployment, Hits, Host, Memory, Ownership, Replay, RowSource, RowVisitor,
     Seat, Traffic,
 };
-use crate::engine::{AbortReason, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use crate::engine::{
+    AbortReason, Finish, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+};
+use crate::workload::Workload;
 
 /// The most verbs that each coordinator records for the floor.
 const MAX_RECORDED_VERBS: usize = 4_000_000;
 
 /// An embedded cluster as the harness sees it.
 pub struct Embedded<M: Machines = Threads> {
-    cluster: Cluster<M>,
+    cluster: Arc<Cluster<M>>,
     rows: u64,
     recording: bool,
 }
@@ -56,8 +60,19 @@ impl<M: Machines> Embedded<M> {
     ) -> Result<Self, DeployError> {
         let machines = machines(builder.node_count().map_err(refused)?)?;
         let cluster = builder.start_on(machines).map_err(refused)?;
-        Ok(Self { cluster, rows: 0, recording: false })
+        Ok(Self::around(Arc::new(cluster)))
     }
+
+    /// A cluster that somebody else has started.
+    pub fn around(cluster: Arc<Cluster<M>>) -> Self {
+        Self { cluster, rows: 0, recording: false }
+    }
+
+    /// The cluster itself, to be shared.
+    pub fn shared(&self) -> Arc<Cluster<M>> {
+        Arc::clone(&self.cluster)
+    }
+
     /// The cluster itself.
     pub fn cluster(&self) -> &Cluster<M> {
         &self.cluster
@@ -377,12 +392,56 @@ impl TxnEngine for Engine {
             }
             TxnKind::ReadOnly => self.session.begin_read_only().await,
         };
-        Ok(LotusTxn(begun.map_err(mapped)?))
+        Ok(LotusTxn::of(begun.map_err(mapped)?))
     }
 }
 
-/// A transaction of the engine. Items of both interfaces count rows in the order of adding.
-pub struct LotusTxn(Transaction);
+/// A transaction of the engine, owned or lent. Items of both interfaces count rows in the order of
+/// adding.
+pub struct LotusTxn<T = Transaction> {
+    txn: T,
+    /// What the engine said last, if that was an error.
+    cause: Option<lotus::TxnError>,
+}
+
+/// Why a workload's code, run in a transaction that somebody lends it, does not want the commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lapse {
+    /// The engine says why.
+    Engine(lotus::TxnError),
+    /// The workload rolls back, as its rules ask.
+    Logic,
+    /// The run makes no sense any more.
+    Fatal(String),
+}
+
+/// Runs a workload's part of one attempt in a transaction that somebody else commits; by how much
+/// the balance will move.
+///
+/// # Errors
+/// [`Lapse`] says why not to commit.
+pub async fn attempt_in<W: Workload>(
+    workload: &W,
+    txn: &mut Transaction,
+    request: &W::Request,
+) -> Result<i64, Lapse> {
+    let mut lent = LotusTxn::of(txn);
+    match (workload.attempt(&mut lent, request).await, lent.cause) {
+        (Ok(effect), _) => Ok(effect),
+        (Err(TxnError::Fatal(why)), _) => Err(Lapse::Fatal(why)),
+        // A row that exists already is the workload's business, as in `mapped`.
+        (Err(TxnError::Aborted(AbortReason::Logic)), _) | (Err(_), None) => Err(Lapse::Logic),
+        (Err(_), Some(cause)) => Err(Lapse::Engine(cause)),
+    }
+}
+
+/// Why an engine's error aborts an attempt, as reports count.
+pub fn abort_reason(error: &lotus::TxnError) -> Option<AbortReason> {
+    match mapped(error.clone()) {
+        TxnError::Aborted(reason) => Some(reason),
+        _ => None,
+    }
+}
 
 #[cold]
 fn mapped(error: lotus::TxnError) -> TxnError {
@@ -401,20 +460,35 @@ fn mapped(error: lotus::TxnError) -> TxnError {
     }
 }
 
-impl Txn for LotusTxn {
+impl<T: BorrowMut<Transaction>> LotusTxn<T> {
+    const fn of(txn: T) -> Self {
+        Self { txn, cause: None }
+    }
+
+    /// Maps an error, and keeps what the engine said.
+    #[cold]
+    fn note(&mut self, error: lotus::TxnError) -> TxnError {
+        self.cause = Some(error.clone());
+        mapped(error)
+    }
+}
+
+impl<T: BorrowMut<Transaction>> Txn for LotusTxn<T> {
     #[inline]
     fn id(&self) -> TxnId {
-        self.0.id()
+        self.txn.borrow().id()
     }
 
     #[inline]
     fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.0.add_ro(table, key).map(|item| Item(item.index())).map_err(mapped)
+        let added = self.txn.borrow_mut().add_ro(table, key);
+        added.map(|item| Item(item.index())).map_err(|error| self.note(error))
     }
 
     #[inline]
     fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError> {
-        self.0.add_rw(table, key).map(|item| Item(item.index())).map_err(mapped)
+        let added = self.txn.borrow_mut().add_rw(table, key);
+        added.map(|item| Item(item.index())).map_err(|error| self.note(error))
     }
 
     fn insert(
@@ -423,36 +497,41 @@ impl Txn for LotusTxn {
         key: impl Into<PrimaryKey>,
         value: &[u8],
     ) -> Result<Item, TxnError> {
-        self.0.insert(table, key, value).map(|item| Item(item.index())).map_err(mapped)
+        let added = self.txn.borrow_mut().insert(table, key, value);
+        added.map(|item| Item(item.index())).map_err(|error| self.note(error))
     }
 
     #[inline]
     async fn execute(&mut self) -> Result<(), TxnError> {
-        self.0.execute().await.map_err(mapped)
+        self.txn.borrow_mut().execute().await.map_err(|error| self.note(error))
     }
 
     #[inline]
     fn value(&self, item: Item) -> Option<&[u8]> {
-        self.0.value(lotus::Item::from_index(item.0))
+        self.txn.borrow().value(lotus::Item::from_index(item.0))
     }
 
     #[inline]
     fn writer(&self, item: Item) -> Option<TxnId> {
-        self.0.writer(lotus::Item::from_index(item.0))
+        self.txn.borrow().writer(lotus::Item::from_index(item.0))
     }
 
     #[inline]
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError> {
-        self.0.put(lotus::Item::from_index(item.0), value).map_err(mapped)
+        let put = self.txn.borrow_mut().put(lotus::Item::from_index(item.0), value);
+        put.map_err(|error| self.note(error))
     }
 
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
-        self.0.delete(lotus::Item::from_index(item.0)).map_err(mapped)
+        let deleted = self.txn.borrow_mut().delete(lotus::Item::from_index(item.0));
+        deleted.map_err(|error| self.note(error))
     }
+}
 
+impl Finish for LotusTxn {
     #[inline]
     async fn commit(self) -> Result<Receipt, TxnError> {
-        let receipt = self.0.commit().await.map_err(mapped)?;
+        let receipt = self.txn.commit().await.map_err(mapped)?;
         Ok(Receipt {
             commit_ts: receipt.commit_ts.map(lotus::Timestamp::raw),
             snapshot: receipt.snapshot.map(lotus::Timestamp::raw),
@@ -460,6 +539,6 @@ impl Txn for LotusTxn {
     }
 
     fn abort(self) {
-        self.0.abort();
+        self.txn.abort();
     }
 }

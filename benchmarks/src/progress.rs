@@ -80,12 +80,13 @@ impl Progress {
         self.failure.get()
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    /// The benchmark has come to this phase.
+    pub fn enter(&self, phase: Phase) {
         (self.enter)(phase);
     }
 
     /// Clients issue transactions from `from_ns` until `until_ns`.
-    pub(crate) fn set_span(&self, from_ns: u64, until_ns: u64) {
+    pub fn set_span(&self, from_ns: u64, until_ns: u64) {
         // A second run on the same progress is a short one that nobody watches.
         let _ = self.span.set((from_ns, until_ns));
     }
@@ -93,7 +94,7 @@ impl Progress {
     /// A transaction ended. Only tasks of one coordinator may name it, and they share a thread;
     /// that is why no read-modify-write is needed.
     #[inline]
-    pub(crate) fn tick(&self, coordinator: usize, now_ns: u64, committed: bool) {
+    pub fn tick(&self, coordinator: usize, now_ns: u64, committed: bool) {
         let line = &self.coordinators[coordinator];
         let sum = line.committed.load(Ordering::Relaxed) + u64::from(committed);
         line.committed.store(sum, Ordering::Relaxed);

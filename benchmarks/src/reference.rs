@@ -17,7 +17,7 @@ use crate::audit::Check;
 use crate::deployment::{
     DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
-use crate::engine::{AbortReason, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use crate::engine::{AbortReason, Finish, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 
 /// How far the clock moves at every look.
 const TICK_NS: u64 = 100;
@@ -331,7 +331,9 @@ impl Txn for ReferenceTxn {
         self.items[item.0 as usize].change = Some(None);
         Ok(())
     }
+}
 
+impl Finish for ReferenceTxn {
     async fn commit(mut self) -> Result<Receipt, TxnError> {
         // What was added since the last execution.
         self.lock_and_read()?;

@@ -19,6 +19,7 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::audit::{Check, Effects, RowCheck};
@@ -48,7 +49,7 @@ const CHECKING: usize = 1;
 const TABLES: [&str; 2] = ["savings", "checking"];
 
 /// The transaction types, in the order of [`MIX`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     Amalgamate,
     Balance,
@@ -97,7 +98,7 @@ pub struct SmallBank {
 }
 
 /// One transaction and its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     kind: Kind,
     customer: u64,

@@ -103,7 +103,7 @@ impl Tally {
 
     /// A transaction that took `latency_ns` committed.
     #[inline]
-    pub(crate) fn commit(&mut self, kind: usize, latency_ns: Option<u64>, effect: i64) {
+    pub fn commit(&mut self, kind: usize, latency_ns: Option<u64>, effect: i64) {
         self.all_committed += 1;
         self.effects.add_committed(effect);
         if let Some(latency_ns) = latency_ns {

@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use crate::clients::{Call, Run, Window};
 use crate::config::LoadConfig;
 use crate::deployment::{Host, Seat};
-use crate::engine::{AbortReason, Isolation, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use crate::engine::{AbortReason, Finish, Isolation, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 use crate::history::{Attempt, Log, Recorded, Status};
 use crate::stats::Tally;
 use crate::workload::{Access, Workload};
@@ -274,7 +274,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
 
 /// Runs the workload's part of one attempt and commits it; the receipt is empty unless it did.
 #[inline]
-async fn carry_out<W: Workload, T: Txn>(
+async fn carry_out<W: Workload, T: Finish>(
     workload: &W,
     mut txn: T,
     request: &W::Request,

@@ -9,6 +9,8 @@
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 use rand::rngs::SmallRng;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::audit::{Check, Effects};
 use crate::config::ClusterConfig;
@@ -17,7 +19,7 @@ use crate::engine::{Txn, TxnError};
 use crate::stats::Counts;
 
 /// Whether a request writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Access {
     /// It writes nothing.
     ReadOnly,
@@ -29,7 +31,7 @@ pub enum Access {
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Workload: Send + Sync + 'static {
     /// What a client asks for: a type of transaction and its parameters.
-    type Request: Copy + Send + 'static;
+    type Request: Copy + Send + Serialize + DeserializeOwned + 'static;
 
     /// The name that the command line and reports use.
     const NAME: &'static str;

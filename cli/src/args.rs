@@ -3,9 +3,12 @@
 //! A flag that is wrong by itself is refused by clap through the parsers below; flags that are
 //! wrong only together are refused by [`CommonArgs::check`].
 
+#[cfg(feature = "tcp")]
+mod cluster;
+mod values;
+
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use lotus_benchmarks::config::{
     ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
@@ -19,14 +22,15 @@ use lotus_benchmarks::zipf::KeyChooser;
 
 use crate::deploy;
 
+#[cfg(feature = "tcp")]
+pub use cluster::{ClusterArgs, ClusterTask, NodeArgs};
+use values::{count, one_of, positive_secs, rate, ratio, secs, skew};
+pub use values::{lock_table_bytes, memory_bytes};
+
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
 /// What a simulated cluster is made of unless somebody says otherwise: the testbed of LOTUS.
 const DEFAULT_PROFILE: &str = "cx3-56g";
-/// The longest run, in seconds.
-const MAX_SECS: f64 = 86_400.0;
-const KIB: u64 = 1 << 10;
-const GIB: u64 = 1 << 30;
 
 /// ACID transactions over disaggregated memory.
 #[derive(Debug, Parser)]
@@ -50,13 +54,23 @@ pub enum Command {
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
-    /// Hosts a memory node until the standard input ends.
+    /// Starts and ends a cluster of processes, and shows how it is.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Cluster(ClusterArgs),
+    /// Runs a memory node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Mn(NodeArgs),
+    /// Runs a compute node of a cluster until a signal ends it.
+    #[cfg(feature = "tcp")]
+    Cn(NodeArgs),
+    /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
-    Mn(MnArgs),
+    Host(HostArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct MnArgs {
+pub struct HostArgs {
     /// Where the cluster's sockets are.
     #[arg(long, value_name = "DIRECTORY")]
     pub shm: PathBuf,
@@ -186,13 +200,13 @@ pub struct CheckArgs {
     pub json: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub workload: WorkloadArgs,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum WorkloadArgs {
     /// One table of 8-byte keys and 40-byte values; transactions read or update one record.
     Kvs(KvsArgs),
@@ -206,6 +220,17 @@ pub enum WorkloadArgs {
 
 impl BenchArgs {
     /// The flags that every workload has.
+    #[cfg(feature = "tcp")]
+    pub fn common_mut(&mut self) -> &mut CommonArgs {
+        match &mut self.workload {
+            WorkloadArgs::Kvs(args) => &mut args.common,
+            WorkloadArgs::Smallbank(args) => &mut args.common,
+            WorkloadArgs::Tatp(args) => &mut args.common,
+            WorkloadArgs::Tpcc(args) => &mut args.common,
+        }
+    }
+
+    /// The flags that every workload has.
     pub fn common(&self) -> &CommonArgs {
         match &self.workload {
             WorkloadArgs::Kvs(args) => &args.common,
@@ -216,7 +241,7 @@ impl BenchArgs {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct KvsArgs {
     /// Records.
@@ -233,7 +258,7 @@ pub struct KvsArgs {
     pub common: CommonArgs,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct SmallbankArgs {
     /// Customers, each with two accounts.
@@ -250,7 +275,7 @@ pub struct SmallbankArgs {
     pub common: CommonArgs,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct TatpArgs {
     /// Subscribers.
@@ -261,7 +286,7 @@ pub struct TatpArgs {
     pub common: CommonArgs,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct TpccArgs {
     /// Warehouses, each with ten districts.
@@ -298,7 +323,7 @@ pub struct RdmaArgs {
     pub rdma_mtu: Option<u16>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
     /// How the nodes reach each other.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
@@ -309,7 +334,8 @@ pub struct CommonArgs {
     pub profile: Option<String>,
     #[command(flatten)]
     pub rdma: RdmaArgs,
-    /// Description of a running cluster, for shm, tcp and rdma.
+    /// Description of a running cluster, which applications drive through the client library; sizes
+    /// and shapes are its own.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Compute nodes.
@@ -337,6 +363,11 @@ pub struct CommonArgs {
     /// Transactions a second in an open loop [default: a closed loop].
     #[arg(long, value_name = "TPS", value_parser = rate)]
     pub rate: Option<f64>,
+    /// Lets applications outside of the compute nodes generate the load, through the client
+    /// library, with so many requests in flight [default: 64].
+    #[arg(long, value_name = "IN_FLIGHT", num_args = 0..=1, default_missing_value = "64")]
+    #[arg(value_parser = count(4096))]
+    pub through_client: Option<usize>,
     /// Where all randomness starts.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -456,23 +487,57 @@ impl CommonArgs {
         if self.floor && self.fabric == Fabric::Sim {
             return Err("--floor measures a real fabric, not --fabric sim".to_owned());
         }
-        if self.cluster.is_some() && matches!(self.fabric, Fabric::Local | Fabric::Sim) {
-            return Err("--cluster makes sense with --fabric shm, tcp or rdma only".to_owned());
-        }
         if self.cluster.is_some() {
-            return Err(format!(
-                "a running cluster cannot be driven yet: without --cluster, --fabric {} starts its \
-                 nodes itself",
-                self.fabric.name()
-            ));
+            self.check_running_cluster()?;
         }
         if self.rdma != RdmaArgs::default() && self.fabric != Fabric::Rdma {
             return Err("--rdma-devices, --rdma-gid-index and --rdma-mtu make sense with \
                         --fabric rdma only"
                 .to_owned());
         }
+        if self.through_client.is_some() {
+            self.check_applications()?;
+        }
         if !deploy::has(self.fabric) {
             return Err(deploy::lacks(self.fabric));
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the flags if the cluster runs already.
+    fn check_running_cluster(&self) -> Result<(), String> {
+        if !cfg!(feature = "tcp") {
+            return Err("--cluster is not available in this build".to_owned());
+        }
+        if self.fabric != Fabric::Local {
+            return Err("the file says which fabric a running cluster has, not --fabric".to_owned());
+        }
+        if self.rate.is_some() || self.history.is_some() || self.floor {
+            return Err("--cluster makes no sense with --rate, --history or --floor".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the flags if applications generate the load.
+    fn check_applications(&self) -> Result<(), String> {
+        if !cfg!(feature = "tcp") {
+            return Err("--through-client is not available in this build".to_owned());
+        }
+        if self.fabric == Fabric::Sim {
+            return Err("--through-client measures a real fabric, not --fabric sim".to_owned());
+        }
+        if self.rate.is_some() || self.history.is_some() {
+            return Err("--through-client makes no sense with --rate or --history".to_owned());
+        }
+        let per_cn = self.threads * (self.coroutines + deploy::SPARE_COROUTINES);
+        if per_cn > MAX_COROUTINES_PER_CN {
+            return Err(format!(
+                "{} threads of {} coroutines, and {} more for applications, are more than the \
+                 {MAX_COROUTINES_PER_CN} that one compute node can have",
+                self.threads,
+                self.coroutines,
+                deploy::SPARE_COROUTINES
+            ));
         }
         Ok(())
     }
@@ -515,6 +580,7 @@ impl CommonArgs {
                 warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
                 rate_tps: self.rate,
                 seed: self.seed,
+                in_flight: self.through_client,
             },
             audit: self.audit,
             floor: self.floor,
@@ -523,120 +589,9 @@ impl CommonArgs {
     }
 }
 
-/// Parses one of several names.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    values: &'static [(&'static str, T)],
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(values.iter().map(|(name, _)| *name)).map(move |given| {
-        let found = values.iter().find(|(name, _)| *name == given);
-        found.expect("clap accepts nothing but these names").1
-    })
-}
-
-/// Parses a count from one to `most`.
-fn count(most: u16) -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u16).range(1..=i64::from(most)).map(usize::from)
-}
-
-fn number(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| "it is not a number".to_owned())
-}
-
-fn within(text: &str, allowed: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
-    let number = number(text)?;
-    if allowed(number) { Ok(number) } else { Err(format!("it is not {range}")) }
-}
-
-fn ratio(text: &str) -> Result<f64, String> {
-    within(text, |ratio| (0.0..=1.0).contains(&ratio), "between 0 and 1")
-}
-
-fn skew(text: &str) -> Result<f64, String> {
-    within(text, |theta| (0.0..=10.0).contains(&theta), "between 0 and 10")
-}
-
-fn secs(text: &str) -> Result<f64, String> {
-    within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
-}
-
-fn positive_secs(text: &str) -> Result<f64, String> {
-    let allowed = |secs| secs > 0.0 && secs <= MAX_SECS;
-    within(text, allowed, "more than 0 and at most 86400 seconds")
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let allowed = |tps| tps > 0.0 && tps <= 1e9;
-    within(text, allowed, "more than 0 and at most 10^9 transactions a second")
-}
-
-fn lock_table_bytes(text: &str) -> Result<u64, String> {
-    bytes(text, 64..=64 * GIB, "between 64 bytes and 64 GiB")
-}
-
-fn memory_bytes(text: &str) -> Result<u64, String> {
-    bytes(text, KIB * KIB..=KIB * GIB, "between 1 MiB and 1 TiB")
-}
-
-/// Parses a number of bytes: an integer, perhaps followed by K, M or G (or KiB, MiB, GiB).
-fn bytes(
-    text: &str,
-    range: std::ops::RangeInclusive<u64>,
-    range_text: &str,
-) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match &text[digits..] {
-        "" => Some(1),
-        "K" | "KiB" => Some(KIB),
-        "M" | "MiB" => Some(KIB * KIB),
-        "G" | "GiB" => Some(GIB),
-        _ => None,
-    };
-    let count: Option<u64> = text[..digits].parse().ok();
-    let bytes = count.zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
-    match bytes {
-        Some(bytes) if range.contains(&bytes) => Ok(bytes),
-        Some(_) => Err(format!("it is not {range_text}")),
-        None => Err("it is not a number of bytes such as 1048576, 1024K or 1M".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_take_units() {
-        let cases = [
-            ("64", Ok(64)),
-            ("1K", Ok(1 << 10)),
-            ("32M", Ok(32 << 20)),
-            ("2GiB", Ok(2 << 30)),
-            ("63", Err(())),
-            ("65G", Err(())),
-            ("99999999999999999999", Err(())),
-            ("18446744073709551615G", Err(())),
-            ("-1", Err(())),
-            ("1.5M", Err(())),
-            ("M", Err(())),
-            ("1T", Err(())),
-            ("", Err(())),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(lock_table_bytes(text).map_err(drop), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn numbers_keep_to_their_ranges() {
-        assert_eq!(ratio("0.25"), Ok(0.25));
-        for text in ["-0.1", "1.1", "nan", "inf", "half", ""] {
-            assert!(ratio(text).is_err(), "{text}");
-        }
-        for text in ["0", "-1", "inf", "nan", "1e9"] {
-            assert!(positive_secs(text).is_err(), "{text}");
-        }
-        assert_eq!(secs("0"), Ok(0.0));
-    }
 
     #[test]
     fn defaults_are_those_of_the_design() {

@@ -5,6 +5,8 @@
 
 use std::io::{self, Write};
 use std::num::NonZero;
+#[cfg(feature = "tcp")]
+use std::path::Path;
 use std::path::PathBuf;
 
 use lotus_benchmarks::config::Fabric;
@@ -17,6 +19,9 @@ use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
+#[cfg(feature = "tcp")]
+use crate::cluster::{self, ClusterFile};
+use crate::deploy::Place;
 use crate::watch::Watch;
 use crate::{Verdict, deploy, screen};
 
@@ -55,10 +60,28 @@ pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
     check(args)?;
     let common = args.common();
     let outputs = check_outputs(common)?;
+    #[cfg(feature = "tcp")]
+    if let Some(path) = &common.cluster {
+        return run_on_cluster(args.clone(), path, &outputs);
+    }
     let options = common.options();
     warn_of_crowding(&options);
     let outcome = measure(args, &options)?;
     show(&options, &outcome, &outputs)
+}
+
+/// Runs a benchmark on a cluster that runs already.
+#[cfg(feature = "tcp")]
+fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result<Verdict, Failure> {
+    let file = ClusterFile::read(path, None);
+    let file = file.map_err(|error| Failure::Arguments(error.to_string()))?;
+    cluster::sized(&file, &mut args).map_err(Failure::Arguments)?;
+    check(&args)?;
+    let mut options = args.common().options();
+    options.cluster = cluster::shape(&file);
+    let place = Place { rdma: &args.common().rdma, cluster: Some(&file) };
+    let outcome = measure_at(&args, &options, &place)?;
+    show(&options, &outcome, outputs)
 }
 
 /// Runs a benchmark and reports on it; writes nothing.
@@ -83,26 +106,35 @@ pub fn check(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
+    let rdma = &args.common().rdma;
+    #[cfg(feature = "tcp")]
+    let place = Place { rdma, cluster: None };
+    #[cfg(not(feature = "tcp"))]
+    let place = Place { rdma };
+    measure_at(args, options, &place)
+}
+
+fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let watch = Watch::start(coordinators);
-    let rdma = &args.common().rdma;
+    let progress = &watch.progress;
     let outcome = match &args.workload {
         WorkloadArgs::Kvs(KvsArgs { keys, update_ratio, zipf, .. }) => {
-            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, rdma, &watch.progress)
+            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, place, progress)
         }
         WorkloadArgs::Smallbank(bank) => {
             let SmallbankArgs { accounts, hot_ratio, .. } = bank;
             let hot = hot_accounts(bank)?;
             let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
-            deploy::run(bank, options, rdma, &watch.progress)
+            deploy::run(bank, options, place, progress)
         }
         WorkloadArgs::Tatp(args) => {
             let tatp = Tatp::new(args.subscribers, options.load.seed);
-            deploy::run(tatp, options, rdma, &watch.progress)
+            deploy::run(tatp, options, place, progress)
         }
         WorkloadArgs::Tpcc(args) => {
             let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
-            deploy::run(tpcc, options, rdma, &watch.progress)
+            deploy::run(tpcc, options, place, progress)
         }
     };
     Ok(outcome?)

@@ -7,15 +7,15 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::config::{ClusterConfig, Fabric};
 use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
 use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
-use lotus_benchmarks::lotus::{self, Embedded};
+use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
-use lotus_fabric::machines::Threads;
+use lotus_fabric::machines::{Machines, Threads};
 #[cfg(feature = "rdma")]
 use lotus_fabric::rdma::{self, RdmaFabric};
 use lotus_fabric::shm::{ShmError, ShmFabric};
@@ -23,13 +23,30 @@ use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
 #[cfg(feature = "tcp")]
 use lotus_fabric::tcp::{self, TcpFabric};
 
+#[cfg(feature = "tcp")]
+use crate::applications;
 use crate::args::RdmaArgs;
+#[cfg(feature = "tcp")]
+use crate::cluster;
 use crate::nodes::{MemoryNodes, Sockets};
 
 /// What a memory node of the `rdma` fabric takes unless somebody says otherwise. Devices need all
 /// of it resident and locked from the start, so it cannot be as much as there might ever be.
 #[cfg(feature = "rdma")]
 const RDMA_MEMORY_BYTES: u64 = 512 << 20;
+
+/// Coroutines that serve applications on each coordinator beside those that run their calls: one
+/// for an interactive transaction and one for the engine's errands.
+pub const SPARE_COROUTINES: usize = 2;
+
+/// Where a benchmark runs, beside what the options say.
+pub struct Place<'a> {
+    /// How nodes use RDMA devices.
+    pub rdma: &'a RdmaArgs,
+    /// A cluster that runs already.
+    #[cfg(feature = "tcp")]
+    pub cluster: Option<&'a cluster::ClusterFile>,
+}
 
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
@@ -38,13 +55,17 @@ const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 pub fn run<W: Workload>(
     workload: W,
     options: &Options,
-    rdma: &RdmaArgs,
+    place: &Place<'_>,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
+    #[cfg(feature = "tcp")]
+    if let Some(file) = place.cluster {
+        return cluster::drive(file, workload, options, progress);
+    }
     match options.cluster.fabric {
         Fabric::Local => {
-            let mut cluster = Embedded::start(&options.cluster, &options.load)?;
-            harness::run(&mut cluster, workload, options, progress)
+            let mut cluster = Embedded::start(&shape(options), &options.load)?;
+            drive(&mut cluster, workload, options, progress)
         }
         Fabric::Sim => {
             let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
@@ -55,32 +76,59 @@ pub fn run<W: Workload>(
                 let world = World::new(config).map_err(|error| refused(&error))?;
                 Ok(SimMachines::new(world))
             };
-            let mut cluster =
-                Embedded::start_on(lotus::builder(&options.cluster, &options.load), world)?;
+            let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
             harness::run(&mut cluster, workload, options, progress)
         }
         #[cfg(feature = "rdma")]
         Fabric::Rdma => {
-            let machines = |nodes| rdma_machines(nodes, rdma, options.load.seed);
-            let mut config = options.cluster.clone();
+            let machines = |nodes| rdma_machines(nodes, place.rdma, options.load.seed);
+            let mut config = shape(options);
             config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
-            let mut cluster = Embedded::start_on(lotus::builder(&config, &options.load), machines)?;
-            harness::run(&mut cluster, workload, options, progress)
+            let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
+            drive(&mut cluster, workload, options, progress)
         }
         Fabric::Shm => on_processes(workload, options, progress),
         #[cfg(feature = "tcp")]
         Fabric::Tcp => {
             let machines = |nodes| tcp_machines(nodes, options.load.seed);
             let mut cluster =
-                Embedded::start_on(lotus::builder(&options.cluster, &options.load), machines)?;
-            harness::run(&mut cluster, workload, options, progress)
+                Embedded::start_on(builder(&shape(options), &options.load), machines)?;
+            drive(&mut cluster, workload, options, progress)
         }
         #[cfg(not(all(feature = "rdma", feature = "tcp")))]
         other => {
-            let _unused_without_features = rdma;
+            let _unused_without_features = place.rdma;
             Err(DeployError::Refused(lacks(other)).into())
         }
     }
+}
+
+/// The cluster's shape: what the options say, and room for what serves applications.
+fn shape(options: &Options) -> ClusterConfig {
+    let mut config = options.cluster.clone();
+    if options.load.in_flight.is_some() {
+        config.coroutines += SPARE_COROUTINES;
+    }
+    config
+}
+
+/// Runs a workload, with load from inside or outside of the compute nodes.
+fn drive<M, W>(
+    cluster: &mut Embedded<M>,
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    lotus::Cluster<M>: Send + Sync,
+{
+    #[cfg(feature = "tcp")]
+    if let Some(in_flight) = options.load.in_flight {
+        return applications::run(cluster, workload, options, in_flight, progress);
+    }
+    harness::run(cluster, workload, options, progress)
 }
 
 /// Runs a workload with every memory node in a process of its own, over shared memory.
@@ -89,13 +137,13 @@ fn on_processes<W: Workload>(
     options: &Options,
     progress: &Arc<Progress>,
 ) -> Result<Outcome, BenchError> {
-    let builder = lotus::builder(&options.cluster, &options.load);
+    let builder = builder(&shape(options), &options.load);
     let nodes = builder.node_count().map_err(|error| refused(&error))?;
     let memory_nodes = options.cluster.mns as u16;
     let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
     let arguments = |node: u16| -> Vec<OsString> {
         let (node, nodes) = (node.to_string(), nodes.to_string());
-        let words = ["mn", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
         words.into_iter().chain([sockets.path().into()]).collect()
     };
     let env = Env::real(options.load.seed);
@@ -112,7 +160,7 @@ fn on_processes<W: Workload>(
     let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
     let outcome = outcome.and_then(|mut cluster| {
         let before = processes.processor_time();
-        let outcome = harness::run(&mut cluster, workload, options, progress);
+        let outcome = drive(&mut cluster, workload, options, progress);
         if progress.failure().is_some() {
             // A coordinator may repeat for ever what a node that has ended was to do, so none is
             // waited for. They end with this process, which has nothing else to do.

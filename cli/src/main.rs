@@ -1,6 +1,7 @@
 //! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
 //!
-//! Exit codes: 0 when all is well, 1 when an audit failed or a history has a violation, 2 when the
+//! Exit codes: 0 when all is well, 1 when an audit failed, a history has a violation or a cluster
+//! is not healthy, 2 when the
 //! command could not do what it was asked; then one sentence on the standard error says why, and no
 //! file has been touched.
 
@@ -12,9 +13,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+#[cfg(feature = "tcp")]
+mod applications;
 mod args;
 mod bench;
 mod check;
+#[cfg(feature = "tcp")]
+mod cluster;
 mod deploy;
 mod figures;
 mod findings;
@@ -33,7 +38,7 @@ const REFUSED: u8 = 2;
 enum Verdict {
     /// Nothing is wrong, as far as anybody looked.
     Sound,
-    /// An audit failed, or a history has a violation.
+    /// An audit failed, a history has a violation, or a node of a cluster does not serve.
     Unsound,
 }
 
@@ -47,7 +52,13 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
         Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
         Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),
-        Command::Mn(args) => nodes::serve(args).map(|()| Verdict::Sound),
+        #[cfg(feature = "tcp")]
+        Command::Cluster(args) => cluster::run(args),
+        #[cfg(feature = "tcp")]
+        Command::Mn(args) => cluster::serve(cluster::Kind::Memory, args).map(|()| Verdict::Sound),
+        #[cfg(feature = "tcp")]
+        Command::Cn(args) => cluster::serve(cluster::Kind::Compute, args).map(|()| Verdict::Sound),
+        Command::Host(args) => nodes::serve(args).map(|()| Verdict::Sound),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

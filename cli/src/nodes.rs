@@ -25,7 +25,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::shm::Host;
 
-use crate::args::MnArgs;
+use crate::args::HostArgs;
 
 /// What a node says when it serves.
 const READY: &str = "ready";
@@ -201,7 +201,7 @@ impl Drop for Sockets {
 }
 
 /// Removes what a cluster leaves in its directory, and the directory if that was all.
-fn remove_sockets(directory: &Path, nodes: u16) {
+pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in 0..nodes {
         for extension in ["sock", "lock"] {
             // What is not there need not go.
@@ -211,12 +211,12 @@ fn remove_sockets(directory: &Path, nodes: u16) {
     let _ = fs::remove_dir(directory);
 }
 
-/// `lotus mn`: hosts a memory node until the standard input ends.
+/// `lotus host`: hosts a memory node until the standard input ends.
 ///
 /// # Errors
 /// A sentence that says why it cannot.
-pub fn serve(args: &MnArgs) -> Result<(), String> {
-    let MnArgs { shm, node, nodes } = args;
+pub fn serve(args: &HostArgs) -> Result<(), String> {
+    let HostArgs { shm, node, nodes } = args;
     let host = Host::start(shm, NodeId(*node), *nodes, &Env::real(0));
     let host = host.map_err(|error| error.to_string())?;
     writeln!(io::stdout(), "{READY}").map_err(|error| error.to_string())?;

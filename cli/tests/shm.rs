@@ -134,7 +134,7 @@ fn whatever_ends_the_run_ends_its_memory_nodes() {
 #[test]
 fn a_place_where_no_socket_can_be_is_an_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_lotus"))
-        .args(["mn", "--shm", "/nowhere/at/all", "--node", "0", "--nodes", "4"])
+        .args(["host", "--shm", "/nowhere/at/all", "--node", "0", "--nodes", "4"])
         .output()
         .expect("the binary was built for this test");
     assert_eq!(output.status.code(), Some(2));

@@ -399,7 +399,7 @@ impl Scan<'_> {
     /// The slabs of records, if a node has failed; none otherwise, so that all they hold counts.
     async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
         let mut records = BTreeSet::new();
-        if !self.shared.nodes.iter().any(|node| node.has_failed()) {
+        if !self.shared.has_lost_a_node() {
             return Ok(records);
         }
         let first = self.shared.region.first_slab();
@@ -480,7 +480,7 @@ impl Scan<'_> {
         let memory_nodes: Vec<_> =
             self.shared.placement.groups().map(|(_, set)| set.primary().node).collect();
         for memory_node in memory_nodes {
-            for node in &self.shared.nodes {
+            for node in &self.shared.peers {
                 for slot in 0..self.shared.config.slots() as u16 {
                     let offset = log.offset(node.index as u16, slot);
                     let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);

@@ -155,12 +155,12 @@ impl Coordinator {
         let word = |index: usize| primary.at(LOADS_OFFSET + (index * WORD_BYTES) as u64);
         let exchange = |batch: &mut Batch| {
             batch.write_word(word(node.index), load.to_word());
-            batch.read(word(0), shared.nodes.len() * WORD_BYTES)
+            batch.read(word(0), shared.peers.len() * WORD_BYTES)
         };
         let (done, all) = self.insist(exchange).await?;
         let loads = done.words(all).iter().enumerate().map(|(index, word)| {
             let load = NodeLoad::from_word(*word);
-            let id = shared.nodes[index].id;
+            let id = shared.peers[index].id;
             let out = node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == id));
             (*word != 0 && !out).then_some(load)
         });
@@ -171,7 +171,7 @@ impl Coordinator {
     fn order(&self, gifts: Vec<Gift>) {
         for Gift { to, shards } in gifts {
             let (reply, _) = async_channel::bounded(1);
-            let to = self.shared.nodes[to].id;
+            let to = self.shared.peers[to].id;
             // The channel lives as long as the node.
             let _ = self.node.orders.0.try_send(Order { shards, to, reply });
         }

@@ -1,14 +1,17 @@
 //! Choosing the shape of an embedded cluster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::machines::{Machines, Threads};
+use lotus_router::Authority;
 
 use crate::cluster::Cluster;
 use crate::config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 use crate::error::ClusterError;
+use crate::part::Part;
 use crate::plan::Plan;
 
 /// Collects settings; each method documents its default. See [`Config`] for the whole list.
@@ -23,6 +26,7 @@ use crate::plan::Plan;
 #[must_use = "nothing runs before `start`"]
 pub struct ClusterBuilder {
     config: Config,
+    part: Part,
 }
 
 macro_rules! settings {
@@ -87,6 +91,23 @@ settings! {
 }
 
 impl ClusterBuilder {
+    /// This process has only these compute nodes of the cluster, by their places, in order; others
+    /// have the rest, and all agree by `authority`. The process that has compute node 0 makes the
+    /// cluster; the others wait for it, each for at most `patience`.
+    ///
+    /// All processes must have the same settings, [`TimestampKind::Oracle`] among them, and
+    /// machines over the same memory nodes: [`Self::start_on`].
+    pub fn part(
+        mut self,
+        compute_nodes: impl IntoIterator<Item = usize>,
+        authority: Arc<dyn Authority>,
+        patience: Duration,
+    ) -> Self {
+        let hosted = compute_nodes.into_iter().collect();
+        self.part = Part::Share { hosted, authority, patience };
+        self
+    }
+
     /// Starts the cluster.
     ///
     /// # Errors
@@ -101,7 +122,7 @@ impl ClusterBuilder {
     /// # Errors
     /// As [`ClusterBuilder::start`].
     pub fn start_on<M: Machines>(self, machines: M) -> Result<Cluster<M>, ClusterError> {
-        Cluster::start(self.config, machines)
+        Cluster::start(self.config, &self.part, machines)
     }
 
     /// How many machines the cluster takes: memory nodes, which come first, and compute nodes.

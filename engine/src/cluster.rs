@@ -1,5 +1,5 @@
-//! A cluster in this process: memory nodes and compute nodes on some [`Machines`], by default
-//! threads and the `local` fabric.
+//! A cluster, or this process's part of one: compute nodes on some [`Machines`], by default threads
+//! and the `local` fabric, with memory nodes in the same process.
 //!
 //! [`Cluster`] is a `Send + Sync` handle: any thread, with or without an async runtime, may submit
 //! whole transactions to the coordinators. Set-up, loading and auditing run on the calling thread,
@@ -18,23 +18,24 @@ use lotus_fabric::ids::TableId;
 use lotus_fabric::local::LocalFabric;
 use lotus_fabric::machines::{Machines, Threads};
 use lotus_fabric::region::WORD_BYTES;
-use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
-use lotus_mvcc::retention;
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
-use lotus_router::Intent;
+use lotus_router::{AuthorityError, Intent};
 
+use crate::audit::unreachable_nodes;
 use crate::builder::ClusterBuilder;
 use crate::cache_counters::CacheCounters;
 use crate::config::Config;
 use crate::coordinator::{self, Job};
 use crate::error::{ClusterError, TxnError};
 use crate::load::{Loader, RowSource};
+use crate::members;
 use crate::memory::{self, SlabError};
+use crate::part::{self, Part};
 use crate::plan::Plan;
 use crate::session::{Isolation, Session};
-use crate::shared::{ComputeNode, NodeTable, Shared};
+use crate::shared::{ComputeNode, Shared};
 use crate::submit::{Kind, Submitted, catch_panics, retry};
 use crate::txn::Transaction;
 
@@ -48,7 +49,7 @@ pub struct Cluster<M: Machines = Threads> {
 }
 
 struct CoordinatorHandle<C> {
-    node: usize,
+    seat: Seat,
     jobs: Sender<Job>,
     core: Option<C>,
 }
@@ -76,9 +77,9 @@ impl Cluster {
     /// are: locked.
     ///
     /// # Panics
-    /// If there is no such compute node.
+    /// If there is no such compute node in this process.
     pub fn kill(&self, compute_node: usize) {
-        self.shared.nodes[compute_node].kill();
+        self.shared.hosted(compute_node).expect("a compute node of this process").kill();
     }
 
     /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
@@ -90,16 +91,21 @@ impl Cluster {
 }
 
 impl<M: Machines> Cluster<M> {
-    pub(crate) fn start(config: Config, machines: M) -> Result<Self, ClusterError> {
+    pub(crate) fn start(config: Config, part: &Part, machines: M) -> Result<Self, ClusterError> {
         let plan = Plan::new(&config)?;
-        let shared = Arc::new(plan.carry_out(config, &machines)?);
+        let founds = part.founds(&config);
+        let shared = Arc::new(plan.carry_out(config, part, &machines)?);
         let mut cluster = Self {
             machines,
             shared: Arc::clone(&shared),
             coordinators: Vec::new(),
             next: AtomicU64::new(0),
         };
-        cluster.format()?;
+        cluster.write_headers(founds)?;
+        if founds {
+            part::found(&shared.config, &shared.peers, shared.council.authority())?;
+        }
+        shared.learn_tables()?;
         for node in &shared.nodes {
             for thread in 0..shared.config.threads {
                 let handle = cluster.start_coordinator(node, thread)?;
@@ -114,19 +120,41 @@ impl<M: Machines> Cluster<M> {
         &self.shared.config
     }
 
-    /// Makes a table on every node.
+    /// Makes a table. Other processes find it by its name.
     ///
     /// # Errors
-    /// An invalid specification, a name that is taken, or no room under the memory limit.
+    /// An invalid specification, a name that is taken, no room under the memory limit, or an
+    /// authority that does not answer: then [`Self::open_table`] tells whether it was made.
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
-        let groups = shared.placement.group_count();
-        let shape = IndexShape::of(&spec, groups)?;
-        let mut tables = shared.tables.write().unwrap_or_else(PoisonError::into_inner);
-        if tables.iter().any(|table| table.spec().name == spec.name) {
-            return Err(ClusterError::TableExists(spec.name.into_owned()));
+        let shape = IndexShape::of(&spec, shared.placement.group_count())?;
+        let mut bases = None;
+        loop {
+            let mut catalogue = shared.learn_tables()?;
+            if catalogue.find(&spec.name).is_some() {
+                return Err(ClusterError::TableExists(spec.name.into_owned()));
+            }
+            let id = TableId(catalogue.tables.len() as u16);
+            let bases = match &bases {
+                Some(bases) => self.name_slabs(&shape, bases, id)?,
+                None => bases.insert(self.take_index(&shape, id)?),
+            };
+            let table = TableDef::new(id, spec.clone(), bases.clone())?;
+            match catalogue.enter(table, shared.council.authority()) {
+                Ok(()) => {
+                    shared.install(&catalogue.tables)?;
+                    return Ok(id);
+                }
+                // Somebody else has made one meanwhile; ours gets another number.
+                Err(AuthorityError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        let id = TableId(tables.len() as u16);
+    }
+
+    /// Takes the memory of an index in every group: where it begins in each.
+    fn take_index(&self, shape: &IndexShape, id: TableId) -> Result<Vec<u64>, ClusterError> {
+        let shared = &self.shared;
         let mut bases = Vec::new();
         for (group, replicas) in shared.placement.groups() {
             let needed = shape.index_bytes(usize::from(group.0));
@@ -134,9 +162,8 @@ impl<M: Machines> Cluster<M> {
                 bases.push(shared.region.first_slab());
                 continue;
             }
-            let owner = shared.nodes[0].incarnation;
-            let entry = SlabEntry { kind: SlabKind::Index, table: id, owner };
-            let taken = self.shared.control.with_lane(|lane| async move {
+            let entry = self.index_slab(id);
+            let taken = shared.control.with_lane(|lane| async move {
                 memory::take_slabs(&lane, replicas, &shared.region, needed, entry).await
             })?;
             bases.push(taken.map_err(|error| match error {
@@ -144,26 +171,48 @@ impl<M: Machines> Cluster<M> {
                 SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
             })?);
         }
-        let table = Arc::new(TableDef::new(id, spec, bases)?);
-        let capacity = table.spec().capacity;
-        let sharers = shared.config.compute_nodes * shared.config.threads;
-        let sharers = (sharers * shared.placement.group_count()) as u64;
-        let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
-        for node in &shared.nodes {
-            // A quarter more than there are rows, so that few of them compete for a line.
-            let entries = capacity + capacity / 4;
-            let addresses = AddressCache::with_entries(entries as usize)?;
-            let known = Arc::new(NodeTable { def: Arc::clone(&table), addresses, retired_limit });
-            node.tables.write().unwrap_or_else(PoisonError::into_inner).push(known);
-        }
-        tables.push(table);
-        Ok(id)
+        Ok(bases)
     }
 
-    /// The table named `name`.
+    /// Enters slabs that were taken for an index under the number that its table has now.
+    fn name_slabs<'a>(
+        &self,
+        shape: &IndexShape,
+        bases: &'a Vec<u64>,
+        id: TableId,
+    ) -> Result<&'a Vec<u64>, ClusterError> {
+        for ((group, replicas), base) in self.shared.placement.groups().zip(bases) {
+            let needed = shape.index_bytes(usize::from(group.0));
+            let entry = self.index_slab(id);
+            let named = self.shared.control.with_lane(|lane| async move {
+                memory::enter(&lane, replicas, *base, needed, entry).await
+            })?;
+            named.map_err(unreachable_nodes)?;
+        }
+        Ok(bases)
+    }
+
+    fn index_slab(&self, table: TableId) -> SlabEntry {
+        let owner = self.shared.nodes[0].incarnation;
+        SlabEntry { kind: SlabKind::Index, table, owner }
+    }
+
+    /// The table named `name`, as far as this process knows.
     pub fn table(&self, name: &str) -> Option<TableId> {
         let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
         tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
+    }
+
+    /// The table named `name`, which another process may have made.
+    ///
+    /// # Errors
+    /// There is none, or the authority does not answer.
+    pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
+        let missing = || ClusterError::NoSuchTable(name.to_owned());
+        match self.table(name) {
+            Some(id) => Ok(id),
+            None => self.shared.learn_tables()?.find(name).ok_or_else(missing),
+        }
     }
 
     /// Fills an empty table with rows `0..rows`, in parallel; `loaded` counts them. No transaction
@@ -195,17 +244,15 @@ impl<M: Machines> Cluster<M> {
     /// until it ends.
     ///
     /// # Panics
-    /// If there is no such coordinator.
+    /// If there is no such coordinator in this process.
     pub fn submit<T, F, Fut>(&self, seat: Seat, job: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        let Config { compute_nodes, threads, .. } = self.shared.config;
-        let exists = seat.compute_node < compute_nodes && seat.thread < threads;
-        assert!(exists, "there is no coordinator at {seat:?}");
-        let index = seat.compute_node * threads + seat.thread;
+        let coordinator = self.coordinators.iter().find(|known| known.seat == seat);
+        let coordinator = coordinator.expect("the seat is one of this process's");
         let (reply, submitted) = Submitted::channel();
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
@@ -214,29 +261,38 @@ impl<M: Machines> Cluster<M> {
             })
         });
         // A coordinator that has failed takes nothing; the reply is then dropped, and says so.
-        let _ = self.coordinators[index].jobs.try_send(job);
+        let _ = coordinator.jobs.try_send(job);
         submitted
     }
 
-    /// Every coordinator.
-    pub fn seats(&self) -> impl Iterator<Item = Seat> + use<M> {
-        let threads = self.shared.config.threads;
-        (0..self.shared.config.compute_nodes).flat_map(move |compute_node| {
-            (0..threads).map(move |thread| Seat { compute_node, thread })
-        })
+    /// Whether any compute node of this process takes part still: it has neither failed nor been
+    /// expelled.
+    pub fn is_serving(&self) -> bool {
+        self.shared.nodes.iter().any(|node| !node.has_failed())
     }
 
-    /// Every coordinator of a compute node that has not failed, as far as this process knows.
+    /// Every coordinator of this process.
+    pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        self.coordinators.iter().map(|coordinator| coordinator.seat)
+    }
+
+    /// Every coordinator of a compute node of this process that has not failed.
     fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
-        self.seats().filter(|seat| !self.shared.nodes[seat.compute_node].has_failed())
+        let serves = |seat: &Seat| {
+            let node = self.shared.hosted(seat.compute_node);
+            node.is_some_and(|node| !node.has_failed())
+        };
+        self.seats().filter(serves)
     }
 
-    /// This seat, or the one with the same number on the next compute node that has not failed.
+    /// This seat, or the one with the same number on the next compute node of this process that has
+    /// not failed.
     fn serving(&self, seat: Seat) -> Seat {
         let nodes = &self.shared.nodes;
-        let turn = (0..nodes.len()).map(|step| (seat.compute_node + step) % nodes.len());
-        let serving = turn.into_iter().find(|index| !nodes[*index].has_failed());
-        Seat { compute_node: serving.unwrap_or(seat.compute_node), ..seat }
+        let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
+        let mut turn = (0..nodes.len()).map(|step| &nodes[(first + step) % nodes.len()]);
+        let serving = turn.find(|node| !node.has_failed()).unwrap_or(&nodes[first]);
+        Seat { compute_node: serving.index, ..seat }
     }
 
     /// Runs a read-write transaction on some coordinator, and again as long as it fails for a
@@ -359,9 +415,8 @@ impl<M: Machines> Cluster<M> {
     }
 
     fn any_seat(&self) -> Seat {
-        let threads = self.shared.config.threads;
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.coordinators.len();
-        self.serving(Seat { compute_node: next / threads, thread: next % threads })
+        self.serving(self.coordinators[next].seat)
     }
 
     fn random(&self) -> u64 {
@@ -384,25 +439,32 @@ impl<M: Machines> Cluster<M> {
         let core = self.machines.start(node.id, &name, Box::new(program))?;
         let failed = ClusterError::CoordinatorFailed { node: node.index };
         self.machines.wait(&started).ok_or(failed)??;
-        Ok(CoordinatorHandle { node: node.index, jobs, core: Some(core) })
+        let seat = Seat { compute_node: node.index, thread };
+        Ok(CoordinatorHandle { seat, jobs, core: Some(core) })
     }
 
-    /// Writes the header page of every replica of every group.
-    fn format(&self) -> Result<(), ClusterError> {
+    /// Announces this process's nodes where beats are counted; the founder writes the header page
+    /// of every replica of every group before that.
+    fn write_headers(&self, founds: bool) -> Result<(), ClusterError> {
         let shared = &self.shared;
-        let formatted = self.shared.control.with_lane(|lane| async move {
+        let written = self.shared.control.with_lane(|lane| async move {
             let mut batch = lane.batch();
-            for (_, replicas) in shared.placement.groups() {
-                for replica in replicas.members() {
-                    for (index, word) in shared.region.encode().into_iter().enumerate() {
-                        batch.write_word(replica.at((index * WORD_BYTES) as u64), word);
-                    }
+            let replicas = shared.placement.groups().flat_map(|(_, replicas)| replicas.members());
+            for replica in replicas.filter(|_| founds) {
+                for (index, word) in shared.region.encode().into_iter().enumerate() {
+                    batch.write_word(replica.at((index * WORD_BYTES) as u64), word);
                 }
             }
-            shared.write_first_owners(&mut batch);
+            if founds {
+                shared.write_first_owners(&mut batch);
+            }
+            for node in &shared.nodes {
+                let word = members::beat_word(&shared.placement, node.index);
+                batch.write_word(word, members::JOINED_BEAT);
+            }
             batch.post().await.map(drop)
         })?;
-        formatted.map_err(|error| ClusterError::Unreachable(error.to_string()))
+        written.map_err(unreachable_nodes)
     }
 
     /// Stops all coordinators once their jobs have ended.
@@ -419,7 +481,7 @@ impl<M: Machines> Cluster<M> {
         for coordinator in &mut self.coordinators {
             let Some(core) = coordinator.core.take() else { continue };
             if !self.machines.join(core) {
-                let node = coordinator.node;
+                let node = coordinator.seat.compute_node;
                 outcome = outcome.and(Err(ClusterError::CoordinatorFailed { node }));
             }
         }

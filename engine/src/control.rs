@@ -5,8 +5,9 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
@@ -39,6 +40,18 @@ impl Control {
             epoch,
             next_lane: AtomicU16::new(0),
         }
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Nanos {
+        self.env.now()
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pause(&self, duration: Duration) {
+        let mut executor = Executor::new(self.env.clone());
+        let handle = executor.handle().clone();
+        executor.run(async move { handle.sleep(duration).await });
     }
 
     /// How many workers share a large piece of work.

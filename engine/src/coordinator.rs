@@ -176,17 +176,17 @@ impl Coordinator {
     pub(crate) async fn settle(&self, patience: Duration) {
         self.settled.set(true);
         let deadline = self.executor.now().after(patience);
-        while !self.is_settled() && self.executor.now() < deadline {
+        while !self.is_settled().await && self.executor.now() < deadline {
             self.executor.sleep(Duration::from_micros(50)).await;
         }
     }
 
-    fn is_settled(&self) -> bool {
+    async fn is_settled(&self) -> bool {
         let ended = match &self.locks {
             Locks::Lotus(locks) => locks.unacknowledged_ends() == 0,
             Locks::CasSpin(_) => true,
         };
-        ended && self.at_work.get() == 0 && members::is_settled(&self.shared)
+        ended && self.at_work.get() == 0 && members::is_settled(&self.shared).await
     }
 
     /// The group that stores a shard.
@@ -318,7 +318,7 @@ async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bo
 }
 
 /// Does `work` until `end`; work that is over is not waited for.
-async fn beside(work: impl Future<Output = ()>, end: impl Future<Output = ()>) {
+pub(crate) async fn beside(work: impl Future<Output = ()>, end: impl Future<Output = ()>) {
     let (mut work, mut end) = (pin!(work), pin!(end));
     let mut over = false;
     poll_fn(|cx| {

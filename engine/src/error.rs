@@ -7,7 +7,7 @@ use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::{SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
 use lotus_router::TopologyError;
-use lotus_router::authority::IncarnationError;
+use lotus_router::authority::{AuthorityError, IncarnationError};
 
 use crate::path::PathError;
 
@@ -183,6 +183,35 @@ pub enum ClusterError {
         row: u64,
         /// What is wrong with it.
         reason: String,
+    },
+    /// There is no table of that name.
+    #[error("there is no table named \"{0}\"")]
+    NoSuchTable(String),
+    /// The authority did not answer, or somebody else was faster; ask again.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// What is stored at the authority makes no sense; another program writes to it.
+    #[error("what is stored at the authority is damaged")]
+    Damaged,
+    /// The compute node has been started in this cluster before, and cannot return yet.
+    #[error("compute node {node} has been started in this cluster before, and cannot return")]
+    JoinedBefore {
+        /// The compute node's index.
+        node: usize,
+    },
+    /// The process of compute node 0 has not made the cluster in time; start it.
+    #[error("compute node 0 has not made the cluster within {waited:?}")]
+    NotFounded {
+        /// How long this process has waited.
+        waited: std::time::Duration,
+    },
+    /// The cluster was made with other settings; start all processes alike.
+    #[error("the cluster was made with \"{theirs}\", and this process has \"{ours}\"")]
+    OtherSettings {
+        /// What the cluster has.
+        theirs: String,
+        /// What this process has.
+        ours: String,
     },
     /// The operating system gave no thread.
     #[error("could not start a thread: {0}")]

@@ -341,7 +341,8 @@ impl Coordinator {
     /// The coordinator in one of whose slots an attempt runs.
     fn endpoint_of(&self, txn: TxnId) -> Option<Endpoint> {
         let config = &self.shared.config;
-        let node = self.shared.nodes.iter().find(|node| node.incarnation == txn.incarnation())?;
+        let peers = &self.shared.peers;
+        let node = peers.iter().find(|peer| peer.incarnation == txn.incarnation())?;
         let slot = usize::from(txn.slot());
         // Behind those of the applications, each coordinator has one slot of its own.
         let own = slot.checked_sub(config.threads * config.coroutines);

@@ -123,7 +123,7 @@ impl Coordinator {
         let mut batch = self.lane.batch();
         batch.write_word(word(node.index), node.horizon.node_floor().raw());
         // The count of changes stands before the floors.
-        let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.nodes.len()) * WORD_BYTES);
+        let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
         match batch.post().await {
             Ok(done) => {
                 let (changes, floors) = done.words(all).split_first().expect("it was read");

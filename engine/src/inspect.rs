@@ -21,7 +21,7 @@ use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
 use crate::error::ClusterError;
-use crate::shared::{ComputeNode, Shared};
+use crate::shared::{ComputeNode, Peer, Shared};
 
 /// The properties, by the names of their findings.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
@@ -106,7 +106,7 @@ impl Shared {
     /// The nodes that take part. Others may not know yet that they do not; whatever they grant, no
     /// member asks for (H4).
     fn members(&self) -> impl Iterator<Item = &ComputeNode> {
-        let now = membership::read(&*self.authority);
+        let now = membership::read(self.council.authority());
         let takes_part = move |node: &&ComputeNode| {
             !node.has_failed() && now.as_ref().is_ok_and(|now| now.is_live(node.id))
         };
@@ -247,10 +247,8 @@ impl Scan<'_> {
 
     /// The words of the log slot that a transaction uses on one memory node.
     async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
-        let by = |node: &&std::sync::Arc<crate::shared::ComputeNode>| {
-            node.incarnation == txn.incarnation()
-        };
-        let Some(node) = self.shared.nodes.iter().find(by) else { return Ok(Vec::new()) };
+        let by = |peer: &&Peer| peer.incarnation == txn.incarnation();
+        let Some(node) = self.shared.peers.iter().find(by) else { return Ok(Vec::new()) };
         let offset = self.shared.log.offset(node.index as u16, txn.slot());
         let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);
         self.read(addr, self.shared.log.slot_bytes() as usize).await

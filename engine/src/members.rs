@@ -27,32 +27,42 @@
 //! is not how a node returns: that would be a new incarnation, which there is no way to start yet.
 //!
 //! # The authority
-//! It is asked between two polls, because the embedded one answers at once. One that takes a round
-//! trip needs a thread of its own here.
+//! It may take a round trip, or not answer for a while, so step 1 goes on beside the others: a node
+//! beats, and is believed alive, while its [council](crate::council) waits for an answer.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_recovery::{Contradiction, Detector, Lease, Membership};
-use lotus_router::{GroupId, MAX_COMPUTE_NODES, NOBODY, Owner};
+use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
-use crate::coordinator::{Coordinator, Locks};
+use crate::coordinator::{Coordinator, Locks, beside};
 use crate::error::TxnError;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
-use crate::shared::{ComputeNode, Shared};
+use crate::shared::{ComputeNode, Peer, Shared};
 
 /// Turns in a lease: so many beats may be late before anybody is suspected.
 const TURNS_PER_LEASE: u32 = 8;
+/// The beat of a node that has just joined. Before, its word is zero, and nobody suspects it.
+pub(crate) const JOINED_BEAT: u64 = 1;
 /// Whose header page has the beats.
 const BEATS_GROUP: GroupId = GroupId(0);
+
+/// Where a node's beat is counted, by its place among the compute nodes.
+pub(crate) fn beat_word(placement: &Placement, index: usize) -> RemoteAddr {
+    let primary = placement.replicas(BEATS_GROUP).primary();
+    primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64)
+}
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
@@ -90,6 +100,11 @@ impl NodeMembers {
         ask(&self.expelled.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The epoch that was seen, and how many were expelled up to then.
+    pub(crate) fn losses(&self) -> (Epoch, usize) {
+        (self.seen(), self.with_expelled(<[_]>::len))
+    }
+
     /// The last epoch of which all coordinators have taken note.
     fn noted_by_all(&self) -> Epoch {
         let noted = self.noted.iter().map(|noted| noted.load(Ordering::Acquire));
@@ -108,83 +123,120 @@ impl NodeMembers {
 /// Takes part in the membership until the node is out; nothing without a lease.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let Some(lease) = coordinator.shared.config.lease else { return };
-    let mut watch = Watch {
-        detector: Detector::new(lease),
-        lease: Lease::new(lease, coordinator.executor.now()),
-        beat: 0,
-        released: Vec::new(),
-    };
-    while !coordinator.node.has_failed() {
-        coordinator.executor.sleep(lease / TURNS_PER_LEASE).await;
-        if coordinator.thread == 0 {
-            watch.turn(coordinator).await;
+    let (heard, hearing) = async_channel::bounded(1);
+    let beating = async {
+        let mut watch = Watch {
+            detector: Detector::new(lease),
+            lease: Lease::new(lease, coordinator.executor.now()),
+            beat: JOINED_BEAT,
+        };
+        while !coordinator.node.has_failed() {
+            coordinator.executor.sleep(lease / TURNS_PER_LEASE).await;
+            if coordinator.thread == 0
+                && let Some(news) = watch.listen(coordinator).await
+            {
+                // Full while the last turn waits for an answer. Who is silent will be so still.
+                let _ = heard.try_send(news);
+            }
+            coordinator.take_note();
         }
-        coordinator.take_note();
-    }
+    };
+    let deliberating = async {
+        let mut released = Vec::new();
+        while let Ok(news) = hearing.recv().await {
+            // What waited for the last turn may say nothing of who is silent now.
+            if coordinator.executor.now().since(news.asked) < lease {
+                turn(coordinator, news, lease, &mut released).await;
+                coordinator.take_note();
+            }
+        }
+    };
+    beside(deliberating, beating).await;
 }
 
-/// What coordinator 0 remembers from turn to turn.
+/// What coordinator 0 remembers from beat to beat.
 struct Watch {
     detector: Detector,
     lease: Lease,
     beat: u64,
-    /// Whose locks have been dropped here.
-    released: Vec<Incarnation>,
+}
+
+/// What a beat has brought: it was sent at `asked`, so nobody suspects this node before a lease has
+/// passed since.
+struct Heard {
+    asked: Nanos,
+    suspects: Vec<NodeId>,
+}
+
+/// Steps 2 to 7. `released` are those whose locks have been dropped here.
+async fn turn(
+    coordinator: &Rc<Coordinator>,
+    Heard { asked, suspects }: Heard,
+    lease: Duration,
+    released: &mut Vec<Incarnation>,
+) {
+    let (node, council) = (&coordinator.node, &coordinator.shared.council);
+    let me = node.id;
+    let expel = move |authority: &dyn Authority| {
+        for suspect in suspects {
+            // Unanswered, it is tried again in the next turn.
+            let _ = membership::change(authority, |now| now.expel(me, suspect));
+        }
+        membership::read(authority)
+    };
+    let Ok(Ok(mut now)) = council.ask(expel).await else { return };
+    if !now.is_live(me) {
+        return node.expel();
+    }
+    // The answer may have taken so long that it is not true any more.
+    if coordinator.executor.now().since(asked) < lease {
+        node.resume();
+    }
+    if now.epoch() == FIRST_EPOCH {
+        return;
+    }
+    coordinator.disown(&now);
+    let noted = node.members.noted_by_all();
+    if noted >= now.epoch() {
+        let acknowledge = move |authority: &dyn Authority| {
+            membership::change(authority, |now| now.acknowledge(me, noted))
+        };
+        if let Ok(Ok(outcome)) = council.ask(acknowledge).await {
+            now = outcome.membership();
+        }
+    }
+    drop_locks(coordinator, &now, noted, released);
+    if coordinator.adopt().await == Err(Fenced) {
+        return node.expel();
+    }
+    if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
+        let of = Rc::clone(coordinator);
+        coordinator.executor.spawn(async move {
+            recover::recover(&of).await;
+            of.recovers.set(false);
+        });
+    }
 }
 
 impl Watch {
-    async fn turn(&mut self, coordinator: &Rc<Coordinator>) {
-        let (node, authority) = (&coordinator.node, &*coordinator.shared.authority);
+    /// Beats, and hears everybody's beats. `None` if nothing was heard.
+    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Heard> {
+        let (shared, node) = (&coordinator.shared, &coordinator.node);
+        let word = |index: usize| beat_word(&shared.placement, index);
         if !self.lease.is_held(coordinator.executor.now()) {
             node.suspend();
         }
-        let Some(suspects) = self.listen(coordinator).await else { return };
-        for suspect in suspects {
-            // Unanswered, it is tried again in the next turn.
-            let _ = membership::change(authority, |now| now.expel(node.id, suspect));
-        }
-        let Ok(mut now) = membership::read(authority) else { return };
-        if !now.is_live(node.id) {
-            return node.expel();
-        }
-        node.resume();
-        if now.epoch() == FIRST_EPOCH {
-            return;
-        }
-        coordinator.disown(&now);
-        let noted = node.members.noted_by_all();
-        if noted >= now.epoch() {
-            let acknowledged = membership::change(authority, |now| now.acknowledge(node.id, noted));
-            now = acknowledged.map_or(now, |outcome| outcome.membership());
-        }
-        self.drop_locks(coordinator, &now, noted);
-        if coordinator.adopt().await == Err(Fenced) {
-            return node.expel();
-        }
-        if now.claimable(node.id).is_some() && !coordinator.recovers.replace(true) {
-            let of = Rc::clone(coordinator);
-            coordinator.executor.spawn(async move {
-                recover::recover(&of).await;
-                of.recovers.set(false);
-            });
-        }
-    }
-
-    /// Beats, and hears everybody's beats: who is suspected. `None` if nothing was heard.
-    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Vec<NodeId>> {
-        let (shared, node) = (&coordinator.shared, &coordinator.node);
-        let primary = shared.placement.replicas(BEATS_GROUP).primary();
-        let word = |index: usize| primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64);
         self.beat += 1;
         let asked = coordinator.executor.now();
         let mut batch = coordinator.lane.batch();
         batch.write_word(word(node.index), self.beat);
-        let all = batch.read(word(0), shared.nodes.len() * WORD_BYTES);
+        let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
         match batch.post().await {
             Ok(done) => {
                 self.lease.renew(asked);
                 let suspects = self.detector.hear(asked, done.words(all));
-                Some(suspects.into_iter().map(|index| shared.nodes[index].id).collect())
+                let suspects = suspects.into_iter().map(|index| shared.peers[index].id).collect();
+                Some(Heard { asked, suspects })
             }
             Err(error) => {
                 if coordinator.after_failure(error).await == TxnError::Fenced {
@@ -194,25 +246,30 @@ impl Watch {
             }
         }
     }
+}
 
-    /// Drops what those had locked here whose transactions are all settled. Nobody here serves
-    /// them any more, so there will not be others (H8).
-    fn drop_locks(&mut self, coordinator: &Coordinator, now: &Membership, noted: Epoch) {
-        let node = &coordinator.node;
-        for (member, since) in now.expelled() {
-            let settled = now.is_resolved(member.node) || broken(Rule::LocksOutlastRecovery);
-            if noted < since || !settled || self.released.contains(&member.incarnation) {
-                continue;
-            }
-            for holder in node.locks.holders_of(member.incarnation) {
-                if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
-                    // Recovery has changed the row, or may have (H11).
-                    node.versions.forget(holder.name.table, holder.name.key);
-                }
-                node.locks.unlock(holder.txn, &holder.name);
-            }
-            self.released.push(member.incarnation);
+/// Drops what those had locked here whose transactions are all settled. Nobody here serves
+/// them any more, so there will not be others (H8).
+fn drop_locks(
+    coordinator: &Coordinator,
+    now: &Membership,
+    noted: Epoch,
+    released: &mut Vec<Incarnation>,
+) {
+    let node = &coordinator.node;
+    for (member, since) in now.expelled() {
+        let settled = now.is_resolved(member.node) || broken(Rule::LocksOutlastRecovery);
+        if noted < since || !settled || released.contains(&member.incarnation) {
+            continue;
         }
+        for holder in node.locks.holders_of(member.incarnation) {
+            if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
+                // Recovery has changed the row, or may have (H11).
+                node.versions.forget(holder.name.table, holder.name.key);
+            }
+            node.locks.unlock(holder.txn, &holder.name);
+        }
+        released.push(member.incarnation);
     }
 }
 
@@ -220,25 +277,34 @@ impl Watch {
 /// are dropped, and every shard has an owner. Without a lease nothing will ever be done.
 ///
 /// This process knows more than any node of it: who has failed before anybody suspects it, and what
-/// the others' lock tables hold. Only whoever waits for the cluster as a whole may ask.
-pub(crate) fn is_settled(shared: &Shared) -> bool {
+/// the others' lock tables hold. Only whoever waits for the cluster as a whole may ask. Of nodes in
+/// other processes it knows what all have agreed on.
+pub(crate) async fn is_settled(shared: &Shared) -> bool {
     if shared.config.lease.is_none() {
         return true;
     }
-    let Ok(now) = membership::read(&*shared.authority) else { return false };
-    let is_out = |node: &&Arc<ComputeNode>| node.has_failed() || !now.is_live(node.id);
-    let failed: Vec<_> = shared.nodes.iter().filter(is_out).collect();
-    if failed.is_empty() {
+    let read = |authority: &dyn Authority| membership::read(authority);
+    let Ok(Ok(now)) = shared.council.ask(read).await else { return false };
+    let has_failed = |peer: &Peer| shared.hosted(peer.index).map(|node| node.has_failed());
+    let is_lost = |peer: &&Peer| has_failed(peer) == Some(true) || !now.is_live(peer.id);
+    let lost: Vec<_> = shared.peers.iter().filter(is_lost).collect();
+    if lost.is_empty() {
         return true;
     }
-    let mut serving = shared.nodes.iter().filter(|node| !node.has_failed());
+    let serving = || shared.nodes.iter().filter(|node| !node.has_failed());
+    let holds_none_of_theirs = |node: &Arc<ComputeNode>| {
+        lost.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
+    };
+    let all_owned = || match shared.is_whole() {
+        true => ShardId::all().all(|shard| shared.keeper_of(shard).is_some()),
+        // The owner may be in another process.
+        false => serving().all(|node| node.knows_all_owners()),
+    };
     // Who is out and does not know yet still has locks that it will never give back.
-    failed.iter().all(|node| node.has_failed() && now.is_resolved(node.id))
+    lost.iter().all(|peer| has_failed(peer) != Some(false) && now.is_resolved(peer.id))
         && now.may_adopt()
-        && serving.all(|node| {
-            failed.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
-        })
-        && ShardId::all().all(|shard| shared.keeper_of(shard).is_some())
+        && serving().all(holds_none_of_theirs)
+        && all_owned()
 }
 
 impl Coordinator {
@@ -269,7 +335,8 @@ impl Coordinator {
         self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
         // Only now: of an owner that was read and is out in here, all that it had granted is
         // settled if adopting is allowed, and it grants nothing to anybody who takes part.
-        let Ok(now) = membership::read(&*self.shared.authority) else { return Ok(()) };
+        let read = |authority: &dyn Authority| membership::read(authority);
+        let Ok(Ok(now)) = self.shared.council.ask(read).await else { return Ok(()) };
         let me = self.node.id;
         if !now.is_live(me) || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
             return Ok(());

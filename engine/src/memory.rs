@@ -89,7 +89,7 @@ async fn advance_cursor(
 }
 
 /// Enters slabs in the directory of every replica. May be repeated.
-async fn enter(
+pub(crate) async fn enter(
     lane: &Lane,
     replicas: &ReplicaSet,
     offset: u64,

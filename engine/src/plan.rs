@@ -6,23 +6,26 @@ use std::sync::{Arc, RwLock};
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
+use lotus_fabric::transport::Fabric;
 use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_recovery::{LogGeometry, Membership};
-use lotus_router::authority::IncarnationError;
+use lotus_recovery::LogGeometry;
+use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{EmbeddedAuthority, Placement, Router, ShardMap, allocate_incarnation};
+use lotus_router::{Placement, Router, ShardMap};
 
 use crate::config::{Config, LockKind};
 use crate::control::Control;
+use crate::council::Council;
 use crate::error::ClusterError;
-use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Shared};
+use crate::part::Part;
+use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
 
-/// Control's access epoch. It stands beside the compute nodes and shares a number with the first,
-/// whose expulsion must not lock it out.
+/// Control's access epoch where all nodes are in one process. It stands beside the compute nodes
+/// and shares a number with the first, whose expulsion must not lock it out. A process that has a
+/// part of the nodes is locked out with them.
 const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
 
 /// A checked configuration. Memory nodes are numbered first.
@@ -65,13 +68,49 @@ impl Plan {
         Ok(Self { memory_nodes, compute_nodes, placement, shards, router, log, region })
     }
 
-    /// Registers the memory of all memory nodes and admits the compute nodes.
+    /// Takes this process's part: admits its compute nodes and, where it makes the cluster,
+    /// registers the memory of all memory nodes.
     pub(crate) fn carry_out(
         self,
         config: Config,
+        part: &Part,
         machines: &impl Machines,
     ) -> Result<Shared, ClusterError> {
+        part.check(&config)?;
+        let hosted = part.hosted(&config);
+        let epoch = if part.is_whole() { CONTROL_EPOCH } else { FIRST_EPOCH };
+        let control = Control::new(machines, self.compute_nodes[hosted[0]], epoch);
+        let authority = part.authority();
+        let peers = part.enter(&config, &self.compute_nodes, &control, &*authority)?;
         let fabric = machines.fabric();
+        if part.founds(&config) {
+            self.register(&config, &*fabric)?;
+        }
+        let nodes = hosted.iter().map(|index| self.admit(peers[*index], &config, machines));
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let council = if part.is_whole() {
+            Council::here(authority)
+        } else {
+            Council::elsewhere(authority, &machines.outside())?
+        };
+        Ok(Shared {
+            fabric,
+            control,
+            council,
+            placement: self.placement,
+            shards: self.shards,
+            router: self.router,
+            log: self.log,
+            region: self.region,
+            clock: SharedClock::after(Timestamp::LOADED),
+            tables: RwLock::default(),
+            peers,
+            nodes,
+            config,
+        })
+    }
+
+    fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
             for group in self.placement.hosted_by(*node) {
                 fabric.register(*node, group.region(), self.region.bytes(), Rights::ALL)?;
@@ -81,46 +120,33 @@ impl Plan {
                 fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
             }
         }
-        let authority = EmbeddedAuthority::new();
-        let node = |(index, id): (usize, &NodeId)| -> Result<Arc<ComputeNode>, ClusterError> {
-            let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
-            let parts = NodeParts {
-                id: *id,
-                index,
-                incarnation: allocate_incarnation(&authority)?,
-                epoch: FIRST_EPOCH,
-                env: machines.env(*id),
-                locks: Arc::new(locks),
-                shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
-                routes: Arc::clone(&self.shards),
-                threads: config.threads,
-                balanced: config.balance.is_some(),
-                // Other locks are not asked of a row's owner, who then knows nothing of its
-                // writers.
-                cached: match config.locks {
-                    LockKind::Lotus => config.version_table_cache,
-                    LockKind::CasSpin => 0,
-                },
-            };
-            Ok(Arc::new(ComputeNode::new(parts)))
+        Ok(())
+    }
+
+    fn admit(
+        &self,
+        peer: Peer,
+        config: &Config,
+        machines: &impl Machines,
+    ) -> Result<Arc<ComputeNode>, ClusterError> {
+        let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
+        let parts = NodeParts {
+            id: peer.id,
+            index: peer.index,
+            incarnation: peer.incarnation,
+            epoch: FIRST_EPOCH,
+            env: machines.env(peer.id),
+            locks: Arc::new(locks),
+            shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
+            routes: Arc::clone(&self.shards),
+            threads: config.threads,
+            balanced: config.balance.is_some(),
+            // Other locks are not asked of a row's owner, who then knows nothing of its writers.
+            cached: match config.locks {
+                LockKind::Lotus => config.version_table_cache,
+                LockKind::CasSpin => 0,
+            },
         };
-        let nodes =
-            self.compute_nodes.iter().enumerate().map(node).collect::<Result<Vec<_>, _>>()?;
-        let members = Membership::new(nodes.iter().map(|node| (node.id, node.incarnation)));
-        membership::found(&authority, &members).map_err(IncarnationError::from)?;
-        Ok(Shared {
-            fabric,
-            control: Control::new(machines, self.compute_nodes[0], CONTROL_EPOCH),
-            authority: Arc::new(authority),
-            placement: self.placement,
-            shards: self.shards,
-            router: self.router,
-            log: self.log,
-            region: self.region,
-            clock: SharedClock::after(Timestamp::LOADED),
-            tables: RwLock::default(),
-            nodes,
-            config,
-        })
+        Ok(Arc::new(ComputeNode::new(parts)))
     }
 }

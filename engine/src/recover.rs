@@ -23,6 +23,7 @@
 mod transaction;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use lotus_fabric::ids::{NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
@@ -31,12 +32,12 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
 use lotus_recovery::membership::{self, Outcome};
 use lotus_recovery::{Contradiction, Membership, PartId};
-use lotus_router::{GroupId, ReplicaSet};
+use lotus_router::{Authority, GroupId, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
 use crate::ownership::{Fenced, RETRY_PAUSE};
-use crate::shared::ComputeNode;
+use crate::shared::{Peer, Shared};
 
 /// Whose header page has the floors.
 const FLOORS_GROUP: GroupId = GroupId(0);
@@ -60,15 +61,10 @@ impl From<Contradiction> for Stop {
 
 /// Resolves parts of dead nodes' logs until there are none left for this node.
 pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
-    let (node, authority) = (&coordinator.node, &*coordinator.shared.authority);
-    while let Some((part, now)) = claim(coordinator) {
+    let node = &coordinator.node;
+    while let Some((part, now)) = claim(coordinator).await {
         match resolve_part(coordinator, part, &now).await {
-            Ok(()) => {
-                let finish = |now: &Membership| now.finish(node.id, part);
-                while !node.has_failed() && membership::change(authority, finish).is_err() {
-                    coordinator.executor.sleep(RETRY_PAUSE).await;
-                }
-            }
+            Ok(()) => finish(coordinator, part).await,
             Err(Stop::Expelled) => return node.expel(),
             Err(Stop::Contradiction(what)) => return node.members.report(what),
         }
@@ -76,19 +72,36 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
 }
 
 /// Claims a part, and learns who is out at that moment; `None` if there is none, or no answer.
-fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
+async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     let me = coordinator.node.id;
     if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
         return None;
     }
-    let mut part = None;
-    let claimed = membership::change(&*coordinator.shared.authority, |now| {
-        part = now.claimable(me);
-        now.claim(me, part?)
-    });
-    match claimed {
-        Ok(Outcome::Changed(now)) => Some((part?, now)),
+    let claim = move |authority: &dyn Authority| {
+        let mut part = None;
+        let claimed = membership::change(authority, |now| {
+            part = now.claimable(me);
+            now.claim(me, part?)
+        });
+        (part, claimed)
+    };
+    match coordinator.shared.council.ask(claim).await.ok()? {
+        (part, Ok(Outcome::Changed(now))) => Some((part?, now)),
         _ => None,
+    }
+}
+
+/// Says that a part is resolved, until somebody has heard it.
+async fn finish(coordinator: &Coordinator, part: PartId) {
+    let me = coordinator.node.id;
+    while !coordinator.node.has_failed() {
+        let finish = move |authority: &dyn Authority| {
+            membership::change(authority, |now| now.finish(me, part)).is_ok()
+        };
+        if coordinator.shared.council.ask(finish).await != Ok(false) {
+            return;
+        }
+        coordinator.executor.sleep(RETRY_PAUSE).await;
     }
 }
 
@@ -98,14 +111,15 @@ async fn resolve_part(
     now: &Membership,
 ) -> Result<(), Stop> {
     let shared = &coordinator.shared;
-    let dead = shared.nodes.iter().find(|node| node.id == part.of);
-    let dead = dead.expect("every member is a compute node");
+    let dead = shared.peers.iter().find(|peer| peer.id == part.of);
+    let dead = *dead.expect("every member is a compute node");
     let parts = now.parts_of(part.of);
     let recoverer = Recoverer { coordinator, dead, nodes: coordinator.memory_nodes() };
     let late = broken(Rule::FencesComeFirst);
     if !late {
-        recoverer.fence(now);
+        recoverer.fence(now).await?;
     }
+    recoverer.learn_tables().await?;
     if part.index == 0 {
         recoverer.take_floor_out().await?;
         for (_, replicas) in shared.placement.groups() {
@@ -116,7 +130,7 @@ async fn resolve_part(
         recoverer.resolve_slot(slot as u16).await?;
     }
     if late {
-        recoverer.fence(now);
+        recoverer.fence(now).await?;
     }
     Ok(())
 }
@@ -124,7 +138,7 @@ async fn resolve_part(
 /// Settles what one dead node has left.
 struct Recoverer<'a> {
     coordinator: &'a Coordinator,
-    dead: &'a ComputeNode,
+    dead: Peer,
     /// Every memory node.
     nodes: Vec<NodeId>,
 }
@@ -137,16 +151,43 @@ impl Coordinator {
 
 impl Recoverer<'_> {
     /// Returns when no verb of anybody who is out can still take effect anywhere.
-    fn fence(&self, now: &Membership) {
+    async fn fence(&self, now: &Membership) -> Result<(), Stop> {
         if broken(Rule::NodesAreFenced) {
-            return;
+            return Ok(());
         }
         for (member, since) in now.expelled() {
-            for target in &self.nodes {
-                let fenced: Result<(), _> =
-                    self.coordinator.shared.fabric.fence(*target, member.node, since);
-                fenced.expect("members and memory nodes are part of the fabric");
+            for &target in &self.nodes {
+                let node = member.node;
+                self.until_done(move |shared| shared.fabric.fence(target, node, since).is_ok())
+                    .await?;
             }
+        }
+        Ok(())
+    }
+
+    /// The dead node may have used tables that this process has never heard of.
+    async fn learn_tables(&self) -> Result<(), Stop> {
+        if self.coordinator.shared.is_whole() {
+            return Ok(());
+        }
+        self.until_done(|shared| shared.learn_tables().is_ok()).await
+    }
+
+    /// Has the council do something until it is done. A node that does not answer may do so later.
+    async fn until_done(
+        &self,
+        work: impl Fn(&Shared) -> bool + Copy + Send + 'static,
+    ) -> Result<(), Stop> {
+        let coordinator = self.coordinator;
+        loop {
+            let shared = Arc::clone(&coordinator.shared);
+            if coordinator.shared.council.apart(move || work(&shared)).await == Ok(true) {
+                return Ok(());
+            }
+            if coordinator.node.has_failed() {
+                return Err(Stop::Expelled);
+            }
+            coordinator.executor.sleep(RETRY_PAUSE).await;
         }
     }
 

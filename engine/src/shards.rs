@@ -66,7 +66,7 @@ impl<M: Machines> Cluster<M> {
         Ok(ShardId::all().zip(rates).map(status).collect())
     }
 
-    /// Hand-overs of all compute nodes so far.
+    /// Hand-overs of all compute nodes of this process so far.
     pub fn move_counters(&self) -> MoveCounters {
         let mut all = MoveCounters::default();
         for node in &self.shared.nodes {
@@ -108,7 +108,7 @@ impl<M: Machines> Cluster<M> {
     /// As [`Cluster::move_shards`], without waiting.
     ///
     /// # Errors
-    /// What can be said at once.
+    /// What can be said at once; `NotOwner` as well if the owner is in another process.
     ///
     /// # Panics
     /// If the shards are none, or more than 128.
@@ -118,7 +118,7 @@ impl<M: Machines> Cluster<M> {
         if shared.config.locks != LockKind::Lotus {
             return Err(MoveError::NoOwners);
         }
-        let to = shared.nodes.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
+        let to = shared.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
         let owner = shared.keeper_of(shards[0]).ok_or(MoveError::NotOwner(shards[0]))?;
         let (reply, outcome) = async_channel::bounded(1);
         // The node takes orders as long as there is a cluster.

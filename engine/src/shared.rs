@@ -1,4 +1,4 @@
-//! What all threads of an embedded cluster share: who the nodes are and where things are.
+//! What all threads of a process share: who the nodes are and where things are.
 //!
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
@@ -15,14 +15,15 @@ use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::LogGeometry;
+use lotus_recovery::{LogGeometry, membership};
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{Authority, Owner, Placement, Router, ShardEpoch, ShardMap};
+use lotus_router::{Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
 use crate::balance::NodeCounts;
 use crate::config::Config;
 use crate::control::Control;
+use crate::council::Council;
 use crate::error::TxnError;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
@@ -40,8 +41,8 @@ pub(crate) struct Shared {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) control: Control,
     pub(crate) placement: Placement,
-    /// Where the membership is agreed on.
-    pub(crate) authority: Arc<dyn Authority>,
+    /// Where the membership and the tables are agreed on.
+    pub(crate) council: Council,
     /// The routing layer's copy of who owns what, kept up by all nodes of this process.
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
@@ -50,10 +51,22 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    /// All compute nodes.
+    pub(crate) peers: Vec<Peer>,
+    /// Those of this process, in order.
     pub(crate) nodes: Vec<Arc<ComputeNode>>,
 }
 
-/// One compute node: what its coordinators share.
+/// A compute node of whichever process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: NodeId,
+    /// Its place among the compute nodes, from zero.
+    pub(crate) index: usize,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// One compute node of this process: what its coordinators share.
 pub(crate) struct ComputeNode {
     pub(crate) id: NodeId,
     /// Its place among the compute nodes, from zero.
@@ -135,7 +148,24 @@ impl Shared {
 
     /// The node's place among the compute nodes.
     pub(crate) fn index_of(&self, node: NodeId) -> Option<usize> {
-        self.nodes.iter().position(|known| known.id == node)
+        self.peers.iter().position(|known| known.id == node)
+    }
+
+    /// A compute node by its place, if it is in this process.
+    pub(crate) fn hosted(&self, index: usize) -> Option<&Arc<ComputeNode>> {
+        self.nodes.iter().find(|node| node.index == index)
+    }
+
+    /// Whether a node has failed, as far as this process or the authority knows.
+    pub(crate) fn has_lost_a_node(&self) -> bool {
+        let here = self.nodes.iter().any(|node| node.has_failed());
+        let members = || membership::read(self.council.authority());
+        here || !self.is_whole() && members().is_ok_and(|now| now.expelled().next().is_some())
+    }
+
+    /// Whether all compute nodes are in this process.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.nodes.len() == self.peers.len()
     }
 }
 

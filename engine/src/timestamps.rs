@@ -28,7 +28,7 @@ impl Timestamps {
                 Self::Clock { shared: Arc::clone(shared), executor }
             }
             TimestampKind::Oracle => {
-                let oracle = shared.nodes[0].id;
+                let oracle = shared.peers[0].id;
                 if node.id == oracle {
                     let shared = Arc::clone(shared);
                     OracleServer::serve(rpc, move |now| shared.clock.next(now.0));

@@ -40,3 +40,12 @@ pub mod tcp;
 pub mod trace;
 pub mod transport;
 pub mod verbs;
+
+/// Everything that decodes bytes from outside, for a fuzzer (`just fuzz`). Each function takes any
+/// bytes at all, and panics where a promise is broken.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::rpc::fuzzing::datagrams;
+    #[cfg(feature = "tcp")]
+    pub use crate::tcp::fuzzing::{tcp_handshake, tcp_verbs};
+}

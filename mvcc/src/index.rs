@@ -137,6 +137,11 @@ impl IndexGeometry {
         Self { shape, bases }
     }
 
+    /// Where it begins in each group.
+    pub fn bases(&self) -> &[u64] {
+        &self.bases
+    }
+
     /// How the index divides.
     #[inline]
     pub fn shape(&self) -> &IndexShape {

@@ -20,6 +20,9 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
+/// The beat of a node that has never begun: it does nothing that others would have to settle.
+const NOT_JOINED: u64 = 0;
+
 /// Watches the beats of all compute nodes.
 #[derive(Clone, Debug)]
 pub struct Detector {
@@ -50,7 +53,8 @@ impl Detector {
                 (*known, *since) = (*beat, asked);
             }
         }
-        let silent = |(_, since): &(u64, Nanos)| asked.since(*since) >= self.lease;
+        let silent =
+            |(beat, since): &(u64, Nanos)| *beat != NOT_JOINED && asked.since(*since) >= self.lease;
         let suspects = self.peers.iter().enumerate().filter(|(_, peer)| silent(peer));
         suspects.map(|(index, _)| index).collect()
     }
@@ -97,6 +101,10 @@ mod tests {
     #[test]
     fn silence_counts_while_somebody_listens() {
         let stories: &[Story<'_>] = &[
+            (
+                "the second has not joined yet",
+                &[(0, [1, 0], &[]), (4, [2, 0], &[]), (8, [3, 0], &[]), (12, [4, 0], &[])],
+            ),
             (
                 "both beat",
                 &[(0, [1, 1], &[]), (4, [2, 2], &[]), (8, [3, 3], &[]), (12, [4, 4], &[])],

@@ -186,35 +186,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn versions_grow_across_keys_and_guard_writes() {
-        let authority = EmbeddedAuthority::new();
-        let a = authority.compare_and_swap("a", Version::ABSENT, b"1").unwrap();
-        let b = authority.compare_and_swap("b", Version::ABSENT, b"2").unwrap();
-        assert!(Version::ABSENT < a && a < b);
-        assert_eq!(
-            authority.compare_and_swap("a", Version::ABSENT, b"3"),
-            Err(AuthorityError::Conflict { current: a })
-        );
-        assert_eq!(
-            authority.compare_and_swap("c", a, b"3"),
-            Err(AuthorityError::Conflict { current: Version::ABSENT })
-        );
-        assert_eq!(
-            authority.read("a").unwrap(),
-            Some(Versioned { version: a, value: b"1".to_vec() })
-        );
-        assert_eq!(authority.read("c").unwrap(), None);
-    }
-
-    #[test]
-    fn a_watcher_skips_what_it_has_seen_and_finds_the_last_value() {
-        let authority = EmbeddedAuthority::new();
-        assert_eq!(authority.changed_since("k", Version::ABSENT).unwrap(), None);
-        let first = authority.compare_and_swap("k", Version::ABSENT, b"1").unwrap();
-        let second = authority.compare_and_swap("k", first, b"2").unwrap();
-        let found = authority.changed_since("k", Version::ABSENT).unwrap().unwrap();
-        assert_eq!((found.version, found.value), (second, b"2".to_vec()));
-        assert_eq!(authority.changed_since("k", second).unwrap(), None);
+    fn keeps_the_contract() {
+        crate::conformance::run(&EmbeddedAuthority::new());
     }
 
     #[test]

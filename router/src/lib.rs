@@ -8,7 +8,9 @@
 //!   copy of words in the memory pool.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
 //! * [`balance`]: which shards a node that has too much to do gives away.
-//! * [`authority`]: what the cluster has agreed on, as small versioned values.
+//! * [`authority`]: what the cluster has agreed on, as small versioned values; in this process,
+//!   with the feature `remote` in another one, or with `etcd` in an etcd cluster. [`conformance`]
+//!   checks any other.
 //!
 //! The first three are asked for every key of every transaction, so they are plain tables in
 //! memory: no lock, no allocation, no I/O. The authority is the control path.
@@ -21,7 +23,12 @@
 
 pub mod authority;
 pub mod balance;
+pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod placement;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod routing;
 pub mod shard_map;
 mod topology;

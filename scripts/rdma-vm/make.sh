@@ -9,7 +9,7 @@ vm=${RDMA_VM:-$here/../../target/rdma-vm}
 # What the guest loads, besides what these need in turn.
 modules=(
     virtio_pci 9pnet_virtio 9p overlay                      # the host's files
-    veth bridge dummy                                       # networks
+    veth bridge dummy sch_netem                             # networks, also bad ones
     crc32_generic ib_core ib_uverbs rdma_cm rdma_ucm rdma_rxe # verbs
 )
 

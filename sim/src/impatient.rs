@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use lotus_benchmarks::deployment::{DeployError, Host, Seat};
-use lotus_benchmarks::engine::{AbortReason, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use lotus_benchmarks::engine::{
+    AbortReason, Finish, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+};
 use lotus_benchmarks::lotus::{self, LotusTxn, Slot};
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
@@ -175,7 +177,9 @@ impl Txn for Hurried {
     fn delete(&mut self, item: Item) -> Result<(), TxnError> {
         self.txn.delete(item)
     }
+}
 
+impl Finish for Hurried {
     async fn commit(self) -> Result<Receipt, TxnError> {
         match self.patience_for(Step::Commit) {
             None => self.txn.commit().await,

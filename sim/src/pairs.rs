@@ -14,6 +14,7 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The name of the check on pairs.
@@ -29,7 +30,7 @@ pub struct Pairs {
 }
 
 /// What a client asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     kind: Kind,
     row: u64,
@@ -37,7 +38,7 @@ pub struct Request {
     other: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     /// Inserts the row and one of another pair, unless either has a partner.
     EnterBoth,

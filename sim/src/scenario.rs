@@ -451,6 +451,7 @@ impl Scenario {
             warmup_secs: 0.0,
             rate_tps: self.load.rate_tps,
             seed,
+            in_flight: None,
         }
     }
 

@@ -28,6 +28,7 @@ use lotus_fabric::ids::TableId;
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::audit::{Check, Effects};
@@ -59,7 +60,7 @@ const NUMBERS: u64 = 10_u64.pow(population::DIGITS as u32);
 const HOURS: u8 = 24;
 
 /// The transaction types, in the order of [`MIX`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Kind {
     GetSubscriberData,
     GetNewDestination,
@@ -94,7 +95,7 @@ pub struct Tatp {
 }
 
 /// One transaction and its parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     kind: Kind,
     s_id: u32,

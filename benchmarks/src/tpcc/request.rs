@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
+use serde::{Deserialize, Serialize};
 
 use super::random::{Constants, NonUniform};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
@@ -35,7 +36,7 @@ pub(super) const MIX: [(Kind, u32); 5] = [
 const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// One transaction and its parameters.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Request(pub(super) Wish);
 
 impl Request {
@@ -50,7 +51,7 @@ impl Request {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Wish {
     NewOrder(NewOrder),
     Payment(Payment),
@@ -60,7 +61,7 @@ pub(super) enum Wish {
 }
 
 /// An order for up to [`MAX_LINES`] items.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct NewOrder {
     pub(super) customer: u32,
     lines: [Line; MAX_LINES],
@@ -81,7 +82,7 @@ impl NewOrder {
 }
 
 /// Some pieces of one item from one warehouse. An item without a row rolls the order back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Line {
     pub(super) item: u32,
     pub(super) supplier: u32,
@@ -89,7 +90,7 @@ pub(super) struct Line {
 }
 
 /// A customer pays, at a district that need not be the customer's own.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Payment {
     pub(super) district: u32,
     pub(super) whom: Whom,
@@ -98,7 +99,7 @@ pub(super) struct Payment {
 }
 
 /// How a terminal knows the customer.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Whom {
     Number(u32),
     /// The middle one, by first name, of those with this last name.

@@ -11,7 +11,7 @@ use super::{Critical, Tpcc};
 use crate::audit::{Audit, Effects};
 use crate::config::{ClusterConfig, LoadConfig, Routing};
 use crate::deployment::{Deployment, Host};
-use crate::engine::{AbortReason, Isolation, Txn, TxnEngine, TxnError, TxnKind};
+use crate::engine::{AbortReason, Finish, Isolation, TxnEngine, TxnError, TxnKind};
 use crate::harness::{self, Options, Outcome};
 use crate::lotus::Embedded;
 use crate::progress::Progress;
@@ -397,6 +397,7 @@ fn options(isolation: Isolation) -> Options {
             warmup_secs: 0.0,
             rate_tps: None,
             seed: 1,
+            in_flight: None,
         },
         audit: true,
         floor: false,

@@ -13,7 +13,9 @@ use lotus_benchmarks::config::{ClusterConfig, LoadConfig, Routing};
 use lotus_benchmarks::deployment::{
     DeployError, Deployment, Host, Memory, Replay, RowSource, RowVisitor, Seat, Traffic,
 };
-use lotus_benchmarks::engine::{Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
+use lotus_benchmarks::engine::{
+    Finish, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
+};
 use lotus_benchmarks::harness::{self, Options};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::smallbank::SmallBank;
@@ -42,6 +44,7 @@ pub fn serve(transactions: u64) -> u64 {
             warmup_secs: 0.0,
             rate_tps: None,
             seed: 1,
+            in_flight: None,
         },
         audit: false,
         floor: false,
@@ -203,7 +206,9 @@ impl Txn for NullTxn {
     fn delete(&mut self, _item: Item) -> Result<(), TxnError> {
         Ok(())
     }
+}
 
+impl Finish for NullTxn {
     #[inline]
     async fn commit(self) -> Result<Receipt, TxnError> {
         Ok(Receipt::default())

@@ -98,7 +98,7 @@ pub trait Harness: Send + Sync + 'static {
 /// Runs every property, each on a fabric fresh from `make`.
 ///
 /// # Panics
-/// If a property does not hold; the message names all that failed, and how.
+/// If a property does not hold, or comes to no end; the message names all that failed, and how.
 pub fn run<H: Harness>(make: impl Fn() -> H) {
     let families = [
         control::PROPERTIES,
@@ -113,12 +113,26 @@ pub fn run<H: Harness>(make: impl Fn() -> H) {
     ];
     let mut failures = Vec::new();
     for (name, property) in families.into_iter().flatten() {
-        let cluster = Cluster { harness: Arc::new(make()) };
-        if let Err(cause) = catch_unwind(AssertUnwindSafe(|| property(&cluster))) {
-            failures.push(format!("{name}: {}", message_of(&*cause)));
+        if let Some(failure) = failure_of(*property, Arc::new(make())) {
+            failures.push(format!("{name}: {failure}"));
         }
     }
     assert!(failures.is_empty(), "properties that do not hold:\n{}", failures.join("\n"));
+}
+
+/// How a property fails on this fabric, which is taken down after it. It has a thread of its own,
+/// which is left behind if it stands still.
+fn failure_of(property: fn(&Cluster), harness: Arc<dyn Harness>) -> Option<String> {
+    let (report, outcome) = crossbeam_channel::bounded(1);
+    let body = move || {
+        let cluster = Cluster { harness };
+        let result = catch_unwind(AssertUnwindSafe(move || property(&cluster)));
+        // Nobody listens when it is too late.
+        let _ = report.send(result.err().map(|cause| message_of(&*cause).to_owned()));
+    };
+    Env::real(0).spawn("property", body).expect("the system has a thread left");
+    let stands_still = |_| Some(format!("stands still: no end within {STANDSTILL:?}"));
+    outcome.recv_timeout(STANDSTILL).unwrap_or_else(stands_still)
 }
 
 fn message_of(cause: &(dyn Any + Send)) -> &str {
@@ -186,6 +200,9 @@ const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 16;
 /// The longest that anything promised may take.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The longest that a property may take in all, on the slowest machine.
+const STANDSTILL: Duration = Duration::from_secs(240);
 
 /// The fabric of one property.
 struct Cluster {

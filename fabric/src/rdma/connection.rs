@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use super::chain::{Action, Chain, Local, Remote};
 use super::ffi::{QueuePair, ibv_wc_status};
 use super::lane::Arena;
-use super::rules::{Order, meaning};
+use super::rules::{Order, Ordering, meaning};
 use super::wire::Key;
 use crate::ids::NodeId;
 use crate::region::WORD_BYTES;
@@ -171,10 +171,11 @@ pub(super) struct Connection {
     /// Verbs since the last one that reports.
     unsignalled: u32,
     order: Order,
+    ordering: Ordering,
 }
 
 impl Connection {
-    pub fn new(node: NodeId, depth: u32, unsignalled: u32) -> Self {
+    pub fn new(node: NodeId, depth: u32, unsignalled: u32, ordering: Ordering) -> Self {
         Self {
             node,
             link: None,
@@ -189,6 +190,7 @@ impl Connection {
             next: 0,
             unsignalled: 0,
             order: Order::default(),
+            ordering,
         }
     }
 
@@ -221,7 +223,12 @@ impl Connection {
                 (Condition::Sound, &Item::Part { flight, next }) => {
                     if let Some(next) = self.post(tools, flight, next) {
                         self.waiting[0] = Item::Part { flight, next };
-                        return false;
+                        // If the device has refused what was posted, nothing will come back, and
+                        // the rest fails now.
+                        if self.condition == Condition::Sound {
+                            return false;
+                        }
+                        continue;
                     }
                 }
             }
@@ -260,7 +267,7 @@ impl Connection {
     }
 
     /// Posts the verbs of a batch to this node from `next` on, with one doorbell. Where to go on
-    /// when there is room again, if there is not enough.
+    /// when others are complete, if there is not room enough, or a verb has to wait for them.
     #[inline]
     fn post(&mut self, tools: &mut Tools<'_>, flight: FlightId, next: usize) -> Option<usize> {
         let Some(link) = &self.link else { return None };
@@ -275,7 +282,8 @@ impl Connection {
             if request.addr.node() != self.node {
                 continue;
             }
-            if tools.chain.len() == room {
+            let fence = self.order.could_overtake(request.kind());
+            if tools.chain.len() == room || fence && self.ordering == Ordering::Wait {
                 rest = Some(index);
                 break;
             }
@@ -292,7 +300,8 @@ impl Connection {
             let inline = local.bytes <= link.pair.inline_bytes();
             tools.chain.verb(id, action(request, inline), remote, local);
             self.next = self.next.wrapping_add(1);
-            if self.order.fence(request.kind()) {
+            self.order.add(request.kind(), fence);
+            if fence {
                 tools.chain.fence_last();
             }
             self.unsignalled += 1;
@@ -342,13 +351,6 @@ impl Connection {
         if posted.is_err() {
             // Nobody knows which of those before have taken effect.
             self.broke(tools.flights, self.oldest(), VerbError::Flushed);
-        }
-    }
-
-    /// Reminds the device of the verbs that it has, before this side goes to sleep.
-    pub fn nudge(&self) {
-        if let (Some(link), 1..) = (&self.link, self.posted) {
-            link.pair.nudge();
         }
     }
 

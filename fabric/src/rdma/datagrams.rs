@@ -161,7 +161,7 @@ impl Datagrams {
             packet_bytes,
             outgoing: Outgoing {
                 queue: sends,
-                completions: Completions::new(),
+                completions: Completions::default(),
                 slots: buffers(node, SENDS as usize * packet_bytes)?,
                 chain: Chain::with_capacity(MAX_MESSAGE_BYTES / 128),
                 posted: 0,

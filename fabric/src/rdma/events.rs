@@ -72,7 +72,12 @@ fn wake_sleepers(events: &EventChannel, sleepers: &Sleepers, end: &UnixStream) {
             Ok(_) if !ready[1].revents().is_empty() => return,
             Ok(_) => {}
         }
-        let Ok(cookie) = events.take() else { return };
+        let cookie = match events.take() {
+            Ok(Some(cookie)) => cookie,
+            // Its queue is gone, and the event with it.
+            Ok(None) => continue,
+            Err(_) => return,
+        };
         let sleeper = sleepers.lock().unwrap_or_else(PoisonError::into_inner).get(&cookie).cloned();
         if let Some(sleeper) = sleeper {
             sleeper.wake();

@@ -7,12 +7,13 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
-use std::mem::{MaybeUninit, zeroed};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 pub(super) use sys::{ibv_recv_wr, ibv_sge, ibv_wc, ibv_wc_status};
 
 #[cfg(test)]
@@ -101,6 +102,8 @@ pub(super) struct Limits {
     pub initiated: u8,
     pub served: u8,
     pub atomics: bool,
+    /// Who made the device.
+    pub vendor: u32,
 }
 
 /// What a port says about itself.
@@ -159,6 +162,7 @@ impl Context {
             initiated: reads(found.max_qp_init_rd_atom),
             served: reads(found.max_qp_rd_atom),
             atomics: found.atomic_cap != sys::IBV_ATOMIC_NONE,
+            vendor: found.vendor_id,
         })
     }
 
@@ -257,20 +261,27 @@ impl EventChannel {
     pub fn new(context: &Arc<Context>) -> io::Result<Self> {
         // SAFETY: the context is open.
         let raw = made(unsafe { sys::ibv_create_comp_channel(context.raw.as_ptr()) })?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        let channel = Self { raw, _context: Arc::clone(context) };
+        // An event is withdrawn when its queue is destroyed, also after it was announced: whoever
+        // came for it would wait for the next one, perhaps for ever.
+        let flags = fcntl_getfl(&channel)? | OFlags::NONBLOCK;
+        fcntl_setfl(&channel, flags)?;
+        Ok(channel)
     }
 
-    /// Takes one event, waiting for it; returns the cookie of the queue that it is about.
-    pub fn take(&self) -> io::Result<usize> {
+    /// Takes one event, if there is one; returns the cookie of the queue that it is about.
+    pub fn take(&self) -> io::Result<Option<usize>> {
         let (mut queue, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive; both pointers are filled in on success.
         let error = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut cookie) };
         if error != 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            let none = error.kind() == io::ErrorKind::WouldBlock;
+            return if none { Ok(None) } else { Err(error) };
         }
         // SAFETY: a queue is not destroyed before its events are acknowledged.
         unsafe { sys::ibv_ack_cq_events(queue, 1) };
-        Ok(cookie.addr())
+        Ok(Some(cookie.addr()))
     }
 }
 
@@ -281,26 +292,20 @@ impl AsFd for EventChannel {
     }
 }
 
-/// Room for what one poll finds.
+/// Room for what one poll finds. An empty one, by `Default`, gets its room when it is polled into.
+#[derive(Default)]
 pub(super) struct Completions {
-    entries: [MaybeUninit<ibv_wc>; Self::MOST],
-    found: usize,
+    entries: Vec<ibv_wc>,
 }
 
 impl Completions {
     /// The most that one poll takes.
     pub const MOST: usize = 32;
 
-    pub const fn new() -> Self {
-        Self { entries: [const { MaybeUninit::uninit() }; Self::MOST], found: 0 }
-    }
-
     /// What the last poll found.
     #[inline]
     pub fn found(&self) -> &[ibv_wc] {
-        let found = &self.entries[..self.found];
-        // SAFETY: a poll filled in the first `found` entries.
-        unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), found.len()) }
+        &self.entries
     }
 }
 
@@ -327,13 +332,16 @@ impl CompletionQueue {
     #[inline]
     pub fn poll(&self, into: &mut Completions) {
         let (queue, most) = (self.raw.as_ptr(), Completions::MOST as c_int);
-        // SAFETY: the queue and its context are alive; a provider always has the operation.
-        let found = unsafe {
+        into.entries.clear();
+        into.entries.reserve(Completions::MOST);
+        // SAFETY: the queue and its context are alive; a provider always has the operation, and
+        // fills in as many entries as it says, of those that there is room for.
+        unsafe {
             let poll = (*(*queue).context).ops.poll_cq.expect("every provider polls");
-            poll(queue, most, into.entries.as_mut_ptr().cast())
-        };
-        // A queue that cannot be polled any more shows nothing; its connections time out.
-        into.found = found.max(0) as usize;
+            let found = poll(queue, most, into.entries.as_mut_ptr());
+            // A queue that cannot be polled any more shows nothing; its connections time out.
+            into.entries.set_len(found.max(0) as usize);
+        }
     }
 
     /// Asks for an event when the next completion comes. What came before is not announced.
@@ -545,19 +553,6 @@ impl QueuePair {
             let post = (*(*pair).context).ops.post_send.expect("every provider sends");
             post(pair, first, &mut refused)
         })
-    }
-
-    /// Makes the device look at what was posted again. Soft-RoCE needs that: as of Linux 6.1 it can
-    /// overlook that the verbs that a fence waits for are complete, and nothing but another post
-    /// reminds it. Devices in hardware do nothing.
-    pub fn nudge(&self) {
-        let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
-        // SAFETY: the pair and its context are alive, a provider always has the operation, and
-        // an empty list is one that ends at once. There is nothing that could fail.
-        let _ = unsafe {
-            let post = (*(*pair).context).ops.post_send.expect("every provider sends");
-            post(pair, ptr::null_mut(), &mut refused)
-        };
     }
 
     /// Hands buffers for datagrams to the device, one for each request.

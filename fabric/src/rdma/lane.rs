@@ -17,6 +17,7 @@ use super::ffi::{
     Agreement, CompletionQueue, Completions, MemoryRegion, Patience, ProtectionDomain, QueuePair,
 };
 use super::node::Node;
+use super::rules::Ordering;
 use super::wire::{Card, Mailbox, Reply, Request};
 use super::{SetupError, Shared};
 use crate::ids::{Endpoint, Epoch, NodeId};
@@ -207,7 +208,9 @@ impl RdmaLane {
         let queue = Arc::new(queue);
         let datagrams = Datagrams::open(node, config, at, &queue, shared.env.now().0)?;
         let shape = node.connection_shape(config);
-        let connect = |id| Connection::new(NodeId(id), shape.send_queue, config.unsignalled);
+        let ordering = Ordering::of_vendor(device.limits.vendor);
+        let connect =
+            |id| Connection::new(NodeId(id), shape.send_queue, config.unsignalled, ordering);
         let connections = (0..nodes as u16).map(connect).collect();
         node.events.add(cookie, Arc::clone(&wake));
         node.receive_at(at.lane, datagrams.mailbox());
@@ -222,9 +225,9 @@ impl RdmaLane {
             connections,
             datagrams,
             queue,
-            early: RefCell::new(Completions::new()),
+            early: RefCell::default(),
             has_early: Cell::new(false),
-            completions: Completions::new(),
+            completions: Completions::default(),
             reconnected: Vec::new(),
             addressed: vec![false; nodes],
         })
@@ -340,10 +343,11 @@ impl Transport for RdmaLane {
     fn poll(&mut self, sink: &mut dyn Sink) {
         self.take_news();
         if self.has_early.take() {
-            let early = std::mem::replace(self.early.get_mut(), Completions::new());
+            let early = self.early.take();
             self.take_completions(&early, sink);
+            self.early.replace(early);
         }
-        let mut completions = std::mem::replace(&mut self.completions, Completions::new());
+        let mut completions = std::mem::take(&mut self.completions);
         loop {
             self.queue.poll(&mut completions);
             if !self.take_completions(&completions, sink) {
@@ -372,7 +376,6 @@ impl Transport for RdmaLane {
             let mut early = self.early.borrow_mut();
             self.queue.poll(&mut early);
             self.has_early.set(!early.found().is_empty());
-            self.connections.iter().for_each(Connection::nudge);
         }
         ready || self.has_early.get()
     }

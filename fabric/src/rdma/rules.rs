@@ -3,6 +3,28 @@
 use super::ffi::ibv_wc_status;
 use crate::verbs::{VerbError, VerbKind};
 
+/// How a verb is kept behind those before it that it could overtake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ordering {
+    /// The device does it, told by the fence flag.
+    Flag,
+    /// It is posted when they are complete.
+    Wait,
+}
+
+impl Ordering {
+    /// The one for devices of this vendor. Soft-RoCE gets flags wrong as of Linux 6.1: when it has
+    /// to repeat a verb with the flag, that waits for itself if it is an atomic, and else for READs
+    /// and atomics *behind* it; nothing on the connection completes any more, not even with an
+    /// error.
+    pub fn of_vendor(vendor: u32) -> Self {
+        if vendor == SOFT_ROCE { Self::Wait } else { Self::Flag }
+    }
+}
+
+/// What Soft-RoCE has for the number of its vendor.
+const SOFT_ROCE: u32 = 0xFF_FFFF;
+
 /// What a verb may overtake on a NIC unless told otherwise (H24): an atomic or a WRITE a READ
 /// before it, a WRITE an atomic before it.
 #[derive(Clone, Copy, Default)]
@@ -12,15 +34,20 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether a verb behind those so far needs the fence flag.
+    /// Whether a verb could overtake one of those under way.
     #[inline]
-    pub fn fence(&mut self, kind: VerbKind) -> bool {
-        let fence = match kind {
+    pub fn could_overtake(self, kind: VerbKind) -> bool {
+        match kind {
             VerbKind::Read => false,
             VerbKind::Write => self.read || self.atomic,
             VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => self.read,
-        };
-        if fence {
+        }
+    }
+
+    /// Takes note of a verb that is under way now. If it is fenced, it waits for all before it.
+    #[inline]
+    pub fn add(&mut self, kind: VerbKind, fenced: bool) {
+        if fenced {
             *self = Self::default();
         }
         match kind {
@@ -28,7 +55,6 @@ impl Order {
             VerbKind::Write => {}
             VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => self.atomic = true,
         }
-        fence
     }
 }
 
@@ -88,8 +114,11 @@ mod tests {
         ];
         for (kinds, expected) in cases {
             let mut order = Order::default();
-            let fenced: Vec<_> = kinds.iter().map(|kind| order.fence(*kind)).collect();
-            assert_eq!(fenced, expected, "{kinds:?}");
+            for (kind, expected) in kinds.iter().zip(expected) {
+                let fenced = order.could_overtake(*kind);
+                order.add(*kind, fenced);
+                assert_eq!(fenced, *expected, "{kind:?} of {kinds:?}");
+            }
         }
     }
 }

@@ -14,6 +14,8 @@
 //! version:8, kind:8 (0 request, 1 reply), service:8, zero:8, fragment:16, fragments:16, id:64.
 //! Bytes that do not parse are dropped and counted. All of it is in `wire`.
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod wire;
 
 use std::cell::{Cell, RefCell};

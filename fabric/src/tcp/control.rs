@@ -7,10 +7,12 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::handshake::{Hello, Initiator, Key, Refusal, push_frame};
+use super::Security;
+use super::handshake::{Hello, Initiator, Refusal, push_frame};
 use super::limits::{GUEST_WORDS, Limits};
 use super::serve::RegisterError;
 use super::socket::{Fill, Input, Output};
+use super::stream::Stream;
 use super::target::Shared;
 use super::wire::{self, Frame, Kind, WireError};
 use crate::ids::{Epoch, NodeId, RegionId};
@@ -149,12 +151,12 @@ pub(super) enum CallError {
 pub(super) fn call(
     address: SocketAddr,
     hello: Hello,
-    key: Option<&Key>,
+    security: &Security,
     limits: &Limits,
     request: Request,
 ) -> Result<Done, CallError> {
-    let mut line = Line::open(address, limits.control)?;
-    let mut initiator = Initiator::start(hello, key, &mut line.output.words)?;
+    let mut line = Line::open(address, security, limits.control)?;
+    let mut initiator = Initiator::start(hello, security.key(), &mut line.output.words)?;
     line.exchange(|frame, out| Ok(initiator.step(frame, out)?.then_some(())))?;
     request.push(&mut line.output.words);
     line.exchange(|frame, _| Ok(Some(parse_done(frame)?)))
@@ -162,17 +164,18 @@ pub(super) fn call(
 
 /// A connection that waits.
 struct Line {
-    stream: TcpStream,
+    stream: Stream,
     input: Input,
     output: Output,
 }
 
 impl Line {
-    fn open(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+    fn open(address: SocketAddr, security: &Security, patience: Duration) -> io::Result<Self> {
+        let socket = TcpStream::connect_timeout(&address, patience)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
+        let stream = Stream::outgoing(socket, security)?;
         Ok(Self { stream, input: Input::new(GUEST_WORDS), output: Output::default() })
     }
 

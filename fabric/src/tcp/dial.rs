@@ -1,11 +1,13 @@
 //! A connection of a lane that is being made: connecting, then shaking hands, never waiting.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
-use super::handshake::{Hello, Initiator, Key, Refusal};
+use super::Security;
+use super::handshake::{Hello, Initiator, Refusal};
 use super::limits::GUEST_WORDS;
 use super::socket::{self, Fill, Input, Interest, Output};
+use super::stream::Stream;
 use super::wire::{self, WireError};
 use crate::env::Nanos;
 
@@ -26,7 +28,7 @@ impl From<WireError> for DialError {
 
 /// See the module's essay.
 pub(super) struct Dial {
-    stream: TcpStream,
+    stream: Stream,
     connected: bool,
     initiator: Initiator,
     input: Input,
@@ -43,21 +45,22 @@ impl Dial {
     pub(super) fn start(
         address: SocketAddr,
         hello: Hello,
-        key: Option<&Key>,
+        security: &Security,
         deadline: Nanos,
     ) -> io::Result<Self> {
         let mut output = Output::default();
-        let initiator = Initiator::start(hello, key, &mut output.words)?;
-        let (stream, input) = (socket::connect(address)?, Input::new(GUEST_WORDS));
+        let initiator = Initiator::start(hello, security.key(), &mut output.words)?;
+        let stream = Stream::outgoing(socket::connect(address)?, security)?;
+        let input = Input::new(GUEST_WORDS);
         Ok(Self { stream, connected: false, initiator, input, output, deadline })
     }
 
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(super) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// The socket, to be called once it is admitted.
-    pub(super) fn into_stream(self) -> TcpStream {
+    pub(super) fn into_stream(self) -> Stream {
         self.stream
     }
 
@@ -72,15 +75,15 @@ impl Dial {
     /// It never will be.
     pub(super) fn advance(&mut self) -> Result<bool, DialError> {
         if !self.connected {
-            self.connected = socket::connected(&self.stream)?;
+            self.connected = socket::connected(self.stream.socket())?;
             if !self.connected {
                 return Ok(false);
             }
         }
         loop {
             // A few bytes into an empty socket: what does not fit now never will.
-            self.output.flush(&mut &self.stream)?;
-            let fill = self.input.fill(&mut &self.stream)?;
+            self.output.flush(&mut self.stream)?;
+            let fill = self.input.fill(&mut self.stream)?;
             while let Some(frame) = wire::decode(self.input.words())? {
                 let words = frame.words();
                 let admitted = self.initiator.step(&frame, &mut self.output.words)?;

@@ -16,7 +16,7 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::wire::{Frame, Header, Kind};
 use crate::env;
@@ -33,7 +33,7 @@ const TARGET: u64 = u64::from_le_bytes(*b"target\0\0");
 const INITIATOR: u64 = u64::from_le_bytes(*b"initiate");
 
 /// A number used once; or an HMAC-SHA256.
-pub(super) type Words4 = [u64; 4];
+pub type Words4 = [u64; 4];
 
 /// A secret that all nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,28 +61,37 @@ impl Key {
     /// # Errors
     /// The system has no randomness to give.
     pub fn random() -> std::io::Result<Self> {
-        Ok(Self(nonce()?.as_bytes().into()))
+        Ok(Self(nonce_bytes()?.into()))
     }
 
-    fn mac(&self, label: u64, hello: &[u64], nonce: Words4) -> Hmac<Sha256> {
+    /// What only somebody who has the key can say about `said`. The label names the protocol and
+    /// the side that speaks, so that no proof counts for another.
+    pub fn prove(&self, label: &[u8; 8], said: &[&[u8]]) -> [u8; 32] {
+        self.mac_of(label, said).finalize().into_bytes().into()
+    }
+
+    /// Whether `proof` is what [`Key::prove`] says. Takes the same time wherever it differs.
+    pub fn accepts(&self, label: &[u8; 8], said: &[&[u8]], proof: &[u8]) -> bool {
+        self.mac_of(label, said).verify_slice(proof).is_ok()
+    }
+
+    fn mac_of(&self, label: &[u8; 8], said: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(label.as_bytes());
-        mac.update(hello.as_bytes());
-        mac.update(nonce.as_bytes());
+        mac.update(label);
+        said.iter().for_each(|part| mac.update(part));
         mac
     }
 
-    fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
-        let mut words = Words4::new_zeroed();
-        words
-            .as_mut_bytes()
-            .copy_from_slice(&self.mac(label, hello, nonce).finalize().into_bytes());
-        words
+    /// [`Key::prove`] in words: of a hello and the other side's nonce.
+    pub fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
+        let proof = self.prove(&label.to_le_bytes(), &[hello.as_bytes(), nonce.as_bytes()]);
+        zerocopy::transmute!(proof)
     }
 
-    /// Takes the same time wherever the difference is.
-    fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
-        self.mac(label, hello, nonce).verify_slice(proof.as_bytes()).is_ok()
+    /// [`Key::accepts`] in words.
+    pub fn verify(&self, label: u64, hello: &[u64], nonce: Words4, proof: &[u64]) -> bool {
+        let said = [hello.as_bytes(), nonce.as_bytes()];
+        self.accepts(&label.to_le_bytes(), &said, proof.as_bytes())
     }
 }
 
@@ -92,14 +101,22 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// A number that nobody can foresee.
+/// Thirty-two bytes that nobody can foresee.
 ///
 /// # Errors
 /// The system has no randomness to give.
-pub(super) fn nonce() -> std::io::Result<Words4> {
-    let mut words = Words4::new_zeroed();
-    env::unforeseeable(words.as_mut_bytes())?;
-    Ok(words)
+pub fn nonce_bytes() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    env::unforeseeable(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// [`nonce_bytes`] as words.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn nonce() -> std::io::Result<Words4> {
+    Ok(zerocopy::transmute!(nonce_bytes()?))
 }
 
 /// What a connection is for.
@@ -125,8 +142,8 @@ pub enum Refusal {
     /// Both ends must run the same version.
     #[error("the other side speaks another version, not {VERSION}")]
     Version,
-    /// One side has a shared key, the other has none. Configure both alike.
-    #[error("one side demands a shared key and the other has none")]
+    /// One side has a shared key or TLS, the other has not. Configure both alike.
+    #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]

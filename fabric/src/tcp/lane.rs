@@ -68,7 +68,7 @@ impl Common {
             return Err(io::ErrorKind::HostUnreachable.into());
         }
         let deadline = self.inner.env.now().after(self.limits().handshake);
-        Dial::start(address, hello, self.inner.key.as_ref(), deadline)
+        Dial::start(address, hello, &self.inner.security, deadline)
     }
 }
 

@@ -13,7 +13,6 @@
 //! Once the target has said welcome to that, it has closed the older one (H22).
 
 use std::collections::VecDeque;
-use std::net::TcpStream;
 
 use super::batches::{BatchId, Batches};
 use super::dial::{Dial, DialError};
@@ -21,6 +20,7 @@ use super::handshake::{Hello, Purpose, Refusal};
 use super::lane::Common;
 use super::limits::{INPUT_WORDS, OUTPUT_WORDS};
 use super::socket::{Fill, Input, Interest, Output, Tag};
+use super::stream::Stream;
 use super::wire::{self, Frame, Header, Kind, MAX_BODY_WORDS, MAX_FRAME_WORDS, WireError};
 use crate::env::Nanos;
 use crate::ids::{Endpoint, LaneId, NodeId};
@@ -46,7 +46,7 @@ pub(super) struct Link {
 enum State {
     Fresh,
     Dialing(Box<Dial>),
-    Open(TcpStream),
+    Open(Stream),
     /// What verbs get until a reconnect.
     Down(VerbError),
 }
@@ -190,8 +190,8 @@ impl Link {
         if self.output.is_empty() {
             return;
         }
-        let State::Open(stream) = &self.state else { return };
-        if self.output.flush(&mut &*stream).is_err() {
+        let State::Open(stream) = &mut self.state else { return };
+        if self.output.flush(stream).is_err() {
             self.lose(VerbError::Unreachable, common);
         }
         self.watch_on(common);
@@ -231,8 +231,8 @@ impl Link {
     /// Takes in answers.
     #[inline]
     fn receive(&mut self, common: &mut Common) {
-        while let State::Open(stream) = &self.state {
-            let Ok(fill) = self.input.fill(&mut &*stream) else {
+        while let State::Open(stream) = &mut self.state {
+            let Ok(fill) = self.input.fill(stream) else {
                 return self.lose(VerbError::Unreachable, common);
             };
             match self.settle(&mut common.batches) {

@@ -6,7 +6,6 @@
 //! follow. Losing messages is allowed, waiting is not (docs/verbs.md).
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 
 use crossbeam_channel::Receiver;
 use slab::Slab;
@@ -16,6 +15,7 @@ use super::handshake::{Hello, Purpose};
 use super::lane::Common;
 use super::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
 use super::socket::{Fill, Input, Interest, Output, Tag};
+use super::stream::Stream;
 use super::target::Visitor;
 use super::wire::{self, WireError};
 use crate::env::Nanos;
@@ -55,13 +55,13 @@ enum State {
         until: Nanos,
     },
     Dialing(Box<Dial>),
-    Open(TcpStream),
+    Open(Stream),
 }
 
 /// Somebody to receive from.
 struct Inbound {
     from: Endpoint,
-    stream: TcpStream,
+    stream: Stream,
     input: Input,
 }
 
@@ -217,7 +217,7 @@ impl Peer {
             },
             State::Open(stream) => {
                 // Nobody says anything here, so whatever can be read is the end.
-                let fill = Input::new(1).fill(&mut &*stream);
+                let fill = Input::new(1).fill(stream);
                 if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
                     return self.fail(common);
                 }
@@ -235,8 +235,8 @@ impl Peer {
     }
 
     fn flush(&mut self, index: usize, common: &Common) {
-        let State::Open(stream) = &self.state else { return };
-        if self.output.flush(&mut &*stream).is_err() {
+        let State::Open(stream) = &mut self.state else { return };
+        if self.output.flush(stream).is_err() {
             return self.fail(common);
         }
         let interest = Interest { read: true, write: !self.output.is_empty() };
@@ -252,8 +252,10 @@ impl Peer {
 impl Inbound {
     /// Hands over the messages that have come. Whether more may come.
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
-        for _ in 0..READS {
-            let Ok(fill) = self.input.fill(&mut &self.stream) else { return false };
+        let mut reads = 0;
+        while reads < READS || self.stream.hides_input() {
+            reads += 1;
+            let Ok(fill) = self.input.fill(&mut self.stream) else { return false };
             if self.deliver(sink).is_err() {
                 return false;
             }

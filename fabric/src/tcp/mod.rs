@@ -10,7 +10,7 @@
 //! * whoever serves: `target` (threads and what they share), `worker` (one thread), `serve`
 //!   (verbs on memory), `control` (registering and fencing);
 //! * both: `wire` (frames), `handshake` (who is there), `socket` (sockets without waiting),
-//!   `limits`.
+//!   `stream` and `tls` (what goes over them, sealed or not), `limits`.
 //!
 //! No async runtime: a thread owns its sockets, and frames are carried out where they were
 //! received (docs/decisions/0018-own-event-loop-for-tcp.md). What is protected from whom is in
@@ -19,6 +19,8 @@
 mod batches;
 mod control;
 mod dial;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod handshake;
 mod lane;
 mod limits;
@@ -26,7 +28,10 @@ mod link;
 mod mail;
 mod serve;
 mod socket;
+mod stream;
 mod target;
+#[cfg(feature = "tls")]
+mod tls;
 mod wire;
 mod worker;
 
@@ -38,11 +43,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey};
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce, nonce_bytes};
 pub use limits::{Limits, TargetCounters};
+pub use stream::Stream;
+#[cfg(feature = "tls")]
+pub use tls::{Sealed, Tls, TlsError};
 
 use control::{CallError, Failure, Request};
-use handshake::{Hello, Purpose, nonce};
+use handshake::{Hello, Purpose};
 use lane::TcpLane;
 use target::{Shared, Targets};
 
@@ -62,20 +70,24 @@ pub enum Security {
     PlainOnLoopback,
     /// Everybody, on any address. Whoever reaches a port may read and change all data.
     PlainAnywhere,
-    /// Whoever has the same key.
+    /// Whoever has the same key. What is on the wire is neither hidden nor sealed.
     SharedKey(Key),
+    /// Whoever has a certificate of the same authority for the same cluster.
+    #[cfg(feature = "tls")]
+    Tls(Tls),
 }
 
 impl Security {
-    fn key(&self) -> Option<&Key> {
+    /// The shared key, if there is one.
+    pub fn key(&self) -> Option<&Key> {
         match self {
             Self::SharedKey(key) => Some(key),
-            Self::PlainOnLoopback | Self::PlainAnywhere => None,
+            _ => None,
         }
     }
 
     /// Whether a node may be at that address.
-    fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
     }
 }
@@ -153,7 +165,7 @@ pub enum StartError {
     #[error("node {} has no address", .0.0)]
     NoAddress(NodeId),
     /// Beyond loopback, whoever reaches a port would be let in.
-    #[error("node {} is at {}, beyond loopback, and needs a shared key", .0.0, .1)]
+    #[error("node {} is at {}, beyond loopback, and needs a shared key or TLS", .0.0, .1)]
     NeedsKey(NodeId, SocketAddr),
     /// The port is taken, or the address is not this machine's.
     #[error("node {} cannot listen at {address}: {source}", .node.0)]
@@ -181,7 +193,7 @@ pub(in crate::tcp) struct Inner {
     nodes: u16,
     addresses: BTreeMap<NodeId, SocketAddr>,
     targets: Targets,
-    key: Option<Key>,
+    security: Security,
     limits: Limits,
     waiting: Waiting,
     env: Env,
@@ -228,9 +240,11 @@ impl Inner {
             session: 0,
             number: 0,
         };
-        let done = control::call(address, hello, self.key.as_ref(), &self.limits, request);
+        let done = control::call(address, hello, &self.security, &self.limits, request);
         done.map_err(|error| match error {
-            CallError::Io(source) => unreachable(source),
+            CallError::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
+                unreachable(source)
+            }
             other => FabricError::Refused { node, reason: other.to_string() },
         })
     }
@@ -260,7 +274,7 @@ impl TcpFabric {
             nodes: config.nodes,
             addresses,
             targets,
-            key: config.security.key().cloned(),
+            security: config.security,
             limits: config.limits,
             waiting: config.waiting,
             env,
@@ -338,5 +352,7 @@ impl Fabric for TcpFabric {
 mod handshake_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "tls"))]
+mod tls_tests;
 #[cfg(test)]
 mod wire_tests;

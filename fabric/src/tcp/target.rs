@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::handshake::{Hello, Key};
+use super::handshake::Hello;
 use super::limits::{Counting, Limits};
 use super::serve::Regions;
 use super::socket::Watch;
+use super::stream::Stream;
 use super::worker::Worker;
-use super::{Config, StartError, Waiting};
+use super::{Config, Security, StartError, Waiting};
 use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::transport::Wake;
@@ -33,7 +34,7 @@ pub(super) struct Shared {
     /// Its place among the nodes that the process serves.
     pub(super) place: usize,
     pub(super) regions: Regions,
-    pub(super) key: Option<Key>,
+    pub(super) security: Security,
     pub(super) limits: Limits,
     pub(super) counting: Counting,
     /// Admitted connections of all workers.
@@ -54,7 +55,7 @@ struct Door {
 /// A connection that brings messages to a lane.
 pub(super) struct Visitor {
     pub(super) from: Endpoint,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
 }
 
 struct Mailbox {
@@ -74,7 +75,7 @@ impl Mailbox {
 /// What one worker tells another.
 pub(super) enum Order {
     /// Serve this lane on the node in that place.
-    Serve(usize, TcpStream, Hello),
+    Serve(usize, Stream, Hello),
     /// Carry out a fence.
     Fence(Arc<FenceOrder>),
     /// All workers have carried it out.
@@ -101,7 +102,7 @@ impl Shared {
             node,
             place,
             regions: Regions::new(config.limits.memory_bytes),
-            key: config.security.key().cloned(),
+            security: config.security.clone(),
             limits: config.limits.clone(),
             counting: Counting::default(),
             admitted: AtomicUsize::new(0),

@@ -15,7 +15,7 @@ const CLIENT: NodeId = NodeId(1);
 const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 16;
 
-struct Tcp(TcpFabric);
+pub(super) struct Tcp(pub(super) TcpFabric);
 
 impl Harness for Tcp {
     fn fabric(&self) -> Arc<dyn Fabric> {
@@ -29,7 +29,7 @@ impl Harness for Tcp {
     }
 }
 
-fn start(config: Config) -> TcpFabric {
+pub(super) fn start(config: Config) -> TcpFabric {
     TcpFabric::start(config, Env::real(0)).expect("loopback has free ports")
 }
 
@@ -154,9 +154,9 @@ fn a_peer_that_does_not_read_its_answers_is_cut_off() {
     let (purpose, from, to) = (Purpose::Verbs, at(CLIENT), at(MEMORY));
     let hello = Hello { purpose, from, to, epoch: Epoch(1), session: 1, number: 1 };
     let address = fabric.address(MEMORY).expect("served here");
-    let key = fabric.inner.key.as_ref();
+    let security = &fabric.inner.security;
     let deadline = fabric.inner.env.now().after(Duration::from_secs(30));
-    let mut dial = dial::Dial::start(address, hello, key, deadline).expect("it listens");
+    let mut dial = dial::Dial::start(address, hello, security, deadline).expect("it listens");
     while !dial.advance().expect("it has the key") {
         assert!(fabric.inner.env.now() < deadline, "not admitted");
     }

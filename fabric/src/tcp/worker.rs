@@ -6,7 +6,7 @@
 //! closed when that lasts.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +20,7 @@ use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusa
 use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use super::serve::{Served, push_failure};
 use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
+use super::stream::{self, Stream};
 use super::target::{FenceOrder, Order, Post, Shared, Visitor};
 use super::wire::{self, Kind, MAX_FRAME_WORDS, WireError};
 use crate::env::Nanos;
@@ -55,7 +56,7 @@ pub(super) struct Worker {
 struct Connection {
     /// The node at this end.
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     role: Role,
     input: Input,
     output: Output,
@@ -209,16 +210,17 @@ impl Worker {
         }
     }
 
-    fn greet(&mut self, place: usize, stream: TcpStream) {
+    fn greet(&mut self, place: usize, socket: TcpStream) {
         let shared = Arc::clone(&self.post.nodes[place]);
         shared.counting.accepted.add(1);
         if self.guests >= self.post.limits.guests {
             shared.counting.turned_away.add(1);
             return;
         }
-        if socket::prepare(&stream, self.post.limits.silence).is_err() {
+        if socket::prepare(&socket, self.post.limits.silence).is_err() {
             return;
         }
+        let Ok(stream) = Stream::incoming(socket, &shared.security) else { return };
         let (role, now) = (Role::Guest(Greeter::default()), self.post.env.now());
         if self.add(shared, stream, role, GUEST_WORDS, now).is_some() {
             self.guests += 1;
@@ -228,7 +230,7 @@ impl Worker {
     fn add(
         &mut self,
         shared: Arc<Shared>,
-        stream: TcpStream,
+        stream: Stream,
         role: Role,
         input_words: usize,
         since: Nanos,
@@ -270,7 +272,7 @@ impl Worker {
         // Its place may be empty by now: closed earlier in the same round.
         let Some(connection) = self.connections.get_mut(key) else { return };
         let was_stuck = connection.interest.write;
-        let verdict = connection.turn(key).unwrap_or(Verdict::Close);
+        let verdict = connection.turn(key).unwrap_or_else(|error| connection.give_up(&error));
         let kept = match verdict {
             Verdict::Keep => connection.watch_on(key, &self.post).is_ok(),
             Verdict::Close => false,
@@ -285,9 +287,9 @@ impl Worker {
 
     /// Gives a guest what it asks for.
     fn admit(&mut self, key: usize, hello: Hello) {
-        let Connection { shared, stream, mut output, .. } = self.forget(key);
+        let Connection { shared, mut stream, mut output, .. } = self.forget(key);
         if let Some(refusal) = refusal(&shared, &hello) {
-            return refuse(&shared, &stream, refusal);
+            return refuse(&shared, &mut stream, refusal);
         }
         if self.post.watch.remove(&stream).is_err() {
             return;
@@ -301,7 +303,7 @@ impl Worker {
         }
         push_frame(&mut output.words, Kind::Welcome, 0, &[]);
         // A few bytes into an empty socket: what does not fit now never will.
-        if output.flush(&mut &stream).is_err() || !output.is_empty() {
+        if output.flush(&mut stream).is_err() || !output.is_empty() {
             return;
         }
         shared.counting.admitted.add(1);
@@ -317,10 +319,10 @@ impl Worker {
     }
 
     /// Serves a lane from now on, in place of any older connection that it has.
-    fn serve(&mut self, shared: Arc<Shared>, stream: TcpStream, hello: Hello) {
+    fn serve(&mut self, shared: Arc<Shared>, mut stream: Stream, hello: Hello) {
         // Here, on the thread that a fence asks: it either sees this connection or came before.
         if shared.is_fenced(hello.from.node, hello.epoch) {
-            return refuse(&shared, &stream, Refusal::Fenced);
+            return refuse(&shared, &mut stream, Refusal::Fenced);
         }
         let name = (shared.place, hello.from);
         let older = self.lanes.get(&name).copied();
@@ -329,7 +331,7 @@ impl Worker {
             if lane.session == hello.session && lane.number >= hello.number
                 || lane.epoch > hello.epoch
             {
-                return refuse(&shared, &stream, Refusal::Stale);
+                return refuse(&shared, &mut stream, Refusal::Stale);
             }
             // From here on nothing of it can take effect: what it has received and what is still
             // on its way goes with the socket (H22).
@@ -411,21 +413,23 @@ fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
 }
 
 /// Tells a connection that it is not admitted, and closes it.
-fn refuse(shared: &Shared, stream: &TcpStream, refusal: Refusal) {
+fn refuse(shared: &Shared, stream: &mut impl Write, refusal: Refusal) {
     shared.counting.refused.add(1);
     let mut output = Output::default();
     push_refusal(&mut output.words, refusal);
     // Whoever does not get it sees the connection closed.
-    let _ = output.flush(&mut &*stream);
+    let _ = output.flush(stream);
 }
 
 impl Connection {
     fn turn(&mut self, key: usize) -> io::Result<Verdict> {
-        for _ in 0..READS {
-            let fill = self.input.fill(&mut &self.stream)?;
+        let mut reads = 0;
+        while reads < READS || self.stream.hides_input() {
+            reads += 1;
+            let fill = self.input.fill(&mut self.stream)?;
             loop {
                 let verdict = self.step(key);
-                self.output.flush(&mut &self.stream)?;
+                self.output.flush(&mut self.stream)?;
                 if !matches!(verdict, Verdict::Keep) {
                     return Ok(verdict);
                 }
@@ -442,6 +446,17 @@ impl Connection {
             }
         }
         Ok(Verdict::Keep)
+    }
+
+    /// Says why nothing more can be read or written, where somebody is there to be told.
+    fn give_up(&mut self, error: &io::Error) -> Verdict {
+        match error.kind() {
+            // TLS has told whoever it did not let in.
+            io::ErrorKind::InvalidData => self.shared.counting.refused.add(1),
+            stream::NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
+            _ => {}
+        }
+        Verdict::Close
     }
 
     /// Takes what it can of what has come.
@@ -514,7 +529,7 @@ impl Connection {
                 Ok(None) | Err(_) => break Refusal::Garbage,
             };
             let words = frame.words();
-            let step = greeter.step(&frame, shared.key.as_ref(), &mut output.words);
+            let step = greeter.step(&frame, shared.security.key(), &mut output.words);
             input.take(words);
             match step {
                 Ok(None) => {}

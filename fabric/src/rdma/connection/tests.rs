@@ -5,7 +5,7 @@ use std::mem::{ManuallyDrop, take};
 use super::*;
 use crate::ids::{RegionId, RemoteAddr};
 use crate::rdma::ffi::Completions;
-use crate::rdma::ffi::fake::{Fake, Log, clear_log, take_log};
+use crate::rdma::ffi::fake::{Fake, Log, take_log};
 use crate::region::{Chunk, Rights};
 use crate::verbs::CHUNK_WORDS;
 
@@ -35,12 +35,16 @@ struct Bench {
 
 impl Bench {
     fn new(depth: u32, unsignalled: u32) -> Self {
+        Self::ordered(depth, unsignalled, Ordering::Flag)
+    }
+
+    fn ordered(depth: u32, unsignalled: u32, ordering: Ordering) -> Self {
         let fake = Fake::new();
         // All of one mapping.
         let chunks = Chunk::carve(8, CHUNK_WORDS).expect("memory");
         let slabs = vec![fake.region(chunks[0].memory())];
         let Fake { domain, queue, pair } = fake;
-        let mut connection = Connection::new(NODE, depth, unsignalled);
+        let mut connection = Connection::new(NODE, depth, unsignalled, ordering);
         let key = Key {
             region: RegionId(0),
             rights: Rights::ALL,
@@ -54,14 +58,13 @@ impl Bench {
             flights: Flights::default(),
             arena: ManuallyDrop::new(Arena { domain, slabs }),
             chain: Chain::with_capacity(depth as usize),
-            fake: ManuallyDrop::new((queue, Completions::new())),
+            fake: ManuallyDrop::new((queue, Completions::default())),
             works: Vec::new(),
             chunks,
         }
     }
 
     /// Posts a batch of these verbs.
-    #[inline(never)]
     fn post(&mut self, verbs: impl IntoIterator<Item = Op>) {
         let mut work = self.works.pop().unwrap_or_default();
         let mut local = None;
@@ -85,7 +88,6 @@ impl Bench {
     }
 
     /// Takes completions until there are none; how many batches they completed.
-    #[inline(never)]
     fn poll(&mut self) -> usize {
         let mut landed = 0;
         loop {
@@ -157,14 +159,19 @@ fn only_reads_under_way_are_fenced() {
     assert_eq!(bench.poll(), 1);
 }
 
-/// To be counted with callgrind: `scripts/rdma-instructions.sh`.
+/// Soft-RoCE never completes what is behind a fenced verb that it had to repeat. A lane whose
+/// verbs were lost on the way stood still for ever, asleep: the first of them was a WRITE with the
+/// fence flag, repeated, and waited for an atomic behind it. So no flag is used there.
 #[test]
-#[ignore = "to be run under callgrind"]
-fn many_batches() {
-    let mut bench = Bench::new(256, 32);
-    for _ in 0..1000 {
-        bench.post([WRITE; 16]);
-        assert_eq!(bench.poll(), 1);
-        clear_log();
-    }
+fn without_flags_a_verb_waits_until_it_can_overtake_nothing() {
+    let mut bench = Bench::ordered(64, 64, Ordering::Wait);
+    bench.post([Op::Read, Op::Read, WRITE, Op::FetchAndAdd { addend: 1 }, WRITE]);
+    bench.post([WRITE]);
+    assert_eq!(take_log().requests.len(), 2, "the first WRITE waits for the READs");
+    assert_eq!(bench.poll(), 2);
+    let Log { doorbells, requests, .. } = take_log();
+    assert_eq!((doorbells, requests.len()), (3, 4), "WRITE and ADD; WRITE; the other batch");
+    let reports: Vec<_> = requests.iter().map(|request| request.reports).collect();
+    assert_eq!(reports, [false, true, true, true], "what is waited for reports");
+    assert!(requests.iter().all(|request| !request.fenced));
 }

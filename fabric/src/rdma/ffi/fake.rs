@@ -36,14 +36,6 @@ pub(in crate::rdma) fn take_log() -> Log {
     })
 }
 
-/// Forgets what was asked, without giving memory back.
-pub(in crate::rdma) fn clear_log() {
-    LOG.with_borrow_mut(|log| {
-        log.doorbells = 0;
-        log.requests.clear();
-    });
-}
-
 unsafe extern "C" fn post_send(
     _: *mut sys::ibv_qp,
     mut next: *mut sys::ibv_send_wr,

@@ -1,0 +1,308 @@
+//! Load from applications: requests that come to the compute nodes from outside, through the
+//! client library, as calls of stored transactions. The compute nodes are threads of this process
+//! ([`run`]), or those of a running cluster (`cluster::drive`).
+//!
+//! The workload is the one that runs inside: its code is registered with a server at each compute
+//! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
+//! by the server; they are counted where the workload's code runs.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lotus::{Cluster, Machines, Transaction};
+use lotus_benchmarks::AbortReason;
+use lotus_benchmarks::config::Routing;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome};
+use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::stats::Tally;
+use lotus_benchmarks::workload::{Access, Workload};
+use lotus_client::{CallError, Client, Kind};
+use lotus_fabric::env::{Env, Nanos, SmallRng};
+use lotus_server::{Abort, Config, Key, Registry, Security, Server};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+/// A transaction that takes so long means that something is broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::deploy::SPARE_COROUTINES)
+/// more than the options say, with so many requests in flight.
+///
+/// # Errors
+/// As [`harness::run`].
+pub fn run<M, W>(
+    cluster: &mut Embedded<M>,
+    workload: W,
+    options: &Options,
+    in_flight: usize,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    Cluster<M>: Send + Sync,
+{
+    harness::run_by(cluster, workload, options, progress, |cluster, workload| {
+        let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
+        let (servers, address, key) = serve(cluster, workload, options, &aborts)?;
+        let clock = cluster.cluster().machines().outside();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed(&error))?;
+        let mut config = lotus_client::Config::new(address);
+        (config.key, config.seed) = (Some(key), options.load.seed);
+        let load = Load {
+            workload: Arc::clone(workload),
+            options: options.clone(),
+            clock,
+            progress: Arc::clone(progress),
+        };
+        let mut driven = runtime.block_on(async {
+            let client = Client::connect(config).await.map_err(|error| failed(&error))?;
+            load.generate(&client, in_flight).await
+        })?;
+        for server in servers {
+            server.stop().map_err(|error| failed(&error))?;
+        }
+        cluster.cluster().settle().map_err(|error| failed(&error))?;
+        aborts.counts().add_to(&mut driven.tally);
+        Ok(driven)
+    })
+}
+
+/// What the clients are told of the workload's own refusals.
+#[derive(Serialize, Deserialize)]
+enum Refusal {
+    Logic,
+    Fatal(String),
+}
+
+/// Aborted attempts, by type of transaction and reason, being counted.
+pub struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
+
+impl Aborts {
+    /// None yet.
+    pub fn new(types: usize) -> Self {
+        Self((0..types).map(|_| Default::default()).collect())
+    }
+
+    fn count(&self, kind: usize, reason: AbortReason) {
+        self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there are by now.
+    pub fn counts(&self) -> AbortCounts {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AbortCounts(self.0.iter().map(|counts| counts.iter().map(now).collect()).collect())
+    }
+}
+
+/// Aborted attempts, by type of transaction and reason.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AbortCounts(Vec<Vec<u64>>);
+
+impl AbortCounts {
+    /// Those since `earlier`.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        let pairs = self.0.iter_mut().zip(&earlier.0);
+        let counts = pairs.flat_map(|(now, then)| now.iter_mut().zip(then));
+        counts.for_each(|(now, then)| *now = now.saturating_sub(*then));
+        self
+    }
+
+    /// Adds them to what clients have counted. The warm-up's are included: the servers do not know
+    /// when it ended.
+    pub fn add_to(&self, tally: &mut Tally) {
+        for (counts, aborts) in tally.by_transaction.iter_mut().zip(&self.0) {
+            counts.aborted.iter_mut().zip(aborts).for_each(|(sum, more)| *sum += more);
+        }
+    }
+}
+
+/// The names of the stored transactions that run a workload's requests.
+struct Procedures {
+    read: String,
+    write: String,
+}
+
+impl Procedures {
+    fn of<W: Workload>(isolation: Isolation) -> Self {
+        let level = match isolation {
+            Isolation::Serializable => "sr",
+            Isolation::Snapshot => "si",
+        };
+        Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
+    }
+
+    fn serving(&self, access: Access) -> &str {
+        match access {
+            Access::ReadOnly => &self.read,
+            Access::ReadWrite => &self.write,
+        }
+    }
+}
+
+/// Starts a server for each compute node; the address of the first, and the key of all: other
+/// users of the machine reach the ports, too.
+fn serve<M, W>(
+    cluster: &Embedded<M>,
+    workload: &Arc<W>,
+    options: &Options,
+    aborts: &Arc<Aborts>,
+) -> Result<(Vec<Server>, String, Key), BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    Cluster<M>: Send + Sync,
+{
+    let key = Key::random().map_err(|error| failed(&error))?;
+    let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listeners: Result<Vec<_>, _> = (0..options.cluster.cns).map(bind).collect();
+    let listeners = listeners.map_err(|error| failed(&error))?;
+    let address = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
+    let addresses: Result<Vec<_>, _> = listeners.iter().map(address).collect();
+    let addresses = addresses.map_err(|error| failed(&error))?;
+    let mut servers = Vec::new();
+    for (node, listener) in listeners.into_iter().enumerate() {
+        let mut config = Config::new(listener, addresses.clone());
+        config.security = Security::SharedKey(key.clone());
+        config.workers = Some(options.cluster.coroutines);
+        let registry = registry(workload, aborts);
+        let server = Server::start(cluster.shared(), node, registry, config);
+        servers.push(server.map_err(|error| failed(&error))?);
+    }
+    let first = addresses.into_iter().next().unwrap_or_default();
+    Ok((servers, first, key))
+}
+
+/// The workload's transactions as stored ones.
+pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
+    let [sr, si] = [Isolation::Serializable, Isolation::Snapshot].map(Procedures::of::<W>);
+    let mut registry = Registry::new();
+    let all =
+        [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)];
+    for (name, kind) in all {
+        let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
+        let run = async move |txn: &mut Transaction, request: W::Request| {
+            attempt_in(&*workload, txn, &request).await.map_err(|lapse| match lapse {
+                Lapse::Engine(error) => {
+                    if let Some(reason) = abort_reason(&error) {
+                        aborts.count(W::kind(&request), reason);
+                    }
+                    Abort::Engine(error)
+                }
+                Lapse::Logic => {
+                    aborts.count(W::kind(&request), AbortReason::Logic);
+                    Abort::Application(Refusal::Logic)
+                }
+                Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
+            })
+        };
+        registry.register_as(kind, &name, run);
+    }
+    registry
+}
+
+/// What applications do.
+pub struct Load<W> {
+    /// What they ask for.
+    pub workload: Arc<W>,
+    /// For how long, and how.
+    pub options: Options,
+    /// Their clock.
+    pub clock: Env,
+    /// Who is told how it goes.
+    pub progress: Arc<Progress>,
+}
+
+/// When requests are made, and from when on they count.
+#[derive(Clone, Copy)]
+struct Window {
+    counts_from: Nanos,
+    until: Nanos,
+}
+
+impl<W: Workload> Load<W> {
+    /// Keeps `in_flight` requests in flight until the time is up.
+    ///
+    /// # Errors
+    /// A request failed for good.
+    pub async fn generate(self, client: &Client, in_flight: usize) -> Result<Driven, BenchError> {
+        let now = self.clock.now();
+        let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
+        let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
+        self.progress.set_span(now.0, until.0);
+        let load = Arc::new(self);
+        let mut tasks = JoinSet::new();
+        for application in 0..in_flight {
+            let (load, client) = (Arc::clone(&load), client.clone());
+            let rng = load.clock.rng(application as u64);
+            tasks.spawn(async move {
+                load.keep_asking(&client, rng, Window { counts_from, until }).await
+            });
+        }
+        let mut tally = Tally::new(W::TRANSACTIONS.len());
+        while let Some(ended) = tasks.join_next().await {
+            tally.merge(&ended.map_err(|error| failed(&error))??);
+        }
+        let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
+        Ok(Driven { tally, elapsed_s, logs: Vec::new() })
+    }
+
+    /// One application: a request at a time.
+    async fn keep_asking(
+        &self,
+        client: &Client,
+        mut rng: SmallRng,
+        window: Window,
+    ) -> Result<Tally, BenchError> {
+        let procedures = Procedures::of::<W>(self.options.load.isolation);
+        let mut tally = Tally::new(W::TRANSACTIONS.len());
+        let mut now = self.clock.now();
+        while now < window.until && self.progress.failure().is_none() {
+            let request = self.workload.draw(&mut rng);
+            let name = procedures.serving(W::access(&request));
+            let mut call = client.call::<_, i64>(name, &request).timeout(PATIENCE);
+            if self.options.load.routing == Routing::Hybrid {
+                let (table, key) = self.workload.first_record(&request);
+                call = call.at(table, key);
+            }
+            let called = call.send().await;
+            let issued = std::mem::replace(&mut now, self.clock.now());
+            tally.last_end_ns = now.0;
+            match called {
+                Ok(effect) => {
+                    let latency_ns = now.0.saturating_sub(issued.0);
+                    let counts = issued >= window.counts_from;
+                    tally.commit(W::kind(&request), counts.then_some(latency_ns), effect);
+                    // All applications share this thread, so one line does for all.
+                    self.progress.tick(0, now.0, true);
+                }
+                Err(error) => forgive(error)?,
+            }
+        }
+        Ok(tally)
+    }
+}
+
+/// Lets the workload's own refusals pass; after anything else the run makes no sense.
+fn forgive(error: CallError) -> Result<(), BenchError> {
+    let fatal = match &error {
+        CallError::Rejected(rejection) => match rejection.decode() {
+            Some(Refusal::Logic) => return Ok(()),
+            Some(Refusal::Fatal(why)) => why,
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    };
+    Err(BenchError::Fatal(fatal))
+}
+
+/// Nothing can be reported.
+pub fn failed(error: &dyn std::fmt::Display) -> BenchError {
+    DeployError::Failed(error.to_string()).into()
+}

@@ -1,0 +1,355 @@
+//! `lotus cluster up`, `status` and `down`: the nodes of one host, together.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use comfy_table::Table;
+use lotus_fabric::env::Env;
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::remote::ConnectError;
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::authority;
+use super::file::{ClusterFile, Net, Trust};
+use super::key;
+use super::node::{Kind, Node};
+use super::processes::{Seen, State, wait_until};
+use super::records::{Record, Stage};
+use crate::Verdict;
+
+/// How long a node may take to end when it is asked, before it is made to.
+const ENDING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// `lotus cluster up`: starts the nodes of this host, and waits until all nodes serve.
+///
+/// # Errors
+/// A sentence; then nothing that was started is left.
+pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
+    let state = State::lock(file)?;
+    let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
+    if ours.is_empty() {
+        return Err(format!("no node of {} has an address of this host", file.path.display()));
+    }
+    check_nothing_runs(file, &state, &ours)?;
+    if let Net::Tcp { trust: Trust::KeyFile(path), .. } = &file.net {
+        key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+    }
+    if let Some(path) = &file.client_key {
+        key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+    }
+    file.security().map_err(|error| error.to_string())?;
+    let mut started = Vec::new();
+    let outcome = start_all(file, &state, &ours, &mut started)
+        .and_then(|()| await_health(file, &state, &mut started, patience));
+    if let Err(why) = outcome {
+        let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
+        end(&state, &nodes, &mut started);
+        remove_sockets(file);
+        return Err(why);
+    }
+    let all = Node::all(file).count();
+    let (path, state) = (file.path.display(), file.state.display());
+    say(&format!(
+        "{path}: {all} nodes serve, {} of them on this host; logs in {state}\n",
+        ours.len()
+    ))
+}
+
+/// Refuses to start nodes beside others of the same cluster.
+fn check_nothing_runs(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<(), String> {
+    let running = ours.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_)));
+    let path = file.path.display();
+    match running.count() {
+        0 => {
+            ours.iter().for_each(|node| state.forget(*node));
+            Ok(())
+        }
+        count if count == ours.len() => Err(format!("the cluster of {path} runs already")),
+        count => Err(format!(
+            "{count} of {} nodes of {path} run still: end them with lotus cluster down",
+            ours.len()
+        )),
+    }
+}
+
+fn start_all(
+    file: &ClusterFile,
+    state: &State,
+    ours: &[Node],
+    started: &mut Vec<(Node, Child)>,
+) -> Result<(), String> {
+    for node in ours {
+        let index = node.index.to_string();
+        let arguments: [&Path; 7] = [
+            node.command().as_ref(),
+            "--file".as_ref(),
+            &file.path,
+            "--node".as_ref(),
+            index.as_ref(),
+            "--state".as_ref(),
+            &file.state,
+        ];
+        let child = state.start(*node, &arguments);
+        let child = child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))?;
+        started.push((*node, child));
+    }
+    Ok(())
+}
+
+/// Waits until all nodes say that they serve, those of other hosts too.
+fn await_health(
+    file: &ClusterFile,
+    state: &State,
+    started: &mut [(Node, Child)],
+    patience: Duration,
+) -> Result<(), String> {
+    let authority = authority(file)?;
+    let mut ended = None;
+    let mut missing = None;
+    let healthy = wait_until(&Env::real(0), patience, || {
+        let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
+        ended = started.iter_mut().position(is_over);
+        let serves = |node: &Node| {
+            let record = Record::read(*node, &authority).ok().flatten();
+            record.is_some_and(|record| record.stage == Stage::Serving)
+        };
+        missing = if authority.connect().is_ok() {
+            Node::all(file).find(|node| !serves(node))
+        } else {
+            Node::all(file).next()
+        };
+        ended.is_some() || missing.is_none()
+    });
+    if let Some(index) = ended {
+        let node = started[index].0;
+        let log = state.log(node);
+        let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
+        return Err(format!("{} did not start: {why}", node.in_words()));
+    }
+    match missing {
+        Some(node) if !healthy => {
+            Err(format!("{} does not serve after {patience:?}", node.in_words()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `lotus cluster down`: ends the nodes of this host.
+///
+/// # Errors
+/// A sentence: another command is at work, or a node does not end.
+pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
+    let path = file.path.display();
+    if !file.state.exists() {
+        return say(&format!("{path}: nothing runs on this host\n"));
+    }
+    let state = State::lock(file)?;
+    let known: Vec<Node> =
+        Node::all(file).filter(|node| state.seen(*node) != Seen::Never).collect();
+    let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
+    end(&state, &known, &mut []);
+    let left: Vec<String> = known
+        .iter()
+        .filter(|node| matches!(state.seen(**node), Seen::Running(_)))
+        .map(|node| node.in_words())
+        .collect();
+    if !left.is_empty() {
+        return Err(format!("{} cannot be ended", left.join(", ")));
+    }
+    remove_sockets(file);
+    match (ran, known.len()) {
+        (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
+        (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
+        (ran, all) => {
+            let dead = all - ran;
+            say(&format!("{path}: {ran} nodes have ended; {dead} had before\n"))
+        }
+    }
+}
+
+/// Ends nodes: compute nodes first, which need the others; the authority's host last. Children of
+/// this process are waited for.
+fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
+    let env = Env::real(0);
+    for kind in [Kind::Compute, Kind::Memory] {
+        let of_kind: Vec<Node> = nodes.iter().copied().filter(|node| node.kind == kind).collect();
+        for signal in [Signal::TERM, Signal::KILL] {
+            of_kind.iter().for_each(|node| state.signal(*node, signal));
+            let all_ended = wait_until(&env, ENDING_PATIENCE, || {
+                of_kind.iter().all(|node| !matches!(state.seen(*node), Seen::Running(_)))
+            });
+            if all_ended {
+                break;
+            }
+        }
+        for (_, child) in children.iter_mut().filter(|(node, _)| node.kind == kind) {
+            // Reaped if it has ended; otherwise there is nothing more that we could do.
+            let _ = child.try_wait();
+        }
+    }
+    let ended = nodes.iter().filter(|node| !matches!(state.seen(**node), Seen::Running(_)));
+    ended.for_each(|node| state.forget(*node));
+}
+
+/// Removes what hosts that were killed have left.
+fn remove_sockets(file: &ClusterFile) {
+    let Net::Shm { directory } = &file.net else { return };
+    crate::nodes::remove_sockets(directory, file.node_count());
+    if let lotus_router::remote::Address::Unix(path) = file.authority() {
+        // What is not there need not go.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// A node as `lotus cluster status` shows it.
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    node: String,
+    address: Option<SocketAddr>,
+    client: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    process: Option<u32>,
+    state: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Status {
+    healthy: bool,
+    authority: &'static str,
+    epoch: Option<u32>,
+    nodes: Vec<NodeStatus>,
+}
+
+/// `lotus cluster status`: what every node says, and what is known of its process. Unsound unless
+/// all serve.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn status(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
+    let status = look(file)?;
+    if as_json {
+        let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
+        say(&format!("{json}\n"))?;
+    } else {
+        say(&table(&status))?;
+    }
+    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn look(file: &ClusterFile) -> Result<Status, String> {
+    let state = State::look(file);
+    let authority = authority(file)?;
+    let refused = match authority.connect() {
+        Ok(()) => None,
+        Err(ConnectError::Unreachable { .. }) => Some("unreachable"),
+        Err(_) => Some("refuses"),
+    };
+    let answers = refused.is_none();
+    let members = if answers { membership::read(&authority).ok() } else { None };
+    let view = |node: Node| {
+        let record = if answers { Record::read(node, &authority).ok().flatten() } else { None };
+        let seen = state.seen(node);
+        let process = match seen {
+            Seen::Running(process) | Seen::Ended(process) => Some(process),
+            Seen::Never => record.as_ref().map(|record| record.process),
+        };
+        let own = Addresses::of(file, node);
+        let said = answers.then(|| record.as_ref().map(|record| record.stage));
+        let state = judge(file, node, seen, said, members.as_ref());
+        let Addresses { address, client, metrics } = own;
+        NodeStatus { node: node.to_string(), address, client, metrics, process, state }
+    };
+    let nodes: Vec<NodeStatus> = Node::all(file).map(view).collect();
+    let healthy = nodes.iter().all(|node| node.state == "serving");
+    let epoch = members.map(|now| now.epoch().0);
+    Ok(Status { healthy, authority: refused.unwrap_or("answers"), epoch, nodes })
+}
+
+/// One word for a node. What it has `said` is not known where the authority does not answer.
+fn judge(
+    file: &ClusterFile,
+    node: Node,
+    seen: Seen,
+    said: Option<Option<Stage>>,
+    members: Option<&Membership>,
+) -> &'static str {
+    let member = node.id(file);
+    let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
+    match (seen, said) {
+        _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
+            true => "expelled",
+            false => "in recovery",
+        },
+        (Seen::Ended(_), _) => "ended",
+        (Seen::Running(_), None) => "running",
+        (Seen::Never, None | Some(None)) => "unknown",
+        (_, Some(Some(Stage::Serving))) => "serving",
+        (_, Some(Some(Stage::Ending))) => "ending",
+        (_, Some(Some(Stage::Starting) | None)) => "starting",
+    }
+}
+
+/// Where a node listens: for other nodes, applications, and whoever watches it.
+struct Addresses {
+    address: Option<SocketAddr>,
+    client: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+}
+
+impl Addresses {
+    fn of(file: &ClusterFile, node: Node) -> Self {
+        let address = match &file.net {
+            Net::Shm { .. } => None,
+            Net::Tcp { addresses, .. } => addresses.get(&node.id(file)).copied(),
+        };
+        let compute = match node.kind {
+            Kind::Memory => None,
+            Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
+        };
+        let client = compute.and_then(|node| node.client);
+        Self { address, client, metrics: compute.and_then(|node| node.metrics) }
+    }
+}
+
+fn table(status: &Status) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["node", "address", "client", "metrics", "process", "state"]);
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    for node in &status.nodes {
+        table.add_row([
+            node.node.clone(),
+            or_dash(node.address.map(|address| address.to_string())),
+            or_dash(node.client.map(|address| address.to_string())),
+            or_dash(node.metrics.map(|address| address.to_string())),
+            or_dash(node.process.map(|process| process.to_string())),
+            node.state.to_owned(),
+        ]);
+    }
+    let mut text = format!("{}\n", table.trim_fmt());
+    let health = if status.healthy { "healthy" } else { "not healthy" };
+    let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
+    // Strings take all that is written to them.
+    let _ = writeln!(text, "{health}; the authority: {}{epoch}", status.authority);
+    text
+}
+
+/// Whether a node is to live on this host: its address is one of ours.
+fn is_here(file: &ClusterFile, node: Node) -> bool {
+    match Addresses::of(file, node).address {
+        Some(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+        None => true,
+    }
+}
+
+fn say(what: &str) -> Result<Verdict, String> {
+    let written = io::stdout().write_all(what.as_bytes());
+    written.map_err(|error| format!("cannot write: {error}"))?;
+    Ok(Verdict::Sound)
+}

@@ -1,0 +1,226 @@
+//! `lotus bench --cluster`: applications drive a running cluster through the client library.
+//!
+//! The cluster is what it is, and so is its data: sizes come from its file. What is measured is
+//! what applications see. The nodes are asked for what only they know (`errands`): what they have
+//! sent and aborted, and whether the data is as it must be.
+//!
+//! # The ledger
+//! Balances move from one benchmark to the next, so what all of them have done stands at the
+//! authority. A benchmark that is cut short leaves its entry open: what it has done is not known
+//! then, and no later one can judge the balances.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_benchmarks::audit::{Audit, Check, Effects};
+use lotus_benchmarks::config::ClusterConfig;
+use lotus_benchmarks::deployment::{Caches, Memory, Ownership, Traffic};
+use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
+use lotus_benchmarks::progress::{Phase, Progress};
+use lotus_benchmarks::workload::Workload;
+use lotus_client::{Client, Config};
+use lotus_fabric::env::Env;
+use lotus_router::Authority;
+use serde::{Deserialize, Serialize};
+
+use super::errands::{Counted, Done, Errand, ask};
+use super::file::ClusterFile;
+use super::load::{Load, SEED};
+use super::node::{Kind, Node};
+use super::{authority, records};
+use crate::applications::{self, failed};
+use crate::args::{BenchArgs, WorkloadArgs};
+
+/// How long a node may take to settle and count.
+const COUNTING: Duration = Duration::from_secs(30);
+/// How long a node may take to look at all data.
+const AUDITING: Duration = Duration::from_secs(600);
+/// Where the ledger is.
+const LEDGER: &str = "benchmarks/effects";
+/// Requests in flight, unless somebody says otherwise.
+const IN_FLIGHT: usize = 64;
+
+/// What benchmarks have done to the balances since the cluster was loaded.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Ledger {
+    effects: Effects,
+    /// Benchmarks that have begun and not ended.
+    open: u32,
+}
+
+/// The arguments of a benchmark, with the sizes that the cluster was loaded with.
+///
+/// # Errors
+/// A sentence: the cluster has nothing of that workload.
+pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
+    match (&mut args.workload, &file.load) {
+        (WorkloadArgs::Kvs(args), Some(Load::Kvs { keys })) => args.keys = *keys,
+        (WorkloadArgs::Smallbank(args), Some(Load::SmallBank { accounts })) => {
+            args.accounts = *accounts;
+        }
+        (WorkloadArgs::Tatp(args), Some(Load::Tatp { subscribers })) => {
+            args.subscribers = *subscribers;
+        }
+        (WorkloadArgs::Tpcc(args), Some(load @ Load::Tpcc { .. })) => {
+            let Load::Tpcc { warehouses, customers_per_district, items } = load else {
+                return Ok(());
+            };
+            args.warehouses = *warehouses;
+            args.customers_per_district = *customers_per_district;
+            args.items = *items;
+        }
+        (_, Some(load)) => {
+            let (path, name) = (file.path.display(), load.name());
+            return Err(format!("the cluster of {path} is loaded with {name}"));
+        }
+        (_, None) => {
+            return Err(format!("the cluster of {} is loaded with nothing", file.path.display()));
+        }
+    }
+    // What the data was made of.
+    args.common_mut().seed = SEED;
+    Ok(())
+}
+
+/// Drives a running cluster.
+///
+/// # Errors
+/// It does not answer, or not as it should.
+pub fn drive<W: Workload>(
+    file: &ClusterFile,
+    mut workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let refuse = |why: String| failed(&why);
+    if !file.serves_applications() {
+        let path = file.path.display();
+        return Err(refuse(format!("{path} gives compute nodes no client address")));
+    }
+    let authority = authority(file).map_err(refuse)?;
+    authority.connect().map_err(|error| failed(&error))?;
+    let nodes: Vec<Node> = Node::all(file).filter(|node| node.kind == Kind::Compute).collect();
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    let client = runtime.block_on(connect(file))?;
+    let specs = workload.tables(&file.settings);
+    let table = |name: &str| {
+        client.table(name).ok_or_else(|| refuse(format!("the cluster has no table {name}")))
+    };
+    let tables: Vec<_> = specs.iter().map(|spec| table(&spec.name)).collect::<Result<_, _>>()?;
+    workload.attach(&tables);
+    let workload = Arc::new(workload);
+
+    let before = count(&authority, &nodes)?;
+    let ledger = open(&authority)?;
+    progress.enter(Phase::Running);
+    let load = applications::Load {
+        workload: Arc::clone(&workload),
+        options: options.clone(),
+        clock: Env::real(options.load.seed),
+        progress: Arc::clone(progress),
+    };
+    let in_flight = options.load.in_flight.unwrap_or(IN_FLIGHT);
+    let Driven { mut tally, elapsed_s, .. } =
+        runtime.block_on(load.generate(&client, in_flight))?;
+    let ledger = close(&authority, &tally.effects, ledger)?;
+    let after = count(&authority, &nodes)?;
+
+    let mut traffic = Traffic::default();
+    for (after, before) in after.into_iter().zip(&before) {
+        traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
+        after.aborts.since(&before.aborts).add_to(&mut tally);
+    }
+    let audit = if options.audit {
+        progress.enter(Phase::Auditing);
+        Some(audit::<W>(&authority, nodes[0], ledger, &*workload, &tally)?)
+    } else {
+        None
+    };
+    Ok(Outcome {
+        workload: W::NAME,
+        transactions: W::TRANSACTIONS,
+        settings: workload.settings(),
+        rates: W::rates(&tally.by_transaction, elapsed_s),
+        tally,
+        load_s: 0.0,
+        elapsed_s,
+        traffic,
+        caches: Caches::default(),
+        ownership: Ownership::default(),
+        memory: Memory::default(),
+        audit,
+        floor: None,
+        history: None,
+        simulation: None,
+        memory_nodes: None,
+    })
+}
+
+/// The shape of a cluster, for reports.
+pub fn shape(file: &ClusterFile) -> ClusterConfig {
+    file.settings.clone()
+}
+
+async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
+    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
+    let mut config = Config::new("");
+    config.servers = servers.map(|address| address.to_string()).collect();
+    config.key = file.client_key().map_err(|error| failed(&error))?;
+    Client::connect(config).await.map_err(|error| failed(&error))
+}
+
+fn count(authority: &dyn Authority, nodes: &[Node]) -> Result<Vec<Counted>, BenchError> {
+    let count = |node: &Node| match ask(authority, *node, Errand::Count, COUNTING) {
+        Ok(Done::Counted(counted)) => Ok(counted),
+        Ok(_) => Err(failed(&format!("{} has counted nothing", node.in_words()))),
+        Err(why) => Err(failed(&why)),
+    };
+    nodes.iter().map(count).collect()
+}
+
+/// Opens an entry of the ledger; what it said before.
+fn open(authority: &dyn Authority) -> Result<Ledger, BenchError> {
+    let (_, found) = records::read::<Ledger>(authority, LEDGER).map_err(|error| failed(&error))?;
+    let ledger = found.unwrap_or_default();
+    let opened = Ledger { open: ledger.open + 1, ..ledger };
+    records::write(authority, LEDGER, &opened).map_err(|error| failed(&error))?;
+    Ok(ledger)
+}
+
+/// Closes the entry that was opened on `before`; what the ledger says now.
+fn close(
+    authority: &dyn Authority,
+    effects: &Effects,
+    before: Ledger,
+) -> Result<Ledger, BenchError> {
+    let mut ledger = before;
+    ledger.effects.merge(effects);
+    records::write(authority, LEDGER, &ledger).map_err(|error| failed(&error))?;
+    Ok(ledger)
+}
+
+fn audit<W: Workload>(
+    authority: &dyn Authority,
+    node: Node,
+    ledger: Ledger,
+    workload: &W,
+    tally: &lotus_benchmarks::stats::Tally,
+) -> Result<Audit, BenchError> {
+    let mut checks = match ask(authority, node, Errand::Audit(ledger.effects), AUDITING) {
+        Ok(Done::Audited(checks)) => checks,
+        Ok(_) => return Err(failed(&format!("{} has looked at nothing", node.in_words()))),
+        Err(why) => return Err(failed(&why)),
+    };
+    checks.extend(workload.judge(&tally.by_transaction));
+    if ledger.open > 0 {
+        let why = format!(
+            "{} earlier benchmarks of this cluster were cut short, and what they did to the \
+             balances is not known",
+            ledger.open
+        );
+        checks.push(Check::new("all benchmarks have ended", false, why));
+    }
+    Ok(Audit::new(checks))
+}

@@ -1,0 +1,518 @@
+//! The configuration of a cluster: one file, the same for every node (docs/operations.md).
+//!
+//! [`ClusterFile::read`] believes nothing: a field that nobody knows, a value out of range, an
+//! address that is missing or named twice is an error that names the line. What is left to go wrong
+//! later depends on the machine: ports, memory, directories.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lotus::ClusterBuilder;
+use lotus_benchmarks::config::{self, ClusterConfig, LoadConfig, Timestamps};
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::tcp;
+use lotus_router::remote::{Address, Security};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::key::{self, KeyError};
+use super::load::Load;
+use crate::args;
+
+/// The authority's socket, and those of the nodes' hosts, in the cluster's directory.
+const AUTHORITY_SOCKET: &str = "authority.sock";
+/// The most nodes of either kind.
+const MAX_NODES: usize = 64;
+/// Coroutines of a coordinator that serves applications: one for calls, one for interactive
+/// transactions, one for the engine's own errands.
+const MIN_SERVING_COROUTINES: usize = 3;
+/// The shortest lease that a real cluster may have, in milliseconds.
+const MIN_LEASE_MS: u64 = 20;
+
+/// Why a file is no description of a cluster. Correct what the sentence names.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// It makes no sense.
+    #[error("{}, line {line}: {why}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from one.
+        line: usize,
+        /// What is wrong there.
+        why: String,
+    },
+    /// The key file is of no use.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The files of TLS are of no use.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Tls(#[from] tcp::TlsError),
+    /// This build lacks the feature `tls`.
+    #[cfg(not(feature = "tls"))]
+    #[error("TLS is not available in this build")]
+    NoTls,
+    /// The engine refuses settings that are sound one by one.
+    #[error("{}: {why}", path.display())]
+    Settings {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        why: String,
+    },
+}
+
+/// The file as it is written. Every field is described in docs/operations.md.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    fabric: Spanned<FabricName>,
+    directory: Option<Spanned<PathBuf>>,
+    key_file: Option<Spanned<PathBuf>>,
+    client_key_file: Option<PathBuf>,
+    tls: Option<Spanned<TlsFiles>>,
+    authority: Option<Spanned<SocketAddr>>,
+    replicas: Option<Spanned<u64>>,
+    memory: Option<Spanned<String>>,
+    lease_ms: Option<Spanned<u64>>,
+    coordinators: Option<Spanned<u64>>,
+    coroutines: Option<Spanned<u64>>,
+    lock_table: Option<Spanned<String>>,
+    version_table_cache: Option<Spanned<u64>>,
+    memory_node: Vec<Spanned<WrittenMemory>>,
+    compute_node: Vec<Spanned<WrittenCompute>>,
+    load: Option<Spanned<Load>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FabricName {
+    Shm,
+    Tcp,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenMemory {
+    address: Option<Spanned<SocketAddr>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCompute {
+    address: Option<Spanned<SocketAddr>>,
+    client: Option<Spanned<SocketAddr>>,
+    metrics: Option<Spanned<SocketAddr>>,
+}
+
+/// What a node shows of itself, and whom it believes: PEM files.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificates of the authority that has signed all nodes'.
+    ca: PathBuf,
+    /// This host's chain of certificates.
+    certificate: PathBuf,
+    /// Its private key.
+    key: PathBuf,
+    /// The cluster's name, which all certificates bear.
+    cluster: String,
+}
+
+/// Who is let in.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// Everybody, on loopback addresses.
+    Loopback,
+    /// Whoever has the key in this file.
+    KeyFile(PathBuf),
+    /// Whoever has a certificate.
+    Tls(TlsFiles),
+}
+
+/// How the nodes reach each other.
+#[derive(Clone, Debug)]
+pub enum Net {
+    /// Through the sockets in a directory.
+    Shm {
+        /// Where they are.
+        directory: PathBuf,
+    },
+    /// At their addresses.
+    Tcp {
+        /// Of every node, memory nodes first.
+        addresses: BTreeMap<NodeId, SocketAddr>,
+        /// Where the authority listens.
+        authority: SocketAddr,
+        /// Who is let in.
+        trust: Trust,
+    },
+}
+
+/// A compute node, beside what the fabric needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputeNode {
+    /// Where it listens for applications.
+    pub client: Option<SocketAddr>,
+    /// Where it answers about itself.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// A checked description of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterFile {
+    /// Where it was read.
+    pub path: PathBuf,
+    /// Where this host keeps process ids, logs and, for `shm`, sockets.
+    pub state: PathBuf,
+    /// How the nodes reach each other.
+    pub net: Net,
+    /// The compute nodes.
+    pub compute_nodes: Vec<ComputeNode>,
+    /// Where the key is that applications must have.
+    pub client_key: Option<PathBuf>,
+    /// What the first compute node loads when it makes the cluster.
+    pub load: Option<Load>,
+    /// How long a compute node may be silent.
+    pub lease: Option<Duration>,
+    /// Everything else.
+    pub settings: ClusterConfig,
+}
+
+impl ClusterFile {
+    /// Reads and checks a file. `state` is the state directory, if it is not to be the one beside
+    /// the file.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn read(path: &Path, state: Option<&Path>) -> Result<Self, FileError> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+        Self::parse(path, &text, state)
+    }
+
+    fn parse(path: &Path, text: &str, state: Option<&Path>) -> Result<Self, FileError> {
+        let reader = Reader { path, text };
+        let written: Written = toml::from_str(text)
+            .map_err(|error| reader.wrong(error.span().unwrap_or(0..0), error.message()))?;
+        let beside = path.with_extension("state");
+        let state = state.map_or(beside, Path::to_owned);
+        let net = reader.net(&written, &state)?;
+        let settings = reader.settings(&written)?;
+        let compute_nodes = written.compute_node.iter().map(|node| {
+            let node = node.as_ref();
+            let plain =
+                |address: &Option<Spanned<SocketAddr>>| address.as_ref().map(|a| *a.as_ref());
+            ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
+        });
+        let compute_nodes = compute_nodes.collect();
+        reader.check_applications(&written, &settings)?;
+        let home = path.parent().unwrap_or(Path::new(""));
+        let client_key = match (&written.client_key_file, &net) {
+            (Some(key), _) => Some(home.join(key)),
+            (None, Net::Tcp { trust: Trust::KeyFile(key), .. }) => Some(key.clone()),
+            (None, _) => None,
+        };
+        let lease_ms = reader.number(&written.lease_ms, 2000, 0..=3_600_000, "lease_ms")?;
+        if (1..MIN_LEASE_MS).contains(&lease_ms) {
+            let why = format!("lease_ms must be 0, for none, or at least {MIN_LEASE_MS}");
+            return Err(reader.at(written.lease_ms.as_ref(), &why));
+        }
+        let lease = (lease_ms > 0).then(|| Duration::from_millis(lease_ms));
+        if let Some(load) = &written.load {
+            load.as_ref().check().map_err(|why| reader.wrong(load.span(), &why))?;
+        }
+        let load = written.load.map(Spanned::into_inner);
+        let path = path.to_owned();
+        let file = Self { path, state, net, compute_nodes, client_key, load, lease, settings };
+        let nodes = file.builder().node_count();
+        nodes.map_err(|error| FileError::Settings {
+            path: file.path.clone(),
+            why: error.to_string(),
+        })?;
+        Ok(file)
+    }
+
+    /// The engine's settings.
+    pub fn builder(&self) -> ClusterBuilder {
+        let load = LoadConfig { seed: 0, ..no_load() };
+        lotus_benchmarks::lotus::builder(&self.settings, &load).lease(self.lease)
+    }
+
+    /// How many nodes of both kinds.
+    pub fn node_count(&self) -> u16 {
+        (self.settings.mns + self.settings.cns) as u16
+    }
+
+    /// Where the authority listens.
+    pub fn authority(&self) -> Address {
+        match &self.net {
+            Net::Shm { directory } => Address::Unix(directory.join(AUTHORITY_SOCKET)),
+            Net::Tcp { authority, .. } => Address::Tcp(*authority),
+        }
+    }
+
+    /// Who is let in.
+    ///
+    /// # Errors
+    /// [`FileError::Key`].
+    pub fn security(&self) -> Result<Security, FileError> {
+        match &self.net {
+            Net::Tcp { trust: Trust::KeyFile(path), .. } => {
+                Ok(Security::SharedKey(key::read(path)?))
+            }
+            #[cfg(feature = "tls")]
+            Net::Tcp { trust: Trust::Tls(files), .. } => {
+                let TlsFiles { ca, certificate, key, cluster } = files;
+                Ok(Security::Tls(tcp::Tls::from_files(ca, certificate, key, cluster)?))
+            }
+            #[cfg(not(feature = "tls"))]
+            Net::Tcp { trust: Trust::Tls(_), .. } => Err(FileError::NoTls),
+            _ => Ok(Security::PlainOnLoopback),
+        }
+    }
+
+    /// Whether applications are served, by all compute nodes.
+    pub fn serves_applications(&self) -> bool {
+        self.compute_nodes.iter().any(|node| node.client.is_some())
+    }
+
+    /// The key that applications must have.
+    ///
+    /// # Errors
+    /// [`FileError::Key`].
+    pub fn client_key(&self) -> Result<Option<tcp::Key>, FileError> {
+        Ok(self.client_key.as_deref().map(key::read).transpose()?)
+    }
+
+    /// The `tcp` fabric of a process that serves `node`; `None` on `shm`.
+    ///
+    /// # Errors
+    /// [`FileError::Key`].
+    pub fn tcp(&self, node: u16) -> Result<Option<tcp::Config>, FileError> {
+        let Net::Tcp { addresses, .. } = &self.net else { return Ok(None) };
+        Ok(Some(tcp::Config {
+            addresses: addresses.clone(),
+            served: vec![NodeId(node)],
+            security: self.security()?,
+            ..tcp::Config::loopback(self.node_count())
+        }))
+    }
+}
+
+/// What clients do is none of the cluster's business.
+fn no_load() -> LoadConfig {
+    LoadConfig {
+        isolation: lotus_benchmarks::engine::Isolation::Serializable,
+        other_isolation: 0.0,
+        routing: config::Routing::Hybrid,
+        secs: 0.0,
+        warmup_secs: 0.0,
+        rate_tps: None,
+        seed: 0,
+        in_flight: None,
+    }
+}
+
+/// Finds lines for complaints.
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn wrong(&self, span: Range<usize>, why: &str) -> FileError {
+        let before = self.text.as_bytes().iter().take(span.start);
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        let why = why.lines().collect::<Vec<_>>().join(" ");
+        FileError::Line { path: self.path.to_owned(), line, why }
+    }
+
+    /// At a field, or at the top where it is not written.
+    fn at<T>(&self, field: Option<&Spanned<T>>, why: &str) -> FileError {
+        self.wrong(field.map_or(0..0, Spanned::span), why)
+    }
+
+    fn number(
+        &self,
+        field: &Option<Spanned<u64>>,
+        default: u64,
+        range: RangeInclusive<u64>,
+        name: &str,
+    ) -> Result<u64, FileError> {
+        let value = field.as_ref().map_or(default, |field| *field.as_ref());
+        let (least, most) = (range.start(), range.end());
+        let why = || format!("{name} must be from {least} to {most}, not {value}");
+        range.contains(&value).then_some(value).ok_or_else(|| self.at(field.as_ref(), &why()))
+    }
+
+    fn bytes(
+        &self,
+        field: &Option<Spanned<String>>,
+        default: &str,
+        parse: fn(&str) -> Result<u64, String>,
+        name: &str,
+    ) -> Result<u64, FileError> {
+        let text = field.as_ref().map_or(default, |field| field.as_ref());
+        parse(text).map_err(|why| self.at(field.as_ref(), &format!("{name}: {why}")))
+    }
+
+    fn settings(&self, written: &Written) -> Result<ClusterConfig, FileError> {
+        let count = |nodes: usize, name: &str| {
+            let why = format!("a cluster has 1 to {MAX_NODES} {name}s, not {nodes}");
+            if (1..=MAX_NODES).contains(&nodes) { Ok(nodes) } else { Err(self.wrong(0..0, &why)) }
+        };
+        let mns = count(written.memory_node.len(), "memory_node")?;
+        let cns = count(written.compute_node.len(), "compute_node")?;
+        let default = mns.min(3) as u64;
+        let replicas = self.number(&written.replicas, default, 1..=8, "replicas")? as usize;
+        if replicas > mns {
+            let why = format!("{replicas} replicas do not fit on {mns} memory nodes");
+            return Err(self.at(written.replicas.as_ref(), &why));
+        }
+        let memory = self.bytes(&written.memory, "1G", args::memory_bytes, "memory")?;
+        let lock_table =
+            self.bytes(&written.lock_table, "32M", args::lock_table_bytes, "lock_table")?;
+        let threads = self.number(&written.coordinators, 1, 1..=64, "coordinators")? as usize;
+        let coroutines = self.number(&written.coroutines, 16, 1..=64, "coroutines")? as usize;
+        let cache = &written.version_table_cache;
+        let vt_cache = self.number(cache, 64 << 10, 0..=1 << 30, "version_table_cache")?;
+        Ok(ClusterConfig {
+            fabric: match written.fabric.as_ref() {
+                FabricName::Shm => config::Fabric::Shm,
+                FabricName::Tcp => config::Fabric::Tcp,
+            },
+            cns,
+            threads,
+            coroutines,
+            mns,
+            replicas,
+            lock_table_bytes: lock_table,
+            vt_cache: vt_cache as usize,
+            // Processes share no clock.
+            timestamps: Timestamps::Oracle,
+            memory_limit_bytes: Some(memory),
+            ..ClusterConfig::default()
+        })
+    }
+
+    fn net(&self, written: &Written, state: &Path) -> Result<Net, FileError> {
+        self.check_addresses(written)?;
+        let home = self.path.parent().unwrap_or(Path::new(""));
+        let place = |path: &Spanned<PathBuf>| home.join(path.as_ref());
+        if *written.fabric.as_ref() == FabricName::Shm {
+            let directory = written.directory.as_ref().map_or(state.to_owned(), place);
+            return Ok(Net::Shm { directory });
+        }
+        let missing = |span, what: &str| self.wrong(span, &format!("{what} needs an address"));
+        let memory = written.memory_node.iter().map(|node| {
+            let address = node.as_ref().address.as_ref();
+            address.map(|a| *a.as_ref()).ok_or_else(|| missing(node.span(), "this memory_node"))
+        });
+        let compute = written.compute_node.iter().map(|node| {
+            let address = node.as_ref().address.as_ref();
+            address.map(|a| *a.as_ref()).ok_or_else(|| missing(node.span(), "this compute_node"))
+        });
+        let all = memory.chain(compute).collect::<Result<Vec<_>, _>>()?;
+        let authority = written.authority.as_ref();
+        let authority = authority.ok_or_else(|| missing(0..0, "authority"))?;
+        let trust = match (&written.key_file, &written.tls) {
+            (Some(key), Some(_)) => {
+                return Err(self.wrong(key.span(), "a cluster has a key_file or tls, not both"));
+            }
+            (Some(key), None) => Trust::KeyFile(place(key)),
+            (None, Some(tls)) => {
+                let TlsFiles { ca, certificate, key, cluster } = tls.as_ref().clone();
+                let [ca, certificate, key] = [ca, certificate, key].map(|path| home.join(path));
+                Trust::Tls(TlsFiles { ca, certificate, key, cluster })
+            }
+            (None, None) => Trust::Loopback,
+        };
+        let plain = Security::PlainOnLoopback;
+        let far = all.iter().chain([authority.as_ref()]).find(|at| !plain.allows(at.ip()));
+        if let (Trust::Loopback, Some(far)) = (&trust, far) {
+            let why = format!("{far} is beyond loopback, so the cluster needs a key_file or tls");
+            return Err(self.wrong(written.fabric.span(), &why));
+        }
+        let addresses = (0..).map(NodeId).zip(all).collect();
+        Ok(Net::Tcp { addresses, authority: *authority.as_ref(), trust })
+    }
+
+    /// Whether what is said of applications makes sense.
+    fn check_applications(
+        &self,
+        written: &Written,
+        settings: &ClusterConfig,
+    ) -> Result<(), FileError> {
+        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        if serves && settings.coroutines < MIN_SERVING_COROUTINES {
+            let why = format!(
+                "nodes that serve applications need at least {MIN_SERVING_COROUTINES} coroutines"
+            );
+            return Err(self.at(written.coroutines.as_ref(), &why));
+        }
+        for node in &written.compute_node {
+            let why = match node.as_ref() {
+                WrittenCompute { client: None, .. } if serves => {
+                    "applications are served by all compute nodes, with a client address, or none"
+                }
+                WrittenCompute { client: None, metrics: Some(_), .. } => {
+                    "metrics are served beside applications: a client address is missing"
+                }
+                _ => continue,
+            };
+            return Err(self.wrong(node.span(), why));
+        }
+        Ok(())
+    }
+
+    /// Whether every address is written where it may be, and once.
+    fn check_addresses(&self, written: &Written) -> Result<(), FileError> {
+        let shm = *written.fabric.as_ref() == FabricName::Shm;
+        let nodes = written.memory_node.iter().map(|node| node.as_ref().address.as_ref());
+        let compute = written.compute_node.iter().map(|node| node.as_ref().address.as_ref());
+        let of_tcp = || nodes.clone().chain(compute.clone()).chain([written.authority.as_ref()]);
+        if shm && let Some(address) = of_tcp().flatten().next() {
+            return Err(self.wrong(address.span(), "nodes have addresses on tcp only"));
+        }
+        if shm && let Some(key) = &written.key_file {
+            return Err(self.wrong(key.span(), "key_file makes sense on tcp only"));
+        }
+        if shm && let Some(tls) = &written.tls {
+            return Err(self.wrong(tls.span(), "tls makes sense on tcp only"));
+        }
+        if !shm && let Some(directory) = &written.directory {
+            return Err(self.wrong(directory.span(), "directory makes sense on shm only"));
+        }
+        let served = written.compute_node.iter().map(Spanned::as_ref);
+        let served = served.flat_map(|node| [node.client.as_ref(), node.metrics.as_ref()]);
+        let mut seen = Vec::new();
+        for address in of_tcp().chain(served).flatten() {
+            if address.as_ref().port() == 0 {
+                return Err(self.wrong(address.span(), "an address needs a port"));
+            }
+            if seen.contains(&address.as_ref()) {
+                let why = format!("{} is named twice", address.as_ref());
+                return Err(self.wrong(address.span(), &why));
+            }
+            seen.push(address.as_ref());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

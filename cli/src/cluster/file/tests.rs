@@ -1,0 +1,121 @@
+//! What is read of sound files, and what is said of others.
+
+use super::*;
+
+const SHM: &str = "\
+fabric = \"shm\"
+memory = \"64M\"
+[[memory_node]]
+[[memory_node]]
+[[compute_node]]
+client = \"127.0.0.1:7311\"
+[[compute_node]]
+[load.smallbank]
+accounts = 100
+";
+
+const TCP: &str = "\
+fabric = \"tcp\"
+authority = \"127.0.0.1:7300\"
+replicas = 1
+[[memory_node]]
+address = \"127.0.0.1:7301\"
+[[compute_node]]
+address = \"127.0.0.1:7302\"
+";
+
+/// In front of the first node, a key and TLS; in front of the load, TLS.
+const BOTH: &str = "key_file = \"k\"\n[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\n\
+                    cluster = \"\"\n[[mem";
+const TLS: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n[load";
+
+fn read(text: &str) -> Result<ClusterFile, FileError> {
+    ClusterFile::parse(Path::new("/etc/c.toml"), text, None)
+}
+
+#[test]
+fn defaults_are_what_the_documentation_says() {
+    let file = read(SHM).expect("sound");
+    assert_eq!((file.settings.mns, file.settings.cns, file.settings.replicas), (2, 2, 2));
+    assert_eq!((file.settings.threads, file.settings.coroutines), (1, 16));
+    assert_eq!((file.settings.lock_table_bytes, file.settings.vt_cache), (32 << 20, 64 << 10));
+    assert_eq!(file.settings.memory_limit_bytes, Some(64 << 20));
+    assert_eq!(file.lease, Some(Duration::from_secs(2)));
+    assert_eq!(file.state, Path::new("/etc/c.state"));
+    assert_eq!(file.authority(), Address::Unix("/etc/c.state/authority.sock".into()));
+    assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
+    assert!(file.tcp(0).expect("no key to read").is_none());
+
+    let file = read(TCP).expect("sound");
+    let tcp = file.tcp(1).expect("no key to read").expect("this fabric");
+    assert_eq!((tcp.nodes, &tcp.served[..]), (2, &[NodeId(1)][..]));
+    assert_eq!(tcp.addresses[&NodeId(1)].port(), 7302);
+}
+
+/// A file with one thing replaced, the line that is wrong then, and what is said of it.
+#[test]
+fn whatever_is_wrong_is_named_with_its_line() {
+    let cases: &[(&str, &str, &str, usize, &str)] = &[
+        (SHM, "fabric = \"shm\"", "", 1, "missing field `fabric`"),
+        (SHM, "\"shm\"", "\"rdma\"", 1, "unknown variant `rdma`"),
+        (SHM, "\"shm\"", "\"shm", 1, "string"),
+        (SHM, "memory = \"64M\"", "memroy = \"64M\"", 2, "unknown field `memroy`"),
+        (SHM, "\"64M\"", "64", 2, "string"),
+        (SHM, "\"64M\"", "\"64X\"", 2, "memory: it is not a number of bytes"),
+        (SHM, "memory = \"64M\"", "replicas = 3", 2, "3 replicas do not fit on 2 memory nodes"),
+        (SHM, "memory = \"64M\"", "replicas = 0", 2, "replicas must be from 1 to 8"),
+        (SHM, "memory = \"64M\"", "replicas = -1", 2, "-1"),
+        (SHM, "memory = \"64M\"", "lease_ms = 5", 2, "at least 20"),
+        (SHM, "memory = \"64M\"", "coordinators = 65", 2, "from 1 to 64"),
+        (SHM, "memory = \"64M\"", "coroutines = 0", 2, "from 1 to 64"),
+        (SHM, "memory = \"64M\"", "lock_table = \"1\"", 2, "lock_table"),
+        (SHM, "memory = \"64M\"", "key_file = \"k\"", 2, "on tcp only"),
+        (SHM, "memory = \"64M\"", "authority = \"127.0.0.1:1\"", 2, "on tcp only"),
+        (SHM, "client = \"127.0.0.1:7311\"", "client = \"here\"", 6, "socket address"),
+        (SHM, "client = \"127.0.0.1:7311\"", "client = \"[::1]:0\"", 6, "needs a port"),
+        (SHM, "client =", "address =", 6, "on tcp only"),
+        (SHM, "client =", "klient =", 6, "unknown field `klient`"),
+        (SHM, "accounts = 100", "accounts = 1", 8, "accounts must be from 2"),
+        (SHM, "accounts = 100", "acounts = 100", 9, "acounts"),
+        (SHM, "load.smallbank", "load.bank", 8, "unknown variant `bank`"),
+        (TCP, "authority = \"127.0.0.1:7300\"", "", 1, "authority needs an address"),
+        (TCP, "address = \"127.0.0.1:7301\"", "", 4, "this memory_node needs an address"),
+        (TCP, "address = \"127.0.0.1:7302\"", "", 6, "this compute_node needs an address"),
+        (TCP, "7302", "7301", 7, "127.0.0.1:7301 is named twice"),
+        (TCP, "7302", "7300", 2, "127.0.0.1:7300 is named twice"),
+        (TCP, "127.0.0.1:7302", "10.0.0.1:7302", 1, "needs a key_file"),
+        (TCP, "[[mem", BOTH, 4, "not both"),
+        (SHM, "[load", TLS, 8, "on tcp only"),
+        (TCP, "replicas = 1", "directory = \"d\"", 3, "on shm only"),
+    ];
+    for (sound, from, to, line, said) in cases {
+        assert!(sound.contains(from), "{from}");
+        let refused = read(&sound.replacen(from, to, 1)).expect_err(to).to_string();
+        let named = format!("/etc/c.toml, line {line}: ");
+        assert!(refused.starts_with(&named) && refused.contains(said), "{to}: {refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+}
+
+#[test]
+fn settings_that_do_not_add_up_are_refused_as_well() {
+    let crowded = SHM.replacen("memory = \"64M\"", "coordinators = 64\ncoroutines = 64", 1);
+    let refused = read(&crowded).expect_err("too many coroutines").to_string();
+    assert!(refused.contains("at most"), "{refused}");
+}
+
+#[test]
+fn a_key_is_read_only_where_it_is_a_secret() {
+    let directory = std::env::temp_dir().join(format!("lotus-key-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let path = directory.join("key");
+    assert!(matches!(key::read(&path), Err(KeyError::Read { .. })));
+    key::make(&path).expect("it can be made");
+    let made = key::read(&path).expect("32 bytes");
+    key::make(&path).expect("it is there");
+    assert_eq!(key::read(&path).expect("the same"), made);
+    let public = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&path, public).expect("it is ours");
+    assert!(matches!(key::read(&path), Err(KeyError::Public(_))));
+    std::fs::remove_dir_all(&directory).expect("it is ours");
+}

@@ -1,0 +1,147 @@
+//! What a cluster is loaded with when it is made: the tables of a workload of `lotus bench`.
+
+use std::sync::atomic::AtomicU64;
+
+use lotus::{Cluster, ClusterError, Machines};
+use lotus_benchmarks::config::ClusterConfig;
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
+use lotus_benchmarks::workload::Workload;
+use lotus_benchmarks::zipf::KeyChooser;
+use serde::Deserialize;
+
+/// Where initial values start; whoever drives the cluster must say the same.
+pub const SEED: u64 = 1;
+
+/// A workload and its size.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Load {
+    /// One table of 8-byte keys and 40-byte values.
+    Kvs {
+        /// Records.
+        keys: u64,
+    },
+    /// A bank.
+    SmallBank {
+        /// Customers, each with two accounts.
+        accounts: u64,
+    },
+    /// A registry of mobile subscribers.
+    Tatp {
+        /// Subscribers.
+        subscribers: u64,
+    },
+    /// A company, sharded by warehouse.
+    Tpcc {
+        /// Warehouses, each with ten districts.
+        warehouses: u32,
+        /// Customers of each district.
+        #[serde(default = "most_customers")]
+        customers_per_district: u32,
+        /// Items, which every warehouse has in stock.
+        #[serde(default = "most_items")]
+        items: u32,
+    },
+}
+
+fn most_customers() -> u32 {
+    Scale::MAX_CUSTOMERS
+}
+
+fn most_items() -> u32 {
+    Scale::MAX_ITEMS
+}
+
+impl Load {
+    /// The workload's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Kvs { .. } => Kvs::NAME,
+            Self::SmallBank { .. } => SmallBank::NAME,
+            Self::Tatp { .. } => Tatp::NAME,
+            Self::Tpcc { .. } => Tpcc::NAME,
+        }
+    }
+
+    /// What is wrong with the size, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |name: &str, value: u64, least: u64, most: u64| {
+            let why = || format!("{name} must be from {least} to {most}, not {value}");
+            (least..=most).contains(&value).then_some(()).ok_or_else(why)
+        };
+        match *self {
+            Self::Kvs { keys } => within("keys", keys, 1, KeyChooser::MAX_KEYS),
+            Self::SmallBank { accounts } => within("accounts", accounts, 2, KeyChooser::MAX_KEYS),
+            Self::Tatp { subscribers } => {
+                within("subscribers", subscribers, 1, Tatp::MAX_SUBSCRIBERS)
+            }
+            Self::Tpcc { warehouses, customers_per_district, items } => {
+                let most = u64::from(Scale::MAX_WAREHOUSES);
+                within("warehouses", warehouses.into(), 1, most)?;
+                let most = u64::from(Scale::MAX_CUSTOMERS);
+                within("customers_per_district", customers_per_district.into(), 1, most)?;
+                within("items", items.into(), 1, u64::from(Scale::MAX_ITEMS))
+            }
+        }
+    }
+
+    /// Makes the workload and hands it on.
+    pub fn with<U: Use>(&self, user: U) -> U::Outcome {
+        match *self {
+            Self::Kvs { keys } => user.of(Kvs::new(keys, 0.0, 0.0)),
+            Self::SmallBank { accounts } => user.of(SmallBank::new(accounts, 0, 0.0, SEED)),
+            Self::Tatp { subscribers } => user.of(Tatp::new(subscribers, SEED)),
+            Self::Tpcc { warehouses, customers_per_district: customers, items } => {
+                let scale = Scale { warehouses, customers, items };
+                user.of(Tpcc::new(scale, Critical::Warehouse, SEED))
+            }
+        }
+    }
+
+    /// Makes and fills the tables; how many rows there are.
+    ///
+    /// # Errors
+    /// As [`Cluster::create_table`] and [`Cluster::load`].
+    pub fn carry_out<M: Machines>(
+        &self,
+        cluster: &Cluster<M>,
+        settings: &ClusterConfig,
+    ) -> Result<u64, ClusterError> {
+        self.with(Fill { cluster, settings })
+    }
+}
+
+/// What is done with a workload, whichever it is.
+pub trait Use {
+    /// What comes of it.
+    type Outcome;
+
+    /// Does it.
+    fn of<W: Workload>(self, workload: W) -> Self::Outcome;
+}
+
+struct Fill<'a, M: Machines> {
+    cluster: &'a Cluster<M>,
+    settings: &'a ClusterConfig,
+}
+
+impl<M: Machines> Use for Fill<'_, M> {
+    type Outcome = Result<u64, ClusterError>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { cluster, settings } = self;
+        let tables = workload.tables(settings).into_iter();
+        let tables: Vec<_> =
+            tables.map(|spec| cluster.create_table(spec)).collect::<Result<_, _>>()?;
+        workload.attach(&tables);
+        let loaded = AtomicU64::new(0);
+        for (index, table) in tables.into_iter().enumerate() {
+            let row = |row, value: &mut Vec<u8>| workload.row(index, row, value);
+            cluster.load(table, workload.rows(index), &row, &loaded)?;
+        }
+        Ok(loaded.into_inner())
+    }
+}

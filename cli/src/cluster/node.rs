@@ -1,0 +1,63 @@
+//! Names of nodes: a kind, and a place among its kind.
+
+use std::fmt;
+
+use lotus_fabric::ids::NodeId;
+
+use super::file::ClusterFile;
+
+/// What a node is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// It lends memory.
+    Memory,
+    /// It runs transactions.
+    Compute,
+}
+
+/// A node of a cluster. Shown as `mn-0` or `cn-0`, as its files are called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Node {
+    /// What it is for.
+    pub kind: Kind,
+    /// Its place among its kind, from zero.
+    pub index: u16,
+}
+
+impl Node {
+    /// All nodes, in the order in which they start.
+    pub fn all(file: &ClusterFile) -> impl Iterator<Item = Self> + use<> {
+        let of = |kind, count: usize| (0..count as u16).map(move |index| Self { kind, index });
+        of(Kind::Memory, file.settings.mns).chain(of(Kind::Compute, file.settings.cns))
+    }
+
+    /// Its number in the fabric.
+    pub fn id(self, file: &ClusterFile) -> NodeId {
+        match self.kind {
+            Kind::Memory => NodeId(self.index),
+            Kind::Compute => NodeId(file.settings.mns as u16 + self.index),
+        }
+    }
+
+    /// In words.
+    pub fn in_words(self) -> String {
+        match self.kind {
+            Kind::Memory => format!("memory node {}", self.index),
+            Kind::Compute => format!("compute node {}", self.index),
+        }
+    }
+
+    /// The subcommand that it runs.
+    pub fn command(self) -> &'static str {
+        match self.kind {
+            Kind::Memory => "mn",
+            Kind::Compute => "cn",
+        }
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.command(), self.index)
+    }
+}

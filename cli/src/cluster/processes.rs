@@ -1,0 +1,207 @@
+//! The processes of a cluster on this host, and the directory that remembers them.
+//!
+//! # What it is
+//! [`State`] is a directory with a file for each node that was started here: its process id and
+//! when that process began, by which a process that has got the same id later is told from ours. A
+//! node's log is beside it. Commands of one cluster on one host exclude each other by a lock.
+//!
+//! # What it is not
+//! Supervision: nobody starts a node again that has ended.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::exec::Executor;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::file::ClusterFile;
+use super::node::Node;
+
+/// How often something is looked at again.
+pub const PAUSE: Duration = Duration::from_millis(20);
+
+/// The state of one cluster on this host.
+pub struct State {
+    directory: PathBuf,
+    /// Held while a command changes something.
+    _lock: Option<File>,
+}
+
+/// What is known of a node's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// It was not started here.
+    Never,
+    /// It runs.
+    Running(u32),
+    /// It was started here, and has ended.
+    Ended(u32),
+}
+
+/// A process that cannot be mistaken for another.
+struct Process {
+    id: u32,
+    /// In the kernel's ticks since it booted.
+    began: u64,
+}
+
+impl State {
+    /// For looking.
+    pub fn look(file: &ClusterFile) -> Self {
+        Self { directory: file.state.clone(), _lock: None }
+    }
+
+    /// For changing something: makes the directory, for this user only.
+    ///
+    /// # Errors
+    /// A sentence: the directory cannot be made, or another command is at work.
+    pub fn lock(file: &ClusterFile) -> Result<Self, String> {
+        let directory = file.state.clone();
+        make_private(&directory)?;
+        let path = directory.join("lock");
+        let failed = |error| format!("cannot lock {}: {error}", path.display());
+        let lock = File::create(&path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { directory, _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => {
+                Err("another command is starting or ending this cluster".to_owned())
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    /// What is known of a node.
+    pub fn seen(&self, node: Node) -> Seen {
+        let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
+        let Some(process) = Process::parse(&text) else { return Seen::Never };
+        if process.runs() { Seen::Running(process.id) } else { Seen::Ended(process.id) }
+    }
+
+    /// Starts a node with these arguments, in a group of its own, and remembers it. What it says
+    /// goes to its log, which begins anew.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn start(&self, node: Node, arguments: &[&Path]) -> io::Result<Child> {
+        let log = File::create(self.log(node))?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()?;
+        let id = child.id();
+        // It is ours and not waited for, so it is there, ended or not.
+        let remembered = Process::began(id).ok_or_else(|| io::ErrorKind::NotFound.into());
+        let remembered =
+            remembered.and_then(|began| fs::write(self.pid_file(node), format!("{id} {began}\n")));
+        match remembered {
+            Ok(()) => Ok(child),
+            Err(error) => {
+                // Nobody would know of it.
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks a node to end, or makes it. One that has ended is no error.
+    pub fn signal(&self, node: Node, signal: Signal) {
+        let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
+        let Some((process, handle)) = Process::parse(&text).and_then(Process::hold) else { return };
+        // What is held cannot be mistaken for another any more, so now it is looked at.
+        if process.runs() {
+            let _ = pidfd_send_signal(&handle, signal);
+        }
+    }
+
+    /// Forgets a node that has ended.
+    pub fn forget(&self, node: Node) {
+        // What is not there need not go.
+        let _ = fs::remove_file(self.pid_file(node));
+    }
+
+    /// Where a node's log is.
+    pub fn log(&self, node: Node) -> PathBuf {
+        self.directory.join(format!("{node}.log"))
+    }
+
+    /// The last line of a node's log that is an error.
+    pub fn complaint(&self, node: Node) -> Option<String> {
+        let log = fs::read_to_string(self.log(node)).ok()?;
+        let complaint = log.lines().rev().find_map(|line| line.strip_prefix("error: "));
+        complaint.map(str::to_owned)
+    }
+
+    fn pid_file(&self, node: Node) -> PathBuf {
+        self.directory.join(format!("{node}.pid"))
+    }
+}
+
+impl Process {
+    fn parse(text: &str) -> Option<Self> {
+        let (id, began) = text.trim().split_once(' ')?;
+        Some(Self { id: id.parse().ok()?, began: began.parse().ok()? })
+    }
+
+    /// When the process of that id began, whether it has ended or not.
+    fn began(id: u32) -> Option<u64> {
+        stat(id)?.get(19)?.parse().ok()
+    }
+
+    /// Whether it still runs. One that has ended and was not waited for does not.
+    fn runs(&self) -> bool {
+        let fields = stat(self.id);
+        fields.is_some_and(|fields| {
+            let ended = matches!(fields.first().map(String::as_str), Some("Z" | "X"));
+            let began = fields.get(19).and_then(|field| field.parse().ok());
+            !ended && began == Some(self.began)
+        })
+    }
+
+    fn hold(self) -> Option<(Self, OwnedFd)> {
+        let id = Pid::from_raw(i32::try_from(self.id).ok()?)?;
+        Some((self, pidfd_open(id, PidfdFlags::empty()).ok()?))
+    }
+}
+
+/// What the kernel says of a process, after its name: the state is field 0, its beginning 19.
+fn stat(process: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, after) = text.rsplit_once(')')?;
+    Some(after.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Makes a directory that only this user can enter, if there is none.
+///
+/// # Errors
+/// A sentence.
+pub fn make_private(directory: &Path) -> Result<(), String> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
+}
+
+/// Looks until something is so, for at most `patience`. Whether it came to be so.
+pub fn wait_until(env: &Env, patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let mut executor = Executor::new(env.clone());
+    let handle = executor.handle().clone();
+    executor.run(async move {
+        let deadline = handle.now().after(patience);
+        while !holds() {
+            if handle.now() >= deadline {
+                return false;
+            }
+            handle.sleep(PAUSE).await;
+        }
+        true
+    })
+}

@@ -1,0 +1,117 @@
+//! What a compute node's daemon does for applications: it calls the stored transactions of the
+//! workload that the cluster was loaded with, and shows metrics.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use lotus::{Cluster, Machines};
+use lotus_benchmarks::workload::Workload;
+use lotus_router::authority::Version;
+use lotus_server::{Config, Registry, Security, Server};
+
+use super::errands::{Errands, Look};
+use super::file::ClusterFile;
+use super::load::Use;
+use super::node::Node;
+use crate::applications::{Aborts, registry};
+
+/// What runs beside a compute node. Dropping it stops it.
+pub struct Service {
+    /// None where the file names no address.
+    server: Option<Server>,
+    errands: Option<Box<dyn Look>>,
+}
+
+impl Service {
+    /// Serves on behalf of a compute node whose cluster has been loaded.
+    ///
+    /// # Errors
+    /// A sentence: a port is taken, a key cannot be read, a table is missing.
+    pub fn start<M>(
+        file: &ClusterFile,
+        node: Node,
+        cluster: &Arc<Cluster<M>>,
+    ) -> Result<Self, String>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync,
+    {
+        let (registry, errands) = match &file.load {
+            Some(load) => load.with(Prepare { file, node, cluster })?,
+            None => (Registry::new(), None),
+        };
+        let server = file.serves_applications().then(|| serve(file, node, cluster, registry));
+        Ok(Self { server: server.transpose()?, errands })
+    }
+
+    /// Does what a benchmark asks for.
+    pub fn look(&mut self, authority: &dyn lotus::Authority) {
+        if let Some(errands) = &mut self.errands {
+            errands.look(authority);
+        }
+    }
+
+    /// Takes nothing new, and answers what is in flight.
+    ///
+    /// # Errors
+    /// The server's thread has panicked.
+    pub fn stop(self) -> Result<(), String> {
+        let stop = |server: Server| server.stop().map_err(|error| error.to_string());
+        self.server.map_or(Ok(()), stop)
+    }
+}
+
+/// Learns the workload's tables, and what of it is served.
+struct Prepare<'a, M: Machines> {
+    file: &'a ClusterFile,
+    node: Node,
+    cluster: &'a Arc<Cluster<M>>,
+}
+
+impl<M: Machines + 'static> Use for Prepare<'_, M>
+where
+    Cluster<M>: Send + Sync,
+{
+    type Outcome = Result<(Registry, Option<Box<dyn Look>>), String>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { file, node, cluster } = self;
+        let specs = workload.tables(&file.settings).into_iter();
+        let tables: Result<Vec<_>, _> = specs.map(|spec| cluster.open_table(&spec.name)).collect();
+        workload.attach(&tables.map_err(|error| error.to_string())?);
+        let (workload, aborts) = (Arc::new(workload), Arc::new(Aborts::new(W::TRANSACTIONS.len())));
+        let registry = registry(&workload, &aborts);
+        let (cluster, seen) = (Arc::clone(cluster), Version::ABSENT);
+        Ok((registry, Some(Box::new(Errands { node, cluster, workload, aborts, seen }))))
+    }
+}
+
+fn serve<M>(
+    file: &ClusterFile,
+    node: Node,
+    cluster: &Arc<Cluster<M>>,
+    registry: Registry,
+) -> Result<Server, String>
+where
+    M: Machines + 'static,
+    Cluster<M>: Send + Sync,
+{
+    let bind = |address: SocketAddr, what: &str| {
+        let bound = TcpListener::bind(address);
+        bound.map_err(|error| format!("cannot listen at {address} for {what}: {error}"))
+    };
+    let index = usize::from(node.index);
+    let own = &file.compute_nodes[index];
+    let address = own.client.ok_or("this node serves no applications")?;
+    let all = file.compute_nodes.iter().filter_map(|node| node.client);
+    let addresses = all.map(|address| address.to_string()).collect();
+    let mut config = Config::new(bind(address, "applications")?, addresses);
+    config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
+    if let Some(key) = file.client_key().map_err(|error| error.to_string())? {
+        config.security = Security::SharedKey(key);
+    }
+    // One coroutine is left for interactive transactions, and one for the engine's own errands.
+    config.workers = Some(file.settings.coroutines - 2);
+    let server = Server::start(Arc::clone(cluster), index, registry, config);
+    server.map_err(|error| error.to_string())
+}

@@ -1,0 +1,330 @@
+//! `lotus cluster`: processes that are started, looked at, killed and ended.
+
+#![cfg(feature = "tcp")]
+
+#[allow(dead_code, reason = "sockets need shorter paths than a scratch directory has")]
+mod common;
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+#[cfg(feature = "tls")]
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::exec::Executor;
+use serde_json::Value;
+
+use common::lotus;
+
+/// The longest that anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What all clusters here have in common: small nodes, and a lease for a busy machine.
+const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
+                     lease_ms = 3000\n";
+const LOAD: &str = "[load.smallbank]\naccounts = 200\n";
+
+/// A description of a cluster in a directory of its own. What it has started ends with it.
+struct Described {
+    directory: PathBuf,
+}
+
+impl Described {
+    fn new(name: &str, description: &str) -> Self {
+        let name = format!("lotus-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        fs::write(directory.join("c.toml"), description).expect("it is ours");
+        Self { directory }
+    }
+
+    fn shm(name: &str) -> Self {
+        let nodes = "[[memory_node]]\n[[memory_node]]\n[[compute_node]]\n[[compute_node]]\n";
+        Self::new(name, &format!("fabric = \"shm\"\n{SMALL}{nodes}{LOAD}"))
+    }
+
+    fn tcp(name: &str, number: u32) -> (Self, Ipv4Addr) {
+        Self::tcp_with(name, number, "key_file = \"key\"\n", "")
+    }
+
+    /// At addresses that only this test of this process uses: all of 127/8 is this machine.
+    fn tcp_with(name: &str, number: u32, head: &str, tail: &str) -> (Self, Ipv4Addr) {
+        let process = std::process::id() % (1 << 18);
+        let host = Ipv4Addr::from(0x7f40_0000 | process << 4 | number);
+        let node = |kind, port| format!("[[{kind}_node]]\naddress = \"{host}:{port}\"\n");
+        let nodes = [
+            node("memory", 7401),
+            node("memory", 7402),
+            node("compute", 7403),
+            node("compute", 7404),
+        ];
+        let (nodes, authority) = (nodes.concat(), format!("authority = \"{host}:7400\"\n"));
+        let head = format!("fabric = \"tcp\"\n{head}{authority}");
+        (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}{tail}")), host)
+    }
+
+    fn file(&self) -> String {
+        self.directory.join("c.toml").into_os_string().into_string().expect("UTF-8")
+    }
+
+    fn cluster(&self, arguments: &[&str]) -> Output {
+        lotus(&[&["cluster"], arguments, &["--file", &self.file()]].concat())
+    }
+
+    /// What a command that succeeds says.
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.cluster(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}{}", text(&output), self.logs());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.cluster(&["status", "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let healthy = status["healthy"] == true;
+        assert_eq!(output.status.code(), Some(i32::from(!healthy)), "{status}");
+        status
+    }
+
+    fn logs(&self) -> String {
+        let files = fs::read_dir(self.directory.join("c.state")).into_iter().flatten();
+        let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
+        let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
+        logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
+    }
+
+    /// The files that are left beside logs.
+    fn left(&self) -> Vec<String> {
+        let files = fs::read_dir(self.directory.join("c.state")).expect("the logs stay");
+        let names = files.map(|entry| entry.expect("readable").file_name().into_string());
+        let names = names.map(|name| name.expect("UTF-8"));
+        names.filter(|name| !name.ends_with(".log") && name != "lock").collect()
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = self.cluster(&["down"]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// The sentence of a command that was refused.
+#[track_caller]
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{}", text(output));
+    assert!(output.stdout.is_empty(), "{}", text(output));
+    let said = String::from_utf8(output.stderr.clone()).expect("text");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said.strip_prefix("error: ").expect("it says that it is an error").trim_end().to_owned()
+}
+
+/// The process of a node, and the word for it.
+fn node(status: &Value, name: &str) -> (u32, String) {
+    let nodes = status["nodes"].as_array().expect("a list");
+    let node = nodes.iter().find(|node| node["node"] == name).expect("it is listed");
+    let process = node["process"].as_u64().expect("it was started");
+    (process as u32, node["state"].as_str().expect("a word").to_owned())
+}
+
+/// Whether a process runs; one that nobody waited for does not.
+fn is_alive(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let mut executor = Executor::new(Env::real(0));
+    let handle = executor.handle().clone();
+    executor.run(async move {
+        let deadline = handle.now().after(PATIENCE);
+        while !holds() {
+            assert!(handle.now() < deadline, "not within {PATIENCE:?}: {what}");
+            handle.sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+fn comes_and_goes(described: &Described) {
+    assert!(described.done(&["up"]).contains("4 nodes serve, 4 of them on this host"));
+    let status = described.status();
+    assert_eq!(status["healthy"], true, "{status}");
+    let processes = ["mn-0", "mn-1", "cn-0", "cn-1"].map(|name| node(&status, name).0);
+    assert!(processes.iter().all(|process| is_alive(*process)));
+    let table = described.done(&["status"]);
+    assert_eq!(table.matches("serving").count(), 4, "{table}");
+    assert!(described.logs().contains("loaded workload=\"smallbank\" rows=400"));
+
+    assert!(refusal(&described.cluster(&["up"])).contains("runs already"));
+    let twice = lotus(&["mn", "--file", &described.file(), "--node", "1"]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(text(&twice).contains("in use"), "{}", text(&twice));
+
+    assert!(described.done(&["down"]).contains("4 nodes have ended"));
+    assert!(processes.iter().all(|process| !is_alive(*process)));
+    assert!(described.left().is_empty(), "{:?}", described.left());
+    assert!(!described.logs().contains("error: "), "{}", described.logs());
+    assert!(described.done(&["down"]).contains("nothing runs"));
+    assert_eq!(described.status()["healthy"], false);
+}
+
+#[test]
+fn a_cluster_over_shm_comes_and_goes_and_leaves_logs_only() {
+    let described = Described::shm("comes");
+    comes_and_goes(&described);
+    // And again, with the logs of the first.
+    described.done(&["up"]);
+}
+
+#[test]
+fn a_cluster_over_tcp_comes_and_goes_and_leaves_logs_only() {
+    let (described, _) = Described::tcp("tcp", 0);
+    comes_and_goes(&described);
+    let key = fs::metadata(described.directory.join("key")).expect("it was made");
+    assert_eq!((key.len(), key.permissions().mode() & 0o777), (32, 0o600));
+}
+
+#[test]
+fn a_compute_node_that_is_killed_is_expelled_and_the_rest_goes_on() {
+    let described = Described::shm("killed");
+    described.done(&["up"]);
+    let status = described.status();
+    let (process, _) = node(&status, "cn-1");
+    let killed = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    assert!(killed.expect("there is such a command").success());
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let status = described.status();
+    assert_eq!((&status["healthy"], &status["epoch"]), (&Value::from(false), &Value::from(2)));
+    for name in ["mn-0", "mn-1", "cn-0"] {
+        let (process, state) = node(&status, name);
+        assert!(state == "serving" && is_alive(process), "{name}: {state}");
+    }
+    let refused = refusal(&described.cluster(&["up"]));
+    assert!(refused.contains("3 of 4 nodes") && refused.contains("cluster down"), "{refused}");
+    let back = lotus(&["cn", "--file", &described.file(), "--node", "1"]);
+    assert!(text(&back).contains("cannot return"), "{}", text(&back));
+    assert!(described.done(&["down"]).contains("3 nodes have ended; 1 had before"));
+    assert!(described.left().is_empty(), "{:?}", described.left());
+}
+
+#[test]
+fn a_port_in_use_is_named_and_nothing_is_left_running() {
+    let (described, host) = Described::tcp("taken", 1);
+    let _taken = TcpListener::bind((host, 7402)).expect("nobody else has it");
+    let refused = refusal(&described.cluster(&["up"]));
+    assert!(refused.contains("memory node 1 did not start"), "{refused}");
+    assert!(refused.contains(&format!("cannot listen at {host}:7402")), "{refused}");
+    assert!(described.left().is_empty(), "{:?}", described.left());
+}
+
+#[test]
+fn other_keys_and_sizes_are_refused() {
+    let (described, host) = Described::tcp("other", 2);
+    described.done(&["up"]);
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let other = Described::new("another", &file);
+    let key = other.directory.join("key");
+    fs::write(&key, [7; 32]).expect("it is ours");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    assert_eq!(other.status()["authority"], "refuses");
+    let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
+    assert!(text(&refused).contains("the shared keys differ"), "{}", text(&refused));
+
+    // A node that is told of other settings does not take part, if it gets that far.
+    fs::copy(described.directory.join("key"), &key).expect("it is ours");
+    let elsewhere = file
+        .replace("coroutines = 4", "coroutines = 5")
+        .replace(&format!("{host}:7404"), &format!("{host}:7405"));
+    fs::write(other.file(), elsewhere).expect("it is ours");
+    let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused).contains("\"coroutines 4\""), "{}", text(&refused));
+}
+
+/// A certificate authority, and what it signs.
+#[cfg(feature = "tls")]
+struct Certificates(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+#[cfg(feature = "tls")]
+impl Certificates {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::new([]).expect("no names");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("randomness");
+        Self(rcgen::CertifiedIssuer::self_signed(params, key).expect("it signs itself"))
+    }
+
+    /// Writes what a node of the cluster needs.
+    fn write(&self, directory: &Path, cluster: &str) {
+        let key = rcgen::KeyPair::generate().expect("randomness");
+        let params = rcgen::CertificateParams::new([cluster.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.0).expect("it signs");
+        let write = |name: &str, text: String| {
+            fs::write(directory.join(name), text).expect("it is ours");
+        };
+        write("ca.pem", self.0.pem());
+        write("node.pem", certificate.pem());
+        write("node.key", key.serialize_pem());
+    }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn with_tls_only_nodes_of_the_cluster_are_let_in() {
+    let tls = "[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node.key\"\n\
+               cluster = \"orders.lotus\"\n";
+    let (described, _) = Described::tcp_with("sealed", 3, "", tls);
+    let ours = Certificates::new();
+    ours.write(&described.directory, "orders.lotus");
+    comes_and_goes(&described);
+
+    described.done(&["up"]);
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let invoices = file.replace("orders.lotus", "invoices.lotus");
+    let theirs = Certificates::new();
+    let cases = [(&theirs, "orders.lotus", &file), (&ours, "invoices.lotus", &invoices)];
+    let other = Described::new("unsealed", "");
+    for (issuer, cluster, file) in cases {
+        issuer.write(&other.directory, cluster);
+        fs::write(other.file(), file).expect("it is ours");
+        assert_eq!(other.status()["authority"], "refuses");
+        let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
+        assert!(text(&refused).contains("do not trust each other: TLS"), "{}", text(&refused));
+    }
+    assert_eq!(described.status()["healthy"], true);
+}
+
+#[test]
+fn descriptions_that_make_no_sense_are_named_with_their_line() {
+    let cases = [
+        ("fabric = \"shm\"\nnodes = 3\n", "c.toml, line 2: unknown field `nodes`"),
+        ("fabric = \"shm\"\n[[memory_node]]\n", "c.toml, line 1: missing field `compute_node`"),
+        (
+            "fabric = \"shm\"\nreplicas = 2\n[[memory_node]]\n[[compute_node]]\n",
+            "line 2: 2 replicas",
+        ),
+        ("half a fi", "c.toml, line 1: "),
+        ("", "c.toml, line 1: missing field `fabric`"),
+    ];
+    let described = Described::new("nonsense", "");
+    for (description, said) in cases {
+        fs::write(described.file(), description).expect("it is ours");
+        let refused = refusal(&described.cluster(&["up"]));
+        assert!(refused.contains(said), "{description}: {refused}");
+    }
+    let nodes = "fabric = \"shm\"\n[[memory_node]]\n[[compute_node]]\n";
+    fs::write(described.file(), nodes).expect("it is ours");
+    let refused = refusal(&lotus(&["cn", "--file", &described.file(), "--node", "1"]));
+    assert!(refused.contains("describes no compute node 1: there are 1"), "{refused}");
+    let refused = refusal(&lotus(&["cluster", "up", "--file", "/nowhere/c.toml"]));
+    assert!(refused.contains("cannot read /nowhere/c.toml"), "{refused}");
+}

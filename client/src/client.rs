@@ -1,0 +1,400 @@
+//! The client: finds the node that a request belongs to, asks it, and tries again where that is
+//! safe.
+
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use lotus_fabric::env::{Env, Nanos, SmallRng};
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+use rand::Rng;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::config::Config;
+use crate::connection::{Connection, Unanswered};
+use crate::error::{CallError, ConnectError, Rejection};
+use crate::frame;
+use crate::map::{Choice, Map, Route};
+use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
+use crate::retry::{self, Next, Repetition, Tried};
+use crate::transaction::Transaction;
+
+/// How much longer than its time-out a call waits for an answer before its outcome counts as
+/// unknown: the server answers when the time is up, and the answer has a way to go.
+const GRACE: Duration = Duration::from_millis(250);
+/// The longest first pause before a request is repeated; it doubles with every further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// How often it doubles.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// A cluster, as an application sees it. Cheap to clone; all clones share their connections, one
+/// to each compute node, which are made when they are needed. Must be used within a `tokio`
+/// runtime.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    config: Config,
+    env: Env,
+    rng: Mutex<SmallRng>,
+    map: RwLock<Arc<Map>>,
+    /// By the compute nodes' places.
+    nodes: Vec<Node>,
+    /// Numbers interactive transactions.
+    next_number: AtomicU32,
+}
+
+#[derive(Default)]
+struct Node {
+    connection: Mutex<Option<Arc<Connection>>>,
+    /// Held by whoever makes a connection, so that it is made once.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Client {
+    /// Connects to the first server that answers, and learns of all others from it.
+    ///
+    /// # Errors
+    /// [`ConnectError`] of the last server that was tried.
+    pub async fn connect(config: Config) -> Result<Self, ConnectError> {
+        let mut last = ConnectError::NoAddress;
+        for address in &config.servers {
+            match Connection::open(address, &config).await {
+                Ok((connection, directory)) => {
+                    return Ok(Self::over(config.clone(), connection, directory));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn over(config: Config, connection: Arc<Connection>, directory: Directory) -> Self {
+        let nodes: Vec<Node> = directory.nodes.iter().map(|_| Node::default()).collect();
+        if let Some(node) = nodes.get(usize::from(directory.node)) {
+            *lock(&node.connection) = Some(connection);
+        }
+        let env = Env::real(config.seed);
+        let rng = Mutex::new(env.rng(0));
+        let map = RwLock::new(Arc::new(Map::new(directory)));
+        let next_number = AtomicU32::new(0);
+        Self { shared: Arc::new(Shared { config, env, rng, map, nodes, next_number }) }
+    }
+
+    /// The table of this name, if there was one when the client last asked.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        self.shared.map().table(name)
+    }
+
+    /// Asks a server anew who and what there is: for tables that were made after the client had
+    /// connected.
+    ///
+    /// # Errors
+    /// [`CallError`] if no server answers.
+    pub async fn refresh(&self) -> Result<(), CallError> {
+        let target = Target { kind: Kind::ReadOnly, shard: None };
+        let deadline = self.shared.deadline(self.shared.config.timeout);
+        let op = |_, _| Op::Directory;
+        let (_, answer) = self.shared.carry_out(target, Repetition::Harmless, deadline, op).await?;
+        match decode(&answer) {
+            Ok(Answer::Directory(directory)) => {
+                let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
+                *map = Arc::new(Map::new(*directory));
+                Ok(())
+            }
+            _ => Err(CallError::Protocol),
+        }
+    }
+
+    /// Calls the stored transaction of this name. Await what it returns.
+    pub fn call<A: Serialize, R>(&self, procedure: &str, arguments: &A) -> Call<R> {
+        let mut encoded = Vec::new();
+        let encoding = frame::try_write(&mut encoded, arguments);
+        Call {
+            shared: Arc::clone(&self.shared),
+            procedure: procedure.into(),
+            arguments: encoding.map(|()| encoded).map_err(|error| error.to_string()),
+            at: None,
+            id: None,
+            timeout: self.shared.config.timeout,
+            result: PhantomData,
+        }
+    }
+
+    /// What became of the call with this id, for good: if it has not committed by now, it never
+    /// will. Ask after [`CallError::Unknown`].
+    ///
+    /// # Errors
+    /// [`CallError`] if nobody knows yet; ask again.
+    pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
+        let shared = &self.shared;
+        let target = Target { kind: Kind::Serializable, shard: None };
+        let deadline = shared.deadline(shared.config.timeout);
+        let op = |_, timeout_us| Op::Outcome { id, timeout_us };
+        let (_, answer) = shared.carry_out(target, Repetition::Harmless, deadline, op).await?;
+        match decode(&answer) {
+            Ok(Answer::Never) => Ok(None),
+            Ok(Answer::Done(Bytes(result))) => decoded(result).map(Some),
+            _ => Err(CallError::Protocol),
+        }
+    }
+
+    /// A transaction whose steps are taken here, one exchange for each. Nothing is sent before its
+    /// first execution or its commit.
+    pub fn transaction(&self, kind: Kind) -> Transaction {
+        Transaction::new(Arc::clone(&self.shared), kind)
+    }
+}
+
+/// A call that has not been made yet. Await it.
+#[must_use = "nothing is sent before the call is awaited"]
+pub struct Call<R> {
+    shared: Arc<Shared>,
+    procedure: Box<str>,
+    arguments: Result<Vec<u8>, String>,
+    at: Option<(TableId, PrimaryKey)>,
+    id: Option<CallId>,
+    timeout: Duration,
+    result: PhantomData<fn() -> R>,
+}
+
+impl<R: DeserializeOwned> Call<R> {
+    /// Names the first row that the transaction touches: it runs on the compute node that owns
+    /// that row's lock, where it costs no message (LOTUS §4.3). Read-only transactions, which take
+    /// no locks, run anywhere all the same.
+    pub fn at(mut self, table: TableId, key: impl Into<PrimaryKey>) -> Self {
+        self.at = Some((table, key.into()));
+        self
+    }
+
+    /// Sets how long it may take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Lets it take effect once, however often it is called with this id; later calls return the
+    /// first one's result. It is then repeated by itself where it might be lost. How long a server
+    /// remembers an id is for its operator to say (docs/clients.md).
+    pub fn idempotent(mut self, id: impl Into<CallId>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Makes the call. Awaiting the call does the same, with one allocation more.
+    ///
+    /// # Errors
+    /// [`CallError`] says whether anything may have been changed.
+    pub async fn send(self) -> Result<R, CallError> {
+        let shared = &self.shared;
+        let arguments = self.arguments.map_err(CallError::Request)?;
+        let map = shared.map();
+        // Who does not know the name says so: it may have been registered since.
+        let kind = map.kind(&self.procedure).unwrap_or(Kind::Serializable);
+        let shard = self.at.and_then(|(table, key)| map.shard(table, &key));
+        let repetition = if kind == Kind::ReadOnly || self.id.is_some() {
+            Repetition::Harmless
+        } else {
+            Repetition::Harmful
+        };
+        let op = |shard, timeout_us| {
+            Op::Call(protocol::Call {
+                procedure: &self.procedure,
+                arguments: Bytes(&arguments),
+                timeout_us,
+                shard,
+                id: self.id,
+            })
+        };
+        let deadline = shared.deadline(self.timeout);
+        let target = Target { kind, shard };
+        let (_, answer) = shared.carry_out(target, repetition, deadline, op).await?;
+        match decode(&answer) {
+            Ok(Answer::Done(Bytes(result))) => decoded(result),
+            Ok(Answer::Rejected(Bytes(error))) => Err(CallError::Rejected(Rejection(error.into()))),
+            _ => Err(CallError::Protocol),
+        }
+    }
+}
+
+impl<R: DeserializeOwned + 'static> IntoFuture for Call<R> {
+    type Output = Result<R, CallError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+fn decoded<R: DeserializeOwned>(result: &[u8]) -> Result<R, CallError> {
+    postcard::from_bytes(result).map_err(|error| CallError::Result(error.to_string()))
+}
+
+/// Where a request belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    /// The shard of the first row.
+    pub(crate) shard: Option<u16>,
+}
+
+impl Shared {
+    pub(crate) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The time limit of calls that have none of their own.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    /// A number for an interactive transaction. It comes round after four billion.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn deadline(&self, timeout: Duration) -> Nanos {
+        self.env.now().after(timeout)
+    }
+
+    /// Sends a request until it is answered for good. `op` makes it of the shard whose owner is
+    /// asked, if it is one, and the time that is left, in microseconds.
+    pub(crate) async fn carry_out<'a>(
+        &self,
+        target: Target,
+        repetition: Repetition,
+        deadline: Nanos,
+        op: impl Fn(Option<u16>, u32) -> Op<'a>,
+    ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
+        let map = self.map();
+        let mut route = Route::default();
+        let mut pauses = 0;
+        let mut obstacle = CallError::Failed(Failure::Timeout);
+        loop {
+            let left = deadline.since(self.env.now());
+            if left.is_zero() {
+                return Err(obstacle);
+            }
+            let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
+            let owner = shard.and_then(|shard| map.owner(shard));
+            let preferred = owner.unwrap_or_else(|| self.random(self.nodes.len() as u64) as usize);
+            let Some(Choice { node, preferred }) = route.choose(preferred, self.nodes.len()) else {
+                route.forgive();
+                self.pause(&mut pauses).await;
+                continue;
+            };
+            // Only the owner can be wrong about being it; whoever stands in for it serves all.
+            let asked = shard.filter(|_| preferred && owner.is_some());
+            let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
+            let answered = self.try_once(node, &map.nodes[node], &op, left + GRACE).await;
+            let answer = match &answered {
+                Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
+                Err(_) => Answer::Never,
+            };
+            let tried = match &answered {
+                Ok(_) => Tried::Answered(&answer),
+                Err(Unreached::Not(why)) => Tried::NotSent(why.clone()),
+                Err(Unreached::Lost) => Tried::Lost,
+                Err(Unreached::Late) => Tried::Late,
+            };
+            match retry::next(&tried, repetition) {
+                Next::Finish => return answered.map_err(|_| CallError::Protocol),
+                Next::Fail(error) => return Err(error),
+                Next::Elsewhere(why) => {
+                    route.avoid(node);
+                    obstacle = CallError::Unreachable(why);
+                }
+                Next::Reroute { shard, owner, epoch } => {
+                    map.learn(shard, owner, epoch);
+                    // Nobody owns it, or two nodes send us back and forth: give them time.
+                    if owner.is_none() || map.owner(shard) == Some(node) {
+                        self.pause(&mut pauses).await;
+                    }
+                }
+                Next::Pause(why) => {
+                    obstacle = why;
+                    self.pause(&mut pauses).await;
+                }
+            }
+        }
+    }
+
+    async fn try_once(
+        &self,
+        node: usize,
+        address: &str,
+        op: &Op<'_>,
+        patience: Duration,
+    ) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
+        let connection = match self.connection(node, address).await {
+            Ok(connection) => connection,
+            Err(error) => return Err(Unreached::Not(error.to_string())),
+        };
+        match tokio::time::timeout(patience, connection.ask(op)).await {
+            Ok(Ok(answer)) => Ok((connection, answer)),
+            Ok(Err(Unanswered::NotSent)) => Err(Unreached::Not("the connection is lost".into())),
+            Ok(Err(Unanswered::Lost)) => Err(Unreached::Lost),
+            Err(_) => Err(Unreached::Late),
+        }
+    }
+
+    /// The connection to a node, made now if there is none.
+    async fn connection(
+        &self,
+        node: usize,
+        address: &str,
+    ) -> Result<Arc<Connection>, ConnectError> {
+        let known = &self.nodes[node];
+        let working = || lock(&known.connection).as_ref().filter(|c| !c.is_lost()).map(Arc::clone);
+        if let Some(connection) = working() {
+            return Ok(connection);
+        }
+        let _opening = known.opening.lock().await;
+        if let Some(connection) = working() {
+            return Ok(connection);
+        }
+        let (connection, _) = Connection::open(address, &self.config).await?;
+        *lock(&known.connection) = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Waits a random while, longer the more often it has been done.
+    async fn pause(&self, pauses: &mut u32) {
+        let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
+        *pauses += 1;
+        let pause = self.random(longest.as_nanos() as u64);
+        tokio::time::sleep(Duration::from_nanos(pause)).await;
+    }
+
+    fn random(&self, below: u64) -> u64 {
+        lock(&self.rng).random_range(0..below.max(1))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            if let Some(connection) = lock(&node.connection).take() {
+                connection.close();
+            }
+        }
+    }
+}
+
+/// Why a node has not answered.
+enum Unreached {
+    Not(String),
+    Lost,
+    Late,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,38 @@
+//! What a client may be told.
+
+use std::time::Duration;
+
+use lotus_fabric::tcp::Key;
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses of some compute nodes; the first that answers names all of them.
+    pub servers: Vec<String>,
+    /// The key that the servers have, if they have one.
+    pub key: Option<Key>,
+    /// How long a call may take unless it says otherwise; 5 s.
+    pub timeout: Duration,
+    /// How long a server may take to greet; 2 s.
+    pub connect_timeout: Duration,
+    /// How long a server may leave requests unread; 10 s.
+    pub write_patience: Duration,
+    /// Where the choice of nodes for read-only transactions and the length of pauses start; give
+    /// every client its own.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Settings for a cluster of which this server is part.
+    pub fn new(server: impl Into<String>) -> Self {
+        Self {
+            servers: vec![server.into()],
+            key: None,
+            timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(2),
+            write_patience: Duration::from_secs(10),
+            // Clients that start at different times choose differently.
+            seed: lotus_fabric::env::Env::real(0).now().0,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A client's connection to one server: requests go out, and each answer finds who asked.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slab::Slab;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::config::Config;
+use crate::error::ConnectError;
+use crate::frame::Incoming;
+use crate::handshake::{Guest, Refusal};
+use crate::link::{self, Bounds, Outbox, Receiver};
+use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
+
+/// The number of requests whose answer nobody waits for.
+const UNASKED: u32 = u32::MAX;
+
+/// A connection. It lives as long as its loop runs, which is until either side closes it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    outbox: Outbox,
+    /// Who waits for which number; `None` once the connection is lost. A number is free again when
+    /// its answer has come, wanted or not.
+    waiting: Mutex<Option<Slab<oneshot::Sender<Vec<u8>>>>>,
+    /// One permit for each request that the server lets be in flight.
+    permits: Semaphore,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unanswered {
+    /// The connection was lost before the request was queued.
+    NotSent,
+    /// It was lost afterwards.
+    Lost,
+}
+
+impl Connection {
+    /// Connects, and learns who and what there is.
+    pub(crate) async fn open(
+        address: &str,
+        config: &Config,
+    ) -> Result<(Arc<Self>, Directory), ConnectError> {
+        let opened = tokio::time::timeout(config.connect_timeout, shake_hands(address, config));
+        let (mut stream, mut incoming, directory) = match opened.await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(Obstacle::Refused(refusal))) => {
+                return Err(ConnectError::Refused { address: address.to_owned(), refusal });
+            }
+            Ok(Err(Obstacle::Broken(error))) => {
+                return Err(ConnectError::Unreachable { address: address.to_owned(), error });
+            }
+            Err(_) => {
+                let error = io::ErrorKind::TimedOut.into();
+                return Err(ConnectError::Unreachable { address: address.to_owned(), error });
+            }
+        };
+        let connection = Arc::new(Self {
+            outbox: Outbox::default(),
+            waiting: Mutex::new(Some(Slab::new())),
+            permits: Semaphore::new(directory.in_flight.max(1) as usize),
+        });
+        let bounds = Bounds { frame_bytes: ANSWER_BYTES, write_patience: config.write_patience };
+        let served = Arc::clone(&connection);
+        tokio::spawn(async move {
+            let guard = LoseOnDrop(served);
+            let mut answers = Answers(&guard.0);
+            let outbox = &guard.0.outbox;
+            // Why it ended is seen by those who wait: they are told that the connection is lost.
+            link::run(&mut stream, outbox, &mut incoming, &mut answers, bounds).await;
+        });
+        Ok((connection, *directory))
+    }
+
+    /// Sends a request and waits for its answer: a message to be decoded.
+    pub(crate) async fn ask(&self, op: &Op<'_>) -> Result<Vec<u8>, Unanswered> {
+        let permit = self.permits.acquire().await.map_err(|_| Unanswered::NotSent)?;
+        let (sender, answer) = oneshot::channel();
+        let number = match &mut *self.lock() {
+            Some(waiting) => waiting.insert(sender) as u32,
+            None => return Err(Unanswered::NotSent),
+        };
+        // Comes back with the answer.
+        permit.forget();
+        if self.outbox.push(|out| protocol::send(out, number, op)).is_err() {
+            return Err(Unanswered::NotSent);
+        }
+        answer.await.map_err(|_| Unanswered::Lost)
+    }
+
+    /// Sends a request whose answer nobody waits for.
+    pub(crate) fn tell(&self, op: &Op<'_>) {
+        // If the connection is lost the server will notice.
+        let _ = self.outbox.push(|out| protocol::send(out, UNASKED, op));
+    }
+
+    /// Sends what is queued, and nothing more.
+    pub(crate) fn close(&self) {
+        self.outbox.close();
+    }
+
+    /// Whether nothing can be asked any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.permits.is_closed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Slab<oneshot::Sender<Vec<u8>>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands answers to those who wait.
+struct Answers<'c>(&'c Connection);
+
+impl Receiver for Answers<'_> {
+    fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage> {
+        let (number, message) = protocol::split(frame)?;
+        if number == UNASKED {
+            return Ok(());
+        }
+        let waiter = self.0.lock().as_mut().and_then(|all| all.try_remove(number as usize));
+        self.0.permits.add_permits(1);
+        // He may have gone away.
+        let _ = waiter.ok_or(Garbage)?.send(message.to_vec());
+        Ok(())
+    }
+}
+
+/// Tells everybody who waits that the connection is lost, however its loop ends.
+struct LoseOnDrop(Arc<Connection>);
+
+impl Drop for LoseOnDrop {
+    fn drop(&mut self) {
+        self.0.permits.close();
+        self.0.outbox.close();
+        drop(self.0.lock().take());
+    }
+}
+
+enum Obstacle {
+    Refused(Refusal),
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Obstacle {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+async fn shake_hands(
+    address: &str,
+    config: &Config,
+) -> Result<(TcpStream, Incoming, Box<Directory>), Obstacle> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut incoming = Incoming::new(ANSWER_BYTES);
+    let mut out = Vec::new();
+    let mut guest = Guest::start(config.key.as_ref(), &mut out)?;
+    loop {
+        stream.write_all(&out).await?;
+        out.clear();
+        loop {
+            if let Some(frame) =
+                incoming.take_frame().map_err(|_| Obstacle::Refused(Refusal::Garbage))?
+            {
+                match guest.step(frame, &mut out).map_err(Obstacle::Refused)? {
+                    Some(directory) => return Ok((stream, incoming, directory)),
+                    None => break,
+                }
+            }
+            if stream.read_buf(incoming.space(4096)).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Frames: four bytes of length, little-endian, then so many bytes.
+//!
+//! Pure: bytes go in as they come, frames come out when they are whole. Nothing here believes a
+//! length before it has been compared with a limit, and no memory is set aside for a frame of
+//! which only the length has come.
+
+use serde::Serialize;
+
+/// Bytes in front of a frame.
+pub const HEADER_BYTES: usize = 4;
+
+/// A frame of more bytes than the receiver takes. The connection cannot go on: where the next
+/// frame begins is not worth waiting for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a frame of {len} bytes, where at most {limit} are taken")]
+pub struct Oversized {
+    /// What the header says.
+    pub len: usize,
+    /// What is taken.
+    pub limit: usize,
+}
+
+/// Bytes that have come, and the frames in them.
+#[derive(Debug)]
+pub struct Incoming {
+    bytes: Vec<u8>,
+    /// What was handed out already.
+    taken: usize,
+    limit: usize,
+}
+
+impl Incoming {
+    /// Takes frames of at most `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), taken: 0, limit }
+    }
+
+    /// Lets frames have another size from now on.
+    pub const fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Where to append what comes, with room for at least `more` bytes.
+    pub fn space(&mut self, more: usize) -> &mut Vec<u8> {
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+        } else if self.taken > 0 {
+            self.bytes.drain(..self.taken);
+        }
+        self.taken = 0;
+        self.bytes.reserve(more);
+        &mut self.bytes
+    }
+
+    /// The next whole frame, without its header.
+    ///
+    /// # Errors
+    /// [`Oversized`]; asked again, the same.
+    pub fn take_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
+        let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>()
+        else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes(*header) as usize;
+        if len > self.limit {
+            return Err(Oversized { len, limit: self.limit });
+        }
+        if rest.len() < len {
+            return Ok(None);
+        }
+        let start = self.taken + HEADER_BYTES;
+        self.taken = start + len;
+        Ok(Some(&self.bytes[start..start + len]))
+    }
+}
+
+/// Appends a frame of what `write` appends.
+pub fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    write(out);
+    let len = (out.len() - start - HEADER_BYTES) as u32;
+    out[start..start + HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Appends a message in `postcard`'s encoding.
+///
+/// # Panics
+/// If the type's `Serialize` reports an error of its own; none of the protocol's do.
+pub fn write(out: &mut Vec<u8>, message: &impl Serialize) {
+    try_write(out, message).expect("a vector takes whatever the protocol's messages are");
+}
+
+/// As [`write()`], for types that others have written.
+///
+/// # Errors
+/// What the type's `Serialize` says. Some of it may have been appended.
+pub fn try_write(out: &mut Vec<u8>, message: &impl Serialize) -> Result<(), postcard::Error> {
+    postcard::to_io(message, out).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_anything_is_kept() {
+        let mut incoming = Incoming::new(10);
+        incoming.space(4).extend_from_slice(&u32::MAX.to_le_bytes());
+        let refused = Err(Oversized { len: u32::MAX as usize, limit: 10 });
+        assert_eq!(incoming.take_frame(), refused);
+        assert_eq!(incoming.take_frame(), refused);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_they_are_cut(
+            frames in vec(vec(any::<u8>(), 0..40), 0..8),
+            cuts in vec(1..30_usize, 1..40),
+        ) {
+            let mut sent = Vec::new();
+            for frame in &frames {
+                append(&mut sent, |out| out.extend_from_slice(frame));
+            }
+            let mut incoming = Incoming::new(40);
+            let (mut got, mut at) = (Vec::new(), 0);
+            for cut in cuts.iter().cycle() {
+                let end = (at + cut).min(sent.len());
+                incoming.space(64).extend_from_slice(&sent[at..end]);
+                while let Some(frame) = incoming.take_frame().unwrap() {
+                    got.push(frame.to_vec());
+                }
+                at = end;
+                if at == sent.len() {
+                    break;
+                }
+            }
+            prop_assert_eq!(got, frames);
+        }
+    }
+}

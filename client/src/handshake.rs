@@ -1,0 +1,288 @@
+//! How a connection begins: do both speak this protocol, and do both have the shared key?
+//!
+//! ```text
+//! client → server   Hello       magic, version, whether it has a key, a nonce
+//! server → client   Challenge   a nonce, proof("app-serv", hello, nonce)       only with keys
+//! client → server   Proof       proof("app-clnt", hello, nonce)                only with keys
+//! server → client   Welcome     the directory, or Refused with a reason
+//! ```
+//!
+//! Both sides are pure: frames in, frames out. The server proves first, and the labels differ from
+//! each other and from those of the fabric, so no proof can be replayed, sent back, or used at
+//! another port of the cluster. What follows the handshake is neither hidden nor sealed
+//! (docs/security.md).
+
+use lotus_fabric::tcp::{Key, nonce_bytes};
+use serde::{Deserialize, Serialize};
+
+use crate::frame;
+use crate::protocol::{Directory, VERSION, decode};
+
+/// The longest frame of a handshake but for the welcome, in bytes.
+pub const HANDSHAKE_BYTES: usize = 128;
+
+const MAGIC: [u8; 8] = *b"lotusapp";
+const NONCE_BYTES: usize = 32;
+const HELLO_BYTES: usize = 8 + 2 + 1 + NONCE_BYTES;
+const SERVER: [u8; 8] = *b"app-serv";
+const CLIENT: [u8; 8] = *b"app-clnt";
+
+/// Why a connection is not admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// What came is not this protocol.
+    #[error("the other side does not speak this protocol")]
+    Garbage,
+    /// Run the same version on both sides.
+    #[error("the server speaks version {server} of the protocol, this client {VERSION}")]
+    Version {
+        /// The server's.
+        server: u16,
+    },
+    /// One side has a shared key, the other has none. Configure both alike.
+    #[error("one side demands a shared key and the other has none")]
+    Security,
+    /// The keys differ.
+    #[error("the shared keys differ")]
+    Proof,
+    /// The server has as many connections as it takes. Try again, or another one.
+    #[error("the server has as many connections as it takes")]
+    Full,
+}
+
+/// What a server says before requests may be sent. The first variant keeps its place in all
+/// versions, so that a client of any version learns why it is refused.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Greeting {
+    /// Go away, and why.
+    Refused(Refusal),
+    /// Prove that you have the key, as I do.
+    Challenge {
+        /// The server's nonce.
+        nonce: [u8; NONCE_BYTES],
+        /// Its proof.
+        proof: [u8; NONCE_BYTES],
+    },
+    /// Ask.
+    Welcome(Box<Directory>),
+}
+
+/// Appends a greeting.
+pub fn greet(out: &mut Vec<u8>, greeting: &Greeting) {
+    frame::append(out, |out| frame::write(out, greeting));
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct Guest {
+    key: Option<Key>,
+    hello: [u8; HELLO_BYTES],
+    /// The server has proved that it has the key, or need not.
+    trusts: bool,
+}
+
+impl Guest {
+    /// Begins; `out` is what to send first.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub fn start(key: Option<&Key>, out: &mut Vec<u8>) -> std::io::Result<Self> {
+        let mut hello = [0; HELLO_BYTES];
+        hello[..8].copy_from_slice(&MAGIC);
+        hello[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        hello[10] = u8::from(key.is_some());
+        hello[11..].copy_from_slice(&nonce_bytes()?);
+        frame::append(out, |out| out.extend_from_slice(&hello));
+        Ok(Self { key: key.cloned(), hello, trusts: key.is_none() })
+    }
+
+    /// Takes a frame; the directory, once the server has welcomed. `out` is what to send.
+    ///
+    /// # Errors
+    /// The server's refusal, or the client's own.
+    pub fn step(
+        &mut self,
+        frame: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Box<Directory>>, Refusal> {
+        match (decode(frame).map_err(|_| Refusal::Garbage)?, &self.key) {
+            (Greeting::Refused(refusal), _) => Err(refusal),
+            (Greeting::Challenge { nonce, proof }, Some(key)) if !self.trusts => {
+                if !key.accepts(&SERVER, &[&self.hello, &nonce], &proof) {
+                    return Err(Refusal::Proof);
+                }
+                self.trusts = true;
+                let proof = key.prove(&CLIENT, &[&self.hello, &nonce]);
+                frame::append(out, |out| out.extend_from_slice(&proof));
+                Ok(None)
+            }
+            (Greeting::Welcome(directory), _) if self.trusts => Ok(Some(directory)),
+            // A server without a key welcomes at once; whoever has one does not talk to it.
+            (Greeting::Welcome(_), _) => Err(Refusal::Security),
+            (Greeting::Challenge { .. }, _) => Err(Refusal::Garbage),
+        }
+    }
+}
+
+/// The server's side.
+#[derive(Debug, Default)]
+pub enum Doorkeeper {
+    /// Nothing has come yet.
+    #[default]
+    Silent,
+    /// The client has been challenged.
+    Challenged {
+        /// What it said.
+        hello: [u8; HELLO_BYTES],
+        /// What it was asked to prove.
+        nonce: [u8; NONCE_BYTES],
+    },
+    /// It has said all that it may.
+    Done,
+}
+
+impl Doorkeeper {
+    /// Takes a frame. Whether the client may come in now; `out` is what to send if not.
+    ///
+    /// # Errors
+    /// Why it is refused, which it should be told.
+    pub fn step(
+        &mut self,
+        frame: &[u8],
+        key: Option<&Key>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        match std::mem::replace(self, Self::Done) {
+            Self::Silent => {
+                let hello = check_hello(frame, key)?;
+                let Some(key) = key else { return Ok(true) };
+                // Without randomness nobody can be admitted, now or later.
+                let nonce = nonce_bytes().map_err(|_| Refusal::Full)?;
+                let proof = key.prove(&SERVER, &[&hello, &nonce]);
+                greet(out, &Greeting::Challenge { nonce, proof });
+                *self = Self::Challenged { hello, nonce };
+                Ok(false)
+            }
+            Self::Challenged { hello, nonce } => {
+                let proven = |key: &Key| key.accepts(&CLIENT, &[&hello, &nonce], frame);
+                if key.is_some_and(proven) { Ok(true) } else { Err(Refusal::Proof) }
+            }
+            Self::Done => Err(Refusal::Garbage),
+        }
+    }
+}
+
+fn check_hello(frame: &[u8], key: Option<&Key>) -> Result<[u8; HELLO_BYTES], Refusal> {
+    let Some((head, rest)) = frame.split_first_chunk::<10>() else { return Err(Refusal::Garbage) };
+    if head[..8] != MAGIC {
+        return Err(Refusal::Garbage);
+    }
+    // Before anything else that may differ between versions.
+    if head[8..] != VERSION.to_le_bytes() {
+        return Err(Refusal::Version { server: VERSION });
+    }
+    let hello: [u8; HELLO_BYTES] = frame.try_into().map_err(|_| Refusal::Garbage)?;
+    let secured = rest[0] != 0;
+    if secured == key.is_some() { Ok(hello) } else { Err(Refusal::Security) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::HEADER_BYTES;
+
+    fn key(byte: u8) -> Key {
+        Key::new(&[byte; 16]).unwrap()
+    }
+
+    fn directory() -> Box<Directory> {
+        Box::new(Directory {
+            node: 0,
+            nodes: vec!["127.0.0.1:7000".to_owned()],
+            tables: Vec::new(),
+            procedures: Vec::new(),
+            owners: Vec::new(),
+            in_flight: 64,
+        })
+    }
+
+    /// Lets both sides talk until the client has an answer.
+    fn meet(client: Option<&Key>, server: Option<&Key>) -> Result<Box<Directory>, Refusal> {
+        let mut to_server = Vec::new();
+        let mut guest = Guest::start(client, &mut to_server).unwrap();
+        let mut doorkeeper = Doorkeeper::default();
+        loop {
+            let mut to_client = Vec::new();
+            match doorkeeper.step(&to_server[HEADER_BYTES..], server, &mut to_client) {
+                Ok(true) => greet(&mut to_client, &Greeting::Welcome(directory())),
+                Ok(false) => {}
+                Err(refusal) => greet(&mut to_client, &Greeting::Refused(refusal)),
+            }
+            to_server.clear();
+            if let Some(directory) = guest.step(&to_client[HEADER_BYTES..], &mut to_server)? {
+                return Ok(directory);
+            }
+        }
+    }
+
+    #[test]
+    fn who_may_come_in() {
+        let (one, other) = (key(1), key(2));
+        let cases = [
+            (None, None, Ok(directory())),
+            (Some(&one), Some(&one), Ok(directory())),
+            // The client notices first: the server proves before it asks for a proof.
+            (Some(&one), Some(&other), Err(Refusal::Proof)),
+            (Some(&one), None, Err(Refusal::Security)),
+            (None, Some(&one), Err(Refusal::Security)),
+        ];
+        for (client, server, expected) in cases {
+            assert_eq!(meet(client, server), expected);
+        }
+    }
+
+    #[test]
+    fn a_server_with_a_key_admits_nobody_who_cannot_prove_it() {
+        let key = key(1);
+        let mut hello = Vec::new();
+        let _guest = Guest::start(Some(&key), &mut hello).unwrap();
+        let mut out = Vec::new();
+        let mut doorkeeper = Doorkeeper::default();
+        assert_eq!(doorkeeper.step(&hello[HEADER_BYTES..], Some(&key), &mut out), Ok(false));
+        // Its own proof, sent back.
+        let Ok(Greeting::Challenge { proof, .. }) = decode(&out[HEADER_BYTES..]) else {
+            panic!("a challenge was due")
+        };
+        assert_eq!(doorkeeper.step(&proof, Some(&key), &mut out), Err(Refusal::Proof));
+    }
+
+    #[test]
+    fn a_server_that_welcomes_without_a_proof_is_not_believed() {
+        let mut sent = Vec::new();
+        let mut guest = Guest::start(Some(&key(1)), &mut sent).unwrap();
+        let mut welcome = Vec::new();
+        greet(&mut welcome, &Greeting::Welcome(directory()));
+        let answer = guest.step(&welcome[HEADER_BYTES..], &mut sent);
+        assert_eq!(answer, Err(Refusal::Security));
+    }
+
+    #[test]
+    fn what_else_may_come_is_refused() {
+        let mut sent = Vec::new();
+        let _guest = Guest::start(None, &mut sent).unwrap();
+        let hello = &sent[HEADER_BYTES..];
+        let mut newer = hello.to_vec();
+        newer[8] += 1;
+        let cases: [(&[u8], Refusal); 4] = [
+            (b"GET / HTTP/1.1\r\n\r\n", Refusal::Garbage),
+            (b"", Refusal::Garbage),
+            (&newer, Refusal::Version { server: VERSION }),
+            (&hello[..20], Refusal::Garbage),
+        ];
+        for (frame, refusal) in cases {
+            let answer = Doorkeeper::default().step(frame, None, &mut Vec::new());
+            assert_eq!(answer, Err(refusal), "{frame:?}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Transactions from another process.
+//!
+//! # What it is
+//! [`Client`], with which an application calls stored transactions by name and runs interactive
+//! ones, over one TCP connection to each compute node; and the protocol that both ends speak
+//! ([`protocol`], [`handshake`], [`frame`], [`link`]), which `lotus-server` uses as well.
+//!
+//! # What it is not
+//! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
+//! do: of the engine it knows how a key leads to a shard (LOTUS §4.2), and nothing else.
+//!
+//! # Who owns what
+//! A [`Client`] owns its connections, each driven by one task; a connection knows who waits for
+//! which answer; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client` does.
+//!
+//! # Outcomes
+//! Every error but [`CallError::Unknown`] says that nothing was changed. A call with an id
+//! ([`Call::idempotent`]) can be repeated after that one too, and [`Client::outcome`] says for good
+//! what became of it (H21).
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod config;
+mod connection;
+mod error;
+pub mod frame;
+pub mod handshake;
+pub mod link;
+mod map;
+pub mod protocol;
+mod retry;
+mod transaction;
+
+pub use client::{Call, Client};
+pub use config::Config;
+pub use error::{CallError, ConnectError, Rejection};
+pub use lotus_fabric::ids::TableId;
+pub use lotus_fabric::tcp::{Key, WeakKey};
+pub use lotus_mvcc::PrimaryKey;
+pub use protocol::{CallId, Failure, Kind};
+pub use transaction::{Item, Transaction};

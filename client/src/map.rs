@@ -1,0 +1,167 @@
+//! What a client believes about the cluster, and where it therefore sends things (LOTUS §4.3).
+//!
+//! Pure but for one word a shard that is renewed when a server knows better. A belief may be old:
+//! the server that is asked says so, and nothing worse comes of it than a detour.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+
+use crate::protocol::{Directory, Kind, Owner, Table};
+
+/// The node number of a shard that nobody owns.
+const NOBODY: u16 = u16::MAX;
+
+/// See the module's essay.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(crate) nodes: Vec<String>,
+    tables: BTreeMap<u16, Table>,
+    procedures: BTreeMap<String, Kind>,
+    /// By shard: epoch above, owner in the low 16 bits, so that the larger word is the newer one.
+    owners: Box<[AtomicU64]>,
+}
+
+impl Map {
+    pub(crate) fn new(directory: Directory) -> Self {
+        let word = |owner: &Owner| AtomicU64::new(pack(owner.node, owner.epoch));
+        Self {
+            nodes: directory.nodes,
+            owners: directory.owners.iter().map(word).collect(),
+            tables: directory.tables.into_iter().map(|table| (table.id, table)).collect(),
+            procedures: directory.procedures.into_iter().map(|p| (p.name, p.kind)).collect(),
+        }
+    }
+
+    /// The table of this name.
+    pub(crate) fn table(&self, name: &str) -> Option<TableId> {
+        let mut tables = self.tables.values();
+        tables.find(|table| table.name == name).map(|table| TableId(table.id))
+    }
+
+    /// What the stored transaction may do.
+    pub(crate) fn kind(&self, procedure: &str) -> Option<Kind> {
+        self.procedures.get(procedure).copied()
+    }
+
+    /// The shard of a row.
+    pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
+        let table = self.tables.get(&table.0)?;
+        Some(key.key(table.critical_field(), table.shards.max(1)).shard().raw())
+    }
+
+    /// Who owns a shard, as far as is known.
+    pub(crate) fn owner(&self, shard: u16) -> Option<usize> {
+        // Relaxed: a belief stands for itself.
+        let word = self.owners.get(usize::from(shard))?.load(Ordering::Relaxed);
+        let node = word as u16;
+        (usize::from(node) < self.nodes.len()).then_some(usize::from(node))
+    }
+
+    /// A server has said who owns a shard. The newest epoch is believed.
+    pub(crate) fn learn(&self, shard: u16, node: Option<u16>, epoch: u32) {
+        if let Some(word) = self.owners.get(usize::from(shard)) {
+            word.fetch_max(pack(node, epoch), Ordering::Relaxed);
+        }
+    }
+}
+
+fn pack(node: Option<u16>, epoch: u32) -> u64 {
+    u64::from(epoch) << 16 | u64::from(node.unwrap_or(NOBODY))
+}
+
+/// Where one request goes, try after try.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Route {
+    /// Nodes that could not be reached, or are leaving.
+    avoided: Vec<usize>,
+}
+
+/// One choice of a [`Route`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Choice {
+    /// The node.
+    pub(crate) node: usize,
+    /// It is the one that was preferred: it may say that somebody else is.
+    pub(crate) preferred: bool,
+}
+
+impl Route {
+    /// The preferred node, or the next one of `nodes` that is not avoided; `None` when all are.
+    pub(crate) fn choose(&self, preferred: usize, nodes: usize) -> Option<Choice> {
+        let mut turn = (0..nodes).map(|step| (preferred + step) % nodes);
+        let node = turn.find(|node| !self.avoided.contains(node))?;
+        Some(Choice { node, preferred: node == preferred })
+    }
+
+    /// Tries others first.
+    pub(crate) fn avoid(&mut self, node: usize) {
+        if !self.avoided.contains(&node) {
+            self.avoided.push(node);
+        }
+    }
+
+    /// Gives all of them another chance.
+    pub(crate) fn forgive(&mut self) {
+        self.avoided.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> Map {
+        Map::new(Directory {
+            node: 0,
+            nodes: ["a", "b", "c"].map(str::to_owned).into(),
+            tables: vec![Table {
+                name: "t".to_owned(),
+                id: 4,
+                critical_field: Some((0, 8)),
+                shards: 4096,
+            }],
+            procedures: Vec::new(),
+            owners: (0..4096).map(|shard| Owner { node: Some(shard % 3), epoch: 1 }).collect(),
+            in_flight: 1,
+        })
+    }
+
+    #[test]
+    fn a_row_leads_to_its_shard_and_owner() {
+        let map = map();
+        assert_eq!(map.table("t"), Some(TableId(4)));
+        assert_eq!(map.shard(TableId(4), &4097.into()), Some(1));
+        assert_eq!(map.shard(TableId(5), &4097.into()), None);
+        assert_eq!(map.owner(1), Some(1));
+    }
+
+    #[test]
+    fn the_newest_epoch_is_believed() {
+        let map = map();
+        let told =
+            [(Some(2), 3, Some(2)), (Some(0), 2, Some(2)), (None, 4, None), (Some(9), 5, None)];
+        for (node, epoch, expected) in told {
+            map.learn(1, node, epoch);
+            assert_eq!(map.owner(1), expected, "{node:?} in epoch {epoch}");
+        }
+        map.learn(9999, Some(0), 1);
+    }
+
+    #[test]
+    fn others_stand_in_for_a_node_that_is_avoided() {
+        let mut route = Route::default();
+        let chosen = |route: &Route| route.choose(1, 3).map(|c| (c.node, c.preferred));
+        assert_eq!(chosen(&route), Some((1, true)));
+        route.avoid(1);
+        assert_eq!(chosen(&route), Some((2, false)));
+        route.avoid(2);
+        assert_eq!(chosen(&route), Some((0, false)));
+        route.avoid(0);
+        assert_eq!(chosen(&route), None);
+        route.forgive();
+        assert_eq!(chosen(&route), Some((1, true)));
+    }
+}

@@ -1,0 +1,243 @@
+//! A transaction whose steps are taken by the application: one exchange for each execution and one
+//! for the commit.
+//!
+//! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
+//! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
+
+use std::sync::Arc;
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::PrimaryKey;
+
+use crate::client::{Shared, Target};
+use crate::connection::Connection;
+use crate::error::CallError;
+use crate::protocol::{Action, Answer, Begin, Bytes, Failure, Kind, Op, Step, StepEnd, decode};
+use crate::retry::Repetition;
+
+/// Names one row of one transaction, in the order in which rows were added.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Item(u32);
+
+/// A row's part in the next step.
+#[derive(Debug)]
+enum Planned {
+    Read(TableId, PrimaryKey),
+    Write(TableId, PrimaryKey),
+    Insert(TableId, PrimaryKey, Vec<u8>),
+    Put(Item, Vec<u8>),
+    Delete(Item),
+}
+
+impl Planned {
+    fn action(&self) -> Action<'_> {
+        match self {
+            Self::Read(table, key) => Action::Read { table: table.0, key: Bytes(key.as_bytes()) },
+            Self::Write(table, key) => Action::Write { table: table.0, key: Bytes(key.as_bytes()) },
+            Self::Insert(table, key, value) => {
+                let (key, value) = (Bytes(key.as_bytes()), Bytes(value));
+                Action::Insert { table: table.0, key, value }
+            }
+            Self::Put(item, value) => Action::Put { item: item.0, value: Bytes(value) },
+            Self::Delete(item) => Action::Delete { item: item.0 },
+        }
+    }
+
+    /// The row that it adds.
+    const fn added(&self) -> Option<(TableId, PrimaryKey)> {
+        match self {
+            Self::Read(table, key) | Self::Write(table, key) | Self::Insert(table, key, _) => {
+                Some((*table, *key))
+            }
+            Self::Put(..) | Self::Delete(_) => None,
+        }
+    }
+}
+
+/// Where a transaction is.
+#[derive(Clone)]
+enum Seat {
+    /// It has not begun.
+    Nowhere,
+    /// It runs at the other end of a connection, under a number.
+    At(Arc<Connection>, u32),
+    /// It has ended.
+    Over,
+}
+
+/// A transaction in progress. Dropping it aborts it.
+#[must_use = "a transaction that is dropped has no effect"]
+pub struct Transaction {
+    shared: Arc<Shared>,
+    kind: Kind,
+    seat: Seat,
+    planned: Vec<Planned>,
+    /// What was read, by item; shorter than the items while some are not executed.
+    values: Vec<Option<Box<[u8]>>>,
+    items: u32,
+}
+
+impl Transaction {
+    pub(crate) const fn new(shared: Arc<Shared>, kind: Kind) -> Self {
+        Self {
+            shared,
+            kind,
+            seat: Seat::Nowhere,
+            planned: Vec::new(),
+            values: Vec::new(),
+            items: 0,
+        }
+    }
+
+    /// Adds a row to be read. The first row decides where the transaction runs.
+    pub fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Item {
+        self.add(Planned::Read(table, key.into()))
+    }
+
+    /// Adds a row to be read and perhaps written.
+    pub fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Item {
+        self.add(Planned::Write(table, key.into()))
+    }
+
+    /// Adds a row that does not exist yet.
+    pub fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: impl Into<Vec<u8>>,
+    ) -> Item {
+        self.add(Planned::Insert(table, key.into(), value.into()))
+    }
+
+    /// Sets the value that the commit will write.
+    pub fn put(&mut self, item: Item, value: impl Into<Vec<u8>>) {
+        self.planned.push(Planned::Put(item, value.into()));
+    }
+
+    /// Deletes the row when the transaction commits.
+    pub fn delete(&mut self, item: Item) {
+        self.planned.push(Planned::Delete(item));
+    }
+
+    /// The value that an executed row had when it was read; `None` if it was absent.
+    pub fn value(&self, item: Item) -> Option<&[u8]> {
+        self.values.get(item.0 as usize)?.as_deref()
+    }
+
+    /// Locks and reads what was added since the last time. May be called again after adding more.
+    ///
+    /// # Errors
+    /// [`CallError`]; the transaction is then over and had no effect. After
+    /// [`Failure::Conflict`] begin anew.
+    pub async fn execute(&mut self) -> Result<(), CallError> {
+        let answer = self.step(StepEnd::Execute).await?;
+        let Ok(Answer::Executed(values)) = decode(&answer) else { return self.over() };
+        self.values.extend(values.into_iter().map(|value| value.map(|Bytes(value)| value.into())));
+        if self.values.len() == self.items as usize { Ok(()) } else { self.over() }
+    }
+
+    /// Makes all changes visible at one moment, or none of them; returns the commit timestamp, if
+    /// anything was written. Rows that were not executed are executed first.
+    ///
+    /// # Errors
+    /// [`CallError`]; only after [`CallError::Unknown`] may it have committed.
+    pub async fn commit(mut self) -> Result<Option<u64>, CallError> {
+        let answer = self.step(StepEnd::Commit).await?;
+        self.seat = Seat::Over;
+        match decode(&answer) {
+            Ok(Answer::Committed(timestamp)) => Ok(timestamp),
+            _ => Err(CallError::Protocol),
+        }
+    }
+
+    /// Gives up. Nothing is ever seen of it.
+    pub fn abort(self) {}
+
+    fn add(&mut self, planned: Planned) -> Item {
+        self.planned.push(planned);
+        self.items += 1;
+        Item(self.items - 1)
+    }
+
+    /// Takes a step; an answer that is an error ends the transaction.
+    async fn step(&mut self, end: StepEnd) -> Result<Vec<u8>, CallError> {
+        let planned = std::mem::take(&mut self.planned);
+        let stepped = match self.seat.clone() {
+            Seat::At(connection, number) => {
+                let actions = planned.iter().map(Planned::action).collect();
+                let op = Op::Step(Step { txn: number, begin: None, actions, end });
+                self.go_on(&connection, &op, end).await
+            }
+            Seat::Nowhere => self.begin(&planned, end).await,
+            Seat::Over => Err(CallError::Failed(Failure::NoTransaction)),
+        };
+        if stepped.is_err() {
+            // The server has ended it, or will when it misses us.
+            self.abandon();
+        }
+        stepped
+    }
+
+    /// The first step, on the node where it belongs.
+    async fn begin(&mut self, planned: &[Planned], end: StepEnd) -> Result<Vec<u8>, CallError> {
+        let first = planned.iter().find_map(Planned::added);
+        let map = self.shared.map();
+        let shard = first.and_then(|(table, key)| map.shard(table, &key));
+        let target = Target { kind: self.kind, shard };
+        let number = self.shared.next_number();
+        let kind = self.kind;
+        let op = |shard, _| {
+            let actions = planned.iter().map(Planned::action).collect();
+            Op::Step(Step { txn: number, begin: Some(Begin { kind, shard }), actions, end })
+        };
+        // An execution that was lost is undone by the server; a commit may have happened.
+        let repetition = match end {
+            StepEnd::Execute => Repetition::Harmless,
+            StepEnd::Commit => Repetition::Harmful,
+        };
+        let deadline = self.shared.deadline(self.shared.timeout());
+        let begun = self.shared.carry_out(target, repetition, deadline, op).await;
+        let (connection, answer) = begun?;
+        self.seat = Seat::At(connection, number);
+        Ok(answer)
+    }
+
+    async fn go_on(
+        &self,
+        connection: &Connection,
+        op: &Op<'_>,
+        end: StepEnd,
+    ) -> Result<Vec<u8>, CallError> {
+        // What the server makes of a client that it has lost.
+        let lost = || match end {
+            StepEnd::Execute => CallError::Unreachable("the connection was lost".to_owned()),
+            StepEnd::Commit => CallError::Unknown,
+        };
+        let asked = tokio::time::timeout(self.shared.timeout(), connection.ask(op)).await;
+        let answer = asked.map_err(|_| lost())?.map_err(|_| lost())?;
+        match decode(&answer) {
+            Ok(Answer::Failed(Failure::Unknown)) => Err(CallError::Unknown),
+            Ok(Answer::Failed(failure)) => Err(CallError::Failed(failure)),
+            Ok(_) => Ok(answer),
+            Err(_) => Err(CallError::Protocol),
+        }
+    }
+
+    /// The server's answer makes no sense.
+    fn over<T>(&mut self) -> Result<T, CallError> {
+        self.abandon();
+        Err(CallError::Protocol)
+    }
+
+    fn abandon(&mut self) {
+        if let Seat::At(connection, number) = std::mem::replace(&mut self.seat, Seat::Over) {
+            connection.tell(&Op::Abandon { txn: number });
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

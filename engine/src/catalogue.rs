@@ -1,0 +1,236 @@
+//! The tables of the cluster, as all processes agree on them.
+//!
+//! # What it is
+//! One value at the authority: every table's specification, and where its index lies in each
+//! group. A table's number is its place in the list, and the list only grows, by compare-and-swap,
+//! so what a process knows of it is never wrong, only short. A process learns of the others' tables
+//! when it is asked for one by name, and before it recovers what another node was doing.
+//!
+//! # If it stops anywhere
+//! Memory is taken before the table is entered here. A process that dies in between, or that finds
+//! its table's name taken by then, leaves slabs that nobody uses.
+
+use std::sync::{Arc, PoisonError};
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::address_cache::AddressCache;
+use lotus_mvcc::layout::LINE_BYTES;
+use lotus_mvcc::{CriticalField, TableDef, TableSpec, retention};
+use lotus_router::authority::Version;
+use lotus_router::{Authority, AuthorityError};
+
+use crate::error::ClusterError;
+use crate::shared::{NodeTable, Shared};
+
+const KEY: &str = "tables";
+/// The format that this module reads and writes.
+const FORMAT: u8 = 1;
+
+/// The list, and its version.
+pub(crate) struct Catalogue {
+    version: Version,
+    pub(crate) tables: Vec<TableDef>,
+}
+
+impl Catalogue {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The authority does not answer, or what is there is no catalogue of `groups` groups.
+    pub(crate) fn read(authority: &dyn Authority, groups: usize) -> Result<Self, ClusterError> {
+        let Some(found) = authority.read(KEY)? else {
+            return Ok(Self { version: Version::ABSENT, tables: Vec::new() });
+        };
+        let tables = decode(&found.value, groups).ok_or(ClusterError::Damaged)?;
+        Ok(Self { version: found.version, tables })
+    }
+
+    /// The number of the table `name`.
+    pub(crate) fn find(&self, name: &str) -> Option<TableId> {
+        let table = self.tables.iter().find(|table| table.spec().name == name);
+        table.map(TableDef::id)
+    }
+
+    /// Enters `table`, if nobody has changed the catalogue since it was read.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub(crate) fn enter(
+        &mut self,
+        table: TableDef,
+        authority: &dyn Authority,
+    ) -> Result<(), AuthorityError> {
+        self.tables.push(table);
+        authority.compare_and_swap(KEY, self.version, &encode(&self.tables)).map(drop)
+    }
+}
+
+impl Shared {
+    /// Lets this process's nodes know of all tables that the authority knows of.
+    ///
+    /// # Errors
+    /// As [`Catalogue::read`], or there is no memory for a table's addresses.
+    pub(crate) fn learn_tables(&self) -> Result<Catalogue, ClusterError> {
+        let groups = self.placement.group_count();
+        let catalogue = Catalogue::read(self.council.authority(), groups)?;
+        self.install(&catalogue.tables)?;
+        Ok(catalogue)
+    }
+
+    /// Lets this process's nodes know of `all` tables.
+    pub(crate) fn install(&self, all: &[TableDef]) -> Result<(), ClusterError> {
+        let mut known = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        for def in all.iter().skip(known.len()) {
+            let table = Arc::new(def.clone());
+            let capacity = table.spec().capacity;
+            let sharers = self.config.compute_nodes * self.config.threads;
+            let sharers = (sharers * self.placement.group_count()) as u64;
+            let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
+            // A quarter more than there are rows, so that few of them compete for a line.
+            let entries = (capacity + capacity / 4) as usize;
+            let caches = self.nodes.iter().map(|_| AddressCache::with_entries(entries));
+            let caches = caches.collect::<Result<Vec<_>, _>>()?;
+            for (node, addresses) in self.nodes.iter().zip(caches) {
+                let entry = NodeTable { def: Arc::clone(&table), addresses, retired_limit };
+                let mut tables = node.tables.write().unwrap_or_else(PoisonError::into_inner);
+                tables.push(Arc::new(entry));
+            }
+            known.push(table);
+        }
+        Ok(())
+    }
+}
+
+/// Little-endian: `format:8`, then for each table `name_bytes:8 name record_bytes:32 key_bytes:32
+/// capacity:64 versions:32 shards:32 has_field:8 field_start:8 field_len:8 groups:8` and a base of
+/// 64 bits for each group.
+fn encode(tables: &[TableDef]) -> Vec<u8> {
+    let mut bytes = vec![FORMAT];
+    for table in tables {
+        let spec = table.spec();
+        bytes.push(spec.name.len() as u8);
+        bytes.extend(spec.name.as_bytes());
+        bytes.extend(spec.record_bytes.to_le_bytes());
+        bytes.extend(spec.key_bytes.to_le_bytes());
+        bytes.extend(spec.capacity.to_le_bytes());
+        bytes.extend(spec.versions.to_le_bytes());
+        bytes.extend(spec.shards.to_le_bytes());
+        bytes.extend(match spec.critical_field {
+            CriticalField::Hashed => [0, 0, 0],
+            CriticalField::Bytes { start, len } => [1, start, len],
+        });
+        let bases = table.geometry().bases();
+        bytes.push(bases.len() as u8);
+        bases.iter().for_each(|base| bytes.extend(base.to_le_bytes()));
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
+    let (&FORMAT, body) = bytes.split_first()? else { return None };
+    let mut rest = Reader(body);
+    let mut tables = Vec::new();
+    while !rest.0.is_empty() {
+        tables.push(rest.table(TableId(u16::try_from(tables.len()).ok()?), groups)?);
+    }
+    Some(tables)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let [length] = self.take()?;
+        let (name, rest) = self.0.split_at_checked(usize::from(length))?;
+        self.0 = rest;
+        String::from_utf8(name.to_vec()).ok()
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn table(&mut self, id: TableId, groups: usize) -> Option<TableDef> {
+        let mut spec = TableSpec::named(self.name()?)
+            .record_bytes(self.word()?)
+            .key_bytes(self.word()?)
+            .capacity(self.long()?)
+            .versions(self.word()?)
+            .shards(self.word()?);
+        spec.critical_field = match self.take()? {
+            [0, 0, 0] => CriticalField::Hashed,
+            [1, start, len] => CriticalField::Bytes { start, len },
+            _ => return None,
+        };
+        let [count] = self.take()?;
+        if usize::from(count) != groups {
+            return None;
+        }
+        let bases = (0..count).map(|_| self.long()).collect::<Option<Vec<u64>>>()?;
+        let placed = |base: &u64| *base != 0 && base.is_multiple_of(LINE_BYTES as u64);
+        if !bases.iter().all(placed) {
+            return None;
+        }
+        TableDef::new(id, spec, bases).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_router::EmbeddedAuthority;
+
+    fn tables() -> Vec<TableDef> {
+        let field = CriticalField::Bytes { start: 2, len: 4 };
+        let specs = [
+            TableSpec::new("checking").record_bytes(16).capacity(1000),
+            TableSpec::new("stock").record_bytes(320).key_bytes(12).capacity(1 << 20).versions(3),
+            TableSpec::new("orders").record_bytes(8).capacity(9).shards(5).critical_field(field),
+        ];
+        let numbered = specs.into_iter().zip(0..);
+        let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
+        numbered.map(|numbered| table(numbered).expect("valid")).collect()
+    }
+
+    #[test]
+    fn what_is_stored_is_read_back_and_every_cut_is_refused() {
+        let (tables, bytes) = (tables(), encode(&tables()));
+        assert_eq!(decode(&bytes, 2), Some(tables));
+        assert_eq!(decode(&bytes, 3), None);
+        let one = encode(&self::tables()[..1]);
+        for end in (0..one.len()).filter(|end| *end != 1) {
+            assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
+        }
+        // Behind the name: a field out of range, a field that there is not.
+        for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 2)] {
+            let mut bytes = one.clone();
+            bytes[at] = byte;
+            assert_ne!(decode(&bytes, 2), Some(self::tables()[..1].to_vec()), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_late_reads_again() {
+        let authority = EmbeddedAuthority::new();
+        let read = || Catalogue::read(&authority, 2).expect("sound");
+        let [first, second, _] = <[TableDef; 3]>::try_from(tables()).expect("three");
+        let (mut fast, mut late) = (read(), read());
+        fast.enter(first, &authority).expect("nobody else");
+        let refused = late.enter(second.clone(), &authority);
+        assert!(matches!(refused, Err(AuthorityError::Conflict { .. })));
+        let mut late = read();
+        assert_eq!((late.find("checking"), late.find("stock")), (Some(TableId(0)), None));
+        late.enter(second, &authority).expect("nobody else");
+        assert_eq!(read().find("stock"), Some(TableId(1)));
+    }
+}

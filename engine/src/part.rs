@@ -1,0 +1,254 @@
+//! Which part of a cluster this process is, and how processes agree at the start.
+//!
+//! # What it is
+//! A cluster's compute nodes may live in several processes, each with a [`Part`] of them, that
+//! share memory nodes, an authority, and nothing else. What they must know of each other they find
+//! at the authority:
+//!
+//! | key | is | written by |
+//! |---|---|---|
+//! | `membership` | every compute node and its incarnation | the founder, before the charter |
+//! | `charter` | the settings that all must have in common | the founder, last |
+//! | `joined/N` | that compute node N has been started | its process, first |
+//! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
+//!
+//! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
+//! finds all memory registered and formatted.
+//!
+//! # If it stops anywhere
+//! A founder that dies before the charter is written leaves memory nodes with regions that nobody
+//! can use; the cluster has to be made anew, memory nodes included. A node that has joined and
+//! died cannot join again: that would be a new incarnation, which there is no way to start yet.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::ids::{Incarnation, NodeId};
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::authority::{IncarnationError, Version};
+use lotus_router::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
+
+use crate::config::{Config, TimestampKind};
+use crate::control::Control;
+use crate::error::ClusterError;
+use crate::shared::Peer;
+
+/// Where the charter is stored.
+const CHARTER_KEY: &str = "charter";
+/// How long a process waits before it looks again whether the cluster has been founded.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Which compute nodes this process has, and who they agree with the others' by.
+#[derive(Clone, Default)]
+pub(crate) enum Part {
+    /// All of them.
+    #[default]
+    Whole,
+    /// Some of them.
+    Share {
+        /// Their places among the compute nodes.
+        hosted: Vec<usize>,
+        authority: Arc<dyn Authority>,
+        /// How long to wait for the founder.
+        patience: Duration,
+    },
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("Whole"),
+            Self::Share { hosted, .. } => write!(f, "Share({hosted:?})"),
+        }
+    }
+}
+
+impl Part {
+    /// The places of this process's compute nodes, in order.
+    pub(crate) fn hosted(&self, config: &Config) -> Vec<usize> {
+        match self {
+            Self::Whole => (0..config.compute_nodes).collect(),
+            Self::Share { hosted, .. } => hosted.clone(),
+        }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole)
+    }
+
+    pub(crate) fn authority(&self) -> Arc<dyn Authority> {
+        match self {
+            Self::Whole => Arc::new(EmbeddedAuthority::new()),
+            Self::Share { authority, .. } => Arc::clone(authority),
+        }
+    }
+
+    /// Whether this process makes the cluster.
+    pub(crate) fn founds(&self, config: &Config) -> bool {
+        self.hosted(config).first() == Some(&0)
+    }
+
+    /// Checks what can be checked before anybody is asked.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), ClusterError> {
+        let Self::Share { hosted, .. } = self else { return Ok(()) };
+        let refuse = |sentence: &str| Err(ClusterError::Setting(sentence.to_owned()));
+        if hosted.is_empty() || !hosted.is_sorted_by(|one, next| one < next) {
+            return refuse(
+                "a process has at least one compute node, and names each once, in order",
+            );
+        }
+        if hosted.iter().any(|index| *index >= config.compute_nodes) {
+            return refuse("a process cannot have a compute node that the cluster has not");
+        }
+        if hosted.len() < config.compute_nodes && config.timestamps == TimestampKind::Clock {
+            return refuse("processes share no clock: a cluster of several needs the oracle");
+        }
+        Ok(())
+    }
+
+    /// Takes a place among the members for each hosted node, and waits for the founder where that
+    /// is somebody else. Returns all compute nodes.
+    pub(crate) fn enter(
+        &self,
+        config: &Config,
+        nodes: &[NodeId],
+        control: &Control,
+        authority: &dyn Authority,
+    ) -> Result<Vec<Peer>, ClusterError> {
+        let founds = self.founds(config);
+        if let Self::Share { patience, .. } = self
+            && !founds
+        {
+            await_charter(config, *patience, control, authority)?;
+        }
+        for index in self.hosted(config) {
+            let key = format!("joined/{index}");
+            match authority.compare_and_swap(&key, Version::ABSENT, &[1]) {
+                Ok(_) => {}
+                Err(AuthorityError::Conflict { .. }) => {
+                    return Err(ClusterError::JoinedBefore { node: index });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let incarnations: Vec<Incarnation> = if founds {
+            let taken = nodes.iter().map(|_| allocate_incarnation(authority));
+            taken.collect::<Result<_, _>>()?
+        } else {
+            let members = membership::read(authority).map_err(|_| ClusterError::Damaged)?;
+            members.members().iter().map(|member| member.incarnation).collect()
+        };
+        if incarnations.len() != nodes.len() {
+            return Err(ClusterError::Damaged);
+        }
+        let peer = |(index, (id, incarnation))| Peer { id, index, incarnation };
+        Ok(nodes.iter().copied().zip(incarnations).enumerate().map(peer).collect())
+    }
+}
+
+/// Tells everybody that the cluster is made.
+pub(crate) fn found(
+    config: &Config,
+    peers: &[Peer],
+    authority: &dyn Authority,
+) -> Result<(), ClusterError> {
+    let members = Membership::new(peers.iter().map(|peer| (peer.id, peer.incarnation)));
+    membership::found(authority, &members).map_err(IncarnationError::from)?;
+    authority.compare_and_swap(CHARTER_KEY, Version::ABSENT, charter(config).as_bytes())?;
+    Ok(())
+}
+
+fn await_charter(
+    config: &Config,
+    patience: Duration,
+    control: &Control,
+    authority: &dyn Authority,
+) -> Result<(), ClusterError> {
+    let deadline = control.now().after(patience);
+    loop {
+        match authority.read(CHARTER_KEY) {
+            Ok(Some(found)) => {
+                let found = String::from_utf8(found.value).map_err(|_| ClusterError::Damaged)?;
+                return compare(&found, &charter(config));
+            }
+            Ok(None) if control.now() >= deadline => {
+                return Err(ClusterError::NotFounded { waited: patience });
+            }
+            Err(error) if control.now() >= deadline => return Err(error.into()),
+            _ => control.pause(PAUSE),
+        }
+    }
+}
+
+/// What all processes must have in common: a setting a line.
+fn charter(config: &Config) -> String {
+    let Config { memory_nodes, compute_nodes, replicas, threads, coroutines, .. } = config;
+    let Config { memory_limit, max_writes, lease, locks, timestamps, .. } = config;
+    let Config { read_rule, visible_order, retention, balance, .. } = config;
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "version {version}\nmemory nodes {memory_nodes}\ncompute nodes {compute_nodes}\n\
+         replicas {replicas}\ncoordinators {threads}\ncoroutines {coroutines}\n\
+         memory limit {memory_limit}\nwrites {max_writes}\nlease {lease:?}\nlocks {locks:?}\n\
+         timestamps {timestamps:?}\nread rule {read_rule:?}\nvisible order {visible_order:?}\n\
+         retention {retention:?}\nbalance {balance:?}\n"
+    )
+}
+
+fn compare(found: &str, ours: &str) -> Result<(), ClusterError> {
+    let mut lines = found.lines().zip(ours.lines());
+    match lines.find(|(theirs, ours)| theirs != ours) {
+        Some((theirs, ours)) => {
+            Err(ClusterError::OtherSettings { theirs: theirs.to_owned(), ours: ours.to_owned() })
+        }
+        None if found.lines().count() == ours.lines().count() => Ok(()),
+        None => Err(ClusterError::Damaged),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_between_charters_is_named() {
+        let config = Config::default();
+        let ours = charter(&config);
+        assert!(compare(&ours, &ours).is_ok());
+        let cases = [
+            (Config { coroutines: 8, ..config.clone() }, "coroutines 8"),
+            (Config { replicas: 2, threads: 9, ..config.clone() }, "replicas 2"),
+            (Config { lease: Some(Duration::from_secs(1)), ..config }, "lease Some(1s)"),
+        ];
+        for (other, line) in cases {
+            let refused = compare(&charter(&other), &ours).expect_err("they differ");
+            assert!(refused.to_string().contains(line), "{refused}");
+        }
+        assert!(matches!(compare("", &ours), Err(ClusterError::Damaged)));
+    }
+
+    #[test]
+    fn parts_that_make_no_sense_are_refused() {
+        let authority = || -> Arc<dyn Authority> { Arc::new(EmbeddedAuthority::new()) };
+        let part = |hosted: &[usize]| Part::Share {
+            hosted: hosted.to_vec(),
+            authority: authority(),
+            patience: Duration::ZERO,
+        };
+        let clock = Config { compute_nodes: 3, ..Config::default() };
+        let oracle = Config { timestamps: TimestampKind::Oracle, ..clock.clone() };
+        for (hosted, config, sound) in [
+            (&[0, 2][..], &oracle, true),
+            (&[0, 1, 2], &clock, true),
+            (&[0, 2], &clock, false),
+            (&[], &oracle, false),
+            (&[1, 0], &oracle, false),
+            (&[1, 1], &oracle, false),
+            (&[3], &oracle, false),
+        ] {
+            assert_eq!(part(hosted).check(config).is_ok(), sound, "{hosted:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Parts of a cluster that share one process and its fabric, and know as little of each other as if
+//! they did not. Here a node can be ended at a chosen moment, and both parts asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Threads, TimestampKind};
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::local::LocalFabric;
+use lotus_recovery::membership;
+use lotus_router::EmbeddedAuthority;
+
+use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, owner_of, sound_total, transfer};
+use super::{row_of, wait_until};
+
+const MEMORY_NODES: u16 = 2;
+const COMPUTE_NODES: u16 = 3;
+
+fn builder(lease: Option<Duration>) -> ClusterBuilder {
+    Cluster::embedded()
+        .memory_nodes(MEMORY_NODES.into())
+        .compute_nodes(COMPUTE_NODES.into())
+        .replicas(2)
+        .threads(2)
+        .coroutines(4)
+        .memory_limit(64 << 20)
+        .lock_table_bytes(1 << 20)
+        .timestamps(TimestampKind::Oracle)
+        .lease(lease)
+}
+
+/// Compute nodes 0 and 2, and compute node 1.
+fn parts(lease: Option<Duration>) -> (Cluster, Cluster, Arc<EmbeddedAuthority>) {
+    let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
+    let authority = Arc::new(EmbeddedAuthority::new());
+    let start = |nodes: &[usize]| {
+        let machines = Threads::over(fabric.clone(), Env::real(0));
+        let shared = Arc::clone(&authority) as Arc<dyn Authority>;
+        let part = builder(lease).part(nodes.iter().copied(), shared, PATIENCE);
+        part.start_on(machines).expect("the settings are sound")
+    };
+    (start(&[0, 2]), start(&[1]), authority)
+}
+
+#[test]
+fn a_part_has_its_own_seats_and_reaches_every_row() {
+    let (most, one, _) = parts(None);
+    let nodes = |cluster: &Cluster| -> Vec<usize> {
+        cluster.seats().map(|seat| seat.compute_node).collect()
+    };
+    assert_eq!((nodes(&most), nodes(&one)), (vec![0, 0, 2, 2], vec![1, 1]));
+    let table = load(&most);
+    assert_eq!(one.open_table(&ACCOUNTS.name).expect("it was made"), table);
+    for key in 0..ROWS {
+        assert_eq!(owner_of(&most, table, key), owner_of(&one, table, key));
+        transfer(&most, table, key, (key + 1) % ROWS).expect("it ends well");
+        transfer(&one, table, key, (key + 5) % ROWS).expect("it ends well");
+        // To the owner if it is here, to somebody who is here otherwise.
+        let read = one.run_at(table, key, Isolation::Serializable, move |mut txn| async move {
+            let item = txn.add_rw(table, key)?;
+            txn.execute().await?;
+            let value = txn.value(item).expect("loaded").to_vec();
+            txn.put(item, &value)?;
+            txn.commit().await.map(drop)
+        });
+        read.expect("the table is known").wait().expect("it ends well");
+    }
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+    assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+}
+
+/// The node that dies is the last one of its process, and the only one that knows of a table.
+#[test]
+fn another_part_recovers_what_it_has_never_heard_of() {
+    let (most, one, authority) = parts(Some(LEASE));
+    let table = load(&one);
+    let key = row_of(&one, table, 0);
+    transfer(&one, table, key, (key + 1) % ROWS).expect("it ends well");
+    one.kill(1);
+    let dead = NodeId(MEMORY_NODES + 1);
+    wait_until("the dead node is resolved", || {
+        membership::read(&*authority).is_ok_and(|now| now.is_resolved(dead))
+    });
+    assert!(most.is_serving());
+    assert_eq!(most.table(&ACCOUNTS.name), Some(table), "recovery has learnt of it");
+    for key in 0..ROWS {
+        wait_until("its rows can be used", || {
+            transfer(&most, table, key, (key + 1) % ROWS).is_ok()
+        });
+    }
+    assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+}

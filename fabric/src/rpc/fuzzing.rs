@@ -1,0 +1,21 @@
+//! What a fuzzer is let at. See [`crate::fuzzing`].
+
+use super::wire::{Header, MAX_PAYLOAD_BYTES, Reassembly};
+use crate::ids::{Endpoint, LaneId, NodeId};
+
+/// Datagrams, each led by its length in two bytes: what is put together is no longer than a
+/// payload may be.
+pub fn datagrams(mut bytes: &[u8]) {
+    let mut partial = Reassembly::default();
+    let from = Endpoint { node: NodeId(1), lane: LaneId(0) };
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+        let (datagram, rest) = rest.split_at(length);
+        bytes = rest;
+        let Some((header, part)) = Header::decode(datagram) else { continue };
+        if let Some(payload) = partial.add(from, header, part) {
+            assert!(payload.len() <= MAX_PAYLOAD_BYTES);
+            partial.recycle(payload);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! TLS around the connections: the contract, who is kept out, and bytes that wait in it.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use super::stream::Stream;
+use super::tests::{Tcp, start};
+use super::*;
+use crate::conformance;
+
+const NAME: &str = "orders.lotus";
+
+/// An authority, and a directory for what it signs; removed when dropped.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    directory: PathBuf,
+}
+
+impl Authority {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lotus-tls-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).expect("there is room");
+        let mut params = CertificateParams::new([]).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("randomness");
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("it signs itself");
+        fs::write(directory.join("ca.pem"), issuer.pem()).expect("there is room");
+        Self { issuer, directory }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    /// Signs a certificate for a cluster of that name, and writes it and its key.
+    fn sign(&self, cluster: &str) -> [PathBuf; 2] {
+        let key = KeyPair::generate().expect("randomness");
+        let params = CertificateParams::new([cluster.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("it signs");
+        let paths = ["certificate", "key"].map(|what| self.path(&format!("{cluster}-{what}.pem")));
+        fs::write(&paths[0], certificate.pem()).expect("there is room");
+        fs::write(&paths[1], key.serialize_pem()).expect("there is room");
+        paths
+    }
+
+    fn tls(&self, cluster: &str) -> Tls {
+        let [certificate, key] = self.sign(cluster);
+        Tls::from_files(&self.path("ca.pem"), &certificate, &key, NAME).expect("they are good")
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// With several workers, so that connections pass from one thread to another.
+#[test]
+fn passes_the_conformance_suite() {
+    let security = Security::Tls(Authority::new().tls(NAME));
+    let workers = NonZero::new(3).expect("not zero");
+    let config = Config { security, workers, ..Config::loopback(conformance::NODES) };
+    conformance::run(|| Tcp(start(config.clone())));
+}
+
+/// What somebody who is kept out is told.
+#[test]
+fn only_nodes_of_one_cluster_talk() {
+    let ours = Authority::new();
+    let theirs = Authority::new();
+    let another_cluster = "invoices.lotus";
+    let key = || Security::SharedKey(Key::random().expect("randomness"));
+    let tls = |authority: &Authority, name| Security::Tls(authority.tls(name));
+    // Who serves, who asks, and a part of the sentence.
+    let cases = [
+        (tls(&ours, NAME), tls(&theirs, NAME), "TLS: invalid peer certificate"),
+        (tls(&ours, another_cluster), tls(&ours, NAME), "not valid for name"),
+        (tls(&ours, NAME), Security::PlainOnLoopback, "one side demands"),
+        (tls(&ours, NAME), key(), "one side demands"),
+        (Security::PlainOnLoopback, tls(&ours, NAME), "TLS: "),
+        (key(), tls(&ours, NAME), "TLS: "),
+    ];
+    let node = NodeId(0);
+    for (serves, asks, sentence) in cases {
+        let what = format!("{serves:?}, asked by {asks:?}");
+        let target = start(Config { security: serves, ..Config::loopback(2) });
+        let mut config = Config { security: asks, served: vec![], ..Config::loopback(2) };
+        config.addresses.insert(node, target.address(node).expect("served there"));
+        let stranger = start(config);
+        let refused = stranger.register(node, RegionId(0), 64, Rights::ALL);
+        let error = refused.expect_err(&what).to_string();
+        assert!(error.contains(sentence), "{what}: {error}");
+        let counters = target.counters(node).expect("served there");
+        assert_eq!(counters.admitted, 0, "{what}: {counters:?}");
+    }
+}
+
+/// Both sides show a certificate: one that only trusts ours is not enough to be let in.
+#[test]
+fn a_certificate_of_another_authority_opens_nothing() {
+    let ours = Authority::new();
+    let theirs = Authority::new();
+    let target = start(Config { security: Security::Tls(ours.tls(NAME)), ..Config::loopback(2) });
+    let node = NodeId(0);
+    let [certificate, key] = theirs.sign(NAME);
+    let tls = Tls::from_files(&ours.path("ca.pem"), &certificate, &key, NAME).expect("good files");
+    let security = Security::Tls(tls);
+    let mut config = Config { security, served: vec![], ..Config::loopback(2) };
+    config.addresses.insert(node, target.address(node).expect("served there"));
+    let error = start(config).register(node, RegionId(0), 64, Rights::ALL).expect_err("a stranger");
+    assert!(error.to_string().contains("TLS: received fatal alert"), "{error}");
+    assert_eq!(target.counters(node).expect("served there").admitted, 0);
+}
+
+#[test]
+fn files_that_are_no_good_are_named() {
+    let authority = Authority::new();
+    let other = Authority::new();
+    let [ca, no_pem, missing] =
+        ["ca.pem", "no.pem", "missing.pem"].map(|file| authority.path(file));
+    fs::write(&no_pem, "not what it should be").expect("there is room");
+    let [certificate, key] = authority.sign(NAME);
+    let [_, key_of_another] = other.sign(NAME);
+    let cases = [
+        (&missing, &certificate, &key, NAME, "missing.pem"),
+        (&no_pem, &certificate, &key, NAME, "no.pem: no certificate"),
+        (&ca, &missing, &key, NAME, "missing.pem"),
+        (&ca, &no_pem, &key, NAME, "cannot be used"),
+        (&ca, &certificate, &missing, NAME, "missing.pem"),
+        (&ca, &certificate, &certificate, NAME, "certificate.pem"),
+        (&ca, &certificate, &key_of_another, NAME, "cannot be used"),
+        (&ca, &certificate, &key, "no name", "'no name' cannot stand in a certificate"),
+    ];
+    for (authority, certificate, key, name, sentence) in cases {
+        let error = Tls::from_files(authority, certificate, key, name).expect_err(sentence);
+        assert!(error.to_string().contains(sentence), "{error}");
+    }
+}
+
+/// Two streams that have found each other, neither of which waits.
+fn pair(tls: &Tls) -> [Stream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let asks = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (serves, _) = listener.accept().expect("somebody has asked");
+    for socket in [&asks, &serves] {
+        socket.set_nonblocking(true).expect("it is open");
+    }
+    let security = Security::Tls(tls.clone());
+    let mut asks = Stream::outgoing(asks, &security).expect("TLS begins");
+    let mut serves = Stream::incoming(serves, &security).expect("TLS begins");
+    asks.write_all(b"!").expect("there is room");
+    let mut word = [0];
+    while serves.read(&mut word).map_err(|error| error.kind()) == Err(io::ErrorKind::WouldBlock) {
+        let nothing = asks.read(&mut word).map_err(|error| error.kind());
+        assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
+    }
+    assert_eq!(word, *b"!");
+    [asks, serves]
+}
+
+/// More than sockets and TLS hold, read in pieces that end anywhere: nothing is lost, doubled or
+/// swapped, and what waits inside TLS alone is announced.
+#[test]
+fn bytes_come_out_as_they_went_in_however_little_fits() {
+    const TOTAL: usize = 16 << 20;
+    let [mut writer, mut reader] = pair(&Authority::new().tls(NAME));
+    let bytes: Vec<u8> = (0..TOTAL).map(|at| (at % 251) as u8).collect();
+    let (mut written, mut taken, mut waited, mut hidden) = (0, 0, 0, 0);
+    let mut room = [0; 1000];
+    while taken < TOTAL {
+        // As much as fits. What was not taken is offered again, with more behind it.
+        while written < TOTAL {
+            match writer.write(&bytes[written..TOTAL.min(written + 50_000)]) {
+                Ok(count) => written += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    waited += 1;
+                    break;
+                }
+            }
+        }
+        // All that has come.
+        while taken < TOTAL {
+            match reader.read(&mut room) {
+                Ok(count) => {
+                    assert!(room[..count] == bytes[taken..taken + count], "at {taken}");
+                    taken += count;
+                    hidden += usize::from(reader.hides_input());
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    assert!(!reader.hides_input(), "there is nothing");
+                    break;
+                }
+            }
+        }
+    }
+    assert!(waited > 0 && hidden > 0, "the test was too easy: {waited}, {hidden}");
+}

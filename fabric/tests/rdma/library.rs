@@ -1,0 +1,521 @@
+//! A libibverbs of the tests' own: devices in software, inside this process.
+//!
+//! # What it is
+//! The functions that the back end calls, under the library's own names: a program's definitions
+//! go before those of a shared library. A device carries out a verb while it is being posted, on
+//! the memory of whatever is registered under the request's key, and reports to the completion
+//! queue. It checks keys, bounds, rights and alignment, and counts what a queue has room for.
+//!
+//! # What it is not
+//! It has no network and no time: nothing is lost, late or repeated. What Soft-RoCE and real
+//! devices do with packets is tested on them.
+//!
+//! # Who owns what
+//! Objects are boxes that the matching call destroys. Queue pairs and regions are also listed in
+//! one [`Network`]; whoever carries out a verb holds its lock, so destroying either waits for that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+
+use ibverbs_sys::*;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::devices::{DEVICES, Model, visible};
+use super::verbs::carry_out;
+
+pub type Status = ibv_wc_status::Type;
+
+/// Everything that verbs can reach, by number.
+pub struct Network {
+    pub pairs: BTreeMap<u32, &'static Pair>,
+    pub regions: BTreeMap<u32, Region>,
+    /// The number of the next object.
+    next: u32,
+}
+
+static NETWORK: RwLock<Network> =
+    RwLock::new(Network { pairs: BTreeMap::new(), regions: BTreeMap::new(), next: 1 });
+
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub address: u64,
+    pub bytes: u64,
+    pub access: c_int,
+}
+
+/// Where completions are announced: the number in `ready` is never less than that of `events`.
+#[repr(C)]
+struct Channel {
+    raw: ibv_comp_channel,
+    ready: OwnedFd,
+    events: Mutex<VecDeque<usize>>,
+}
+
+#[repr(C)]
+struct Queue {
+    raw: ibv_cq,
+    state: Mutex<QueueState>,
+    capacity: usize,
+}
+
+struct QueueState {
+    entries: VecDeque<Entry>,
+    armed: bool,
+}
+
+/// The beginning of an [`ibv_wc`], whose fields are private.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Entry {
+    id: u64,
+    status: Status,
+    opcode: u32,
+    vendor_error: u32,
+    bytes: u32,
+}
+
+#[repr(C)]
+pub struct Pair {
+    pub raw: ibv_qp,
+    model: &'static Model,
+    pub peer: AtomicU32,
+    pub queue_key: AtomicU32,
+    broken: AtomicBool,
+    pub receives: Mutex<VecDeque<(u64, ibv_sge)>>,
+}
+
+// SAFETY: the pointers inside are written when the pair is made, and name objects that lock what
+// changes.
+unsafe impl Sync for Pair {}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn network() -> std::sync::RwLockReadGuard<'static, Network> {
+    NETWORK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds an object to the network under a number of its own.
+fn enter(add: impl FnOnce(&mut Network, u32)) -> u32 {
+    let mut network = NETWORK.write().unwrap_or_else(PoisonError::into_inner);
+    let number = network.next;
+    network.next += 1;
+    add(&mut network, number);
+    number
+}
+
+fn leave(remove: impl FnOnce(&mut Network)) {
+    remove(&mut NETWORK.write().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// A structure of the library with nothing in it.
+fn blank<T>() -> T {
+    // SAFETY: called for structures of integers, pointers and optional functions only.
+    unsafe { std::mem::zeroed() }
+}
+
+fn boxed<T, U>(object: T) -> *mut U {
+    Box::into_raw(Box::new(object)).cast()
+}
+
+fn refuse<T>(error: rustix::io::Errno) -> *mut T {
+    // SAFETY: the calling thread's own error number.
+    unsafe { *errno_location() = error.raw_os_error() };
+    ptr::null_mut()
+}
+
+unsafe extern "C" {
+    #[link_name = "__errno_location"]
+    safe fn errno_location() -> *mut c_int;
+}
+
+/// # Safety
+/// `context` was made by [`ibv_open_device`].
+unsafe fn model_of(context: *mut ibv_context) -> &'static Model {
+    // SAFETY: the number of a model was put there.
+    &DEVICES[unsafe { (*context).cmd_fd } as usize]
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    static KNOWN: OnceLock<Vec<usize>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let make = |model: &Model| {
+            let mut device: ibv_device = blank();
+            for (place, byte) in device.name.iter_mut().zip(model.name.bytes()) {
+                *place = byte as c_char;
+            }
+            Box::into_raw(Box::new(device)).expose_provenance()
+        };
+        DEVICES.iter().map(make).collect()
+    });
+    let mut list = [ptr::null_mut::<ibv_device>(); DEVICES.len() + 1];
+    let seen = DEVICES.iter().zip(known).filter(|(model, _)| visible(model));
+    let mut found = 0;
+    for (place, (_, device)) in list.iter_mut().zip(seen) {
+        *place = ptr::with_exposed_provenance_mut::<ibv_device>(*device);
+        found += 1;
+    }
+    // SAFETY: the caller's variable.
+    unsafe { *count = found };
+    boxed(list)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: made by `ibv_get_device_list`.
+    drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; DEVICES.len() + 1]>()) });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: devices live for ever.
+    unsafe { (*device).name.as_ptr() }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: devices live for ever, and their names end with a zero.
+    let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_bytes();
+    let number = DEVICES.iter().position(|model| model.name.as_bytes() == name);
+    let mut context: ibv_context = blank();
+    context.cmd_fd = number.expect("a device of the list") as c_int;
+    context.ops.post_send = Some(post_send);
+    context.ops.post_recv = Some(post_recv);
+    context.ops.poll_cq = Some(poll_cq);
+    context.ops.req_notify_cq = Some(req_notify_cq);
+    boxed(context)
+}
+
+/// Defines calls that destroy what is only a box.
+macro_rules! destroys {
+    ($($name:ident($kind:ty)),+ $(,)?) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(object: *mut $kind) -> c_int {
+            // SAFETY: made by the matching call, destroyed once.
+            drop(unsafe { Box::from_raw(object) });
+            0
+        }
+    )+};
+}
+
+destroys! {
+    ibv_close_device(ibv_context),
+    ibv_dealloc_pd(ibv_pd),
+    ibv_destroy_ah(ibv_ah),
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
+    // SAFETY: made by `ibv_open_device`; the caller's variable.
+    let (model, into) = unsafe { (model_of(context), &mut *into) };
+    into.vendor_id = model.vendor;
+    into.max_qp_wr = 1 << 10;
+    into.max_cqe = 1 << 13;
+    into.max_qp_rd_atom = 16;
+    into.max_qp_init_rd_atom = 16;
+    into.atomic_cap = if model.atomics { IBV_ATOMIC_NONE + 1 } else { IBV_ATOMIC_NONE };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    into: *mut _compat_ibv_port_attr,
+) -> c_int {
+    if port != 1 {
+        return rustix::io::Errno::INVAL.raw_os_error();
+    }
+    // SAFETY: made by `ibv_open_device`; the caller has a whole structure there, as the back end's
+    // comment says.
+    let (model, into) = unsafe { (model_of(context), &mut *into.cast::<ibv_port_attr>()) };
+    let up =
+        if model.active { ibv_port_state::IBV_PORT_ACTIVE } else { ibv_port_state::IBV_PORT_DOWN };
+    into.state = up;
+    into.active_mtu = IBV_MTU_1024;
+    into.gid_tbl_len = 4;
+    into.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn _ibv_query_gid_ex(
+    _: *mut ibv_context,
+    _port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    _flags: u32,
+    _size: usize,
+) -> c_int {
+    // Entries 0 and 1 are filled, the first of them for the first version of RoCE.
+    if index > 1 {
+        return rustix::io::Errno::NODATA.raw_os_error();
+    }
+    let address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127, 0, 0, 1];
+    // SAFETY: the caller's variable.
+    unsafe {
+        (*entry).gid.raw = address;
+        (*entry).gid_type = IBV_GID_TYPE_ROCE_V2 - 1 + index;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    boxed(ibv_pd { context, ..blank() })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_ah(_: *mut ibv_pd, _: *mut ibv_ah_attr) -> *mut ibv_ah {
+    boxed(blank::<ibv_ah>())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_reg_mr(
+    domain: *mut ibv_pd,
+    address: *mut c_void,
+    bytes: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: made by `ibv_alloc_pd` from a context.
+    let model = unsafe { model_of((*domain).context) };
+    if bytes > model.lockable_bytes {
+        return refuse(rustix::io::Errno::NOMEM);
+    }
+    let region = Region { address: address as u64, bytes: bytes as u64, access };
+    let key = enter(|network, key| _ = network.regions.insert(key, region));
+    boxed(ibv_mr { lkey: key, rkey: key, ..blank() })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int {
+    // SAFETY: made by `ibv_reg_mr`, destroyed once.
+    let region = unsafe { Box::from_raw(region) };
+    leave(|network| _ = network.regions.remove(&region.lkey));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    let ready = match eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC) {
+        Ok(ready) => ready,
+        Err(error) => return refuse(error),
+    };
+    let raw = ibv_comp_channel { context, fd: ready.as_raw_fd(), refcnt: 0 };
+    // So that announcing does not allocate where allocations are counted.
+    let events = Mutex::new(VecDeque::with_capacity(64));
+    boxed(Channel { raw, ready, events })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: made by `ibv_create_comp_channel`, destroyed once.
+    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    capacity: c_int,
+    cookie: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    let capacity = capacity as usize;
+    let state = QueueState { entries: VecDeque::with_capacity(capacity), armed: false };
+    let raw = ibv_cq { context, channel, cq_context: cookie, ..blank() };
+    boxed(Queue { raw, state: Mutex::new(state), capacity })
+}
+
+/// Withdraws the queue's events, as the kernel does: whoever waits for them may have been told
+/// already that there are some.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
+    // SAFETY: made by `ibv_create_cq`, destroyed once; its channel is still alive.
+    let own = unsafe { Box::from_raw(queue.cast::<Queue>()) };
+    // SAFETY: as above.
+    if let Some(channel) = unsafe { own.raw.channel.cast::<Channel>().as_ref() } {
+        lock(&channel.events).retain(|event| *event != queue.addr());
+    }
+    0
+}
+
+/// Waits for an event, unless the descriptor says not to wait.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    queue: *mut *mut ibv_cq,
+    cookie: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: made by `ibv_create_comp_channel`.
+    let channel = unsafe { &*channel.cast::<Channel>() };
+    loop {
+        if let Err(error) = rustix::io::read(&channel.ready, &mut [0; 8]) {
+            refuse::<()>(error);
+            return -1;
+        }
+        let events = &mut *lock(&channel.events);
+        let Some(event) = events.pop_front() else { continue };
+        let found = ptr::with_exposed_provenance_mut::<Queue>(event);
+        // SAFETY: queues withdraw their events before they are destroyed; the caller's variables.
+        unsafe {
+            *queue = found.cast();
+            *cookie = (*found).raw.cq_context;
+        }
+        return 0;
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
+
+extern "C" fn req_notify_cq(queue: *mut ibv_cq, _: c_int) -> c_int {
+    // SAFETY: made by `ibv_create_cq`.
+    lock(unsafe { &(*queue.cast::<Queue>()).state }).armed = true;
+    0
+}
+
+extern "C" fn poll_cq(queue: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
+    // SAFETY: made by `ibv_create_cq`.
+    let mut state = lock(unsafe { &(*queue.cast::<Queue>()).state });
+    let found = state.entries.len().min(most as usize);
+    for (place, entry) in state.entries.drain(..found).enumerate() {
+        // SAFETY: the caller has room for `most`; an entry is how each of them begins.
+        unsafe {
+            let place = into.add(place);
+            place.write(blank());
+            place.cast::<Entry>().write(entry);
+        }
+    }
+    found as c_int
+}
+
+/// Puts a completion into a queue, and announces it if somebody asked for that.
+///
+/// # Safety
+/// The queue is alive.
+pub unsafe fn complete(queue: *mut ibv_cq, id: u64, status: Status, bytes: u32) {
+    // SAFETY: made by `ibv_create_cq`, alive.
+    let own = unsafe { &*queue.cast::<Queue>() };
+    let mut state = lock(&own.state);
+    assert!(state.entries.len() < own.capacity, "a completion queue overflows");
+    state.entries.push_back(Entry { id, status, opcode: 0, vendor_error: 0, bytes });
+    // SAFETY: the channel outlives the queue.
+    let channel = unsafe { own.raw.channel.cast::<Channel>().as_ref() };
+    if let (true, Some(channel)) = (std::mem::take(&mut state.armed), channel) {
+        // SAFETY: the queue's context is alive.
+        if !unsafe { model_of(own.raw.context) }.withdraws_events {
+            lock(&channel.events).push_back(queue.expose_provenance());
+        }
+        rustix::io::write(&channel.ready, &1u64.to_ne_bytes()).expect("the counter has room");
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_qp(domain: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: made by `ibv_alloc_pd`; the caller's variable.
+    let (context, attributes) = unsafe { ((*domain).context, &*attributes) };
+    if attributes.cap.max_inline_data > 128 {
+        return refuse(rustix::io::Errno::INVAL);
+    }
+    let mut raw: ibv_qp = blank();
+    (raw.context, raw.qp_type) = (context, attributes.qp_type);
+    (raw.send_cq, raw.recv_cq) = (attributes.send_cq, attributes.recv_cq);
+    let pair = Pair {
+        raw,
+        // SAFETY: made by `ibv_open_device`.
+        model: unsafe { model_of(context) },
+        peer: AtomicU32::new(0),
+        queue_key: AtomicU32::new(0),
+        broken: AtomicBool::new(false),
+        receives: Mutex::default(),
+    };
+    let pair: *mut Pair = boxed(pair);
+    enter(|network, number| {
+        // SAFETY: just made; listed until it is destroyed.
+        unsafe {
+            (*pair).raw.qp_num = number;
+            network.pairs.insert(number, &*pair);
+        }
+    });
+    pair.cast()
+}
+
+/// Returns when no verb uses the pair any more.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
+    // SAFETY: made by `ibv_create_qp`, alive until the end of this function.
+    let number = unsafe { (*pair).qp_num };
+    leave(|network| _ = network.pairs.remove(&number));
+    // SAFETY: nobody finds it in the network any more, and nobody holds its lock.
+    drop(unsafe { Box::from_raw(pair.cast::<Pair>()) });
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: made by `ibv_create_qp`; the caller's variable.
+    let (pair, attributes) = unsafe { (&*pair.cast::<Pair>(), &*attributes) };
+    let has = |bit: ibv_qp_attr_mask| mask as u32 & bit.0 != 0;
+    if has(ibv_qp_attr_mask::IBV_QP_DEST_QPN) {
+        pair.peer.store(attributes.dest_qp_num, Ordering::SeqCst);
+    }
+    if has(ibv_qp_attr_mask::IBV_QP_QKEY) {
+        pair.queue_key.store(attributes.qkey, Ordering::SeqCst);
+    }
+    0
+}
+
+extern "C" fn post_recv(
+    pair: *mut ibv_qp,
+    mut next: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: made by `ibv_create_qp`.
+    let mut receives = lock(unsafe { &(*pair.cast::<Pair>()).receives });
+    // SAFETY: a list that ends with a null pointer, each request with one buffer.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        receives.push_back((request.wr_id, unsafe { *request.sg_list }));
+        next = request.next;
+    }
+    0
+}
+
+/// Carries out the requests, one by one.
+extern "C" fn post_send(
+    pair: *mut ibv_qp,
+    mut next: *mut ibv_send_wr,
+    _: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: made by `ibv_create_qp`.
+    let pair = unsafe { &*pair.cast::<Pair>() };
+    if pair.model.refuses_posts {
+        return rustix::io::Errno::NOMEM.raw_os_error();
+    }
+    let network = network();
+    // SAFETY: a list that ends with a null pointer.
+    while let Some(request) = unsafe { next.as_ref() } {
+        let status = if pair.broken.load(Ordering::SeqCst) {
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR
+        } else {
+            // SAFETY: the request names one buffer, which the caller keeps for the device.
+            unsafe { carry_out(&network, pair, request) }.err().unwrap_or_default()
+        };
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        pair.broken.fetch_or(failed, Ordering::SeqCst);
+        if failed || request.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0 {
+            // SAFETY: pairs keep their queues alive.
+            unsafe { complete(pair.raw.send_cq, request.wr_id, status, 0) };
+        }
+        next = request.next;
+    }
+    0
+}

@@ -1,0 +1,194 @@
+//! The authority of a cluster of machines: an etcd cluster.
+//!
+//! # What it is
+//! [`EtcdAuthority`] keeps each value under a key below a prefix of its own. A version is the
+//! key's modification revision, which etcd counts for the whole store, and a compare-and-swap is a
+//! transaction that compares it. Reads are linearizable, as etcd's are unless one asks for less.
+//!
+//! # What it is not
+//! Not the failure detector: etcd's shortest lease is a second and more (DESIGN §8). It is asked
+//! when the cluster changes, so a cluster goes on without etcd for as long as nothing does: every
+//! call returns [`AuthorityError::Unavailable`] within its time limit, and connections are made
+//! anew by themselves when etcd is back.
+//!
+//! # Threads
+//! The client is asynchronous and needs a runtime; this one has a thread for it. Callers wait, as
+//! [`Authority`] says: whoever must not wait asks on another thread. Called from a task of another
+//! tokio runtime, it panics, as everything does that waits there.
+
+use std::fmt;
+use std::time::Duration;
+
+use etcd_client::{Client, Compare, CompareOp, ConnectOptions, Txn, TxnOp, TxnOpResponse};
+use tokio::runtime::Runtime;
+
+use crate::authority::{Authority, AuthorityError, Version, Versioned};
+
+/// Where etcd is, and what is ours in it.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The members of the etcd cluster, as `http://HOST:PORT`; any one that answers will do.
+    pub endpoints: Vec<String>,
+    /// Goes before every key, so that clusters can share one etcd: `/lotus/NAME/`, say.
+    pub prefix: String,
+    /// Name and password, if etcd asks for them.
+    pub user: Option<(String, String)>,
+    /// How long a call may take before it counts as unanswered.
+    pub timeout: Duration,
+}
+
+impl Options {
+    /// The etcd cluster with these members, without a password, two seconds a call.
+    pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> Self {
+        Self { endpoints, prefix: prefix.into(), user: None, timeout: Duration::from_secs(2) }
+    }
+}
+
+/// Passwords are not shown.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoints, prefix, user, timeout } = self;
+        f.debug_struct("Options")
+            .field("endpoints", endpoints)
+            .field("prefix", prefix)
+            .field("user", &user.as_ref().map(|(name, _)| name))
+            .field("timeout", timeout)
+            .finish()
+    }
+}
+
+/// Why there is no authority.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// None of the endpoints answered as etcd does.
+    #[error("etcd does not answer at {}: {source}", endpoints.join(", "))]
+    Unreachable {
+        /// Who was asked.
+        endpoints: Vec<String>,
+        /// What the last of them said.
+        source: etcd_client::Error,
+    },
+    /// None of the endpoints answered in time.
+    #[error("etcd does not answer at {} within {timeout:?}", endpoints.join(", "))]
+    TimedOut {
+        /// Who was asked.
+        endpoints: Vec<String>,
+        /// How long.
+        timeout: Duration,
+    },
+    /// The system has no thread left for the client.
+    #[error("no thread for the client of etcd: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// See the module's essay.
+pub struct EtcdAuthority {
+    options: Options,
+    client: Client,
+    runtime: Runtime,
+}
+
+impl fmt::Debug for EtcdAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdAuthority").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl EtcdAuthority {
+    /// Connects, and makes sure that it is etcd that answers.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(options: Options) -> Result<Self, ConnectError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("lotus-etcd")
+            .enable_all()
+            .build()?;
+        let Options { endpoints, prefix, user, timeout } = &options;
+        let mut connect = ConnectOptions::new().with_connect_timeout(*timeout);
+        if let Some((name, password)) = user {
+            connect = connect.with_user(name, password);
+        }
+        let connected = async {
+            let mut client = Client::connect(endpoints, Some(connect)).await?;
+            // Connections are made when they are needed: this needs one.
+            client.get(prefix.as_str(), None).await?;
+            Ok(client)
+        };
+        let connected = runtime.block_on(async { tokio::time::timeout(*timeout, connected).await });
+        let client = match connected {
+            Ok(Ok(client)) => client,
+            Ok(Err(source)) => {
+                return Err(ConnectError::Unreachable { endpoints: endpoints.clone(), source });
+            }
+            Err(_) => {
+                let (endpoints, timeout) = (endpoints.clone(), *timeout);
+                return Err(ConnectError::TimedOut { endpoints, timeout });
+            }
+        };
+        Ok(Self { options, client, runtime })
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}{key}", self.options.prefix)
+    }
+
+    /// Waits for an answer. Whatever is wrong, the caller cannot know what happened.
+    fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, AuthorityError> {
+        let timeout = self.options.timeout;
+        let answer = async { tokio::time::timeout(timeout, question).await };
+        match self.runtime.block_on(answer) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(AuthorityError::Unavailable),
+        }
+    }
+}
+
+impl Authority for EtcdAuthority {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        let mut client = self.client.kv_client();
+        let answer = self.ask(client.get(self.key(key), None))?;
+        Ok(answer.kvs().first().map(|found| Versioned {
+            version: version(found.mod_revision()),
+            value: found.value().to_vec(),
+        }))
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        let key = self.key(key);
+        // A key that does not exist has revision 0, as `Version::ABSENT` says. A version beyond
+        // what etcd can count belongs to no key.
+        let revision = i64::try_from(expected.0).unwrap_or(i64::MAX);
+        let write = Txn::new()
+            .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, revision)])
+            .and_then([TxnOp::put(key.as_str(), value, None)])
+            .or_else([TxnOp::get(key, None)]);
+        let mut client = self.client.kv_client();
+        let answer = self.ask(client.txn(write))?;
+        if answer.succeeded() {
+            let header = answer.header().ok_or(AuthorityError::Unavailable)?;
+            return Ok(version(header.revision()));
+        }
+        let found = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(found) => found.kvs().first().map(|found| found.mod_revision()),
+            _ => None,
+        });
+        Err(AuthorityError::Conflict { current: found.map_or(Version::ABSENT, version) })
+    }
+}
+
+/// etcd counts revisions from 1.
+fn version(revision: i64) -> Version {
+    Version(revision.unsigned_abs())
+}

@@ -1,0 +1,171 @@
+//! The asking side.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus_fabric::tcp::nonce;
+
+use super::server::{CLIENT, SERVER};
+use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
+use super::{Address, MAX_KEY_BYTES, MAX_VALUE_BYTES, Security, Stream, VERSION};
+use crate::authority::{Authority, AuthorityError, Version, Versioned};
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody answers there; try again later, or correct the address.
+    #[error("the authority at {address} cannot be reached: {source}")]
+    Unreachable {
+        /// Where.
+        address: Address,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// TLS has failed, or something else speaks there; correct the configuration.
+    #[error("the authority at {address} and this process do not trust each other: {source}")]
+    Untrusted {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody answers, but not to us; correct the configuration.
+    #[error("the authority at {address} refuses: {reason}")]
+    Refused {
+        /// Where.
+        address: Address,
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+/// An authority in another process. Calls block for at most the patience that it is given, twice
+/// that for reads, which are tried again on a new connection; one call at a time.
+pub struct RemoteAuthority {
+    address: Address,
+    security: Security,
+    patience: Duration,
+    connection: Mutex<Option<Stream>>,
+}
+
+impl RemoteAuthority {
+    /// The authority at `address`. Connects when it is first asked, and again whenever the
+    /// connection is lost.
+    pub fn new(address: Address, security: Security, patience: Duration) -> Self {
+        Self { address, security, patience, connection: Mutex::default() }
+    }
+
+    /// Connects now, so that what is wrong with that is said.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(&self) -> Result<(), ConnectError> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if connection.is_none() {
+            *connection = Some(self.open()?);
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Stream, ConnectError> {
+        let unreachable = |source: io::Error| {
+            let address = self.address.clone();
+            match source.kind() {
+                io::ErrorKind::InvalidData => ConnectError::Untrusted { address, source },
+                _ => ConnectError::Unreachable { address, source },
+            }
+        };
+        let stream = Stream::connect(&self.address, &self.security, self.patience);
+        let mut stream = stream.map_err(unreachable)?;
+        let patient = stream.set_patience(Some(self.patience), self.patience);
+        patient.map_err(unreachable)?;
+        match self.shake_hands(&mut stream).map_err(unreachable)? {
+            Ok(()) => Ok(stream),
+            Err(reason) => Err(ConnectError::Refused { address: self.address.clone(), reason }),
+        }
+    }
+
+    fn shake_hands(&self, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
+        let key = self.security.key();
+        let hello = Hello { version: VERSION, secured: key.is_some(), nonce: nonce()? };
+        wire::send(stream, &Request::Hello(hello).encode())?;
+        let mut trusted = key.is_none();
+        loop {
+            let reply = Reply::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
+            match (reply, key) {
+                (Some(Reply::Challenge { nonce, proof }), Some(key)) if !trusted => {
+                    let words = hello.words();
+                    if !key.verify(SERVER, &words, nonce, &proof) {
+                        return Ok(Err(Refusal::Proof));
+                    }
+                    trusted = true;
+                    let proof = Request::Proof(key.sign(CLIENT, &words, nonce));
+                    wire::send(stream, &proof.encode())?;
+                }
+                (Some(Reply::Welcome), _) if trusted => return Ok(Ok(())),
+                // A server without a key welcomes at once; whoever has one does not talk to it.
+                (Some(Reply::Welcome), _) => return Ok(Err(Refusal::Security)),
+                (Some(Reply::Refused(why)), _) => return Ok(Err(why)),
+                _ => return Ok(Err(Refusal::Garbage)),
+            }
+        }
+    }
+
+    /// Asks once. The connection is of no use any more if that fails.
+    fn ask(&self, request: &Request) -> Result<Reply, AuthorityError> {
+        let lost = AuthorityError::Unavailable;
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = match connection.take() {
+            Some(stream) => stream,
+            None => self.open().map_err(|_| lost)?,
+        };
+        wire::send(&mut stream, &request.encode()).map_err(|_| lost)?;
+        let frame = wire::receive(&mut stream, MAX_FRAME_BYTES).map_err(|_| lost)?;
+        let reply = Reply::decode(&frame).ok_or(lost)?;
+        *connection = Some(stream);
+        Ok(reply)
+    }
+
+    /// Asks for a value, which may be done twice.
+    fn find(&self, request: &Request) -> Result<Option<Versioned>, AuthorityError> {
+        match self.ask(request).or_else(|_| self.ask(request))? {
+            Reply::Nothing => Ok(None),
+            Reply::Found(found) => Ok(Some(found)),
+            _ => Err(AuthorityError::Unavailable),
+        }
+    }
+}
+
+/// # Panics
+/// Methods panic for keys longer than [`MAX_KEY_BYTES`] or values longer than [`MAX_VALUE_BYTES`].
+impl Authority for RemoteAuthority {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.find(&Request::Read { key: checked(key) })
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        assert!(value.len() <= MAX_VALUE_BYTES, "values have at most {MAX_VALUE_BYTES} bytes");
+        let request = Request::Swap { key: checked(key), expected, value: value.to_vec() };
+        match self.ask(&request)? {
+            Reply::Swapped(version) => Ok(version),
+            Reply::Conflict(current) => Err(AuthorityError::Conflict { current }),
+            _ => Err(AuthorityError::Unavailable),
+        }
+    }
+
+    fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
+        self.find(&Request::ChangedSince { key: checked(key), seen })
+    }
+}
+
+fn checked(key: &str) -> String {
+    assert!(key.len() <= MAX_KEY_BYTES, "keys have at most {MAX_KEY_BYTES} bytes");
+    key.to_owned()
+}

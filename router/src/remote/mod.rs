@@ -1,0 +1,165 @@
+//! An authority in another process: a small server, and the client that meets the contract.
+//!
+//! # What it is
+//! [`AuthorityServer`] keeps the values of one [`EmbeddedAuthority`](crate::EmbeddedAuthority) and
+//! answers for it on a socket; [`RemoteAuthority`] is an [`Authority`](crate::Authority) that asks
+//! it. Every request is one frame, every answer one frame, in order, on a connection that the
+//! client keeps. Linearizable, because the server carries out one request after the other.
+//!
+//! # What it is not
+//! Replicated, or kept on disk: its values end with its process. That is no weaker than the memory
+//! nodes, of which a cluster cannot lose one yet. etcd will meet the same contract.
+//!
+//! # Trust
+//! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
+//! side proves that it has the key over everything that was said, under labels of its own, so no
+//! proof is good for anything else. A Unix socket is for whoever may enter its directory.
+//!
+//! # Bounds
+//! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
+//! [`MAX_CONNECTIONS`] connections at a time, each with a thread; who does not finish its handshake
+//! in 2 s, or does not take an answer in 10 s, is hung up on.
+
+mod client;
+mod server;
+mod wire;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use client::{ConnectError, RemoteAuthority};
+use lotus_fabric::tcp;
+pub use lotus_fabric::tcp::{Key, Security};
+pub use server::{AuthorityServer, ServeError};
+pub use wire::Refusal;
+
+/// The protocol's version. Both ends must have the same.
+pub const VERSION: u16 = 1;
+/// The longest value. The catalogue of a thousand tables fits.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+/// The longest key.
+pub const MAX_KEY_BYTES: usize = 255;
+/// Connections that a server has at a time.
+pub const MAX_CONNECTIONS: usize = 256;
+
+/// Where an authority listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// A port.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    fn accept(&self, security: &Security) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
+            Self::Tcp(listener) => {
+                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security)?)
+            }
+        })
+    }
+}
+
+/// A connection of either kind.
+enum Stream {
+    Unix(UnixStream),
+    Tcp(tcp::Stream),
+}
+
+/// By which a connection is ended from elsewhere.
+enum Handle {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn connect(to: &Address, security: &Security, patience: Duration) -> io::Result<Self> {
+        Ok(match to {
+            Address::Unix(path) => Self::Unix(UnixStream::connect(path)?),
+            Address::Tcp(address) => {
+                let socket = TcpStream::connect_timeout(address, patience)?;
+                Self::Tcp(tcp::Stream::outgoing(socket, security)?)
+            }
+        })
+    }
+
+    /// How long a read and a write may take.
+    fn set_patience(&self, read: Option<Duration>, write: Duration) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(Some(write))
+            }
+            Self::Tcp(stream) => {
+                let socket = stream.socket();
+                socket.set_nodelay(true)?;
+                socket.set_read_timeout(read)?;
+                socket.set_write_timeout(Some(write))
+            }
+        }
+    }
+
+    fn handle(&self) -> io::Result<Handle> {
+        Ok(match self {
+            Self::Unix(stream) => Handle::Unix(stream.try_clone()?),
+            Self::Tcp(stream) => Handle::Tcp(stream.socket().try_clone()?),
+        })
+    }
+}
+
+impl Handle {
+    fn hang_up(&self) {
+        // One that has ended already is no error.
+        let _ = match self {
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(into),
+            Self::Tcp(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(from),
+            Self::Tcp(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.flush(),
+            Self::Tcp(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

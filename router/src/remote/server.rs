@@ -1,0 +1,228 @@
+//! The serving side: one thread that welcomes, and one for each connection.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::tcp::nonce;
+
+use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
+use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
+use crate::authority::{Authority, AuthorityError, EmbeddedAuthority};
+
+/// How long a handshake may be silent.
+const GUEST_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client may take to accept an answer.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+/// Whose proof it is.
+pub(super) const SERVER: u64 = u64::from_le_bytes(*b"autserve");
+/// See [`SERVER`].
+pub(super) const CLIENT: u64 = u64::from_le_bytes(*b"autclien");
+
+/// Why there is no server. Change what the sentence names.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Beyond loopback, whoever reaches the port would be let in.
+    #[error("the authority is at {0}, beyond loopback, and needs a shared key or TLS")]
+    NeedsKey(Address),
+    /// The port or socket is taken, or the address is not this machine's.
+    #[error("the authority cannot listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: Address,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// See the module's essay. Dropping it ends the authority, and all connections with it.
+pub struct AuthorityServer {
+    shared: Arc<Shared>,
+    address: Address,
+    welcoming: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    store: EmbeddedAuthority,
+    security: Security,
+    ending: AtomicBool,
+    connections: Mutex<BTreeMap<u64, Handle>>,
+    env: Env,
+}
+
+impl AuthorityServer {
+    /// Listens at `address`. A port 0 stands for any that is free; see [`Self::address`].
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn start(address: Address, security: &Security, env: &Env) -> Result<Self, ServeError> {
+        let failed = |source| ServeError::Listen { address: address.clone(), source };
+        let (listener, bound) = match &address {
+            Address::Unix(path) => {
+                (Listener::Unix(listen_unix(path).map_err(failed)?), address.clone())
+            }
+            Address::Tcp(at) => {
+                if !security.allows(at.ip()) {
+                    return Err(ServeError::NeedsKey(address));
+                }
+                let listener = TcpListener::bind(at).map_err(failed)?;
+                let bound = listener.local_addr().map_err(failed)?;
+                (Listener::Tcp(listener), Address::Tcp(bound))
+            }
+        };
+        let shared = Arc::new(Shared {
+            store: EmbeddedAuthority::new(),
+            security: security.clone(),
+            ending: AtomicBool::new(false),
+            connections: Mutex::default(),
+            env: env.clone(),
+        });
+        let serving = Arc::clone(&shared);
+        let welcoming = env.spawn("lotus-authority", move || welcome(&serving, &listener));
+        let welcoming = Some(welcoming.map_err(failed)?);
+        Ok(Self { shared, address: bound, welcoming })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The values themselves, for the process that serves them.
+    pub fn store(&self) -> &dyn Authority {
+        &self.shared.store
+    }
+}
+
+impl Drop for AuthorityServer {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Release);
+        // Wakes the thread that welcomes. If that cannot be reached it has ended.
+        let _ = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
+        if let Some(thread) = self.welcoming.take() {
+            // A panic there has been reported already.
+            let _ = thread.join();
+        }
+        self.shared.connections().values().for_each(Handle::hang_up);
+        if let Address::Unix(path) = &self.address {
+            // Another server takes a socket that stays for a stale one.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A socket that only this user can connect to. One that nobody answers at is stale and removed.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    if path.exists() {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        std::fs::remove_file(path)?;
+    }
+    // Bound under another name, so that nobody finds it before its permissions are set.
+    let hidden = PathBuf::from(format!("{}.new", path.display()));
+    let _ = std::fs::remove_file(&hidden);
+    let listener = UnixListener::bind(&hidden)?;
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&hidden, path)?;
+    Ok(listener)
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Handle>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn welcome(shared: &Arc<Shared>, listener: &Listener) {
+    for number in 0.. {
+        let accepted = listener.accept(&shared.security);
+        if shared.ending.load(Ordering::Acquire) {
+            return;
+        }
+        // Whoever has hung up already is no reason to end.
+        let Ok(mut stream) = accepted else { continue };
+        let patient = stream.set_patience(Some(GUEST_PATIENCE), WRITE_PATIENCE);
+        let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
+        if shared.connections().len() >= MAX_CONNECTIONS {
+            // They may not be listening.
+            let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full).encode());
+            continue;
+        }
+        shared.connections().insert(number, theirs);
+        let serving = Arc::clone(shared);
+        let serve = move || {
+            // How a connection ends is nobody's business but its client's.
+            let _ = greet(&serving, &mut stream).and_then(|()| serve(&serving, &mut stream));
+            let handle = serving.connections().remove(&number);
+            handle.iter().for_each(Handle::hang_up);
+        };
+        if shared.env.spawn("lotus-authority", serve).is_err() {
+            shared.connections().remove(&number);
+        }
+    }
+}
+
+/// The handshake; an error ends the connection.
+fn greet(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
+    let admitted = check(shared, stream)?;
+    let reply = admitted.map_or_else(Reply::Refused, |()| Reply::Welcome);
+    wire::send(stream, &reply.encode())?;
+    stream.set_patience(None, WRITE_PATIENCE)?;
+    admitted.map_err(|_| io::ErrorKind::PermissionDenied.into())
+}
+
+fn check(shared: &Shared, stream: &mut Stream) -> io::Result<Result<(), Refusal>> {
+    let first = Request::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
+    let Some(Request::Hello(hello)) = first else { return Ok(Err(Refusal::Garbage)) };
+    let Hello { version, secured, .. } = hello;
+    if version != VERSION {
+        return Ok(Err(Refusal::Version));
+    }
+    let key = match shared.security.key() {
+        None if !secured => return Ok(Ok(())),
+        Some(key) if secured => key,
+        _ => return Ok(Err(Refusal::Security)),
+    };
+    let (words, nonce) = (hello.words(), nonce()?);
+    let challenge = Reply::Challenge { nonce, proof: key.sign(SERVER, &words, nonce) };
+    wire::send(stream, &challenge.encode())?;
+    let second = Request::decode(&wire::receive(stream, MAX_GUEST_BYTES)?);
+    let Some(Request::Proof(proof)) = second else { return Ok(Err(Refusal::Garbage)) };
+    let proven = key.verify(CLIENT, &words, nonce, &proof);
+    Ok(if proven { Ok(()) } else { Err(Refusal::Proof) })
+}
+
+fn serve(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
+    loop {
+        let frame = wire::receive(stream, MAX_FRAME_BYTES)?;
+        let request = Request::decode(&frame).ok_or(io::ErrorKind::InvalidData)?;
+        wire::send(stream, &answer(&shared.store, request)?.encode())?;
+    }
+}
+
+fn answer(store: &dyn Authority, request: Request) -> io::Result<Reply> {
+    let found = match request {
+        Request::Hello(_) | Request::Proof(_) => return Err(io::ErrorKind::InvalidData.into()),
+        Request::Read { key } => store.read(&key),
+        Request::ChangedSince { key, seen } => store.changed_since(&key, seen),
+        Request::Swap { key, expected, value } => {
+            return match store.compare_and_swap(&key, expected, &value) {
+                Ok(version) => Ok(Reply::Swapped(version)),
+                Err(AuthorityError::Conflict { current }) => Ok(Reply::Conflict(current)),
+                Err(AuthorityError::Unavailable) => Err(io::ErrorKind::TimedOut.into()),
+            };
+        }
+    };
+    let found = found.map_err(|_| io::ErrorKind::TimedOut)?;
+    Ok(found.map_or(Reply::Nothing, Reply::Found))
+}

@@ -1,0 +1,146 @@
+//! The contract over sockets, who is let in, and what noise does.
+
+use std::sync::Arc;
+
+use lotus_fabric::env::Env;
+
+use super::wire::{Hello, Reply, Request};
+use super::*;
+use crate::authority::{Authority, AuthorityError, Version, allocate_incarnation};
+use crate::conformance;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn loopback() -> Address {
+    Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+fn serve(security: &Security) -> AuthorityServer {
+    AuthorityServer::start(loopback(), security, &Env::real(0)).expect("serves")
+}
+
+fn client(server: &AuthorityServer, security: Security) -> RemoteAuthority {
+    RemoteAuthority::new(server.address().clone(), security, PATIENCE)
+}
+
+fn key(byte: u8) -> Security {
+    Security::SharedKey(Key::new(&[byte; 32]).expect("long enough"))
+}
+
+#[test]
+fn it_keeps_the_contract_over_both_kinds_of_socket() {
+    let directory = std::env::temp_dir().join(format!("lotus-authority-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let unix = Address::Unix(directory.join("authority.sock"));
+    for (address, security) in [(loopback(), key(1)), (unix, Security::default())] {
+        let server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
+        let (one, two) = (client(&server, security.clone()), client(&server, security));
+        conformance::run(&one);
+        let large = vec![7; MAX_VALUE_BYTES];
+        one.compare_and_swap("large", Version::ABSENT, &large).unwrap();
+        assert_eq!(two.read("large").unwrap().unwrap().value, large);
+        assert_eq!(server.store().read("large").unwrap().unwrap().value, large);
+    }
+    std::fs::remove_dir(&directory).expect("no socket is left in it");
+}
+
+#[test]
+fn rivals_get_incarnations_of_their_own() {
+    let server = serve(&Security::default());
+    let clients: Vec<_> = (0..4).map(|_| Arc::new(client(&server, Security::default()))).collect();
+    let mut taken: Vec<u16> = Env::real(0)
+        .in_parallel(clients.len(), |worker| -> Vec<u16> {
+            let take = |_| allocate_incarnation(&*clients[worker]).unwrap().raw();
+            (0..25).map(take).collect()
+        })
+        .concat();
+    taken.sort_unstable();
+    assert_eq!(taken, (1..=100).collect::<Vec<u16>>());
+}
+
+#[test]
+fn who_cannot_prove_it_is_told_why() {
+    let plain = Security::default();
+    let cases = [
+        (key(1), key(2), Refusal::Proof),
+        (key(1), plain.clone(), Refusal::Security),
+        (plain, key(1), Refusal::Security),
+    ];
+    for (server, asks, expected) in cases {
+        let server = serve(&server);
+        let client = client(&server, asks);
+        let refused = client.connect().expect_err("refused");
+        assert!(
+            matches!(refused, ConnectError::Refused { reason, .. } if reason == expected),
+            "{refused}"
+        );
+        assert_eq!(client.read("a"), Err(AuthorityError::Unavailable));
+    }
+}
+
+#[test]
+fn beyond_loopback_it_needs_a_key() {
+    let anywhere = Address::Tcp(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let refused = AuthorityServer::start(anywhere, &Security::default(), &Env::real(0));
+    assert!(matches!(refused, Err(ServeError::NeedsKey(_))));
+}
+
+#[test]
+fn a_server_that_returns_is_found_again() {
+    let security = Security::default();
+    let server = serve(&security);
+    let address = server.address().clone();
+    let client = client(&server, security.clone());
+    client.compare_and_swap("a", Version::ABSENT, b"1").unwrap();
+    drop(server);
+    assert_eq!(client.read("a"), Err(AuthorityError::Unavailable));
+    let _server = AuthorityServer::start(address, &security, &Env::real(0)).expect("serves");
+    // Its values ended with its process.
+    assert_eq!(client.read("a"), Ok(None));
+}
+
+#[test]
+fn noise_is_hung_up_on_and_hurts_nobody() {
+    let server = serve(&key(1));
+    for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[255; 64], &[1, 0, 0, 0, 9]] {
+        let mut stream =
+            Stream::connect(server.address(), &Security::default(), PATIENCE).expect("connects");
+        stream.set_patience(Some(PATIENCE), PATIENCE).expect("a socket");
+        stream.write_all(noise).expect("sent");
+        let mut said = Vec::new();
+        // A reset is an end as well.
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.len() <= 6, "at most a refusal: {said:?}");
+    }
+    client(&server, key(1)).connect().expect("it still serves");
+}
+
+#[test]
+fn frames_are_read_back_and_every_cut_is_refused() {
+    let hello = Hello { version: 1, secured: true, nonce: [1, 2, 3, 4] };
+    let requests = [
+        Request::Hello(hello),
+        Request::Proof([4, 3, 2, 1]),
+        Request::Read { key: "k".to_owned() },
+        Request::ChangedSince { key: "k".to_owned(), seen: Version(7) },
+    ];
+    for request in requests {
+        let bytes = request.encode();
+        assert_eq!(Request::decode(&bytes).as_ref(), Some(&request));
+        (0..bytes.len()).for_each(|end| assert_eq!(Request::decode(&bytes[..end]), None));
+        assert_eq!(Request::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+    let replies = [
+        Reply::Challenge { nonce: [1; 4], proof: [2; 4] },
+        Reply::Welcome,
+        Reply::Refused(Refusal::Full),
+        Reply::Nothing,
+        Reply::Swapped(Version(3)),
+        Reply::Conflict(Version(4)),
+    ];
+    for reply in replies {
+        let bytes = reply.encode();
+        assert_eq!(Reply::decode(&bytes).as_ref(), Some(&reply));
+        (0..bytes.len()).for_each(|end| assert_eq!(Reply::decode(&bytes[..end]), None));
+    }
+}

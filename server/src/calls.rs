@@ -1,0 +1,167 @@
+//! What is remembered of calls that have an id, so that each takes effect once (H21).
+//!
+//! A call's record is part of its own write set: it is there if and only if the call has
+//! committed. Records live in rows of an internal table; a call's id says which row, and whoever
+//! carries out a call with an id holds that row's write lock. So of two calls with one id, at any
+//! two nodes, the second finds the record of the first.
+//!
+//! A row holds several records. Those that are older than the retention make room for others when
+//! the row is next written. So nothing has to be swept, and no more memory is ever used.
+//!
+//! Here are the bytes of a row, and the decisions over them; all of it is pure.
+
+use lotus::PrimaryKey;
+use lotus_client::protocol::{Bytes, CallId};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// The name of the internal table.
+pub(crate) const TABLE: &str = "lotus.calls";
+
+/// What is remembered of one call.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Record<'a> {
+    id: CallId,
+    /// Of the procedure's name and its arguments.
+    fingerprint: u64,
+    /// When it was written down, in milliseconds since the Unix epoch.
+    at_ms: u64,
+    /// The encoded result; `None` if the call was given up before it was carried out.
+    #[serde(borrow)]
+    result: Option<Bytes<'a>>,
+}
+
+/// What a row says about a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Memory {
+    /// It was not carried out.
+    Nothing,
+    /// It has committed, with this result.
+    Done(Vec<u8>),
+    /// It never will be carried out.
+    GivenUp,
+    /// Its id names another call.
+    Taken,
+}
+
+/// A row does not take the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Full {
+    /// It would, if others had expired.
+    ForNow,
+    /// Not even alone.
+    ForEver,
+}
+
+/// What a call is, for whoever compares.
+pub(crate) fn fingerprint(procedure: &str, arguments: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(&(procedure.len() as u64).to_le_bytes());
+    hasher.update(procedure.as_bytes());
+    hasher.update(arguments);
+    hasher.digest()
+}
+
+/// The row of a call.
+pub(crate) fn row_of(id: CallId, rows: u64) -> PrimaryKey {
+    (xxh3_64(&id.0) % rows).into()
+}
+
+/// What a row remembers of the call. With a `fingerprint`, whether it is that call. A row that
+/// does not decode is nobody's: only this module writes the table.
+pub(crate) fn recall(row: &[u8], id: CallId, fingerprint: Option<u64>) -> Memory {
+    let records = decode(row);
+    let Some(record) = records.iter().find(|record| record.id == id) else {
+        return Memory::Nothing;
+    };
+    match record.result {
+        None => Memory::GivenUp,
+        Some(_) if fingerprint.is_some_and(|asked| asked != record.fingerprint) => Memory::Taken,
+        Some(Bytes(result)) => Memory::Done(result.to_vec()),
+    }
+}
+
+/// One more record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) id: CallId,
+    pub(crate) fingerprint: u64,
+    /// `None` gives the call up.
+    pub(crate) result: Option<&'a [u8]>,
+    pub(crate) now_ms: u64,
+}
+
+/// The row with one more record and without those that were written before `expired_ms`.
+pub(crate) fn remember(
+    row: &[u8],
+    entry: Entry<'_>,
+    expired_ms: u64,
+    row_bytes: usize,
+) -> Result<Vec<u8>, Full> {
+    let mut records = decode(row);
+    records.retain(|record| record.at_ms >= expired_ms);
+    let others = records.len();
+    records.push(Record {
+        id: entry.id,
+        fingerprint: entry.fingerprint,
+        at_ms: entry.now_ms,
+        result: entry.result.map(Bytes),
+    });
+    let mut bytes = Vec::new();
+    lotus_client::frame::write(&mut bytes, &records);
+    match bytes.len() {
+        len if len <= row_bytes => Ok(bytes),
+        _ if others == 0 => Err(Full::ForEver),
+        _ => Err(Full::ForNow),
+    }
+}
+
+fn decode(row: &[u8]) -> Vec<Record<'_>> {
+    if row.is_empty() { Vec::new() } else { postcard::from_bytes(row).unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW_BYTES: usize = 200;
+
+    fn entry(id: u128, result: Option<&[u8]>, now_ms: u64) -> Entry<'_> {
+        Entry { id: CallId::from(id), fingerprint: 7, result, now_ms }
+    }
+
+    #[test]
+    fn a_row_remembers_what_it_was_told() {
+        let row = remember(&[], entry(1, Some(b"one"), 10), 0, ROW_BYTES).unwrap();
+        let row = remember(&row, entry(2, None, 11), 0, ROW_BYTES).unwrap();
+        let cases = [
+            (1, Some(7), Memory::Done(b"one".to_vec())),
+            (1, None, Memory::Done(b"one".to_vec())),
+            (1, Some(8), Memory::Taken),
+            (2, Some(7), Memory::GivenUp),
+            (3, Some(7), Memory::Nothing),
+        ];
+        for (id, fingerprint, expected) in cases {
+            assert_eq!(recall(&row, CallId::from(id), fingerprint), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn the_old_make_room_and_nobody_else_does() {
+        let long = [0; 80];
+        let row = remember(&[], entry(1, Some(&long), 10), 0, ROW_BYTES).unwrap();
+        let third = entry(3, Some(&long), 30);
+        let both = remember(&row, entry(2, None, 20), 0, ROW_BYTES).unwrap();
+        assert_eq!(remember(&both, third, 10, ROW_BYTES), Err(Full::ForNow));
+        let after = remember(&both, third, 11, ROW_BYTES).unwrap();
+        let known = [1, 2, 3].map(|id| recall(&after, CallId::from(id), None) != Memory::Nothing);
+        assert_eq!(known, [false, true, true]);
+        let longer = [0; 300];
+        assert_eq!(remember(&[], entry(4, Some(&longer), 1), 0, ROW_BYTES), Err(Full::ForEver));
+    }
+
+    #[test]
+    fn name_and_arguments_are_told_apart() {
+        assert_ne!(fingerprint("ab", b"c"), fingerprint("a", b"bc"));
+    }
+}

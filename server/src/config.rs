@@ -1,0 +1,176 @@
+//! What a server may be told, and what of it makes no sense.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use lotus_client::protocol::REQUEST_BYTES;
+use lotus_fabric::tcp::Security;
+
+/// Settings of a server: one for each compute node.
+#[derive(Debug)]
+pub struct Config {
+    /// Where clients come, bound already: so ports can be chosen by the system, and all addresses
+    /// known, before the first server starts.
+    pub listener: TcpListener,
+    /// The addresses of the servers of all compute nodes, by their places, as clients reach them.
+    pub nodes: Vec<String>,
+    /// Where metrics and health are served, over HTTP; nowhere unless told otherwise.
+    pub metrics: Option<TcpListener>,
+    /// Who may come in; everybody, and therefore on loopback only, unless told otherwise.
+    pub security: Security,
+    /// Coroutines that serve calls, on each coordinator; half of all it has unless told otherwise.
+    pub workers: Option<usize>,
+    /// Bounds and patience.
+    pub limits: Limits,
+    /// What is remembered of calls that have an id.
+    pub call_records: CallRecords,
+}
+
+/// Bounds and patience of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Connections of clients; 1024.
+    pub connections: usize,
+    /// Connections that have not passed the handshake; further ones are closed at once; 64.
+    pub guests: usize,
+    /// How long a handshake may take; 2 s.
+    pub greeting: Duration,
+    /// Requests that one connection may have in flight; it is not read while it has; 256.
+    pub in_flight: usize,
+    /// The longest request, in bytes; 256 KiB.
+    pub request_bytes: usize,
+    /// How long a client may read nothing of what waits for it; 10 s.
+    pub write_patience: Duration,
+    /// The longest time that a call is tried for, whatever the client says; 60 s.
+    pub longest_call: Duration,
+    /// How long an interactive transaction may take, and so hold locks; 1 s.
+    pub hold: Duration,
+    /// How long a server that stops waits for what is in flight; 5 s.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            guests: 64,
+            greeting: Duration::from_secs(2),
+            in_flight: 256,
+            request_bytes: REQUEST_BYTES,
+            write_patience: Duration::from_secs(10),
+            longest_call: Duration::from_secs(60),
+            hold: Duration::from_secs(1),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What is remembered of calls that have an id: rows of a table of the cluster, so they are as
+/// durable as what the calls did. Alike on all servers of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallRecords {
+    /// Rows; an id belongs to one of them. Calls whose ids meet in a row conflict, so there should
+    /// be many times more rows than calls in flight; 16,384.
+    pub rows: u64,
+    /// Bytes of a row, which hold the records of several calls; 2048.
+    pub row_bytes: u32,
+    /// How long a record is kept; then it makes room for others. Clocks of compute nodes should
+    /// differ by less; 10 minutes.
+    pub retention: Duration,
+}
+
+impl Default for CallRecords {
+    fn default() -> Self {
+        Self { rows: 16_384, row_bytes: 2048, retention: Duration::from_secs(600) }
+    }
+}
+
+/// Why there is no server. Change what the sentence names.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is no such compute node, or not as many addresses as compute nodes.
+    #[error("compute node {node} of {nodes}, with {addresses} addresses, makes no sense")]
+    Nodes {
+        /// The node that was to be served.
+        node: usize,
+        /// How many there are.
+        nodes: usize,
+        /// How many addresses were given.
+        addresses: usize,
+    },
+    /// Anybody on the network could come in.
+    #[error(
+        "{0} is not a loopback address: a shared key is needed, or an explicit word that all \
+             may come in"
+    )]
+    Exposed(std::net::SocketAddr),
+    /// Workers, an interactive transaction and the engine's own errands need a coroutine each.
+    #[error("{workers} workers do not fit beside others on {coroutines} coroutines")]
+    Workers {
+        /// How many were asked for.
+        workers: usize,
+        /// How many coroutines each coordinator has.
+        coroutines: usize,
+    },
+    /// A record must outlive every call that it might be about.
+    #[error("records are kept for {retention:?}, and a call may take {longest_call:?}")]
+    Retention {
+        /// How long records are kept.
+        retention: Duration,
+        /// How long a call may take.
+        longest_call: Duration,
+    },
+    /// The table of call records cannot be made.
+    #[error("the table of call records: {0}")]
+    Records(#[from] lotus::ClusterError),
+    /// The system refuses a socket or a thread.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+impl Config {
+    /// A server at this listener; `nodes` as in [`Config::nodes`].
+    pub fn new(listener: TcpListener, nodes: Vec<String>) -> Self {
+        Self {
+            listener,
+            nodes,
+            metrics: None,
+            security: Security::default(),
+            workers: None,
+            limits: Limits::default(),
+            call_records: CallRecords::default(),
+        }
+    }
+
+    /// What of it makes no sense for a compute node of this cluster.
+    pub(crate) fn check(&self, node: usize, cluster: &lotus::Config) -> Result<(), StartError> {
+        let nodes = cluster.compute_nodes;
+        if node >= nodes || self.nodes.len() != nodes {
+            return Err(StartError::Nodes { node, nodes, addresses: self.nodes.len() });
+        }
+        let address = self.listener.local_addr()?;
+        if !self.security.allows(address.ip()) {
+            return Err(StartError::Exposed(address));
+        }
+        let (workers, coroutines) = (self.workers(cluster), cluster.coroutines);
+        if workers == 0 || workers + 2 > coroutines {
+            return Err(StartError::Workers { workers, coroutines });
+        }
+        let (retention, longest_call) = (self.call_records.retention, self.limits.longest_call);
+        if retention <= longest_call {
+            return Err(StartError::Retention { retention, longest_call });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn workers(&self, cluster: &lotus::Config) -> usize {
+        self.workers.unwrap_or(cluster.coroutines / 2)
+    }
+
+    /// Interactive transactions that may be open on each coordinator: what workers leave, but for
+    /// one coroutine that does the engine's own errands.
+    pub(crate) fn interactive(&self, cluster: &lotus::Config) -> usize {
+        cluster.coroutines - self.workers(cluster) - 1
+    }
+}

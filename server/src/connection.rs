@@ -1,0 +1,233 @@
+//! One client's connection: from its handshake to its end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lotus_client::frame::Incoming;
+use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
+use lotus_client::link::{self, Bounds, End, Receiver};
+use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_fabric::tcp::Key;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::calls;
+use crate::interactive::{self, Open};
+use crate::node::Node;
+use crate::ticket::{Peer, Ticket};
+use crate::worker::{Identity, Request, Work};
+
+/// Ended transactions that a connection remembers, to say why they ended.
+const MOST_ENDED: usize = 256;
+
+/// Why somebody was not let in.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Turned {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the handshake took too long")]
+    Slow,
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+}
+
+/// Lets a client in, or tells it why not. `is_full` says whether there is no room for it.
+pub(crate) async fn admit(
+    node: &Node,
+    stream: &mut TcpStream,
+    key: Option<&Key>,
+    is_full: impl Fn() -> bool,
+) -> Result<Incoming, Turned> {
+    let mut incoming = Incoming::new(HANDSHAKE_BYTES);
+    let shaken = tokio::time::timeout(
+        node.limits.greeting,
+        shake_hands(node, stream, &mut incoming, key, is_full),
+    );
+    match shaken.await {
+        Ok(Ok(())) => Ok(incoming),
+        Ok(Err(Turned::Refused(refusal))) => {
+            let mut out = Vec::new();
+            greet(&mut out, &Greeting::Refused(refusal));
+            // The socket's buffer has room for so little; if not, the client must do without.
+            let _ = stream.try_write(&out);
+            Err(refusal.into())
+        }
+        Ok(Err(turned)) => Err(turned),
+        Err(_) => Err(Turned::Slow),
+    }
+}
+
+async fn shake_hands(
+    node: &Node,
+    stream: &mut TcpStream,
+    incoming: &mut Incoming,
+    key: Option<&Key>,
+    is_full: impl Fn() -> bool,
+) -> Result<(), Turned> {
+    stream.set_nodelay(true)?;
+    let mut doorkeeper = Doorkeeper::default();
+    let mut out = Vec::new();
+    loop {
+        // An oversized frame is no hello of ours, whatever its author speaks.
+        if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
+            let admitted = doorkeeper.step(frame, key, &mut out)?;
+            if admitted && is_full() {
+                return Err(Refusal::Full.into());
+            }
+            if admitted {
+                greet(&mut out, &Greeting::Welcome(node.directory()));
+            }
+            stream.write_all(&out).await?;
+            out.clear();
+            if admitted {
+                return Ok(());
+            }
+        } else if stream.read_buf(incoming.space(HANDSHAKE_BYTES)).await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+    }
+}
+
+/// Serves a client that was let in, to its end.
+pub(crate) async fn serve(
+    node: &Arc<Node>,
+    stream: &mut TcpStream,
+    peer: &Arc<Peer>,
+    mut incoming: Incoming,
+) -> End {
+    let bounds = Bounds {
+        frame_bytes: node.limits.request_bytes,
+        write_patience: node.limits.write_patience,
+    };
+    let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
+    let peer = Arc::clone(peer);
+    let mut desk = Desk { node, peer: Arc::clone(&peer), queued, next: 0, open: BTreeMap::new() };
+    // Dropping the desk ends the transactions that are open.
+    link::run(stream, &peer.outbox, &mut incoming, &mut desk, bounds).await
+}
+
+/// Takes a client's requests in and hands them on.
+struct Desk<'n> {
+    node: &'n Arc<Node>,
+    peer: Arc<Peer>,
+    /// Requests that came together, by coordinator.
+    queued: Vec<Vec<Request>>,
+    /// The coordinator whose turn it is.
+    next: usize,
+    /// Interactive transactions, by the client's numbers.
+    open: BTreeMap<u32, Open>,
+}
+
+impl Receiver for Desk<'_> {
+    fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage> {
+        let (number, message) = protocol::split(frame)?;
+        let op = decode(message)?;
+        if let Op::Abandon { txn } = op {
+            // Nobody waits for an answer.
+            self.open.remove(&txn);
+            return Ok(());
+        }
+        let ticket = Ticket::new(&self.peer, number);
+        match op {
+            Op::Call(call) => self.call(ticket, &call),
+            Op::Outcome { id, timeout_us } => match self.node.check(None) {
+                Ok(()) => self.queue(ticket, Work::Outcome(id), timeout_us),
+                Err(failure) => ticket.fail(failure),
+            },
+            Op::Step(step) => self.step(ticket, &step, message),
+            Op::Directory => ticket.answer(&Answer::Directory(self.node.directory())),
+            Op::Abandon { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn received(&mut self) {
+        for (queue, requests) in self.node.queues.iter().zip(&mut self.queued) {
+            if !requests.is_empty() {
+                queue.push_all(requests);
+            }
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.peer.in_flight() < self.node.limits.in_flight
+    }
+}
+
+impl Desk<'_> {
+    fn call(&mut self, ticket: Ticket, call: &Call<'_>) {
+        if let Err(failure) = self.node.check(call.shard) {
+            return ticket.fail(failure);
+        }
+        let Some(stored) = self.node.registry.find(call.procedure) else {
+            return ticket.fail(Failure::UnknownProcedure);
+        };
+        let Bytes(arguments) = call.arguments;
+        // What only reads has nothing to remember.
+        let id = call.id.filter(|_| stored.kind != protocol::Kind::ReadOnly);
+        let identity = id
+            .map(|id| Identity { id, fingerprint: calls::fingerprint(call.procedure, arguments) });
+        let stored = Arc::clone(stored);
+        let work = Work::Call { stored, arguments: arguments.into(), identity };
+        self.queue(ticket, work, call.timeout_us);
+    }
+
+    fn queue(&mut self, ticket: Ticket, work: Work, timeout_us: u32) {
+        let arrived = self.node.env.now();
+        let timeout = Duration::from_micros(u64::from(timeout_us));
+        let deadline = arrived.after(timeout.min(self.node.limits.longest_call));
+        let thread = self.turn();
+        self.queued[thread].push(Request { ticket, work, arrived, deadline });
+    }
+
+    fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
+        let hold_ms = self.node.limits.hold.as_millis() as u32;
+        let Some(begin) = step.begin else {
+            match self.open.get(&step.txn) {
+                Some(open) => open.step(ticket, message, hold_ms),
+                None => ticket.fail(Failure::NoTransaction),
+            }
+            return;
+        };
+        if let Err(failure) = self.node.check(begin.shard) {
+            return ticket.fail(failure);
+        }
+        self.open.retain(|_, open| !open.is_over());
+        if self.open.len() >= MOST_ENDED {
+            // Those that have expired long ago; of the others there are not as many.
+            self.open.retain(|_, open| !open.has_ended());
+        }
+        let thread = self.turn();
+        let Some(place) = self.node.take_place(thread) else {
+            return ticket.fail(Failure::Busy(Room::Transactions));
+        };
+        let open = interactive::begin(self.node, place, begin.kind);
+        open.step(ticket, message, hold_ms);
+        // A number that is in use names the new one: the old one ends.
+        self.open.insert(step.txn, open);
+    }
+
+    fn turn(&mut self) -> usize {
+        self.next = (self.next + 1) % self.queued.len();
+        self.next
+    }
+}
+
+/// Counts how a connection ended, and says it to whoever listens.
+pub(crate) fn note_end(node: &Node, end: &End, client: std::net::SocketAddr) {
+    match end {
+        End::Garbage(_) | End::Oversized(_) | End::Stalled(_) => {
+            add(&node.doors.misbehaved);
+            tracing::warn!(node = node.index, %client, %end, "closed a client's connection");
+        }
+        _ => tracing::debug!(node = node.index, %client, %end, "a client's connection has ended"),
+    }
+}
+
+/// One more of what only this thread counts.
+pub(crate) fn add(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}

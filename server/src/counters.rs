@@ -1,0 +1,106 @@
+//! What a server counts of transactions: for each coordinator apart, so that none writes what
+//! another reads often.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lotus::TxnError;
+
+/// Upper bounds of the latency histogram, in microseconds; the last bucket has none.
+pub(crate) const LATENCY_BOUNDS_US: [u64; 18] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
+    500_000, 1_000_000, 2_000_000, 5_000_000,
+];
+
+/// How a request for a transaction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Committed,
+    Rejected,
+    Failed,
+    Unknown,
+}
+
+impl Ending {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Committed, Self::Rejected, Self::Failed, Self::Unknown];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why attempts were aborted, as [`abort_reason`] counts.
+pub(crate) const ABORT_REASONS: [&str; 7] = [
+    "conflict",
+    "in_doubt",
+    "snapshot_too_old",
+    "lock_table_full",
+    "timeout",
+    "unavailable",
+    "other",
+];
+
+/// Where an error stands in [`ABORT_REASONS`].
+const fn abort_reason(error: &TxnError) -> usize {
+    match error {
+        TxnError::Conflict { .. } => 0,
+        TxnError::InDoubt { .. } => 1,
+        TxnError::SnapshotTooOld { .. } => 2,
+        TxnError::LockTableFull => 3,
+        TxnError::Timeout => 4,
+        TxnError::Unavailable { .. } => 5,
+        _ => 6,
+    }
+}
+
+/// The counts of one coordinator. Only its thread writes them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) endings: [AtomicU64; Ending::ALL.len()],
+    pub(crate) aborts: [AtomicU64; ABORT_REASONS.len()],
+    pub(crate) latencies: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
+    pub(crate) latency_sum_us: AtomicU64,
+}
+
+impl Counters {
+    /// A request has ended, so long after it came.
+    pub(crate) fn end(&self, ending: Ending, latency: Duration) {
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        add(&self.endings[ending as usize], 1);
+        add(&self.latencies[LATENCY_BOUNDS_US.partition_point(|bound| *bound < us)], 1);
+        add(&self.latency_sum_us, us);
+    }
+
+    /// An attempt was aborted.
+    pub(crate) fn abort(&self, error: &TxnError) {
+        add(&self.aborts[abort_reason(error)], 1);
+    }
+}
+
+/// There is one writer, so nothing is lost between the two steps, and no bus is locked.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_fall_into_the_bucket_that_bounds_them() {
+        let counters = Counters::default();
+        for us in [0, 10, 11, 5_000_000, 5_000_001] {
+            counters.end(Ending::Committed, Duration::from_micros(us));
+        }
+        let found = counters.latencies.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert_eq!((found[0], found[1], found[17], found[18]), (2, 1, 1, 1));
+        assert_eq!(counters.endings[0].load(Ordering::Relaxed), 5);
+    }
+}

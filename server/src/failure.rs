@@ -1,0 +1,50 @@
+//! What clients are told of the engine's errors.
+
+use lotus::TxnError;
+use lotus_client::protocol::Failure;
+
+/// What the caller learns of an attempt's last error.
+pub(crate) fn of(error: TxnError) -> Failure {
+    match error {
+        TxnError::Fenced => Failure::Leaving,
+        TxnError::Unknown(_) => Failure::Unknown,
+        TxnError::Panicked => Failure::Panicked,
+        TxnError::NotFound { .. } => Failure::NotFound(error.to_string()),
+        TxnError::AlreadyExists { .. } => Failure::AlreadyExists(error.to_string()),
+        error if error.is_retryable() => Failure::Conflict(error.to_string()),
+        error => Failure::Refused(error.to_string()),
+    }
+}
+
+/// The same for an error of the commit itself. A node that is fenced there may have committed.
+pub(crate) fn of_commit(error: TxnError) -> Failure {
+    match error {
+        TxnError::Fenced | TxnError::Panicked => Failure::Unknown,
+        error => of(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus::{TableId, TxnId};
+
+    #[test]
+    fn what_a_commit_leaves_open_is_unknown() {
+        let unknown = TxnError::Unknown(TxnId::from_raw(1));
+        let conflict = TxnError::Conflict { table: TableId(0), key: 1.into() };
+        let cases = [
+            (TxnError::Fenced, Failure::Leaving, Failure::Unknown),
+            (unknown, Failure::Unknown, Failure::Unknown),
+            (
+                conflict.clone(),
+                Failure::Conflict(conflict.to_string()),
+                Failure::Conflict(conflict.to_string()),
+            ),
+        ];
+        for (error, before, committing) in cases {
+            assert_eq!(of(error.clone()), before);
+            assert_eq!(of_commit(error), committing);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The cluster as a server sees it, whatever machines it runs on.
+
+use std::pin::Pin;
+
+use lotus::{
+    Cluster, ClusterError, CoordinatorFigures, Machines, NodeFigures, Seat, Session, ShardId,
+    ShardOwner, Submitted, TableId, TableSpec,
+};
+use lotus_fabric::env::Env;
+
+/// A job for one coroutine slot.
+pub(crate) type SlotJob =
+    Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
+
+/// See the module's essay.
+pub(crate) trait Host: Send + Sync {
+    fn config(&self) -> &lotus::Config;
+    fn clock(&self) -> Env;
+    fn submit(&self, seat: Seat, job: SlotJob);
+    fn tables(&self) -> Vec<(TableId, TableSpec)>;
+    fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError>;
+    fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner;
+    fn node_figures(&self, compute_node: usize) -> NodeFigures;
+    fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
+    fn takes_part(&self, compute_node: usize) -> bool;
+}
+
+impl<M: Machines> Host for Cluster<M>
+where
+    Self: Send + Sync,
+{
+    fn config(&self) -> &lotus::Config {
+        Self::config(self)
+    }
+
+    fn clock(&self) -> Env {
+        self.machines().outside()
+    }
+
+    fn submit(&self, seat: Seat, job: SlotJob) {
+        // Whoever waits for the job's work learns of its end from the job itself.
+        let _: Submitted<()> = Self::submit(self, seat, |session| async move {
+            job(session).await;
+            Ok(())
+        });
+    }
+
+    fn tables(&self) -> Vec<(TableId, TableSpec)> {
+        Self::tables(self)
+    }
+
+    fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
+        Self::create_table(self, spec)
+    }
+
+    fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {
+        Self::shard_owner(self, asked, shard)
+    }
+
+    fn node_figures(&self, compute_node: usize) -> NodeFigures {
+        Self::node_figures(self, compute_node)
+    }
+
+    fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures> {
+        Self::coordinator_figures(self, seat)
+    }
+
+    fn takes_part(&self, compute_node: usize) -> bool {
+        Self::takes_part(self, compute_node)
+    }
+}

@@ -1,0 +1,42 @@
+//! What a compute node does for applications in other processes.
+//!
+//! # What it is
+//! A [`Server`] beside the engine of each compute node: it runs the stored transactions of a
+//! [`Registry`] that `lotus-client` calls by name, holds interactive transactions, and shows
+//! metrics and health over HTTP. It needs a handle on the cluster and a [`Config`], nothing else.
+//!
+//! # What it is not
+//! It starts no node and owns no data. What runs, runs in the coordinators' coroutine slots like
+//! any other job; `tokio` never reaches them.
+//!
+//! # Who owns what
+//! The server's thread owns the sockets (`server`, `connection`). A coordinator's *workers* take
+//! requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered exactly
+//! once whatever becomes of them. What is remembered of calls with an id lives in the cluster
+//! (`calls`). Counters belong to one thread each (`counters`) and meet when somebody scrapes them
+//! (`metrics`).
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod config;
+mod connection;
+mod counters;
+mod failure;
+mod host;
+mod http;
+mod interactive;
+mod metrics;
+mod node;
+mod queue;
+mod registry;
+mod server;
+mod ticket;
+mod within;
+mod worker;
+
+pub use config::{CallRecords, Config, Limits, StartError};
+pub use lotus_client::protocol::Kind;
+pub use lotus_fabric::tcp::{Key, Security};
+pub use registry::{Abort, Registry};
+pub use server::Server;

@@ -1,0 +1,240 @@
+//! What all threads of one server share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use lotus::{CriticalField, Seat, ShardId, TableId};
+use lotus_client::protocol::{self, Directory, Failure, Owner, Procedure};
+use lotus_fabric::env::Env;
+
+use crate::calls;
+use crate::config::{CallRecords, Limits};
+use crate::counters::Counters;
+use crate::host::Host;
+use crate::queue::Queue;
+use crate::registry::Registry;
+use crate::ticket::Peer;
+use crate::worker::{self, Request};
+
+/// See the module's essay.
+pub(crate) struct Node {
+    /// Not kept: workers keep this node, and who drops the last handle on a cluster waits for its
+    /// coordinators, which one of them must not.
+    host: Weak<dyn Host>,
+    /// Its place among the compute nodes.
+    pub(crate) index: usize,
+    pub(crate) env: Env,
+    pub(crate) registry: Registry,
+    pub(crate) limits: Limits,
+    pub(crate) call_records: CallRecords,
+    /// The table of call records.
+    pub(crate) calls: TableId,
+    /// By coordinator.
+    pub(crate) queues: Vec<Queue<Request>>,
+    pub(crate) counters: Vec<Counters>,
+    /// Open interactive transactions, by coordinator, and how many there may be on each.
+    interactive: Vec<AtomicUsize>,
+    interactive_limit: usize,
+    /// The addresses of all servers.
+    addresses: Vec<String>,
+    /// It takes nothing new.
+    draining: AtomicBool,
+    peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
+    pub(crate) doors: Doors,
+}
+
+/// What was counted at the doors. Written by the server's thread alone.
+#[derive(Debug, Default)]
+pub(crate) struct Doors {
+    /// Clients that came in.
+    pub(crate) admitted: AtomicU64,
+    /// Clients that were told why they may not come in.
+    pub(crate) refused: AtomicU64,
+    /// Connections that were closed without a word: too many guests.
+    pub(crate) turned_away: AtomicU64,
+    /// Connections that ended by garbage, an oversized frame or a client that did not read.
+    pub(crate) misbehaved: AtomicU64,
+}
+
+/// What makes a [`Node`].
+pub(crate) struct Parts {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) index: usize,
+    pub(crate) registry: Registry,
+    pub(crate) limits: Limits,
+    pub(crate) call_records: CallRecords,
+    pub(crate) calls: TableId,
+    pub(crate) interactive_limit: usize,
+    pub(crate) addresses: Vec<String>,
+}
+
+impl Node {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let threads = parts.host.config().threads;
+        Arc::new(Self {
+            env: parts.host.clock(),
+            host: Arc::downgrade(&parts.host),
+            index: parts.index,
+            registry: parts.registry,
+            limits: parts.limits,
+            call_records: parts.call_records,
+            calls: parts.calls,
+            queues: (0..threads).map(|_| Queue::new()).collect(),
+            counters: (0..threads).map(|_| Counters::default()).collect(),
+            interactive: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
+            interactive_limit: parts.interactive_limit,
+            addresses: parts.addresses,
+            draining: AtomicBool::new(false),
+            peers: Mutex::default(),
+            doors: Doors::default(),
+        })
+    }
+
+    /// The cluster. For the server's thread, which the server outlives.
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.host.upgrade().expect("a server keeps its cluster until its thread has ended")
+    }
+
+    /// Puts `workers` workers on each coordinator.
+    pub(crate) fn start_workers(self: &Arc<Self>, workers: usize) {
+        for thread in 0..self.queues.len() {
+            let crew = Arc::new(Crew { node: Arc::clone(self), thread });
+            for _ in 0..workers {
+                let crew = Arc::clone(&crew);
+                let seat = Seat { compute_node: self.index, thread };
+                let job = move |session| -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+                    Box::pin(async move {
+                        worker::work(Arc::clone(&crew.node), crew.thread, session).await;
+                    })
+                };
+                self.host().submit(seat, Box::new(job));
+            }
+        }
+    }
+
+    /// Who and what there is.
+    pub(crate) fn directory(&self) -> Box<Directory> {
+        let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
+        let tables = tables.map(|(id, spec)| protocol::Table {
+            name: spec.name.into_owned(),
+            id: id.0,
+            critical_field: match spec.critical_field {
+                CriticalField::Hashed => None,
+                CriticalField::Bytes { start, len } => Some((start, len)),
+            },
+            shards: spec.shards as u16,
+        });
+        let names = self.registry.names();
+        let owners = ShardId::all().map(|shard| {
+            let owner = self.host().shard_owner(self.index, shard);
+            Owner { node: owner.compute_node.map(|node| node as u16), epoch: owner.epoch }
+        });
+        Box::new(Directory {
+            node: self.index as u16,
+            nodes: self.addresses.clone(),
+            tables: tables.collect(),
+            procedures: names
+                .map(|(name, kind)| Procedure { name: name.to_owned(), kind })
+                .collect(),
+            owners: owners.collect(),
+            in_flight: self.limits.in_flight as u32,
+        })
+    }
+
+    /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.
+    pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
+        if self.draining.load(Ordering::Relaxed) || !self.host().takes_part(self.index) {
+            return Err(Failure::Leaving);
+        }
+        let Some(shard) = shard else { return Ok(()) };
+        let known = ShardId::from_low_bits(u64::from(shard));
+        let owner = self.host().shard_owner(self.index, known);
+        if owner.compute_node == Some(self.index) {
+            return Ok(());
+        }
+        let node = owner.compute_node.map(|node| node as u16);
+        Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
+    }
+
+    /// A place for an interactive transaction on this coordinator or another one.
+    pub(crate) fn take_place(self: &Arc<Self>, thread: usize) -> Option<Place> {
+        let threads = self.interactive.len();
+        let mut turn = (0..threads).map(|step| (thread + step) % threads);
+        let room = |open: usize| (open < self.interactive_limit).then_some(open + 1);
+        let thread = turn.find(|thread| {
+            let open = &self.interactive[*thread];
+            open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room).is_ok()
+        })?;
+        Some(Place { node: Arc::clone(self), thread })
+    }
+
+    /// Open interactive transactions.
+    pub(crate) fn open_transactions(&self) -> usize {
+        self.interactive.iter().map(|open| open.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A client has come; `number` is its connection's alone.
+    pub(crate) fn enter(&self, number: u64, peer: &Arc<Peer>) {
+        self.peers().insert(number, Arc::clone(peer));
+    }
+
+    /// It has gone.
+    pub(crate) fn leave(&self, number: u64) {
+        self.peers().remove(&number);
+    }
+
+    /// Clients that are connected.
+    pub(crate) fn connections(&self) -> usize {
+        self.peers().len()
+    }
+
+    /// Whether it takes new requests.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Takes nothing new, waits until everything is answered or patience ends, and closes all
+    /// connections.
+    pub(crate) async fn drain(&self, patience: Duration) {
+        const LOOK: Duration = Duration::from_millis(2);
+        self.draining.store(true, Ordering::Relaxed);
+        let deadline = self.env.now().after(patience);
+        let is_busy = || self.peers().values().any(|peer| peer.in_flight() > 0);
+        while is_busy() && self.env.now() < deadline {
+            tokio::time::sleep(LOOK).await;
+        }
+        self.peers().values().for_each(|peer| peer.outbox.close());
+        self.queues.iter().for_each(Queue::close);
+    }
+
+    fn peers(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Peer>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The workers of one coordinator. When the last of them is gone, for whatever reason, nobody
+/// serves its queue any more.
+struct Crew {
+    node: Arc<Node>,
+    thread: usize,
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.node.queues[self.thread].abandon();
+    }
+}
+
+/// A place for one interactive transaction on a coordinator.
+pub(crate) struct Place {
+    node: Arc<Node>,
+    pub(crate) thread: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.node.interactive[self.thread].fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,188 @@
+//! Stored transactions: functions by name, with arguments and results that travel.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use lotus::{Transaction, TxnError};
+use lotus_client::frame;
+use lotus_client::protocol::Kind;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Why a stored transaction does not commit. `E` is its author's own error, which the caller gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Abort<E = ()> {
+    /// The engine says why; it is tried again where that may help.
+    Engine(TxnError),
+    /// The transaction's own rules say why.
+    Application(E),
+}
+
+impl<E> From<TxnError> for Abort<E> {
+    fn from(error: TxnError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// How a run of a procedure ended without a result.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Engine(TxnError),
+    /// The author's error, encoded.
+    Rejected(Vec<u8>),
+    /// The arguments do not decode.
+    Arguments(String),
+    /// The result or error does not encode.
+    Result(String),
+}
+
+impl From<TxnError> for Stop {
+    fn from(error: TxnError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+pub(crate) type Running<'t> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 't>>;
+
+/// A stored transaction whose types are forgotten.
+pub(crate) trait Procedure: Send + Sync {
+    /// Runs one attempt, all but its commit, and appends the encoded result.
+    fn run<'t>(
+        &'t self,
+        txn: &'t mut Transaction,
+        arguments: &'t [u8],
+        result: &'t mut Vec<u8>,
+    ) -> Running<'t>;
+}
+
+/// A registered procedure.
+pub(crate) struct Stored {
+    pub(crate) kind: Kind,
+    pub(crate) procedure: Box<dyn Procedure>,
+}
+
+/// The stored transactions of a compute node. Alike on all compute nodes of a cluster, which
+/// stand in for each other.
+///
+/// ```
+/// use lotus::Transaction;
+/// use lotus_server::{Abort, Registry};
+/// # const ACCOUNTS: lotus::TableId = lotus::TableId(0);
+/// let mut registry = Registry::new();
+/// registry.register("withdraw", async |txn: &mut Transaction, (account, sum): (u64, u64)| {
+///     let item = txn.add_rw(ACCOUNTS, account)?;
+///     txn.execute().await?;
+///     let value = txn.value(item).and_then(|value| value.try_into().ok());
+///     let balance = u64::from_le_bytes(value.unwrap_or_default());
+///     let left = balance.checked_sub(sum).ok_or(Abort::Application("too poor"))?;
+///     txn.put(item, &left.to_le_bytes())?;
+///     Ok::<u64, Abort<&str>>(left)
+/// });
+/// ```
+#[derive(Default)]
+pub struct Registry {
+    procedures: BTreeMap<Box<str>, Arc<Stored>>,
+}
+
+impl Registry {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a serializable transaction.
+    ///
+    /// The function adds rows, executes, reads, puts; it does not commit. Once it has returned
+    /// `Ok` the server does, and sends the result. It runs anew for every attempt, on a
+    /// coordinator's thread, which it must not block.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn register<F, A, R, E>(&mut self, name: &str, function: F)
+    where
+        F: AsyncFn(&mut Transaction, A) -> Result<R, Abort<E>> + Send + Sync + 'static,
+        A: DeserializeOwned + 'static,
+        R: Serialize + 'static,
+        E: Serialize + 'static,
+    {
+        self.register_as(Kind::Serializable, name, function);
+    }
+
+    /// Registers a transaction that only reads: one snapshot, no locks, on any compute node.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn register_read_only<F, A, R, E>(&mut self, name: &str, function: F)
+    where
+        F: AsyncFn(&mut Transaction, A) -> Result<R, Abort<E>> + Send + Sync + 'static,
+        A: DeserializeOwned + 'static,
+        R: Serialize + 'static,
+        E: Serialize + 'static,
+    {
+        self.register_as(Kind::ReadOnly, name, function);
+    }
+
+    /// Registers a transaction of any kind.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn register_as<F, A, R, E>(&mut self, kind: Kind, name: &str, function: F)
+    where
+        F: AsyncFn(&mut Transaction, A) -> Result<R, Abort<E>> + Send + Sync + 'static,
+        A: DeserializeOwned + 'static,
+        R: Serialize + 'static,
+        E: Serialize + 'static,
+    {
+        let procedure = Box::new(Typed { function, types: PhantomData });
+        let before = self.procedures.insert(name.into(), Arc::new(Stored { kind, procedure }));
+        assert!(before.is_none(), "two stored transactions are named {name:?}");
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Stored>> {
+        self.procedures.get(name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Kind)> {
+        self.procedures.iter().map(|(name, stored)| (&**name, stored.kind))
+    }
+}
+
+struct Typed<F, A, R, E> {
+    function: F,
+    types: PhantomData<fn(A) -> (R, E)>,
+}
+
+impl<F, A, R, E> Procedure for Typed<F, A, R, E>
+where
+    F: AsyncFn(&mut Transaction, A) -> Result<R, Abort<E>> + Send + Sync,
+    A: DeserializeOwned,
+    R: Serialize,
+    E: Serialize,
+{
+    fn run<'t>(
+        &'t self,
+        txn: &'t mut Transaction,
+        arguments: &'t [u8],
+        result: &'t mut Vec<u8>,
+    ) -> Running<'t> {
+        Box::pin(async move {
+            let arguments: A = match postcard::take_from_bytes(arguments) {
+                Ok((arguments, [])) => arguments,
+                Ok(_) => return Err(Stop::Arguments("something follows them".to_owned())),
+                Err(error) => return Err(Stop::Arguments(error.to_string())),
+            };
+            let unencodable = |error: postcard::Error| Stop::Result(error.to_string());
+            match (self.function)(txn, arguments).await {
+                Ok(value) => frame::try_write(result, &value).map_err(unencodable),
+                Err(Abort::Engine(error)) => Err(Stop::Engine(error)),
+                Err(Abort::Application(error)) => {
+                    let mut encoded = Vec::new();
+                    frame::try_write(&mut encoded, &error).map_err(unencodable)?;
+                    Err(Stop::Rejected(encoded))
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! Starting and stopping: one thread with a `tokio` runtime of its own for each server.
+//!
+//! That thread reads, decodes and hands requests to the coordinators' workers; workers put answers
+//! into the outbox of the connection and wake it if it sleeps. No transaction runs here, and no
+//! socket is touched there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
+use lotus_fabric::env::Env;
+use lotus_fabric::tcp::Key;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::calls;
+use crate::config::{CallRecords, Config, StartError};
+use crate::connection::{self, Turned, add};
+use crate::host::Host;
+use crate::http;
+use crate::node::{Node, Parts};
+use crate::registry::Registry;
+use crate::ticket::Peer;
+
+/// How long connections may take to end once they are closed.
+const CLOSING: Duration = Duration::from_secs(1);
+/// How long the door stays shut when the system has no socket to give.
+const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
+/// A silent connection is asked for a sign of life after so long, so often, so many times.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// The server of one compute node. Dropping it stops it.
+#[must_use = "a server that is dropped stops"]
+pub struct Server {
+    address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    /// Dropped when the thread has ended.
+    _cluster: Arc<dyn Host>,
+}
+
+impl Server {
+    /// Serves clients on behalf of compute node `node` of `cluster`, from now on.
+    ///
+    /// The first server of a cluster makes the table of call records. Workers take their coroutine
+    /// slots at once and keep them.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to change.
+    pub fn start<M>(
+        cluster: Arc<Cluster<M>>,
+        node: usize,
+        registry: Registry,
+        config: Config,
+    ) -> Result<Self, StartError>
+    where
+        M: Machines + 'static,
+        Cluster<M>: Send + Sync,
+    {
+        config.check(node, cluster.config())?;
+        let (workers, interactive) =
+            (config.workers(cluster.config()), config.interactive(cluster.config()));
+        let host: Arc<dyn Host> = cluster;
+        let shared = Node::new(Parts {
+            calls: records_table(&*host, &config.call_records)?,
+            host: Arc::clone(&host),
+            index: node,
+            registry,
+            limits: config.limits,
+            call_records: config.call_records,
+            interactive_limit: interactive,
+            addresses: config.nodes,
+        });
+        let address = config.listener.local_addr()?;
+        config.listener.set_nonblocking(true)?;
+        let metrics = config.metrics.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
+        if let Some(listener) = &config.metrics {
+            listener.set_nonblocking(true)?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = watch::channel(false);
+        let key = config.security.key().cloned();
+        let doors = (config.listener, config.metrics);
+        let served = Arc::clone(&shared);
+        let body = move || runtime.block_on(run(served, doors, key, stopped));
+        let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
+        shared.start_workers(workers);
+        tracing::info!(node, %address, workers, "serving clients");
+        Ok(Self { address, metrics, stop, thread: Some(thread), _cluster: host })
+    }
+
+    /// Where clients come.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where metrics and health are served, if they are.
+    pub const fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Takes nothing new, answers what is in flight, and closes all connections. Blocks until that
+    /// is done: not to be called on a thread of an async runtime.
+    ///
+    /// # Errors
+    /// The server's thread had panicked.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.join()
+    }
+
+    fn join(&mut self) -> io::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        // Nobody listens if the thread has ended by itself.
+        let _ = self.stop.send(true);
+        thread.join().map_err(|_| io::Error::other("the server's thread has panicked"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It cannot be reported any more.
+        let _ = self.join();
+    }
+}
+
+/// The table of call records, made by whichever server is the first.
+fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, ClusterError> {
+    let known = || host.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
+    if let Some((id, _)) = known() {
+        return Ok(id);
+    }
+    let spec = TableSpec::new(calls::TABLE).record_bytes(records.row_bytes).capacity(records.rows);
+    match host.create_table(spec) {
+        Err(ClusterError::TableExists(name)) => {
+            known().map(|(id, _)| id).ok_or(ClusterError::TableExists(name))
+        }
+        made => made,
+    }
+}
+
+async fn run(
+    node: Arc<Node>,
+    (clients, metrics): (std::net::TcpListener, Option<std::net::TcpListener>),
+    key: Option<Key>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut tasks = JoinSet::new();
+    if let Some(listener) = metrics {
+        tasks.spawn(http::serve(Arc::clone(&node), listener, stopped.clone()));
+    }
+    match TcpListener::from_std(clients) {
+        Ok(listener) => {
+            let doorman = Doorman { node: &node, key: Arc::new(key), guests: Arc::default() };
+            tokio::select! {
+                () = doorman.stand(listener, &mut tasks) => {}
+                // An error means that the server itself is gone, which is the same.
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+            }
+        }
+        Err(error) => tracing::error!(node = node.index, %error, "the listener cannot be used"),
+    }
+    node.drain(node.limits.drain).await;
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    // Whoever has not ended by then is cut off when the set is dropped.
+    let _ = tokio::time::timeout(CLOSING, ended).await;
+    tracing::info!(node = node.index, "stopped");
+}
+
+/// Lets clients in, and no more of them than there is room for.
+struct Doorman<'n> {
+    node: &'n Arc<Node>,
+    key: Arc<Option<Key>>,
+    /// Connections that have not passed the handshake.
+    guests: Arc<AtomicUsize>,
+}
+
+impl Doorman<'_> {
+    async fn stand(&self, listener: TcpListener, tasks: &mut JoinSet<()>) {
+        let mut number = 0_u64;
+        loop {
+            while tasks.try_join_next().is_some() {}
+            let (stream, client) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(node = self.node.index, %error, "cannot accept a connection");
+                    tokio::time::sleep(OUT_OF_SOCKETS).await;
+                    continue;
+                }
+            };
+            if self.guests.load(Ordering::Relaxed) >= self.node.limits.guests {
+                add(&self.node.doors.turned_away);
+                continue;
+            }
+            number += 1;
+            let (node, key) = (Arc::clone(self.node), Arc::clone(&self.key));
+            let guest = Guest::enter(&self.guests);
+            tasks.spawn(attend(node, key, stream, client, number, guest));
+        }
+    }
+}
+
+/// A place among the guests.
+struct Guest(Arc<AtomicUsize>);
+
+impl Guest {
+    fn enter(guests: &Arc<AtomicUsize>) -> Self {
+        guests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(guests))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One connection, from its first byte to its last.
+async fn attend(
+    node: Arc<Node>,
+    key: Arc<Option<Key>>,
+    mut stream: TcpStream,
+    client: SocketAddr,
+    number: u64,
+    guest: Guest,
+) {
+    let is_full = || node.is_draining() || node.connections() >= node.limits.connections;
+    let incoming = match connection::admit(&node, &mut stream, (*key).as_ref(), is_full).await {
+        Ok(incoming) => incoming,
+        Err(turned) => {
+            if matches!(turned, Turned::Refused(_)) {
+                add(&node.doors.refused);
+            }
+            tracing::debug!(node = node.index, %client, %turned, "a client was not let in");
+            return;
+        }
+    };
+    drop(guest);
+    if let Err(error) = keep_alive(&stream) {
+        tracing::debug!(node = node.index, %client, %error, "no keepalive");
+    }
+    add(&node.doors.admitted);
+    let peer = Arc::new(Peer::default());
+    node.enter(number, &peer);
+    let end = connection::serve(&node, &mut stream, &peer, incoming).await;
+    peer.outbox.close();
+    node.leave(number);
+    connection::note_end(&node, &end, client);
+}
+
+/// Lets the kernel find out about clients that vanish without a word.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! A worker: a job that stays in one coroutine slot and serves calls of stored transactions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
+use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, Room};
+
+use crate::calls::{self, Entry, Full, Memory};
+use crate::counters::{Counters, Ending};
+use crate::failure;
+use crate::node::Node;
+use crate::registry::{Stop, Stored};
+use crate::ticket::Ticket;
+use crate::within::{Alarm, Cut, within};
+
+/// A request on its way to a worker.
+pub(crate) struct Request {
+    pub(crate) ticket: Ticket,
+    pub(crate) work: Work,
+    pub(crate) arrived: Nanos,
+    pub(crate) deadline: Nanos,
+}
+
+/// What is asked for.
+pub(crate) enum Work {
+    Call { stored: Arc<Stored>, arguments: Box<[u8]>, identity: Option<Identity> },
+    Outcome(CallId),
+}
+
+/// What makes a call one that was made before.
+#[derive(Clone, Copy)]
+pub(crate) struct Identity {
+    pub(crate) id: CallId,
+    pub(crate) fingerprint: u64,
+}
+
+/// Serves one coordinator's calls until there will be none.
+pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
+    let alarm = Alarm::new(session.view());
+    let counters = &node.counters[thread];
+    let mut worker = Worker { node: &node, counters, session, alarm, result: Vec::new() };
+    while let Some(request) = node.queues[thread].pop().await {
+        worker.serve(request).await;
+    }
+}
+
+struct Worker<'n> {
+    node: &'n Node,
+    counters: &'n Counters,
+    session: Session,
+    alarm: Alarm,
+    /// The encoded result of the transaction under way.
+    result: Vec<u8>,
+}
+
+/// How an attempt ended that has an answer.
+enum Attempt {
+    Committed,
+    /// It had been carried out before.
+    Recalled(Vec<u8>),
+    Never,
+}
+
+/// How an attempt ended that has none.
+enum Miss {
+    /// Aborted, or its outcome unknown, as the engine says.
+    Engine(TxnError),
+    /// The same, where it may have been committing.
+    Commit(TxnError),
+    Rejected(Vec<u8>),
+    Failed(Failure),
+}
+
+impl From<TxnError> for Miss {
+    fn from(error: TxnError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<Stop> for Miss {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Engine(error) => Self::Engine(error),
+            Stop::Rejected(error) => Self::Rejected(error),
+            Stop::Arguments(why) => Self::Failed(Failure::Arguments(why)),
+            Stop::Result(why) => Self::Failed(Failure::Result(why)),
+        }
+    }
+}
+
+impl Worker<'_> {
+    async fn serve(&mut self, request: Request) {
+        let Request { mut ticket, work, arrived, deadline } = request;
+        let outcome = self.carry_out(&mut ticket, &work, deadline).await;
+        let ending = match &outcome {
+            Ok(_) => Ending::Committed,
+            Err(Miss::Rejected(_)) => Ending::Rejected,
+            Err(Miss::Failed(Failure::Unknown)) => Ending::Unknown,
+            Err(_) => Ending::Failed,
+        };
+        self.counters.end(ending, self.session.now().since(arrived));
+        ticket.answer(&match &outcome {
+            Ok(Attempt::Committed) => Answer::Done(Bytes(&self.result)),
+            Ok(Attempt::Recalled(result)) => Answer::Done(Bytes(result)),
+            Ok(Attempt::Never) => Answer::Never,
+            Err(Miss::Rejected(error)) => Answer::Rejected(Bytes(error)),
+            Err(Miss::Engine(error)) => Answer::Failed(failure::of(error.clone())),
+            Err(Miss::Commit(error)) => Answer::Failed(failure::of_commit(error.clone())),
+            Err(Miss::Failed(failure)) => Answer::Failed(failure.clone()),
+        });
+    }
+
+    /// Tries until there is an answer, or no time.
+    async fn carry_out(
+        &mut self,
+        ticket: &mut Ticket,
+        work: &Work,
+        deadline: Nanos,
+    ) -> Result<Attempt, Miss> {
+        let mut attempts = 0;
+        let mut last = Failure::Timeout;
+        loop {
+            // Not before the first attempt: a call that has waited too long is not begun.
+            if self.session.now() >= deadline {
+                return Err(Miss::Failed(last));
+            }
+            let miss = match self.attempt(ticket, work, deadline).await {
+                Ok(attempt) => return Ok(attempt),
+                Err(miss) => miss,
+            };
+            let error = match miss {
+                Miss::Engine(error) | Miss::Commit(error) if error.is_retryable() => error,
+                Miss::Commit(error) => return Err(Miss::Failed(failure::of_commit(error))),
+                other => return Err(other),
+            };
+            ticket.failed();
+            self.counters.abort(&error);
+            last = failure::of(error);
+            self.session.back_off(attempts).await;
+            attempts += 1;
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        ticket: &mut Ticket,
+        work: &Work,
+        deadline: Nanos,
+    ) -> Result<Attempt, Miss> {
+        self.result.clear();
+        let Self { node, session, alarm, result, .. } = self;
+        let run = async {
+            let kind = match work {
+                Work::Call { stored, .. } => stored.kind,
+                Work::Outcome(_) => Kind::Serializable,
+            };
+            let now_ms = session.now().0 / 1_000_000;
+            let mut txn = begin(session, kind).await?;
+            let done = prepare(node, &mut txn, work, result, now_ms).await?;
+            Ok::<_, Miss>((txn, done))
+        };
+        let (txn, done) = match within(alarm, deadline, run).await {
+            Ok(run) => run?,
+            Err(Cut::Late) => return Err(Miss::Failed(Failure::Timeout)),
+            Err(Cut::Panicked) => return Err(Miss::Failed(Failure::Panicked)),
+        };
+        match done {
+            Prepared::Recalled(attempt) => Ok(attempt),
+            Prepared::ToCommit(attempt) => {
+                ticket.commits();
+                let _: Receipt = txn.commit().await.map_err(Miss::Commit)?;
+                Ok(attempt)
+            }
+        }
+    }
+}
+
+/// What is to be done when a transaction's code has run.
+enum Prepared {
+    /// Nothing: it was carried out before.
+    Recalled(Attempt),
+    ToCommit(Attempt),
+}
+
+pub(crate) async fn begin(session: &mut Session, kind: Kind) -> Result<Transaction, TxnError> {
+    match kind {
+        Kind::ReadOnly => session.begin_read_only().await,
+        Kind::Serializable => session.begin(Isolation::Serializable).await,
+        Kind::Snapshot => session.begin(Isolation::Snapshot).await,
+    }
+}
+
+/// Runs all of an attempt but its commit.
+async fn prepare(
+    node: &Node,
+    txn: &mut Transaction,
+    work: &Work,
+    result: &mut Vec<u8>,
+    now_ms: u64,
+) -> Result<Prepared, Miss> {
+    match work {
+        Work::Call { stored, arguments, identity: None } => {
+            stored.procedure.run(txn, arguments, result).await?;
+            Ok(Prepared::ToCommit(Attempt::Committed))
+        }
+        Work::Call { stored, arguments, identity: Some(Identity { id, fingerprint }) } => {
+            let record = CallRecord::open(node, txn, *id).await?;
+            match calls::recall(record.row(txn), *id, Some(*fingerprint)) {
+                Memory::Nothing => {}
+                Memory::Done(before) => {
+                    return Ok(Prepared::Recalled(Attempt::Recalled(before)));
+                }
+                Memory::GivenUp => return Err(Miss::Failed(Failure::GivenUp)),
+                Memory::Taken => return Err(Miss::Failed(Failure::IdTaken)),
+            }
+            stored.procedure.run(txn, arguments, result).await?;
+            let (id, fingerprint) = (*id, *fingerprint);
+            record.write(txn, Entry { id, fingerprint, result: Some(result), now_ms })?;
+            Ok(Prepared::ToCommit(Attempt::Committed))
+        }
+        Work::Outcome(id) => {
+            let record = CallRecord::open(node, txn, *id).await?;
+            match calls::recall(record.row(txn), *id, None) {
+                Memory::Done(before) => Ok(Prepared::Recalled(Attempt::Recalled(before))),
+                Memory::GivenUp => Ok(Prepared::Recalled(Attempt::Never)),
+                Memory::Nothing | Memory::Taken => {
+                    record.write(txn, Entry { id: *id, fingerprint: 0, result: None, now_ms })?;
+                    Ok(Prepared::ToCommit(Attempt::Never))
+                }
+            }
+        }
+    }
+}
+
+/// The row that remembers a call, locked to be written.
+struct CallRecord {
+    item: lotus::Item,
+    row_bytes: usize,
+    retention: Duration,
+}
+
+impl CallRecord {
+    async fn open(node: &Node, txn: &mut Transaction, id: CallId) -> Result<Self, TxnError> {
+        let (table, records): (TableId, _) = (node.calls, node.call_records);
+        let item = txn.add_rw(table, calls::row_of(id, records.rows))?;
+        txn.execute().await?;
+        let row_bytes = records.row_bytes as usize;
+        Ok(Self { item, row_bytes, retention: records.retention })
+    }
+
+    fn row<'t>(&self, txn: &'t Transaction) -> &'t [u8] {
+        txn.value(self.item).unwrap_or_default()
+    }
+
+    fn write(&self, txn: &mut Transaction, entry: Entry<'_>) -> Result<(), Miss> {
+        let expired_ms = entry.now_ms.saturating_sub(self.retention.as_millis() as u64);
+        let row = calls::remember(self.row(txn), entry, expired_ms, self.row_bytes);
+        let row = row.map_err(|full| {
+            Miss::Failed(match full {
+                Full::ForNow => Failure::Busy(Room::CallIds),
+                Full::ForEver => {
+                    let limit = self.row_bytes;
+                    Failure::Result(format!("a record of a call has at most {limit} bytes"))
+                }
+            })
+        })?;
+        Ok(txn.upsert(self.item, &row)?)
+    }
+}

@@ -1,0 +1,250 @@
+//! What strangers, broken clients and greedy ones meet at the port. Whatever they do, others are
+//! served and nothing is left behind.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use common::{ACCOUNTS, Bank, INITIAL, balance, run};
+use lotus_client::frame::{self, Incoming};
+use lotus_client::handshake::{Greeting, Guest, Refusal};
+use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Op, decode};
+use lotus_client::{Client, ConnectError};
+use lotus_server::{Key, Security};
+
+/// Whoever waits so long waits for ever.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client that does as it likes.
+struct Raw {
+    stream: TcpStream,
+    incoming: Incoming,
+}
+
+impl Raw {
+    fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, incoming: Incoming::new(1 << 20) }
+    }
+
+    /// One that has passed the handshake.
+    fn admitted(address: SocketAddr) -> Self {
+        let mut raw = Self::open(address);
+        let mut out = Vec::new();
+        let mut guest = Guest::start(None, &mut out).unwrap();
+        raw.stream.write_all(&out).unwrap();
+        let frame = raw.next().expect("a welcome");
+        assert!(guest.step(&frame, &mut out).unwrap().is_some());
+        raw
+    }
+
+    /// The next frame; `None` once the server has closed the connection.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(frame) = self.incoming.take_frame().unwrap() {
+                return Some(frame.to_vec());
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(count) => self.incoming.space(count).extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("the server neither answers nor closes: {error}"),
+            }
+        }
+    }
+
+    fn refusal(&mut self) -> Refusal {
+        let frame = self.next().expect("a word of explanation");
+        match decode(&frame) {
+            Ok(Greeting::Refused(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn blob(bytes: u64) -> Vec<u8> {
+    let mut arguments = Vec::new();
+    frame::write(&mut arguments, &bytes);
+    let mut out = Vec::new();
+    let call = Call {
+        procedure: "blob",
+        arguments: Bytes(&arguments),
+        timeout_us: 10_000_000,
+        shard: None,
+        id: None,
+    };
+    protocol::send(&mut out, 1, &Op::Call(call));
+    out
+}
+
+/// Others are served as ever.
+fn assert_serves(bank: &Bank) {
+    run(async {
+        let client = bank.client().await;
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+#[test]
+fn noise_at_the_door_is_refused() {
+    let bank = Bank::open(1);
+    let mut hello = Vec::new();
+    let _guest = Guest::start(None, &mut hello).unwrap();
+    let mut newer = hello.clone();
+    newer[frame::HEADER_BYTES + 8] += 1;
+    let mut secured = hello;
+    secured[frame::HEADER_BYTES + 10] = 1;
+    let cases: [(&[u8], Refusal); 5] = [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Refusal::Garbage),
+        (&[0xFF; 64], Refusal::Garbage),
+        (&[0; 4], Refusal::Garbage),
+        (&newer, Refusal::Version { server: protocol::VERSION }),
+        (&secured, Refusal::Security),
+    ];
+    for (noise, refusal) in cases {
+        let mut raw = Raw::open(bank.servers[0].address());
+        raw.stream.write_all(noise).unwrap();
+        assert_eq!(raw.refusal(), refusal, "{noise:?}");
+        assert_eq!(raw.next(), None);
+    }
+    assert_serves(&bank);
+}
+
+#[test]
+fn noise_inside_ends_the_connection() {
+    let bank = Bank::open(1);
+    let mut unknown_op = Vec::new();
+    frame::append(&mut unknown_op, |out| out.extend_from_slice(&[1, 0, 0, 0, 99]));
+    let mut no_number = Vec::new();
+    frame::append(&mut no_number, |out| out.push(1));
+    let oversized = (512_u32 << 20).to_le_bytes();
+    for noise in [&unknown_op[..], &no_number, &oversized, &[0xA5; 5000]] {
+        let mut raw = Raw::admitted(bank.servers[0].address());
+        raw.stream.write_all(noise).unwrap();
+        assert_eq!(raw.next(), None, "{noise:?}");
+    }
+    assert_serves(&bank);
+}
+
+#[test]
+fn half_a_request_harms_nobody() {
+    let bank = Bank::open(1);
+    let request = blob(10);
+    for cut in [1, 4, 5, request.len() - 1] {
+        let mut raw = Raw::admitted(bank.servers[0].address());
+        raw.stream.write_all(&request[..cut]).unwrap();
+        // Gone in the middle of a word.
+        drop(raw);
+    }
+    let mut raw = Raw::admitted(bank.servers[0].address());
+    let (first, second) = request.split_at(7);
+    raw.stream.write_all(first).unwrap();
+    raw.stream.write_all(second).unwrap();
+    let frame = raw.next().expect("an answer");
+    let (number, answer) = protocol::split(&frame).unwrap();
+    assert_eq!(number, 1);
+    assert!(matches!(decode(answer), Ok(Answer::Done(Bytes(bytes))) if bytes.len() == 11));
+    assert_serves(&bank);
+}
+
+#[test]
+fn the_wrong_server_names_the_right_one() {
+    let bank = Bank::open(2);
+    // The shards are dealt out in turn.
+    for (node, shard) in [(0, 1_u16), (1, 0)] {
+        let mut raw = Raw::admitted(bank.servers[node].address());
+        let call = Call {
+            procedure: "balance",
+            arguments: Bytes(&[1]),
+            timeout_us: 1_000_000,
+            shard: Some(shard),
+            id: None,
+        };
+        let mut out = Vec::new();
+        protocol::send(&mut out, 9, &Op::Call(call));
+        raw.stream.write_all(&out).unwrap();
+        let frame = raw.next().expect("an answer");
+        let (_, answer) = protocol::split(&frame).unwrap();
+        let owner = Some(1 - node as u16);
+        let expected = Failure::WrongOwner { shard, owner, epoch: 1 };
+        assert_eq!(decode(answer), Ok(Answer::Failed(expected)));
+    }
+}
+
+#[test]
+fn only_who_has_the_key_comes_in() {
+    let key = Key::random().unwrap();
+    let secured = Security::SharedKey(key.clone());
+    let bank = Bank::open_with(1, |config| config.security = secured.clone());
+    run(async {
+        let connect = |key: Option<Key>| {
+            let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
+            config.key = key;
+            Client::connect(config)
+        };
+        let refused = |connected: Result<Client, ConnectError>| match connected {
+            Err(ConnectError::Refused { refusal, .. }) => refusal,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("it was let in"),
+        };
+        assert_eq!(refused(connect(None).await), Refusal::Security);
+        assert_eq!(refused(connect(Some(Key::random().unwrap())).await), Refusal::Proof);
+        let client = connect(Some(key)).await.unwrap();
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
+    });
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    let bank = Bank::open_with(1, |config| {
+        config.limits.greeting = Duration::from_millis(50);
+        config.limits.guests = 2;
+    });
+    let address = bank.servers[0].address();
+    let mut silent: Vec<Raw> = (0..8).map(|_| Raw::open(address)).collect();
+    silent[0].stream.write_all(&[40]).unwrap();
+    // Two are guests for a while, the others are turned away at once.
+    for raw in &mut silent {
+        assert_eq!(raw.next(), None);
+    }
+    assert_serves(&bank);
+}
+
+#[test]
+fn there_is_room_for_so_many() {
+    let bank = Bank::open_with(1, |config| config.limits.connections = 3);
+    let address = bank.servers[0].address();
+    let admitted: Vec<Raw> = (0..3).map(|_| Raw::admitted(address)).collect();
+    let mut fourth = Raw::open(address);
+    let mut hello = Vec::new();
+    let _guest = Guest::start(None, &mut hello).unwrap();
+    fourth.stream.write_all(&hello).unwrap();
+    assert_eq!(fourth.refusal(), Refusal::Full);
+    drop(admitted);
+}
+
+#[test]
+fn who_does_not_read_is_closed() {
+    let bank = Bank::open_with(1, |config| {
+        config.limits.write_patience = Duration::from_millis(100);
+        config.limits.in_flight = 4;
+    });
+    let mut raw = Raw::admitted(bank.servers[0].address());
+    let request = blob(128 << 10);
+    // Writes until the server neither reads nor keeps the connection.
+    let closed = loop {
+        if let Err(error) = raw.stream.write_all(&request) {
+            break error;
+        }
+    };
+    assert_ne!(closed.kind(), ErrorKind::WouldBlock, "the server keeps the connection");
+    assert_serves(&bank);
+}
