@@ -11,8 +11,13 @@ const TINY_COMPANY: [&str; 7] =
 
 /// Runs `lotus bench` for a moment; returns what it printed.
 fn bench(flags: &[&str]) -> String {
+    run(&[flags, &["--secs", "0.2", "--warmup", "0.05"]].concat())
+}
+
+/// Runs `lotus bench`; returns what it printed.
+fn run(flags: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
-    command.args(["bench"]).args(flags).args(["--secs", "0.2", "--warmup", "0.05"]);
+    command.args(["bench"]).args(flags);
     let output = command.output().expect("the binary was built for this test");
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -78,27 +83,58 @@ fn without_an_audit_there_is_no_verdict() {
     assert!(!text.contains("audit"), "{text}");
 }
 
-#[test]
-fn results_go_to_their_files() {
-    let (json, history) = (scratch("bench.json"), scratch("bench.jsonl"));
-    let (json_path, history_path) =
-        (json.to_str().expect("UTF-8"), history.to_str().expect("UTF-8"));
-    bench(&["smallbank", "--accounts", "500", "--json", json_path, "--history", history_path]);
-    let report: Value =
-        serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
-    assert_eq!(report["workload"], "smallbank");
-    assert_eq!(report["audit"]["passed"], true);
-    assert_eq!(report["config"]["vt_cache"], 65_536);
-    let hit_rate = report["caches"]["version_tables"]["hit_rate"].as_f64().expect("a number");
-    assert!(hit_rate > 0.5 && hit_rate < 1.0, "{hit_rate}");
-    assert!(report["throughput_tps"].as_f64().expect("a number") > 0.0);
-    let history = fs::read_to_string(&history).expect("it was written");
-    let ended_well = |line: &str| {
+/// Runs `lotus bench smallbank` with files for its results; returns the report, and how many
+/// transactions have committed by the history.
+fn bench_to_files(name: &str, flags: &[&str]) -> (Value, u64) {
+    let paths = ["json", "jsonl"].map(|extension| scratch(&format!("{name}.{extension}")));
+    let [json, history] = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let files = ["smallbank", "--accounts", "500", "--json", json, "--history", history];
+    run(&[&files, flags].concat());
+    let [json, history] = paths.map(|path| fs::read_to_string(path).expect("it was written"));
+    let ended_well = |line: &&str| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         line["status"] == "ok"
     };
-    let committed = history.lines().filter(|line| ended_well(line)).count() as u64;
-    assert!(committed >= report["committed"].as_u64().expect("a number"));
+    let committed = history.lines().filter(ended_well).count() as u64;
+    (serde_json::from_str(&json).expect("JSON"), committed)
+}
+
+/// On threads, how much is done depends on the machine: it may be nothing at all.
+#[test]
+fn results_go_to_their_files() {
+    let (report, committed) = bench_to_files("bench", &["--secs", "0.2", "--warmup", "0.05"]);
+    assert_eq!(report["workload"], "smallbank");
+    assert_eq!(report["fabric"], "local");
+    assert_eq!(report["audit"]["passed"], true);
+    assert_eq!(report["config"]["vt_cache"], 65_536);
+    assert_adds_up(&report, committed);
+}
+
+/// In simulated time, how much is done does not depend on the machine.
+#[test]
+fn results_are_those_of_transactions() {
+    let flags = ["--fabric", "sim", "--secs", "0.01", "--warmup", "0.002"];
+    let (report, committed) = bench_to_files("sim", &flags);
+    assert_eq!(report["fabric"], "sim");
+    assert_eq!(report["audit"]["passed"], true);
+    assert!(report["throughput_tps"].as_f64().expect("a number") > 0.0);
+    let tables = &report["caches"]["version_tables"];
+    let [lookups, hits, hit_rate] =
+        ["lookups", "hits", "hit_rate"].map(|what| tables[what].as_f64().expect("a number"));
+    assert!(hit_rate > 0.5 && hit_rate < 1.0, "{tables}");
+    assert!((hit_rate * lookups - hits).abs() < 1e-6, "{tables}");
+    assert_adds_up(&report, committed);
+}
+
+/// The report agrees with itself, and with the history's count of commits: warm-up included there.
+fn assert_adds_up(report: &Value, in_history: u64) {
+    let [committed, throughput, elapsed] = ["committed", "throughput_tps", "elapsed_s"]
+        .map(|what| report[what].as_f64().expect("a number"));
+    assert!((throughput * elapsed - committed).abs() < 1e-6 * committed.max(1.0), "{report}");
+    let parts = report["by_transaction"].as_object().expect("an object").values();
+    let parts: u64 = parts.map(|part| part["committed"].as_u64().expect("a number")).sum();
+    assert_eq!(report["committed"], parts, "{report}");
+    assert!(in_history >= parts, "{in_history} in the history, {parts} in the report");
 }
 
 #[test]

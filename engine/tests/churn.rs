@@ -6,8 +6,9 @@
 
 mod common;
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use lotus::{Isolation, Session, TableId, TableSpec, TxnError};
@@ -18,14 +19,28 @@ const TIMES: u64 = 24;
 /// Rows that each worker keeps.
 const ALIVE: u64 = 40;
 const WORKERS: u64 = 4;
+/// Steps that a worker takes at a time. Every wait has a limit, so that nothing hangs unnoticed; it
+/// is for this much work only, which a slow machine, too, does long before.
+const STEPS: u64 = 500;
 
-/// Row `number` has its number for a value.
-async fn come_and_go(mut session: Session, table: TableId, first: u64) -> Result<(), TxnError> {
-    let last = first + TIMES * CAPACITY / WORKERS;
-    for number in first..last + ALIVE {
+/// The rows of a worker, over time. Row `number` has its number for a value.
+fn rows_of(worker: u64) -> Range<u64> {
+    let count = TIMES * CAPACITY / WORKERS;
+    worker * count..(worker + 1) * count
+}
+
+/// Takes the steps from number `from` on: one for each row that comes, and some after the last
+/// until all are gone.
+async fn come_and_go(
+    mut session: Session,
+    table: TableId,
+    rows: Range<u64>,
+    from: u64,
+) -> Result<(), TxnError> {
+    for number in from..(from + STEPS).min(rows.end + ALIVE) {
         let mut attempts = 0;
         loop {
-            match replace(&mut session, table, first, number, last).await {
+            match replace(&mut session, table, &rows, number).await {
                 Err(error) if error.is_retryable() => session.back_off(attempts).await,
                 outcome => break outcome?,
             }
@@ -35,19 +50,18 @@ async fn come_and_go(mut session: Session, table: TableId, first: u64) -> Result
     Ok(())
 }
 
-/// Inserts a row before the last, and deletes the one inserted some time before.
+/// Inserts a row, up to the last, and deletes the one inserted some time before.
 async fn replace(
     session: &mut Session,
     table: TableId,
-    first: u64,
+    rows: &Range<u64>,
     number: u64,
-    last: u64,
 ) -> Result<(), TxnError> {
     let mut txn = session.begin(Isolation::Serializable).await?;
-    if number < last {
+    if number < rows.end {
         txn.insert(table, number, &number.to_le_bytes())?;
     }
-    if number >= first + ALIVE {
+    if number >= rows.start + ALIVE {
         let item = txn.add_rw(table, number - ALIVE)?;
         txn.execute().await?;
         txn.delete(item)?;
@@ -55,10 +69,10 @@ async fn replace(
     txn.commit().await.map(drop)
 }
 
-/// Reads rows that may be there or not, in snapshots, until all workers are done.
-async fn look(mut session: Session, table: TableId, done: &AtomicU64) -> Result<(), TxnError> {
+/// Reads rows that may be there or not, in snapshots, until it is `over`.
+async fn look(mut session: Session, table: TableId, over: &AtomicBool) -> Result<(), TxnError> {
     let mut number = 0;
-    while done.load(Ordering::Relaxed) < WORKERS {
+    while !over.load(Ordering::Relaxed) {
         let mut txn = session.begin_read_only().await?;
         let items = [number, number + 7].map(|number| txn.add_ro(table, number));
         match txn.execute().await {
@@ -83,27 +97,26 @@ fn h13_rows_that_come_and_go_give_their_memory_back() {
     let cluster = start(small().coroutines(3));
     let table = cluster.create_table(spec).expect("it is new");
     let seats: Vec<_> = cluster.seats().collect();
-    let done_workers = Arc::new(AtomicU64::new(0));
-    let mut all = Vec::new();
-    for worker in 0..WORKERS {
-        let done = Arc::clone(&done_workers);
-        let seat = seats[worker as usize % seats.len()];
-        all.push(cluster.submit(seat, move |session| async move {
-            let first = worker * TIMES * CAPACITY / WORKERS;
-            let outcome = come_and_go(session, table, first).await;
-            done.fetch_add(1, Ordering::Relaxed);
-            outcome
-        }));
+    let over = Arc::new(AtomicBool::new(false));
+    let lookers: Vec<_> = seats
+        .iter()
+        .map(|seat| {
+            let over = Arc::clone(&over);
+            cluster.submit(*seat, move |session| async move { look(session, table, &over).await })
+        })
+        .collect();
+    for step in (0..rows_of(0).end + ALIVE).step_by(STEPS as usize) {
+        let workers = (0..WORKERS).map(|worker| {
+            let seat = seats[worker as usize % seats.len()];
+            let rows = rows_of(worker);
+            let from = rows.start + step;
+            cluster.submit(seat, move |session| come_and_go(session, table, rows, from))
+        });
+        // All are asked before the first is waited for.
+        workers.collect::<Vec<_>>().into_iter().for_each(done);
     }
-    for seat in &seats {
-        let done = Arc::clone(&done_workers);
-        all.push(
-            cluster.submit(*seat, move |session| async move { look(session, table, &done).await }),
-        );
-    }
-    for worker in all {
-        done(worker);
-    }
+    over.store(true, Ordering::Relaxed);
+    lookers.into_iter().for_each(done);
     cluster.settle().expect("nothing has failed");
     let mut rows = 0;
     cluster.scan(table, &mut |_, _, _| rows += 1).expect("it can be read");

@@ -23,10 +23,16 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, Connection, RootCertStore, ServerConfig, version};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, ClientConfig, Connection, DigitallySignedStruct, DistinguishedName,
+    RootCertStore, ServerConfig, SignatureScheme, version,
+};
 
 use super::stream::NO_TLS;
 
@@ -92,14 +98,15 @@ impl Tls {
             .map_err(|_| TlsError::Name(cluster.to_owned()))?;
 
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier =
+        let signed =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()
                 .map_err(unusable)?;
+        let members = MembersOnly { signed, cluster: cluster.clone() };
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(unusable)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(members))
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(unusable)?;
         // Connections last: none is ever resumed.
@@ -145,6 +152,58 @@ fn file(path: &Path, source: rustls::pki_types::pem::Error) -> TlsError {
 
 fn unusable(error: impl fmt::Display) -> TlsError {
     TlsError::Unusable(error.to_string())
+}
+
+/// Lets in whoever shows a certificate that the authority has signed and that bears the cluster's
+/// name. TLS knows by itself to look for a name in what is shown to a client, but not in what is
+/// shown to a server, and an authority may sign for more than one cluster.
+#[derive(Debug)]
+struct MembersOnly {
+    /// Checks all but the name.
+    signed: Arc<dyn ClientCertVerifier>,
+    cluster: ServerName<'static>,
+}
+
+impl ClientCertVerifier for MembersOnly {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.signed.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.signed.verify_client_cert(own, intermediates, now)?;
+        // Nothing is wrong with the certificate but where it is shown: the alert for that is
+        // another than those for bad certificates.
+        verify_server_name(&ParsedCertificate::try_from(own)?, &self.cluster)
+            .map_err(|_| CertificateError::ApplicationVerificationFailure)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed.verify_tls12_signature(message, own, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed.verify_tls13_signature(message, own, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
+    }
 }
 
 /// Why TLS ends a connection.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -15,29 +16,49 @@ use crate::conformance;
 
 const NAME: &str = "orders.lotus";
 
-/// An authority, and a directory for what it signs; removed when dropped.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    directory: PathBuf,
-}
+/// A directory of a test; removed when dropped.
+struct Scratch(PathBuf);
 
-impl Authority {
+impl Scratch {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("lotus-tls-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).expect("there is room");
+        Self(directory)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An authority, and a directory for what it signs.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    scratch: Scratch,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let scratch = Scratch::new();
         let mut params = CertificateParams::new([]).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("randomness");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("it signs itself");
-        fs::write(directory.join("ca.pem"), issuer.pem()).expect("there is room");
-        Self { issuer, directory }
+        fs::write(scratch.path("ca.pem"), issuer.pem()).expect("there is room");
+        Self { issuer, scratch }
     }
 
     fn path(&self, file: &str) -> PathBuf {
-        self.directory.join(file)
+        self.scratch.path(file)
     }
 
     /// Signs a certificate for a cluster of that name, and writes it and its key.
@@ -54,12 +75,6 @@ impl Authority {
     fn tls(&self, cluster: &str) -> Tls {
         let [certificate, key] = self.sign(cluster);
         Tls::from_files(&self.path("ca.pem"), &certificate, &key, NAME).expect("they are good")
-    }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -84,6 +99,7 @@ fn only_nodes_of_one_cluster_talk() {
     let cases = [
         (tls(&ours, NAME), tls(&theirs, NAME), "TLS: invalid peer certificate"),
         (tls(&ours, another_cluster), tls(&ours, NAME), "not valid for name"),
+        (tls(&ours, NAME), tls(&ours, another_cluster), "fatal alert: AccessDenied"),
         (tls(&ours, NAME), Security::PlainOnLoopback, "one side demands"),
         (tls(&ours, NAME), key(), "one side demands"),
         (Security::PlainOnLoopback, tls(&ours, NAME), "TLS: "),
@@ -121,6 +137,24 @@ fn a_certificate_of_another_authority_opens_nothing() {
     assert_eq!(target.counters(node).expect("served there").admitted, 0);
 }
 
+/// The commands of docs/security.md, word for word, make files that open both sides of a link.
+#[test]
+fn the_documented_commands_make_certificates_that_work() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        eprintln!("skipped: there is no openssl here");
+        return;
+    }
+    let page = include_str!("../../../docs/security.md");
+    let commands = page.split("```").find_map(|part| part.strip_prefix("sh\nopenssl "));
+    let commands = format!("openssl {}", commands.expect("the page says how"));
+    let scratch = Scratch::new();
+    let mut shell = Command::new("sh");
+    let made = shell.args(["-euc", &commands]).current_dir(&scratch.0).output().expect("a shell");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let [ca, certificate, key] = ["ca.pem", "node.pem", "node.key"].map(|file| scratch.path(file));
+    pair(&Tls::from_files(&ca, &certificate, &key, NAME).expect("they are good"));
+}
+
 #[test]
 fn files_that_are_no_good_are_named() {
     let authority = Authority::new();
@@ -146,7 +180,7 @@ fn files_that_are_no_good_are_named() {
     }
 }
 
-/// Two streams that have found each other, neither of which waits.
+/// Two streams that have found and let in each other, neither of which waits.
 fn pair(tls: &Tls) -> [Stream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let asks = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
