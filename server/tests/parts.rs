@@ -1,5 +1,5 @@
-//! Servers of a cluster whose compute nodes are in different processes: each process has a part, and
-//! knows as little of the others' nodes as if they were not in this program.
+//! Servers of a cluster whose compute nodes are in different processes: each process has a part,
+//! and knows as little of the others' nodes as if they were not in this program.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
