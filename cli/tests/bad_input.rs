@@ -64,9 +64,11 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--cns", "2", "--cns", "3"], "--cns"),
         ("kvs", &["--json", ""], "--json"),
         ("kvs", &["--profile", "cx3-56g"], "--fabric sim"),
-        ("kvs", &["--cluster", "somewhere"], "--fabric shm"),
+        ("kvs", &["--cluster", "somewhere"], "cannot read somewhere"),
+        ("kvs", &["--cluster", "somewhere", "--rate", "9"], "makes no sense with --rate"),
+        ("kvs", &["--cluster", "somewhere", "--floor"], "makes no sense with --rate"),
         ("kvs", &["--rdma-devices", "mlx5_0"], "--fabric rdma only"),
-        ("kvs", &["--cluster", "somewhere", "--fabric", "tcp"], "cannot be driven yet"),
+        ("kvs", &["--cluster", "somewhere", "--fabric", "tcp"], "not --fabric"),
         ("kvs", &["--fabric", "tcp", "--profile", "cx3-56g"], "--fabric sim"),
         (
             "kvs",

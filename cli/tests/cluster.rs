@@ -6,7 +6,8 @@
 mod common;
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 #[cfg(feature = "tls")]
 use std::path::Path;
@@ -26,6 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
                      lease_ms = 3000\n";
 const LOAD: &str = "[load.smallbank]\naccounts = 200\n";
+
+/// Where the first compute node answers about itself.
+const METRICS: u16 = 7600;
+
+/// An address that only this test of this process uses: all of 127/8 is this machine.
+fn host(number: u32) -> Ipv4Addr {
+    let process = std::process::id() % (1 << 18);
+    Ipv4Addr::from(0x7f40_0000 | process << 4 | number)
+}
 
 /// A description of a cluster in a directory of its own. What it has started ends with it.
 struct Described {
@@ -50,10 +60,22 @@ impl Described {
         Self::tcp_with(name, number, "key_file = \"key\"\n", "")
     }
 
-    /// At addresses that only this test of this process uses: all of 127/8 is this machine.
+    /// Over `shm`, with compute nodes that applications reach.
+    fn serving(name: &str, number: u32) -> (Self, Ipv4Addr) {
+        let host = host(number);
+        let node = |index: u16| {
+            let (client, metrics) = (7500 + index, METRICS + index);
+            format!(
+                "[[compute_node]]\nclient = \"{host}:{client}\"\nmetrics = \"{host}:{metrics}\"\n"
+            )
+        };
+        let nodes = ["[[memory_node]]\n[[memory_node]]\n".to_owned(), node(0), node(1)].concat();
+        let head = "fabric = \"shm\"\nclient_key_file = \"key\"\n";
+        (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}")), host)
+    }
+
     fn tcp_with(name: &str, number: u32, head: &str, tail: &str) -> (Self, Ipv4Addr) {
-        let process = std::process::id() % (1 << 18);
-        let host = Ipv4Addr::from(0x7f40_0000 | process << 4 | number);
+        let host = host(number);
         let node = |kind, port| format!("[[{kind}_node]]\naddress = \"{host}:{port}\"\n");
         let nodes = [
             node("memory", 7401),
@@ -248,6 +270,53 @@ fn other_keys_and_sizes_are_refused() {
     let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused).contains("\"coroutines 4\""), "{}", text(&refused));
+}
+
+/// What a node says over HTTP, heads and all.
+fn get(address: (Ipv4Addr, u16), path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("it is not nothing");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn a_running_cluster_is_driven_again_and_again() {
+    let (described, host) = Described::serving("driven", 4);
+    let bench = |workload: &str, flags: &[&str]| {
+        let file = described.file();
+        lotus(&[&["bench", workload, "--cluster", &file, "--secs", "0.5"], flags].concat())
+    };
+    let refused = refusal(&bench("smallbank", &[]));
+    assert!(refused.contains("authority"), "{refused}");
+
+    described.done(&["up"]);
+    let refused = refusal(&bench("kvs", &[]));
+    assert!(refused.contains("is loaded with smallbank"), "{refused}");
+    let json = described.directory.join("report.json");
+    let report = json.to_str().expect("UTF-8");
+    // What the first one has done to the balances must not surprise the second.
+    for _ in 0..2 {
+        let output = bench("smallbank", &["--warmup", "0", "--json", report]);
+        assert!(output.status.success(), "{}{}", text(&output), described.logs());
+        let report: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert_eq!(report["audit"]["passed"], true, "{report}");
+        assert!(report["committed"].as_u64() > Some(0), "{report}");
+    }
+    for node in 0..2 {
+        let health = get((host, METRICS + node), "/health");
+        assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("serving\n"), "{health}");
+        let metrics = get((host, METRICS + node), "/metrics");
+        let committed = "lotus_transactions_total{outcome=\"committed\"} ";
+        assert!(metrics.contains(committed), "{metrics}");
+        assert!(!metrics.contains(&format!("{committed}0\n")), "{metrics}");
+    }
+    described.done(&["down"]);
+    assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
 /// A certificate authority, and what it signs.

@@ -1,5 +1,6 @@
 //! What a cluster says about itself: to servers, which tell it to clients, and to whoever watches.
 //!
+//! A process answers for its own compute nodes only; what it says of the others is what those know.
 //! Nothing here is asked on the way of a transaction. What coordinators count is theirs alone and
 //! asked of them by a job ([`Cluster::coordinator_figures`]).
 
@@ -12,6 +13,7 @@ use lotus_mvcc::TableSpec;
 
 use crate::cache_counters::CacheCounters;
 use crate::cluster::{Cluster, Seat};
+use crate::shared::ComputeNode;
 use crate::submit::Submitted;
 
 /// Who grants a shard's locks.
@@ -67,26 +69,26 @@ impl<M: Machines> Cluster<M> {
     /// Who grants the locks of a shard now, as compute node `asked` sees it.
     ///
     /// # Panics
-    /// If there is no such compute node.
+    /// If there is no such compute node in this process.
     pub fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner {
-        let owner = self.shared.nodes[asked].shards.owner(shard);
+        let owner = self.hosted(asked).shards.owner(shard);
         ShardOwner { compute_node: self.shared.index_of(owner.node), epoch: owner.epoch.0 }
     }
 
-    /// Whether a compute node takes part in the cluster, as far as this process knows.
+    /// Whether a compute node takes part in the cluster, as far as it knows itself.
     ///
     /// # Panics
-    /// If there is no such compute node.
+    /// If there is no such compute node in this process.
     pub fn takes_part(&self, compute_node: usize) -> bool {
-        !self.shared.nodes[compute_node].has_failed()
+        !self.hosted(compute_node).has_failed()
     }
 
     /// How a compute node is doing. Looks at its whole lock table.
     ///
     /// # Panics
-    /// If there is no such compute node.
+    /// If there is no such compute node in this process.
     pub fn node_figures(&self, compute_node: usize) -> NodeFigures {
-        let node = &self.shared.nodes[compute_node];
+        let node = self.hosted(compute_node);
         let owned = ShardId::all().filter(|shard| node.shards.owner(*shard).node == node.id);
         let (epoch, expelled) = node.members.losses();
         NodeFigures {
@@ -100,10 +102,14 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
+    fn hosted(&self, compute_node: usize) -> &ComputeNode {
+        self.shared.hosted(compute_node).expect("a compute node of this process")
+    }
+
     /// What a coordinator has counted. It answers between transactions.
     ///
     /// # Panics
-    /// If there is no such coordinator.
+    /// If there is no such coordinator in this process.
     pub fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures> {
         self.submit(seat, |session| async move {
             let coordinator = session.coordinator();

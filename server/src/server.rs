@@ -66,6 +66,9 @@ impl Server {
         Cluster<M>: Send + Sync,
     {
         config.check(node, cluster.config())?;
+        if cluster.seats().all(|seat| seat.compute_node != node) {
+            return Err(StartError::Elsewhere { node });
+        }
         let (workers, interactive) =
             (config.workers(cluster.config()), config.interactive(cluster.config()));
         let host: Arc<dyn Host> = cluster;

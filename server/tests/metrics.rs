@@ -4,22 +4,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Mutex;
-use std::time::Duration;
 
-use common::{Bank, balance, run};
-
-fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
+use common::{Bank, balance, get, run};
 
 /// The value of a metric, by its whole name with labels.
 fn value(metrics: &str, name: &str) -> f64 {

@@ -219,13 +219,13 @@ impl ClusterFile {
             ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
         });
         let compute_nodes = compute_nodes.collect();
-        reader.check_applications(&written, &settings)?;
         let home = path.parent().unwrap_or(Path::new(""));
         let client_key = match (&written.client_key_file, &net) {
             (Some(key), _) => Some(home.join(key)),
             (None, Net::Tcp { trust: Trust::KeyFile(key), .. }) => Some(key.clone()),
             (None, _) => None,
         };
+        reader.check_applications(&written, &settings, client_key.is_some())?;
         let lease_ms = reader.number(&written.lease_ms, 2000, 0..=3_600_000, "lease_ms")?;
         if (1..MIN_LEASE_MS).contains(&lease_ms) {
             let why = format!("lease_ms must be 0, for none, or at least {MIN_LEASE_MS}");
@@ -456,8 +456,21 @@ impl Reader<'_> {
         &self,
         written: &Written,
         settings: &ClusterConfig,
+        has_key: bool,
     ) -> Result<(), FileError> {
-        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        let clients =
+            || written.compute_node.iter().filter_map(|node| node.as_ref().client.as_ref());
+        let serves = clients().next().is_some();
+        if let (true, false, Some(tls)) = (serves, has_key, &written.tls) {
+            let why = "applications are not served over TLS yet: a client_key_file is missing";
+            return Err(self.wrong(tls.span(), why));
+        }
+        let far = clients().find(|at| !Security::PlainOnLoopback.allows(at.as_ref().ip()));
+        if let (false, Some(far)) = (has_key, far) {
+            let address = far.as_ref();
+            let why = format!("{address} is beyond loopback: a client_key_file is missing");
+            return Err(self.wrong(far.span(), &why));
+        }
         if serves && settings.coroutines < MIN_SERVING_COROUTINES {
             let why = format!(
                 "nodes that serve applications need at least {MIN_SERVING_COROUTINES} coroutines"

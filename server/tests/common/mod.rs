@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -36,13 +37,7 @@ impl Bank {
     }
 
     pub fn over(cluster: Cluster, set: impl Fn(&mut Config)) -> Self {
-        let spec = TableSpec::new("accounts").record_bytes(8).capacity(4 * ACCOUNTS);
-        let table = cluster.create_table(spec).unwrap();
-        let row = |row: u64, value: &mut Vec<u8>| {
-            value.extend_from_slice(&INITIAL.to_le_bytes());
-            row.into()
-        };
-        cluster.load(table, ACCOUNTS, &row, &AtomicU64::new(0)).unwrap();
+        let table = load(&cluster);
         let cluster = Arc::new(cluster);
         let nodes = cluster.config().compute_nodes;
         let listeners: Vec<_> =
@@ -78,6 +73,29 @@ impl Bank {
             .unwrap();
         sum
     }
+}
+
+/// Makes and fills the table of accounts.
+pub fn load(cluster: &Cluster) -> TableId {
+    let spec = TableSpec::new("accounts").record_bytes(8).capacity(4 * ACCOUNTS);
+    let table = cluster.create_table(spec).unwrap();
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.extend_from_slice(&INITIAL.to_le_bytes());
+        row.into()
+    };
+    cluster.load(table, ACCOUNTS, &row, &AtomicU64::new(0)).unwrap();
+    table
+}
+
+/// What a server's other door answers, heads and all.
+pub fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Runs a test's client side, not for ever.

@@ -10,6 +10,7 @@ memory = \"64M\"
 [[compute_node]]
 client = \"127.0.0.1:7311\"
 [[compute_node]]
+client = \"127.0.0.1:7312\"
 [load.smallbank]
 accounts = 100
 ";
@@ -29,6 +30,14 @@ const BOTH: &str = "key_file = \"k\"\n[tls]\nca = \"\"\ncertificate = \"\"\nkey 
                     cluster = \"\"\n[[mem";
 const TLS: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n[load";
 
+const METRICS: &str = "metrics = \"127.0.0.1:7313\"";
+/// In front of the first node, another one with metrics, and one that is served beside TLS.
+const WATCHED: &str = "replicas = 1\n[[compute_node]]\naddress = \"127.0.0.1:7303\"\n\
+                       metrics = \"127.0.0.1:7313\"";
+const SEALED: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
+                      [[compute_node]]\naddress = \"127.0.0.1:7303\"\n\
+                      client = \"127.0.0.1:7313\"\n[[mem";
+
 fn read(text: &str) -> Result<ClusterFile, FileError> {
     ClusterFile::parse(Path::new("/etc/c.toml"), text, None)
 }
@@ -45,11 +54,19 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!(file.authority(), Address::Unix("/etc/c.state/authority.sock".into()));
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
     assert!(file.tcp(0).expect("no key to read").is_none());
+    assert!(file.serves_applications() && file.client_key.is_none());
 
     let file = read(TCP).expect("sound");
     let tcp = file.tcp(1).expect("no key to read").expect("this fabric");
     assert_eq!((tcp.nodes, &tcp.served[..]), (2, &[NodeId(1)][..]));
     assert_eq!(tcp.addresses[&NodeId(1)].port(), 7302);
+    assert!(!file.serves_applications());
+
+    let keyed = TCP.replacen("replicas", "key_file = \"k\"\nreplicas", 1);
+    let client_key = |text: &str| read(text).expect("sound").client_key;
+    assert_eq!(client_key(&keyed), Some("/etc/k".into()));
+    let other = keyed.replacen("replicas", "client_key_file = \"c\"\nreplicas", 1);
+    assert_eq!(client_key(&other), Some("/etc/c".into()));
 }
 
 /// A file with one thing replaced, the line that is wrong then, and what is said of it.
@@ -74,10 +91,17 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "client = \"127.0.0.1:7311\"", "client = \"here\"", 6, "socket address"),
         (SHM, "client = \"127.0.0.1:7311\"", "client = \"[::1]:0\"", 6, "needs a port"),
         (SHM, "client =", "address =", 6, "on tcp only"),
+        (SHM, "7312", "7311", 8, "127.0.0.1:7311 is named twice"),
+        (SHM, "client = \"127.0.0.1:7312\"", "", 7, "by all compute nodes"),
+        (SHM, "client = \"127.0.0.1:7311\"", METRICS, 5, "by all compute nodes"),
+        (TCP, "replicas = 1", WATCHED, 4, "a client address is missing"),
+        (SHM, "memory = \"64M\"", "coroutines = 2", 2, "at least 3 coroutines"),
+        (SHM, "127.0.0.1:7312", "10.0.0.1:7312", 8, "beyond loopback: a client_key_file"),
+        (TCP, "[[mem", SEALED, 4, "not served over TLS yet: a client_key_file is missing"),
         (SHM, "client =", "klient =", 6, "unknown field `klient`"),
-        (SHM, "accounts = 100", "accounts = 1", 8, "accounts must be from 2"),
-        (SHM, "accounts = 100", "acounts = 100", 9, "acounts"),
-        (SHM, "load.smallbank", "load.bank", 8, "unknown variant `bank`"),
+        (SHM, "accounts = 100", "accounts = 1", 9, "accounts must be from 2"),
+        (SHM, "accounts = 100", "acounts = 100", 10, "acounts"),
+        (SHM, "load.smallbank", "load.bank", 9, "unknown variant `bank`"),
         (TCP, "authority = \"127.0.0.1:7300\"", "", 1, "authority needs an address"),
         (TCP, "address = \"127.0.0.1:7301\"", "", 4, "this memory_node needs an address"),
         (TCP, "address = \"127.0.0.1:7302\"", "", 6, "this compute_node needs an address"),
@@ -85,7 +109,7 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (TCP, "7302", "7300", 2, "127.0.0.1:7300 is named twice"),
         (TCP, "127.0.0.1:7302", "10.0.0.1:7302", 1, "needs a key_file"),
         (TCP, "[[mem", BOTH, 4, "not both"),
-        (SHM, "[load", TLS, 8, "on tcp only"),
+        (SHM, "[load", TLS, 9, "on tcp only"),
         (TCP, "replicas = 1", "directory = \"d\"", 3, "on shm only"),
     ];
     for (sound, from, to, line, said) in cases {
