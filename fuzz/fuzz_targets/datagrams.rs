@@ -1,3 +1,5 @@
+//! Fragments of calls, in any order and of any content.
+
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,3 +1,5 @@
+//! How a connection to a target begins, as strangers would have it.
+
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,3 +1,5 @@
+//! Frames of verbs, as a target takes them from a socket.
+
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
