@@ -229,7 +229,7 @@ impl Datagrams {
         let most = self.packet_bytes - HEADER_BYTES;
         let count = bytes.len().div_ceil(most).max(1);
         let outgoing = &mut self.outgoing;
-        if !outgoing.has_room(count as u64) {
+        if !outgoing.has_room(&self.pair, count as u64) {
             return;
         }
         outgoing.chain.clear();
@@ -252,9 +252,10 @@ impl Datagrams {
         // SAFETY: the slots are registered and live as long as the queue pair; none is filled
         // again before its send was reported, by itself or by a later one.
         let posted = unsafe { self.pair.post(&mut outgoing.chain) };
-        if posted.is_err() {
-            // Lost. What the device did not take will never be reported.
-            outgoing.posted -= count as u64;
+        if let Err(refused) = posted {
+            // The message is lost. What the device did not take will never be reported; the
+            // fragments before it will be, and have their slots until then.
+            outgoing.posted = refused.id;
         }
     }
 
@@ -325,11 +326,16 @@ impl Peer {
 
 impl Outgoing {
     /// Whether so many slots are free, after a look at what was sent if need be.
-    fn has_room(&mut self, count: u64) -> bool {
+    fn has_room(&mut self, pair: &QueuePair, count: u64) -> bool {
         while self.posted + count > self.reaped + SENDS {
             self.queue.poll(&mut self.completions);
-            let Some(last) = self.completions.found().last() else { return false };
+            let found = self.completions.found();
+            let Some(last) = found.last() else { return false };
             self.reaped = last.wr_id() + 1;
+            if found.iter().any(|send| !send.is_valid()) {
+                // If the pair cannot go on, its messages are lost until the node is expelled.
+                let _ = pair.resume_datagrams();
+            }
         }
         true
     }

@@ -536,6 +536,11 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, |_| {}, Mask::IBV_QP_SQ_PSN)
     }
 
+    /// Lets a datagram pair send again whose sends one error has stopped; receiving never stopped.
+    pub fn resume_datagrams(&self) -> io::Result<()> {
+        self.modify(sys::ibv_qp_state::IBV_QPS_RTS, |_| {}, sys::ibv_qp_attr_mask(0))
+    }
+
     /// Posts the requests of a chain, all at once. If the device refuses one, it and those behind
     /// it are not posted.
     ///
@@ -544,15 +549,19 @@ impl QueuePair {
     /// names must stay where it is, registered, and must not be touched if the device writes it.
     /// Buffers of inline requests are needed during the call only.
     #[inline]
-    pub unsafe fn post(&self, chain: &mut Chain) -> io::Result<()> {
+    pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), Refused> {
         let Some(first) = chain.link() else { return Ok(()) };
         let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
         // SAFETY: the pair and its context are alive, a provider always has the operation, and
-        // the chain is linked through requests and buffers lists that it owns.
-        done(unsafe {
+        // the chain is linked through requests and buffers lists that it owns. What the provider
+        // names as refused is a request of the chain, which is still there.
+        unsafe {
             let post = (*(*pair).context).ops.post_send.expect("every provider sends");
-            post(pair, first, &mut refused)
-        })
+            if post(pair, first, &mut refused) == 0 {
+                return Ok(());
+            }
+            Err(Refused { id: refused.as_ref().map_or((*first).wr_id, |refused| refused.wr_id) })
+        }
     }
 
     /// Hands buffers for datagrams to the device, one for each request.
@@ -571,6 +580,13 @@ impl QueuePair {
             post(pair, first, &mut refused)
         })
     }
+}
+
+/// A device did not take all of a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Refused {
+    /// Of the first request that it did not take.
+    pub id: u64,
 }
 
 /// How long a connection tries.

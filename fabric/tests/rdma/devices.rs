@@ -11,6 +11,10 @@ pub struct Model {
     pub atomics: bool,
     pub lockable_bytes: usize,
     pub refuses_posts: bool,
+    /// Takes two requests of a longer chain, as if its queue were full.
+    pub takes_two: bool,
+    /// The first datagram of a pair cannot be sent.
+    pub fails_a_datagram: bool,
     /// Events are announced, and gone when somebody comes for them: as if the queue that they were
     /// about had been destroyed meanwhile.
     pub withdraws_events: bool,
@@ -23,10 +27,12 @@ const CARD: Model = Model {
     atomics: true,
     lockable_bytes: usize::MAX,
     refuses_posts: false,
+    takes_two: false,
+    fails_a_datagram: false,
     withdraws_events: false,
 };
 
-pub const DEVICES: [Model; 8] = [
+pub const DEVICES: [Model; 10] = [
     CARD,
     Model { name: "card1", ..CARD },
     Model { name: "soft0", vendor: 0xFF_FFFF, ..CARD },
@@ -34,6 +40,8 @@ pub const DEVICES: [Model; 8] = [
     Model { name: "plain0", atomics: false, ..CARD },
     Model { name: "tight0", lockable_bytes: 8 << 20, ..CARD },
     Model { name: "full0", refuses_posts: true, ..CARD },
+    Model { name: "short0", takes_two: true, ..CARD },
+    Model { name: "bad0", fails_a_datagram: true, ..CARD },
     Model { name: "fickle0", withdraws_events: true, ..CARD },
 ];
 

@@ -84,7 +84,11 @@ pub struct Pair {
     model: &'static Model,
     pub peer: AtomicU32,
     pub queue_key: AtomicU32,
+    /// Since the last one that reported.
+    unreported: AtomicU32,
+    most_unreported: u32,
     broken: AtomicBool,
+    failed_a_datagram: AtomicBool,
     pub receives: Mutex<VecDeque<(u64, ibv_sge)>>,
 }
 
@@ -434,7 +438,10 @@ extern "C" fn ibv_create_qp(domain: *mut ibv_pd, attributes: *mut ibv_qp_init_at
         model: unsafe { model_of(context) },
         peer: AtomicU32::new(0),
         queue_key: AtomicU32::new(0),
+        unreported: AtomicU32::new(0),
+        most_unreported: attributes.cap.max_send_wr,
         broken: AtomicBool::new(false),
+        failed_a_datagram: AtomicBool::new(false),
         receives: Mutex::default(),
     };
     let pair: *mut Pair = boxed(pair);
@@ -470,6 +477,9 @@ extern "C" fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mas
     if has(ibv_qp_attr_mask::IBV_QP_QKEY) {
         pair.queue_key.store(attributes.qkey, Ordering::SeqCst);
     }
+    if attributes.qp_state == ibv_qp_state::IBV_QPS_RTS {
+        pair.broken.store(false, Ordering::SeqCst);
+    }
     0
 }
 
@@ -489,33 +499,59 @@ extern "C" fn post_recv(
     0
 }
 
-/// Carries out the requests, one by one.
+/// Carries out the requests, one by one, and names the first that it does not take.
 extern "C" fn post_send(
     pair: *mut ibv_qp,
-    mut next: *mut ibv_send_wr,
-    _: *mut *mut ibv_send_wr,
+    first: *mut ibv_send_wr,
+    refused: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: made by `ibv_create_qp`.
     let pair = unsafe { &*pair.cast::<Pair>() };
-    if pair.model.refuses_posts {
-        return rustix::io::Errno::NOMEM.raw_os_error();
-    }
+    let most = match pair.model {
+        Model { refuses_posts: true, .. } => 0,
+        Model { takes_two: true, .. } => 2,
+        _ => usize::MAX,
+    };
     let network = network();
+    let (mut next, mut taken) = (first, 0);
     // SAFETY: a list that ends with a null pointer.
     while let Some(request) = unsafe { next.as_ref() } {
-        let status = if pair.broken.load(Ordering::SeqCst) {
-            ibv_wc_status::IBV_WC_WR_FLUSH_ERR
-        } else {
-            // SAFETY: the request names one buffer, which the caller keeps for the device.
-            unsafe { carry_out(&network, pair, request) }.err().unwrap_or_default()
-        };
+        if taken == most || pair.unreported.load(Ordering::SeqCst) == pair.most_unreported {
+            // SAFETY: the caller's variable.
+            unsafe { *refused = next };
+            return rustix::io::Errno::NOMEM.raw_os_error();
+        }
+        taken += 1;
+        // SAFETY: the request names one buffer, which the caller keeps for the device.
+        let status = unsafe { status_of(&network, pair, request) };
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
         pair.broken.fetch_or(failed, Ordering::SeqCst);
+        pair.unreported.fetch_add(1, Ordering::SeqCst);
         if failed || request.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0 {
+            pair.unreported.store(0, Ordering::SeqCst);
             // SAFETY: pairs keep their queues alive.
             unsafe { complete(pair.raw.send_cq, request.wr_id, status, 0) };
         }
         next = request.next;
     }
     0
+}
+
+/// Carries out a request, unless the pair is broken or its device breaks it.
+///
+/// # Safety
+/// The request names one buffer, which the caller keeps for the device.
+unsafe fn status_of(network: &Network, pair: &Pair, request: &ibv_send_wr) -> Status {
+    let datagram = pair.raw.qp_type == ibv_qp_type::IBV_QPT_UD;
+    if pair.broken.load(Ordering::SeqCst) {
+        ibv_wc_status::IBV_WC_WR_FLUSH_ERR
+    } else if datagram
+        && pair.model.fails_a_datagram
+        && !pair.failed_a_datagram.swap(true, Ordering::SeqCst)
+    {
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { carry_out(network, pair, request) }.err().unwrap_or_default()
+    }
 }

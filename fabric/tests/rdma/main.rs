@@ -11,6 +11,8 @@ mod devices;
 mod library;
 mod verbs;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -22,7 +24,7 @@ use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rdma::{Config, RdmaFabric};
 use lotus_fabric::region::Rights;
-use lotus_fabric::transport::Fabric;
+use lotus_fabric::transport::{Fabric, MAX_MESSAGE_BYTES};
 use lotus_fabric::verbs::VerbError;
 
 const MEMORY: NodeId = NodeId(0);
@@ -147,5 +149,45 @@ fn an_event_that_is_withdrawn_holds_up_nobody() {
             });
         });
         drop((executor, lane, fabric));
+    });
+}
+
+/// A message of several fragments cannot be sent if the device takes two of them, and its slots
+/// were counted as free although the device had them: soon the device took nothing any more.
+#[test]
+fn a_device_that_takes_part_of_a_message_goes_on_sending() {
+    within_the_limit("messages after refused ones", || whole_messages_pass("short0"));
+}
+
+/// An error stops the sends of a datagram pair until it is told to go on.
+#[test]
+fn a_message_that_cannot_be_sent_does_not_stop_those_after_it() {
+    within_the_limit("messages after one that failed", || whole_messages_pass("bad0"));
+}
+
+/// Sends long messages in between short ones until three of the short ones came.
+fn whole_messages_pass(device: &str) {
+    let fabric = pair_on(device);
+    let (mut executor, lane) = open(&fabric);
+    let peer = Endpoint { lane: LaneId(1), ..CLIENT };
+    let transport = fabric.open_lane(peer, Epoch(1), executor.handle().waker());
+    let other = Lane::new(peer, executor.handle().clone(), transport.expect("free"));
+    executor.add_driver(other.driver());
+    let came = Rc::new(Cell::new(0));
+    let counts = Rc::clone(&came);
+    other.on_message(Box::new(move |_, bytes| {
+        counts.set(counts.get() + u32::from(bytes == b"short"));
+    }));
+    executor.run(async {
+        for round in 1..=3 {
+            while came.get() < round {
+                lane.send(peer, b"short");
+                lane.executor().sleep(Duration::from_micros(200)).await;
+            }
+            for _ in 0..200 {
+                lane.send(peer, &[7; MAX_MESSAGE_BYTES]);
+                lane.executor().yield_now().await;
+            }
+        }
     });
 }
