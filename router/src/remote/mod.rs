@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{ConnectError, RemoteAuthority};
-use lotus_fabric::tcp;
+use lotus_fabric::tcp::{self, Caller};
 pub use lotus_fabric::tcp::{Key, Security};
 pub use server::{AuthorityServer, ServeError};
 pub use wire::Refusal;
@@ -73,7 +73,7 @@ impl Listener {
         Ok(match self {
             Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
             Self::Tcp(listener) => {
-                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security)?)
+                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security, Caller::Node)?)
             }
         })
     }
