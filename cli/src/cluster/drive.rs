@@ -23,11 +23,12 @@ use lotus_fabric::env::Env;
 use lotus_router::Authority;
 use serde::{Deserialize, Serialize};
 
+use super::authority::Seat;
 use super::errands::{Counted, Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
-use super::{authority, records};
+use super::records;
 use crate::applications::{self, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
 
@@ -97,7 +98,7 @@ pub fn drive<W: Workload>(
         let path = file.path.display();
         return Err(refuse(format!("{path} gives compute nodes no client address")));
     }
-    let authority = authority(file).map_err(refuse)?;
+    let authority = Seat::of(file).map_err(refuse)?;
     authority.connect().map_err(|error| failed(&error))?;
     let nodes: Vec<Node> = Node::all(file).filter(|node| node.kind == Kind::Compute).collect();
 
@@ -167,7 +168,7 @@ async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     let servers = file.compute_nodes.iter().filter_map(|node| node.client);
     let mut config = Config::new("");
     config.servers = servers.map(|address| address.to_string()).collect();
-    config.key = file.client_key().map_err(|error| failed(&error))?;
+    config.security = file.as_application().map_err(|error| failed(&error))?;
     Client::connect(config).await.map_err(|error| failed(&error))
 }
 
