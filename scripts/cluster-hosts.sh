@@ -14,14 +14,10 @@ hosts=(mn-0 mn-1 mn-2 cn-0 cn-1 cn-2 client)
 namespaces=()
 processes=()
 
-# Compute nodes were started last, and end first.
-clean_up() {
-    trap '' INT TERM
-    local at
-    for ((at = ${#processes[@]} - 1; at >= 0; at--)); do
-        kill "${processes[at]}" 2>/dev/null || true
-    done
-    for process in "${processes[@]}"; do
+# Asks processes to end, and makes those that have not after ten seconds.
+end() {
+    kill "$@" 2>/dev/null || true
+    for process in "$@"; do
         for _ in {1..100}; do
             kill -0 "$process" 2>/dev/null || break
             sleep 0.1
@@ -29,6 +25,13 @@ clean_up() {
         kill -KILL "$process" 2>/dev/null || true
         wait "$process" 2>/dev/null || true
     done
+}
+
+# Compute nodes were started last, and end first: they need the others for that.
+clean_up() {
+    trap '' INT TERM
+    end "${processes[@]:3}"
+    end "${processes[@]:0:3}"
     for namespace in "${namespaces[@]}"; do
         ip netns delete "$namespace" || true
     done
@@ -72,8 +75,9 @@ else
     enter() { exec "${@:2}"; }
 fi
 
-# Runs a command on a host, in the directory that has this host's files.
-on() { (cd "$work/$1" && enter "$@"); }
+# Becomes a command on a host, in the directory that has this host's files; runs one and returns.
+become() { cd "$work/$1" && enter "$@"; }
+on() { (become "$@"); }
 
 # The commands of docs/security.md, word for word: an authority, and what nodes and applications show.
 certificates() {
@@ -120,7 +124,7 @@ done
 cp "$work"/ours/client.{pem,key} "$work/client"
 
 for host in "${hosts[@]:0:6}"; do
-    on "$host" "$lotus" "${host%-*}" --file orders.toml --node "${host#*-}" \
+    become "$host" "$lotus" "${host%-*}" --file orders.toml --node "${host#*-}" \
         >"$work/$host/log" 2>&1 &
     processes+=($!)
 done

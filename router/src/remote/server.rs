@@ -106,9 +106,10 @@ impl AuthorityServer {
 impl Drop for AuthorityServer {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        // Wakes the thread that welcomes. If that cannot be reached it has ended.
-        let _ = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
-        if let Some(thread) = self.welcoming.take() {
+        // Wakes the thread that welcomes. If the address cannot be reached, because the network has
+        // gone first, nobody comes there any more, and nobody waits for the thread.
+        let woken = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
+        if let (Ok(_), Some(thread)) = (woken, self.welcoming.take()) {
             // A panic there has been reported already.
             let _ = thread.join();
         }
