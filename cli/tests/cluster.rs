@@ -422,7 +422,7 @@ fn applications_are_served_over_tls_if_they_have_certificates_of_their_own() {
         (&ours, application, 1999, "app.pem: the certificate has run out"),
     ];
     let refused = refusal(&bench());
-    assert!(refused.contains("app.pem: "), "{refused}");
+    assert!(refused.contains("app.key: "), "{refused}");
     for (issuer, name, last_year, said) in cases {
         issuer.sign(directory, "app", name, last_year);
         let refused = refusal(&bench());

@@ -16,6 +16,7 @@
 //! [`Authority`] says: whoever must not wait asks on another thread. Called from a task of another
 //! tokio runtime, it panics, as everything does that waits there.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ impl fmt::Debug for Options {
 #[non_exhaustive]
 pub enum ConnectError {
     /// None of the endpoints answered as etcd does.
-    #[error("etcd does not answer at {}: {source}", endpoints.join(", "))]
+    #[error("etcd does not answer at {}: {}", endpoints.join(", "), reason(source))]
     Unreachable {
         /// Who was asked.
         endpoints: Vec<String>,
@@ -228,6 +229,16 @@ impl Authority for EtcdAuthority {
         });
         Err(AuthorityError::Conflict { current: found.map_or(Version::ABSENT, version) })
     }
+}
+
+/// What is wrong. All but the innermost error say only that something is wrong below.
+fn reason(error: &etcd_client::Error) -> String {
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let mut innermost = status.source();
+    while let Some(inner) = innermost.and_then(StdError::source) {
+        innermost = Some(inner);
+    }
+    innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// What etcd says if it is there and does not want us.

@@ -82,4 +82,34 @@ fn nobody_there_is_an_error_with_a_sentence() {
     options.timeout = Duration::from_secs(20);
     let error = EtcdAuthority::connect(options).expect_err("nobody is there");
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+/// Lets in only whoever has a password.
+async fn close_the_door(endpoint: String) -> Result<(), etcd_client::Error> {
+    let mut client = etcd_client::Client::connect([endpoint], None).await?;
+    client.user_add("root", "secret", None).await?;
+    client.role_add("root").await?;
+    client.user_grant_role("root", "root").await?;
+    client.auth_enable().await?;
+    Ok(())
+}
+
+#[test]
+fn who_has_no_password_is_told_so() {
+    let server = Server::start();
+    drop(authority(&options(&server)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let closed = runtime.expect("a thread").block_on(close_the_door(server.endpoint()));
+    closed.expect("it answers");
+    let mut options = options(&server);
+    for (password, said) in [(None, "user name is empty"), (Some("guess"), "invalid user")] {
+        options.user = password.map(|password| ("root".into(), password.into()));
+        let error = EtcdAuthority::connect(options.clone()).expect_err("it has no password");
+        assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    options.user = Some(("root".into(), "secret".into()));
+    let authority = authority(&options);
+    authority.compare_and_swap("key", Version::ABSENT, b"1").expect("it may write");
 }

@@ -8,7 +8,7 @@
 //!
 //! # What it is not
 //! Replicated, or kept on disk: its values end with its process. That is no weaker than the memory
-//! nodes, of which a cluster cannot lose one yet. etcd will meet the same contract.
+//! nodes, of which a cluster cannot lose one yet. The feature `etcd` has an authority that is both.
 //!
 //! # Trust
 //! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
