@@ -16,12 +16,13 @@ use lotus_router::remote::Address;
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::authority::{Place, Seat, Unreached};
+use super::authority;
 use super::file::{ClusterFile, Net};
 use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
 use super::records::{Record, Stage};
+use super::seat::{Place, Seat, Unreached};
 use crate::Verdict;
 
 /// Whose process keeps the authority, or begins its life elsewhere.
@@ -48,7 +49,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
-    let authority = Seat::of(file)?;
+    let authority = authority(file)?;
     let life = authority.life().map_err(|error| error.to_string())?;
     let mut started = Vec::new();
     let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
@@ -153,7 +154,7 @@ fn await_health(
     started: &mut [(Node, Child)],
     patience: Duration,
 ) -> Result<(), String> {
-    let authority = Seat::of(file)?;
+    let authority = authority(file)?;
     let mut ended = None;
     let mut missing = None;
     let healthy = wait_until(&Env::real(0), patience, || {
@@ -206,7 +207,7 @@ pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
     remove_sockets(file);
     // If it was killed, nobody else has said so. If this fails, the next `up` will.
     if known.contains(&HOST) {
-        let _ = Seat::of(file).and_then(|authority| authority.end_life());
+        let _ = authority(file).and_then(|authority| authority.end_life());
     }
     match (ran, known.len()) {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
@@ -289,7 +290,7 @@ pub fn status(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
 
 fn look(file: &ClusterFile) -> Result<Status, String> {
     let state = State::look(file);
-    let authority = Seat::of(file)?;
+    let authority = authority(file)?;
     let refused = match authority.connect() {
         Ok(()) => None,
         Err(Unreached::Silent(_)) => Some("unreachable"),

@@ -16,11 +16,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
-use super::authority::{self, Seat, Unreached};
+use super::authority;
 use super::file::{ClusterFile, Net};
 use super::node::{Kind, Node};
 use super::processes::{make_private, wait_until};
 use super::records::{Record, Stage};
+use super::seat::{self, Seat, Unreached};
 use super::service::Service;
 
 /// How long a node waits for those that it needs.
@@ -82,7 +83,7 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
     let serving = Record::of_this_process(Stage::Serving);
     // The first one hosts the authority of all, or begins its life in etcd.
     let hosted = if node.index == 0 {
-        let hosted = authority::Host::start(file, &env, PATIENCE)?;
+        let hosted = seat::Host::start(file, &env, PATIENCE)?;
         serving.write(node, hosted.store()).map_err(|error| sentence(&error))?;
         Some(hosted)
     } else {
@@ -101,7 +102,7 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
 
 /// Connects to the authority, which may start later than this.
 fn connect(file: &ClusterFile, env: &Env) -> Result<Seat, String> {
-    let authority = Seat::of(file)?;
+    let authority = authority(file)?;
     let mut outcome = Ok(());
     wait_until(env, PATIENCE, || {
         outcome = authority.connect();

@@ -23,12 +23,11 @@ use lotus_fabric::env::Env;
 use lotus_router::Authority;
 use serde::{Deserialize, Serialize};
 
-use super::authority::Seat;
 use super::errands::{Counted, Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
-use super::records;
+use super::{authority, records};
 use crate::applications::{self, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
 
@@ -98,7 +97,7 @@ pub fn drive<W: Workload>(
         let path = file.path.display();
         return Err(refuse(format!("{path} gives compute nodes no client address")));
     }
-    let authority = Seat::of(file).map_err(refuse)?;
+    let authority = authority(file).map_err(refuse)?;
     authority.connect().map_err(|error| failed(&error))?;
     let nodes: Vec<Node> = Node::all(file).filter(|node| node.kind == Kind::Compute).collect();
 

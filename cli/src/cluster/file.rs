@@ -18,9 +18,9 @@ use lotus_router::remote::{Address, Security};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::authority::Place;
 use super::key::KeyError;
 use super::load::Load;
+use super::seat::Place;
 use super::trust::{TlsFiles, Trust};
 use crate::args;
 

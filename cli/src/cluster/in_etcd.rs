@@ -1,5 +1,5 @@
 //! A cluster's authority in etcd: its members, as the file names them, and the cluster's life there
-//! (see `authority`).
+//! (see `seat`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use lotus_router::authority::{Version, Versioned};
 use lotus_router::etcd::{ConnectError, EtcdAuthority, Options, Tls};
 use lotus_router::{Authority, AuthorityError};
 
-use super::authority::{PATIENCE, Unreached};
 use super::file::WrittenEtcd;
 use super::key;
+use super::seat::{PATIENCE, Unreached};
 
 /// The word by which a life begins and ends, below the prefix of the file.
 const LIFE: &str = "life";

@@ -3,7 +3,7 @@
 //!
 //! # What it is
 //! * `file`: the configuration, the same for all nodes; `key`, `trust`, `load`: what it names;
-//! * `authority`, `in_etcd`: where all agree;
+//! * `seat`, `in_etcd`: where all agree;
 //! * `daemon`: one node;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
 //!   cluster; `errands`: what it asks of the nodes;
@@ -14,7 +14,6 @@
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
 //! that `lotus cluster up` has started.
 
-mod authority;
 mod commands;
 mod daemon;
 mod drive;
@@ -27,6 +26,7 @@ mod load;
 mod node;
 mod processes;
 mod records;
+mod seat;
 mod service;
 mod trust;
 
@@ -39,6 +39,12 @@ pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
 pub use node::Kind;
 use node::Node;
+use seat::Seat;
+
+/// The authority that the file names; nobody has been asked yet.
+fn authority(file: &ClusterFile) -> Result<Seat, String> {
+    Seat::of(file)
+}
 
 /// `lotus cluster`.
 ///

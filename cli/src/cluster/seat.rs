@@ -8,7 +8,6 @@
 //! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down` finds
 //! that it was killed, the word says so, and nobody joins until there is a new life.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
@@ -169,14 +168,14 @@ impl Host {
     /// # Errors
     /// A sentence.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody is waited for"))]
-    pub fn start(file: &ClusterFile, env: &Env, patience: Duration) -> Result<Arc<Self>, String> {
+    pub fn start(file: &ClusterFile, env: &Env, patience: Duration) -> Result<Self, String> {
         match &file.authority {
             Place::Hosted(address) => {
                 let security = file.security().map_err(|error| error.to_string())?;
                 let server = AuthorityServer::start(address.clone(), &security, env);
                 let server = server.map_err(|error| error.to_string())?;
                 tracing::info!(address = %server.address(), "hosting the authority");
-                Ok(Arc::new(Self::Server(server)))
+                Ok(Self::Server(server))
             }
             #[cfg(feature = "etcd")]
             Place::Etcd(members) => {
@@ -188,7 +187,7 @@ impl Host {
                 });
                 begun.map_err(|error| error.to_string())?;
                 tracing::info!(etcd = %members, "a new life of the cluster has begun");
-                Ok(Arc::new(Self::Etcd(Seat::Etcd(etcd))))
+                Ok(Self::Etcd(Seat::Etcd(etcd)))
             }
         }
     }
