@@ -43,7 +43,6 @@ pub enum Trust {
 
 /// What somebody shows of himself, and whom he believes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing can be done with it"))]
 pub struct Identity {
     ca: PathBuf,
     certificate: PathBuf,
