@@ -54,7 +54,7 @@ where
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(&error))?;
         let mut config = lotus_client::Config::new(address);
-        (config.key, config.seed) = (Some(key), options.load.seed);
+        (config.security, config.seed) = (Security::SharedKey(key), options.load.seed);
         let load = Load {
             workload: Arc::clone(workload),
             options: options.clone(),

@@ -334,24 +334,32 @@ impl Certificates {
 
     /// Writes what a node of the cluster needs.
     fn write(&self, directory: &Path, cluster: &str) {
+        fs::write(directory.join("ca.pem"), self.0.pem()).expect("it is ours");
+        self.sign(directory, "node", cluster, 4000);
+    }
+
+    /// Writes a certificate that runs out with a year, and its key.
+    fn sign(&self, directory: &Path, whose: &str, name: &str, last_year: i32) {
         let key = rcgen::KeyPair::generate().expect("randomness");
-        let params = rcgen::CertificateParams::new([cluster.to_owned()]).expect("a name");
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).expect("a name");
+        params.not_after = rcgen::date_time_ymd(last_year, 12, 31);
         let certificate = params.signed_by(&key, &self.0).expect("it signs");
-        let write = |name: &str, text: String| {
-            fs::write(directory.join(name), text).expect("it is ours");
+        let write = |ending: &str, text: String| {
+            fs::write(directory.join(format!("{whose}.{ending}")), text).expect("it is ours");
         };
-        write("ca.pem", self.0.pem());
-        write("node.pem", certificate.pem());
-        write("node.key", key.serialize_pem());
+        write("pem", certificate.pem());
+        write("key", key.serialize_pem());
     }
 }
 
 #[cfg(feature = "tls")]
+const TLS: &str = "[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node.key\"\n\
+                   cluster = \"orders.lotus\"\n";
+
+#[cfg(feature = "tls")]
 #[test]
 fn with_tls_only_nodes_of_the_cluster_are_let_in() {
-    let tls = "[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node.key\"\n\
-               cluster = \"orders.lotus\"\n";
-    let (described, _) = Described::tcp_with("sealed", 3, "", tls);
+    let (described, _) = Described::tcp_with("sealed", 3, "", TLS);
     let ours = Certificates::new();
     ours.write(&described.directory, "orders.lotus");
     comes_and_goes(&described);
@@ -360,16 +368,70 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
     let file = fs::read_to_string(described.file()).expect("it is ours");
     let invoices = file.replace("orders.lotus", "invoices.lotus");
     let theirs = Certificates::new();
-    let cases = [(&theirs, "orders.lotus", &file), (&ours, "invoices.lotus", &invoices)];
+    let plain = file.split("[tls]").next().expect("all before").to_owned();
+    let other_name = "bears another name than is let in";
+    // Who signs what, in which file, and what is said.
+    let cases = [
+        (&theirs, "orders.lotus", &file, "was signed by another authority"),
+        (&ours, "invoices.lotus", &invoices, other_name),
+        (&ours, "applications.orders.lotus", &file, other_name),
+        (&ours, "orders.lotus", &plain, "one side demands a shared key or TLS"),
+    ];
     let other = Described::new("unsealed", "");
-    for (issuer, cluster, file) in cases {
-        issuer.write(&other.directory, cluster);
+    for (issuer, name, file, said) in cases {
+        issuer.write(&other.directory, name);
         fs::write(other.file(), file).expect("it is ours");
         assert_eq!(other.status()["authority"], "refuses");
         let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
-        assert!(text(&refused).contains("do not trust each other: TLS"), "{}", text(&refused));
+        assert!(text(&refused).contains(said), "{}", text(&refused));
     }
+    // Its owner is told before anybody else is.
+    fs::write(other.file(), file).expect("it is ours");
+    ours.sign(&other.directory, "node", "orders.lotus", 1999);
+    let refused = refusal(&other.cluster(&["up"]));
+    assert!(refused.ends_with("node.pem: the certificate has run out"), "{refused}");
     assert_eq!(described.status()["healthy"], true);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn applications_are_served_over_tls_if_they_have_certificates_of_their_own() {
+    let (described, host) = Described::tcp_with("applications", 5, "", TLS);
+    let tls = format!("{TLS}client_certificate = \"app.pem\"\nclient_key = \"app.key\"\n");
+    let served = |file: String, node: u16| {
+        let address = format!("address = \"{host}:{}\"\n", 7403 + node);
+        let client = format!("{address}client = \"{host}:{}\"\n", 7500 + node);
+        file.replace(&address, &client)
+    };
+    let file = fs::read_to_string(described.file()).expect("it is ours").replace(TLS, &tls);
+    fs::write(described.file(), served(served(file, 0), 1)).expect("it is ours");
+    let directory = &described.directory;
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    ours.write(directory, "orders.lotus");
+    described.done(&["up"]);
+
+    let bench = || {
+        let (file, short) = (described.file(), ["--secs", "0.3", "--warmup", "0"]);
+        lotus(&[&["bench", "smallbank", "--cluster", &file], &short[..]].concat())
+    };
+    let application = "applications.orders.lotus";
+    let cases = [
+        (&theirs, application, 4000, "another authority has signed this side's certificate"),
+        (&ours, "orders.lotus", 4000, "bears another name than is let in there"),
+        (&ours, "applications.invoices.lotus", 4000, "bears another name than is let in there"),
+        (&ours, application, 1999, "app.pem: the certificate has run out"),
+    ];
+    let refused = refusal(&bench());
+    assert!(refused.contains("app.key: "), "{refused}");
+    for (issuer, name, last_year, said) in cases {
+        issuer.sign(directory, "app", name, last_year);
+        let refused = refusal(&bench());
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+    ours.sign(directory, "app", application, 4000);
+    let output = bench();
+    assert!(output.status.success(), "{}{}", text(&output), described.logs());
+    described.done(&["down"]);
 }
 
 #[test]

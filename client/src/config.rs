@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use lotus_fabric::tcp::Key;
+use lotus_fabric::tcp::Security;
 
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Addresses of some compute nodes; the first that answers names all of them.
     pub servers: Vec<String>,
-    /// The key that the servers have, if they have one.
-    pub key: Option<Key>,
+    /// What the servers demand: a shared key, or TLS with a certificate of this application's own.
+    /// Without either, the default, only servers that let in everybody do.
+    pub security: Security,
     /// How long a call may take unless it says otherwise; 5 s.
     pub timeout: Duration,
     /// How long a server may take to greet; 2 s.
@@ -27,7 +28,7 @@ impl Config {
     pub fn new(server: impl Into<String>) -> Self {
         Self {
             servers: vec![server.into()],
-            key: None,
+            security: Security::default(),
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             write_patience: Duration::from_secs(10),

@@ -14,6 +14,7 @@ use crate::frame::Incoming;
 use crate::handshake::{Guest, Refusal};
 use crate::link::{self, Bounds, Outbox, Receiver};
 use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
+use crate::stream::Stream;
 
 /// The number of requests whose answer nobody waits for.
 const UNASKED: u32 = u32::MAX;
@@ -49,6 +50,10 @@ impl Connection {
             Ok(Ok(opened)) => opened,
             Ok(Err(Obstacle::Refused(refusal))) => {
                 return Err(ConnectError::Refused { address: address.to_owned(), refusal });
+            }
+            // What TLS says; the handshake inside does not.
+            Ok(Err(Obstacle::Broken(error))) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(ConnectError::Untrusted { address: address.to_owned(), error });
             }
             Ok(Err(Obstacle::Broken(error))) => {
                 return Err(ConnectError::Unreachable { address: address.to_owned(), error });
@@ -154,12 +159,11 @@ impl From<io::Error> for Obstacle {
 async fn shake_hands(
     address: &str,
     config: &Config,
-) -> Result<(TcpStream, Incoming, Box<Directory>), Obstacle> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+) -> Result<(Stream, Incoming, Box<Directory>), Obstacle> {
+    let mut stream = Stream::outgoing(TcpStream::connect(address).await?, &config.security)?;
     let mut incoming = Incoming::new(ANSWER_BYTES);
     let mut out = Vec::new();
-    let mut guest = Guest::start(config.key.as_ref(), &mut out)?;
+    let mut guest = Guest::start(config.security.key(), &mut out)?;
     loop {
         stream.write_all(&out).await?;
         out.clear();

@@ -64,6 +64,15 @@ pub enum ConnectError {
         /// Why.
         refusal: Refusal,
     },
+    /// TLS has failed with the last server that was tried, or something else speaks there; correct
+    /// the certificates.
+    #[error("{address} and this application do not trust each other: {error}")]
+    Untrusted {
+        /// Its address.
+        address: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The last server that was tried could not be reached.
     #[error("{address} cannot be reached: {error}")]
     Unreachable {

@@ -9,8 +9,8 @@
 //!
 //! Both sides are pure: frames in, frames out. The server proves first, and the labels differ from
 //! each other and from those of the fabric, so no proof can be replayed, sent back, or used at
-//! another port of the cluster. What follows the handshake is neither hidden nor sealed
-//! (docs/security.md).
+//! another port of the cluster. What follows the handshake is neither hidden nor sealed; with TLS,
+//! which replaces the shared key, all of it is (docs/security.md).
 
 use lotus_fabric::tcp::{Key, nonce_bytes};
 use serde::{Deserialize, Serialize};
@@ -40,8 +40,8 @@ pub enum Refusal {
         /// The server's.
         server: u16,
     },
-    /// One side has a shared key, the other has none. Configure both alike.
-    #[error("one side demands a shared key and the other has none")]
+    /// One side has a shared key or TLS, the other has not. Configure both alike.
+    #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]

@@ -3,7 +3,8 @@
 //! # What it is
 //! [`Client`], with which an application calls stored transactions by name and runs interactive
 //! ones, over one TCP connection to each compute node; and the protocol that both ends speak
-//! ([`protocol`], [`handshake`], [`frame`], [`link`]), which `lotus-server` uses as well.
+//! ([`protocol`], [`handshake`], [`frame`], [`stream`], [`link`]), which `lotus-server` uses as
+//! well.
 //!
 //! # What it is not
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
@@ -30,13 +31,14 @@ pub mod link;
 mod map;
 pub mod protocol;
 mod retry;
+pub mod stream;
 mod transaction;
 
 pub use client::{Call, Client};
 pub use config::Config;
 pub use error::{CallError, ConnectError, Rejection};
 pub use lotus_fabric::ids::TableId;
-pub use lotus_fabric::tcp::{Key, WeakKey};
+pub use lotus_fabric::tcp::{Key, Security, WeakKey};
 pub use lotus_mvcc::PrimaryKey;
 pub use protocol::{CallId, Failure, Kind};
 pub use transaction::{Item, Transaction};

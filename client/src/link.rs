@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::frame::{Incoming, Oversized};
 use crate::protocol::Garbage;
+use crate::stream::Stream;
 
 /// How much is read with one call, in bytes.
 const READ_BYTES: usize = 64 << 10;
@@ -151,26 +151,31 @@ pub enum End {
 
 /// Runs a connection to its end. `incoming` may hold bytes that came with the handshake.
 pub async fn run(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     outbox: &Outbox,
     incoming: &mut Incoming,
     receiver: &mut impl Receiver,
     bounds: Bounds,
 ) -> End {
-    match exchange(stream, outbox, incoming, receiver, bounds).await {
+    let ended = match stream {
+        Stream::Plain(socket) => exchange(socket.split(), outbox, incoming, receiver, bounds).await,
+        Stream::Sealed(sealed) => {
+            exchange(tokio::io::split(sealed), outbox, incoming, receiver, bounds).await
+        }
+    };
+    match ended {
         Ok(never) => match never {},
         Err(end) => end,
     }
 }
 
 async fn exchange(
-    stream: &mut TcpStream,
+    (mut reader, mut writer): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     outbox: &Outbox,
     incoming: &mut Incoming,
     receiver: &mut impl Receiver,
     bounds: Bounds,
 ) -> Result<std::convert::Infallible, End> {
-    let (mut reader, mut writer) = stream.split();
     let (mut outgoing, mut written) = (Vec::new(), 0);
     incoming.set_limit(bounds.frame_bytes);
     loop {

@@ -16,10 +16,14 @@
 //! [`Authority`] says: whoever must not wait asks on another thread. Called from a task of another
 //! tokio runtime, it panics, as everything does that waits there.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, ConnectOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
+    TxnOpResponse,
+};
 use tokio::runtime::Runtime;
 
 use crate::authority::{Authority, AuthorityError, Version, Versioned};
@@ -28,12 +32,15 @@ use crate::authority::{Authority, AuthorityError, Version, Versioned};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The members of the etcd cluster, as `http://HOST:PORT`; any one that answers will do.
+    /// The members of the etcd cluster, as `http://HOST:PORT`, or `https://` with
+    /// [`Options::tls`]; any one that answers will do.
     pub endpoints: Vec<String>,
     /// Goes before every key, so that clusters can share one etcd: `/lotus/NAME/`, say.
     pub prefix: String,
     /// Name and password, if etcd asks for them.
     pub user: Option<(String, String)>,
+    /// TLS, if etcd speaks it.
+    pub tls: Option<Tls>,
     /// How long a call may take before it counts as unanswered.
     pub timeout: Duration,
 }
@@ -41,18 +48,29 @@ pub struct Options {
 impl Options {
     /// The etcd cluster with these members, without a password, two seconds a call.
     pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> Self {
-        Self { endpoints, prefix: prefix.into(), user: None, timeout: Duration::from_secs(2) }
+        let (prefix, timeout) = (prefix.into(), Duration::from_secs(2));
+        Self { endpoints, prefix, user: None, tls: None, timeout }
     }
 }
 
-/// Passwords are not shown.
+/// What TLS needs, as PEM texts.
+#[derive(Clone)]
+pub struct Tls {
+    /// The certificates of the authority that has signed those of etcd's members.
+    pub ca: String,
+    /// A certificate and its private key, if etcd asks for them.
+    pub identity: Option<(String, String)>,
+}
+
+/// Passwords and keys are not shown.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoints, prefix, user, timeout } = self;
+        let Self { endpoints, prefix, user, tls, timeout } = self;
         f.debug_struct("Options")
             .field("endpoints", endpoints)
             .field("prefix", prefix)
             .field("user", &user.as_ref().map(|(name, _)| name))
+            .field("tls", &tls.is_some())
             .field("timeout", timeout)
             .finish()
     }
@@ -63,12 +81,20 @@ impl fmt::Debug for Options {
 #[non_exhaustive]
 pub enum ConnectError {
     /// None of the endpoints answered as etcd does.
-    #[error("etcd does not answer at {}: {source}", endpoints.join(", "))]
+    #[error("etcd does not answer at {}: {}", endpoints.join(", "), reason(source))]
     Unreachable {
         /// Who was asked.
         endpoints: Vec<String>,
         /// What the last of them said.
         source: etcd_client::Error,
+    },
+    /// etcd answered, and does not want this client; correct the configuration.
+    #[error("etcd at {} refuses: {reason}", endpoints.join(", "))]
+    Refused {
+        /// Who was asked.
+        endpoints: Vec<String>,
+        /// What etcd said.
+        reason: String,
     },
     /// None of the endpoints answered in time.
     #[error("etcd does not answer at {} within {timeout:?}", endpoints.join(", "))]
@@ -107,10 +133,17 @@ impl EtcdAuthority {
             .thread_name("lotus-etcd")
             .enable_all()
             .build()?;
-        let Options { endpoints, prefix, user, timeout } = &options;
+        let Options { endpoints, prefix, user, tls, timeout } = &options;
         let mut connect = ConnectOptions::new().with_connect_timeout(*timeout);
         if let Some((name, password)) = user {
             connect = connect.with_user(name, password);
+        }
+        if let Some(Tls { ca, identity }) = tls {
+            let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+            if let Some((certificate, key)) = identity {
+                options = options.identity(Identity::from_pem(certificate, key));
+            }
+            connect = connect.with_tls(options);
         }
         let connected = async {
             let mut client = Client::connect(endpoints, Some(connect)).await?;
@@ -122,7 +155,11 @@ impl EtcdAuthority {
         let client = match connected {
             Ok(Ok(client)) => client,
             Ok(Err(source)) => {
-                return Err(ConnectError::Unreachable { endpoints: endpoints.clone(), source });
+                let endpoints = endpoints.clone();
+                return Err(match refusal(&source) {
+                    Some(reason) => ConnectError::Refused { endpoints, reason },
+                    None => ConnectError::Unreachable { endpoints, source },
+                });
             }
             Err(_) => {
                 let (endpoints, timeout) = (endpoints.clone(), *timeout);
@@ -130,6 +167,12 @@ impl EtcdAuthority {
             }
         };
         Ok(Self { options, client, runtime })
+    }
+
+    /// The same, with more in front of every key.
+    pub fn below(mut self, prefix: &str) -> Self {
+        self.options.prefix.push_str(prefix);
+        self
     }
 
     fn key(&self, key: &str) -> String {
@@ -185,6 +228,28 @@ impl Authority for EtcdAuthority {
             _ => None,
         });
         Err(AuthorityError::Conflict { current: found.map_or(Version::ABSENT, version) })
+    }
+}
+
+/// What is wrong. All but the innermost error say only that something is wrong below.
+fn reason(error: &etcd_client::Error) -> String {
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let mut innermost = status.source();
+    while let Some(inner) = innermost.and_then(StdError::source) {
+        innermost = Some(inner);
+    }
+    innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
+}
+
+/// What etcd says if it is there and does not want us.
+fn refusal(error: &etcd_client::Error) -> Option<String> {
+    // Of gRPC's codes: invalid argument (a wrong password), permission denied, unauthenticated.
+    const REFUSALS: [i32; 3] = [3, 7, 16];
+    match error {
+        etcd_client::Error::GRpcStatus(status) if REFUSALS.contains(&(status.code() as i32)) => {
+            Some(status.message().to_owned())
+        }
+        _ => None,
     }
 }
 

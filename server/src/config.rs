@@ -105,13 +105,10 @@ pub enum StartError {
         /// The node that was to be served.
         node: usize,
     },
-    /// Nothing would be sealed that was meant to be.
-    #[error("applications are not served over TLS yet: a shared key is needed")]
-    Tls,
     /// Anybody on the network could come in.
     #[error(
-        "{0} is not a loopback address: a shared key is needed, or an explicit word that all \
-             may come in"
+        "{0} is not a loopback address: a shared key or TLS is needed, or an explicit word that \
+             all may come in"
     )]
     Exposed(std::net::SocketAddr),
     /// Workers, an interactive transaction and the engine's own errands need a coroutine each.
@@ -157,14 +154,6 @@ impl Config {
         let nodes = cluster.compute_nodes;
         if node >= nodes || self.nodes.len() != nodes {
             return Err(StartError::Nodes { node, nodes, addresses: self.nodes.len() });
-        }
-        // Everything but TLS, whether this build has that or not.
-        let open_or_keyed = matches!(
-            self.security,
-            Security::PlainOnLoopback | Security::PlainAnywhere | Security::SharedKey(_)
-        );
-        if !open_or_keyed {
-            return Err(StartError::Tls);
         }
         let address = self.listener.local_addr()?;
         if !self.security.allows(address.ip()) {

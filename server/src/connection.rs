@@ -10,9 +10,9 @@ use lotus_client::frame::Incoming;
 use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
 use lotus_client::link::{self, Bounds, End, Receiver};
 use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
-use lotus_fabric::tcp::Key;
+use lotus_client::stream::Stream;
+use lotus_fabric::tcp::{Key, NO_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::calls;
 use crate::interactive::{self, Open};
@@ -34,10 +34,22 @@ pub(crate) enum Turned {
     Broken(#[from] io::Error),
 }
 
+impl Turned {
+    /// Whether it was this side that did not want it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            // What TLS says of somebody's certificate.
+            Self::Broken(error) => error.kind() == io::ErrorKind::InvalidData,
+            Self::Slow => false,
+        }
+    }
+}
+
 /// Lets a client in, or tells it why not. `is_full` says whether there is no room for it.
 pub(crate) async fn admit(
     node: &Node,
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     key: Option<&Key>,
     is_full: impl Fn() -> bool,
 ) -> Result<Incoming, Turned> {
@@ -55,6 +67,12 @@ pub(crate) async fn admit(
             let _ = stream.try_write(&out);
             Err(refusal.into())
         }
+        Ok(Err(Turned::Broken(error))) if error.kind() == NO_TLS => {
+            let mut out = Vec::new();
+            greet(&mut out, &Greeting::Refused(Refusal::Security));
+            let _ = stream.try_write_plainly(&out);
+            Err(Refusal::Security.into())
+        }
         Ok(Err(turned)) => Err(turned),
         Err(_) => Err(Turned::Slow),
     }
@@ -62,12 +80,11 @@ pub(crate) async fn admit(
 
 async fn shake_hands(
     node: &Node,
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     incoming: &mut Incoming,
     key: Option<&Key>,
     is_full: impl Fn() -> bool,
 ) -> Result<(), Turned> {
-    stream.set_nodelay(true)?;
     let mut doorkeeper = Doorkeeper::default();
     let mut out = Vec::new();
     loop {
@@ -94,7 +111,7 @@ async fn shake_hands(
 /// Serves a client that was let in, to its end.
 pub(crate) async fn serve(
     node: &Arc<Node>,
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     peer: &Arc<Peer>,
     mut incoming: Incoming,
 ) -> End {

@@ -12,15 +12,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
+use lotus_client::stream::Stream;
 use lotus_fabric::env::Env;
-use lotus_fabric::tcp::Key;
+use lotus_fabric::tcp::Security;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::calls;
 use crate::config::{CallRecords, Config, StartError};
-use crate::connection::{self, Turned, add};
+use crate::connection::{self, add};
 use crate::host::Host;
 use crate::http;
 use crate::node::{Node, Parts};
@@ -90,10 +91,10 @@ impl Server {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
-        let key = config.security.key().cloned();
+        let security = Arc::new(config.security);
         let doors = (config.listener, config.metrics);
         let served = Arc::clone(&shared);
-        let body = move || runtime.block_on(run(served, doors, key, stopped));
+        let body = move || runtime.block_on(run(served, doors, security, stopped));
         let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
         shared.start_workers(workers);
         tracing::info!(node, %address, workers, "serving clients");
@@ -152,7 +153,7 @@ fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, Clus
 async fn run(
     node: Arc<Node>,
     (clients, metrics): (std::net::TcpListener, Option<std::net::TcpListener>),
-    key: Option<Key>,
+    security: Arc<Security>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
@@ -161,7 +162,7 @@ async fn run(
     }
     match TcpListener::from_std(clients) {
         Ok(listener) => {
-            let doorman = Doorman { node: &node, key: Arc::new(key), guests: Arc::default() };
+            let doorman = Doorman { node: &node, security, guests: Arc::default() };
             tokio::select! {
                 () = doorman.stand(listener, &mut tasks) => {}
                 // An error means that the server itself is gone, which is the same.
@@ -180,7 +181,7 @@ async fn run(
 /// Lets clients in, and no more of them than there is room for.
 struct Doorman<'n> {
     node: &'n Arc<Node>,
-    key: Arc<Option<Key>>,
+    security: Arc<Security>,
     /// Connections that have not passed the handshake.
     guests: Arc<AtomicUsize>,
 }
@@ -203,9 +204,9 @@ impl Doorman<'_> {
                 continue;
             }
             number += 1;
-            let (node, key) = (Arc::clone(self.node), Arc::clone(&self.key));
+            let (node, security) = (Arc::clone(self.node), Arc::clone(&self.security));
             let guest = Guest::enter(&self.guests);
-            tasks.spawn(attend(node, key, stream, client, number, guest));
+            tasks.spawn(attend(node, security, stream, client, number, guest));
         }
     }
 }
@@ -229,17 +230,24 @@ impl Drop for Guest {
 /// One connection, from its first byte to its last.
 async fn attend(
     node: Arc<Node>,
-    key: Arc<Option<Key>>,
-    mut stream: TcpStream,
+    security: Arc<Security>,
+    socket: TcpStream,
     client: SocketAddr,
     number: u64,
     guest: Guest,
 ) {
+    let mut stream = match Stream::incoming(socket, &security) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(node = node.index, %client, %error, "a connection cannot be used");
+            return;
+        }
+    };
     let is_full = || node.is_draining() || node.connections() >= node.limits.connections;
-    let incoming = match connection::admit(&node, &mut stream, (*key).as_ref(), is_full).await {
+    let incoming = match connection::admit(&node, &mut stream, security.key(), is_full).await {
         Ok(incoming) => incoming,
         Err(turned) => {
-            if matches!(turned, Turned::Refused(_)) {
+            if turned.is_refusal() {
                 add(&node.doors.refused);
             }
             tracing::debug!(node = node.index, %client, %turned, "a client was not let in");
@@ -260,7 +268,7 @@ async fn attend(
 }
 
 /// Lets the kernel find out about clients that vanish without a word.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+fn keep_alive(stream: &Stream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;

@@ -187,7 +187,7 @@ fn only_who_has_the_key_comes_in() {
     run(async {
         let connect = |key: Option<Key>| {
             let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
-            config.key = key;
+            config.security = key.map_or(Security::default(), Security::SharedKey);
             Client::connect(config)
         };
         let refused = |connected: Result<Client, ConnectError>| match connected {

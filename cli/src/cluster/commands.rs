@@ -11,18 +11,22 @@ use comfy_table::Table;
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
-use lotus_router::remote::ConnectError;
+use lotus_router::authority::Version;
+use lotus_router::remote::Address;
 use rustix::process::Signal;
 use serde::Serialize;
 
 use super::authority;
-use super::file::{ClusterFile, Net, Trust};
+use super::file::{ClusterFile, Net};
 use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
 use super::records::{Record, Stage};
+use super::seat::{Place, Seat, Unreached};
 use crate::Verdict;
 
+/// Whose process keeps the authority, or begins its life elsewhere.
+const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 /// How long a node may take to end when it is asked, before it is made to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -37,16 +41,21 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
     check_nothing_runs(file, &state, &ours)?;
-    if let Net::Tcp { trust: Trust::KeyFile(path), .. } = &file.net {
-        key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
-    }
-    if let Some(path) = &file.client_key {
+    let nodes = match &file.net {
+        Net::Tcp { trust, .. } => trust.key_file(),
+        Net::Shm { .. } => None,
+    };
+    for path in [nodes, file.clients.key_file()].into_iter().flatten() {
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
+    let authority = authority(file)?;
+    let life = authority.life().map_err(|error| error.to_string())?;
     let mut started = Vec::new();
-    let outcome = start_all(file, &state, &ours, &mut started)
-        .and_then(|()| await_health(file, &state, &mut started, patience));
+    let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
+        await_life(&authority, life, state, host, patience)
+    });
+    let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience));
     if let Err(why) = outcome {
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
@@ -83,6 +92,7 @@ fn start_all(
     state: &State,
     ours: &[Node],
     started: &mut Vec<(Node, Child)>,
+    begins: impl Fn(&State, &mut (Node, Child)) -> Result<(), String>,
 ) -> Result<(), String> {
     for node in ours {
         let index = node.index.to_string();
@@ -98,8 +108,43 @@ fn start_all(
         let child = state.start(*node, &arguments);
         let child = child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))?;
         started.push((*node, child));
+        if let (HOST, Some(host)) = (*node, started.last_mut()) {
+            begins(state, host)?;
+        }
     }
     Ok(())
+}
+
+/// Waits until the host of the authority has begun another life than `before`, which the others
+/// would take for theirs.
+fn await_life(
+    authority: &Seat,
+    before: Option<Version>,
+    state: &State,
+    (node, child): &mut (Node, Child),
+    patience: Duration,
+) -> Result<(), String> {
+    if !authority.has_lives() {
+        return Ok(());
+    }
+    let mut ended = false;
+    let begun = wait_until(&Env::real(0), patience, || {
+        ended = matches!(child.try_wait(), Ok(Some(_)));
+        let life = authority.life().ok().flatten();
+        ended || (life.is_some() && life != before)
+    });
+    match (ended, begun) {
+        (true, _) => Err(obituary(state, *node)),
+        (false, true) => Ok(()),
+        (false, false) => Err(format!("etcd does not answer after {patience:?}")),
+    }
+}
+
+/// Why a node has ended that was just started.
+fn obituary(state: &State, node: Node) -> String {
+    let log = state.log(node);
+    let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
+    format!("{} did not start: {why}", node.in_words())
 }
 
 /// Waits until all nodes say that they serve, those of other hosts too.
@@ -127,10 +172,7 @@ fn await_health(
         ended.is_some() || missing.is_none()
     });
     if let Some(index) = ended {
-        let node = started[index].0;
-        let log = state.log(node);
-        let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
-        return Err(format!("{} did not start: {why}", node.in_words()));
+        return Err(obituary(state, started[index].0));
     }
     match missing {
         Some(node) if !healthy => {
@@ -163,6 +205,10 @@ pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
         return Err(format!("{} cannot be ended", left.join(", ")));
     }
     remove_sockets(file);
+    // If it was killed, nobody else has said so. If this fails, the next `up` will.
+    if known.contains(&HOST) {
+        let _ = authority(file).and_then(|authority| authority.end_life());
+    }
     match (ran, known.len()) {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
@@ -201,7 +247,7 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
 fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
     crate::nodes::remove_sockets(directory, file.node_count());
-    if let lotus_router::remote::Address::Unix(path) = file.authority() {
+    if let Place::Hosted(Address::Unix(path)) = &file.authority {
         // What is not there need not go.
         let _ = std::fs::remove_file(path);
     }
@@ -247,7 +293,7 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     let authority = authority(file)?;
     let refused = match authority.connect() {
         Ok(()) => None,
-        Err(ConnectError::Unreachable { .. }) => Some("unreachable"),
+        Err(Unreached::Silent(_)) => Some("unreachable"),
         Err(_) => Some("refuses"),
     };
     let answers = refused.is_none();

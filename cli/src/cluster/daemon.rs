@@ -12,7 +12,6 @@ use lotus_fabric::shm::{Host, ShmFabric};
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_router::remote::{AuthorityServer, ConnectError, RemoteAuthority};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
@@ -22,6 +21,7 @@ use super::file::{ClusterFile, Net};
 use super::node::{Kind, Node};
 use super::processes::{make_private, wait_until};
 use super::records::{Record, Stage};
+use super::seat::{self, Seat, Unreached};
 use super::service::Service;
 
 /// How long a node waits for those that it needs.
@@ -69,7 +69,6 @@ enum Memory {
 
 fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), String> {
     let env = Env::real(0);
-    let security = file.security().map_err(|error| sentence(&error))?;
     let id = node.id(file);
     let _memory = match (&file.net, file.tcp(id.0).map_err(|error| sentence(&error))?) {
         (Net::Shm { directory }, _) => {
@@ -82,13 +81,11 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
         }
     };
     let serving = Record::of_this_process(Stage::Serving);
-    // The first one hosts the authority of all.
-    let server = if node.index == 0 {
-        let server = AuthorityServer::start(file.authority(), &security, &env);
-        let server = server.map_err(|error| sentence(&error))?;
-        serving.write(node, server.store()).map_err(|error| sentence(&error))?;
-        info!(address = %server.address(), "hosting the authority");
-        Some(server)
+    // The first one hosts the authority of all, or begins its life in etcd.
+    let hosted = if node.index == 0 {
+        let hosted = seat::Host::start(file, &env, PATIENCE)?;
+        serving.write(node, hosted.store()).map_err(|error| sentence(&error))?;
+        Some(hosted)
     } else {
         let authority = connect(file, &env)?;
         serving.write(node, &authority).map_err(|error| sentence(&error))?;
@@ -97,17 +94,19 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
     info!(%node, "serving");
     let signal = signals.forever().next();
     info!(signal, "told to end");
-    drop(server);
+    if let Some(hosted) = hosted {
+        hosted.end();
+    }
     Ok(())
 }
 
 /// Connects to the authority, which may start later than this.
-fn connect(file: &ClusterFile, env: &Env) -> Result<RemoteAuthority, String> {
+fn connect(file: &ClusterFile, env: &Env) -> Result<Seat, String> {
     let authority = authority(file)?;
     let mut outcome = Ok(());
     wait_until(env, PATIENCE, || {
         outcome = authority.connect();
-        !matches!(outcome, Err(ConnectError::Unreachable { .. }))
+        !matches!(outcome, Err(Unreached::Silent(_)))
     });
     outcome.map_err(|error| sentence(&error))?;
     Ok(authority)
@@ -159,7 +158,7 @@ fn take_part<F: Fabric + Clone + 'static>(
     file: &ClusterFile,
     node: Node,
     mut signals: Signals,
-    authority: Arc<RemoteAuthority>,
+    authority: Arc<Seat>,
     machines: Threads<F>,
 ) -> Result<(), String> {
     let index = usize::from(node.index);

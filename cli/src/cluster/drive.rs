@@ -167,7 +167,7 @@ async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     let servers = file.compute_nodes.iter().filter_map(|node| node.client);
     let mut config = Config::new("");
     config.servers = servers.map(|address| address.to_string()).collect();
-    config.key = file.client_key().map_err(|error| failed(&error))?;
+    config.security = file.as_application().map_err(|error| failed(&error))?;
     Client::connect(config).await.map_err(|error| failed(&error))
 }
 

@@ -18,12 +18,16 @@ use lotus_router::remote::{Address, Security};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::key::{self, KeyError};
+use super::key::KeyError;
 use super::load::Load;
+use super::seat::Place;
+use super::trust::{TlsFiles, Trust};
 use crate::args;
 
 /// The authority's socket, and those of the nodes' hosts, in the cluster's directory.
 const AUTHORITY_SOCKET: &str = "authority.sock";
+/// What the name of the applications' key file ends in, unless the file says otherwise.
+const CLIENT_KEY_EXTENSION: &str = "client.key";
 /// The most nodes of either kind.
 const MAX_NODES: usize = 64;
 /// Coroutines of a coordinator that serves applications: one for calls, one for interactive
@@ -65,6 +69,12 @@ pub enum FileError {
     #[cfg(not(feature = "tls"))]
     #[error("TLS is not available in this build")]
     NoTls,
+    /// Applications must show certificates, and there is none to show.
+    #[error(
+        "{}: [tls] names no client_certificate and client_key, which applications must show",
+        .0.display()
+    )]
+    NoClient(PathBuf),
     /// The engine refuses settings that are sound one by one.
     #[error("{}: {why}", path.display())]
     Settings {
@@ -85,6 +95,7 @@ struct Written {
     client_key_file: Option<PathBuf>,
     tls: Option<Spanned<TlsFiles>>,
     authority: Option<Spanned<SocketAddr>>,
+    etcd: Option<Spanned<WrittenEtcd>>,
     replicas: Option<Spanned<u64>>,
     memory: Option<Spanned<String>>,
     lease_ms: Option<Spanned<u64>>,
@@ -118,29 +129,22 @@ struct WrittenCompute {
     metrics: Option<Spanned<SocketAddr>>,
 }
 
-/// What a node shows of itself, and whom it believes: PEM files.
+/// An etcd cluster that keeps what all agree on.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TlsFiles {
-    /// The certificates of the authority that has signed all nodes'.
-    ca: PathBuf,
-    /// This host's chain of certificates.
-    certificate: PathBuf,
-    /// Its private key.
-    key: PathBuf,
-    /// The cluster's name, which all certificates bear.
-    cluster: String,
-}
-
-/// Who is let in.
-#[derive(Clone, Debug)]
-pub enum Trust {
-    /// Everybody, on loopback addresses.
-    Loopback,
-    /// Whoever has the key in this file.
-    KeyFile(PathBuf),
-    /// Whoever has a certificate.
-    Tls(TlsFiles),
+#[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nothing can be done with it"))]
+pub struct WrittenEtcd {
+    /// Its members.
+    pub endpoints: Vec<String>,
+    /// In front of all keys.
+    pub prefix: String,
+    /// Who asks, and a file with the password.
+    pub user: Option<String>,
+    pub password_file: Option<PathBuf>,
+    /// TLS: whom to believe, and what to show.
+    pub ca: Option<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 /// How the nodes reach each other.
@@ -155,8 +159,6 @@ pub enum Net {
     Tcp {
         /// Of every node, memory nodes first.
         addresses: BTreeMap<NodeId, SocketAddr>,
-        /// Where the authority listens.
-        authority: SocketAddr,
         /// Who is let in.
         trust: Trust,
     },
@@ -182,8 +184,12 @@ pub struct ClusterFile {
     pub net: Net,
     /// The compute nodes.
     pub compute_nodes: Vec<ComputeNode>,
-    /// Where the key is that applications must have.
-    pub client_key: Option<PathBuf>,
+    /// Where the authority is.
+    pub authority: Place,
+    /// Whom compute nodes let in as applications.
+    pub clients: Trust,
+    /// What this host shows as an application.
+    application: Option<Trust>,
     /// What the first compute node loads when it makes the cluster.
     pub load: Option<Load>,
     /// How long a compute node may be silent.
@@ -219,13 +225,9 @@ impl ClusterFile {
             ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
         });
         let compute_nodes = compute_nodes.collect();
-        let home = path.parent().unwrap_or(Path::new(""));
-        let client_key = match (&written.client_key_file, &net) {
-            (Some(key), _) => Some(home.join(key)),
-            (None, Net::Tcp { trust: Trust::KeyFile(key), .. }) => Some(key.clone()),
-            (None, _) => None,
-        };
-        reader.check_applications(&written, &settings, client_key.is_some())?;
+        let authority = reader.authority(&written, &net)?;
+        let (clients, application) = reader.clients(&written, &net)?;
+        reader.check_applications(&written, &settings, &clients)?;
         let lease_ms = reader.number(&written.lease_ms, 2000, 0..=3_600_000, "lease_ms")?;
         if (1..MIN_LEASE_MS).contains(&lease_ms) {
             let why = format!("lease_ms must be 0, for none, or at least {MIN_LEASE_MS}");
@@ -237,7 +239,18 @@ impl ClusterFile {
         }
         let load = written.load.map(Spanned::into_inner);
         let path = path.to_owned();
-        let file = Self { path, state, net, compute_nodes, client_key, load, lease, settings };
+        let file = Self {
+            path,
+            state,
+            net,
+            compute_nodes,
+            authority,
+            clients,
+            application,
+            load,
+            lease,
+            settings,
+        };
         let nodes = file.builder().node_count();
         nodes.map_err(|error| FileError::Settings {
             path: file.path.clone(),
@@ -257,31 +270,14 @@ impl ClusterFile {
         (self.settings.mns + self.settings.cns) as u16
     }
 
-    /// Where the authority listens.
-    pub fn authority(&self) -> Address {
-        match &self.net {
-            Net::Shm { directory } => Address::Unix(directory.join(AUTHORITY_SOCKET)),
-            Net::Tcp { authority, .. } => Address::Tcp(*authority),
-        }
-    }
-
-    /// Who is let in.
+    /// Which nodes are let in.
     ///
     /// # Errors
-    /// [`FileError::Key`].
+    /// [`FileError::Key`], or what is wrong with the files of TLS.
     pub fn security(&self) -> Result<Security, FileError> {
         match &self.net {
-            Net::Tcp { trust: Trust::KeyFile(path), .. } => {
-                Ok(Security::SharedKey(key::read(path)?))
-            }
-            #[cfg(feature = "tls")]
-            Net::Tcp { trust: Trust::Tls(files), .. } => {
-                let TlsFiles { ca, certificate, key, cluster } = files;
-                Ok(Security::Tls(tcp::Tls::from_files(ca, certificate, key, cluster)?))
-            }
-            #[cfg(not(feature = "tls"))]
-            Net::Tcp { trust: Trust::Tls(_), .. } => Err(FileError::NoTls),
-            _ => Ok(Security::PlainOnLoopback),
+            Net::Tcp { trust, .. } => trust.security(),
+            Net::Shm { .. } => Ok(Security::PlainOnLoopback),
         }
     }
 
@@ -290,12 +286,15 @@ impl ClusterFile {
         self.compute_nodes.iter().any(|node| node.client.is_some())
     }
 
-    /// The key that applications must have.
+    /// What this host shows to compute nodes as an application.
     ///
     /// # Errors
-    /// [`FileError::Key`].
-    pub fn client_key(&self) -> Result<Option<tcp::Key>, FileError> {
-        Ok(self.client_key.as_deref().map(key::read).transpose()?)
+    /// [`FileError`]: a file is of no use, or none is named.
+    pub fn as_application(&self) -> Result<Security, FileError> {
+        match &self.application {
+            Some(trust) => trust.security(),
+            None => Err(FileError::NoClient(self.path.clone())),
+        }
     }
 
     /// The `tcp` fabric of a process that serves `node`; `None` on `shm`.
@@ -411,7 +410,7 @@ impl Reader<'_> {
 
     fn net(&self, written: &Written, state: &Path) -> Result<Net, FileError> {
         self.check_addresses(written)?;
-        let home = self.path.parent().unwrap_or(Path::new(""));
+        let home = self.home();
         let place = |path: &Spanned<PathBuf>| home.join(path.as_ref());
         if *written.fabric.as_ref() == FabricName::Shm {
             let directory = written.directory.as_ref().map_or(state.to_owned(), place);
@@ -427,28 +426,88 @@ impl Reader<'_> {
             address.map(|a| *a.as_ref()).ok_or_else(|| missing(node.span(), "this compute_node"))
         });
         let all = memory.chain(compute).collect::<Result<Vec<_>, _>>()?;
-        let authority = written.authority.as_ref();
-        let authority = authority.ok_or_else(|| missing(0..0, "authority"))?;
+        let authority = written.authority.as_ref().map(AsRef::as_ref);
         let trust = match (&written.key_file, &written.tls) {
             (Some(key), Some(_)) => {
                 return Err(self.wrong(key.span(), "a cluster has a key_file or tls, not both"));
             }
             (Some(key), None) => Trust::KeyFile(place(key)),
-            (None, Some(tls)) => {
-                let TlsFiles { ca, certificate, key, cluster } = tls.as_ref().clone();
-                let [ca, certificate, key] = [ca, certificate, key].map(|path| home.join(path));
-                Trust::Tls(TlsFiles { ca, certificate, key, cluster })
-            }
+            (None, Some(tls)) => Trust::Tls(tls.as_ref().of_node(home)),
             (None, None) => Trust::Loopback,
         };
         let plain = Security::PlainOnLoopback;
-        let far = all.iter().chain([authority.as_ref()]).find(|at| !plain.allows(at.ip()));
+        let far = all.iter().chain(authority).find(|at| !plain.allows(at.ip()));
         if let (Trust::Loopback, Some(far)) = (&trust, far) {
             let why = format!("{far} is beyond loopback, so the cluster needs a key_file or tls");
             return Err(self.wrong(written.fabric.span(), &why));
         }
         let addresses = (0..).map(NodeId).zip(all).collect();
-        Ok(Net::Tcp { addresses, authority: *authority.as_ref(), trust })
+        Ok(Net::Tcp { addresses, trust })
+    }
+
+    /// Where the authority is.
+    fn authority(&self, written: &Written, net: &Net) -> Result<Place, FileError> {
+        match (&written.etcd, &written.authority, net) {
+            (Some(etcd), Some(_), _) => {
+                Err(self.wrong(etcd.span(), "a cluster has an authority or etcd, not both"))
+            }
+            (Some(etcd), None, _) => self.etcd(etcd),
+            (None, Some(address), _) => Ok(Place::Hosted(Address::Tcp(*address.as_ref()))),
+            (None, None, Net::Shm { directory }) => {
+                Ok(Place::Hosted(Address::Unix(directory.join(AUTHORITY_SOCKET))))
+            }
+            (None, None, Net::Tcp { .. }) => Err(self.wrong(0..0, "authority needs an address")),
+        }
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn etcd(&self, written: &Spanned<WrittenEtcd>) -> Result<Place, FileError> {
+        let why = "this build has no etcd: build lotus with the feature etcd";
+        Err(self.wrong(written.span(), why))
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd(&self, written: &Spanned<WrittenEtcd>) -> Result<Place, FileError> {
+        let etcd = written.as_ref();
+        let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        let is_sealed = etcd.endpoints.iter().any(|url| url.starts_with("https://"));
+        let why = if etcd.endpoints.is_empty() || !etcd.endpoints.iter().all(is_url) {
+            "endpoints are http://HOST:PORT or https://HOST:PORT, one at least"
+        } else if !etcd.prefix.ends_with('/') {
+            "a prefix ends with a slash"
+        } else if etcd.user.is_some() != etcd.password_file.is_some() {
+            "a user needs a password_file, and the other way round"
+        } else if is_sealed != etcd.ca.is_some() {
+            "https needs a ca, and the other way round"
+        } else if etcd.certificate.is_some() != etcd.key.is_some() {
+            "a certificate needs a key, and the other way round"
+        } else {
+            return Ok(Place::Etcd(super::in_etcd::Members::new(etcd, self.home())));
+        };
+        Err(self.wrong(written.span(), why))
+    }
+
+    /// Whom compute nodes let in as applications, and what this host shows as one.
+    fn clients(&self, written: &Written, net: &Net) -> Result<(Trust, Option<Trust>), FileError> {
+        let with_key = |path: PathBuf| (Trust::KeyFile(path.clone()), Some(Trust::KeyFile(path)));
+        let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
+        Ok(match (&written.client_key_file, net, &written.tls) {
+            (Some(key), ..) => with_key(self.home().join(key)),
+            // Beside the nodes' own, which no application should have.
+            (None, Net::Tcp { trust: Trust::KeyFile(key), .. }, _) if serves => {
+                with_key(key.with_extension(CLIENT_KEY_EXTENSION))
+            }
+            (None, Net::Tcp { trust: trust @ Trust::Tls(_), .. }, Some(tls)) => {
+                let own = tls.as_ref().of_application(self.home());
+                let own = own.map_err(|why| self.wrong(tls.span(), why))?;
+                (trust.clone(), own.map(Trust::Tls))
+            }
+            _ => (Trust::Loopback, Some(Trust::Loopback)),
+        })
+    }
+
+    fn home(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
     }
 
     /// Whether what is said of applications makes sense.
@@ -456,17 +515,13 @@ impl Reader<'_> {
         &self,
         written: &Written,
         settings: &ClusterConfig,
-        has_key: bool,
+        trust: &Trust,
     ) -> Result<(), FileError> {
         let clients =
             || written.compute_node.iter().filter_map(|node| node.as_ref().client.as_ref());
         let serves = clients().next().is_some();
-        if let (true, false, Some(tls)) = (serves, has_key, &written.tls) {
-            let why = "applications are not served over TLS yet: a client_key_file is missing";
-            return Err(self.wrong(tls.span(), why));
-        }
         let far = clients().find(|at| !Security::PlainOnLoopback.allows(at.as_ref().ip()));
-        if let (false, Some(far)) = (has_key, far) {
+        if let (Trust::Loopback, Some(far)) = (trust, far) {
             let address = far.as_ref();
             let why = format!("{address} is beyond loopback: a client_key_file is missing");
             return Err(self.wrong(far.span(), &why));

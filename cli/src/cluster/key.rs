@@ -1,4 +1,4 @@
-//! The file with the secret that all nodes of a cluster share.
+//! Files with secrets: the key that all nodes of a cluster share, that of its applications.
 
 use std::fs;
 use std::io::{self, Write};
@@ -37,13 +37,21 @@ pub enum KeyError {
 /// # Errors
 /// [`KeyError`].
 pub fn read(path: &Path) -> Result<Key, KeyError> {
+    let bytes = read_secret(path)?;
+    Key::new(&bytes).map_err(|source| KeyError::Weak { path: path.to_owned(), source })
+}
+
+/// Reads a file that nobody but its owner may read.
+///
+/// # Errors
+/// [`KeyError`].
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
     let failed = |source| KeyError::Read { path: path.to_owned(), source };
     let file = fs::metadata(path).map_err(failed)?;
     if file.permissions().mode() & 0o077 != 0 {
         return Err(KeyError::Public(path.to_owned()));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    Key::new(&bytes).map_err(|source| KeyError::Weak { path: path.to_owned(), source })
+    fs::read(path).map_err(failed)
 }
 
 /// Makes a file with a random key, for its owner only, if there is none.

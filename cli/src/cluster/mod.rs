@@ -2,7 +2,8 @@
 //! them together (docs/operations.md).
 //!
 //! # What it is
-//! * `file`: the configuration, the same for all nodes; `key`, `load`: what it names;
+//! * `file`: the configuration, the same for all nodes; `key`, `trust`, `load`: what it names;
+//! * `seat`, `in_etcd`: where all agree;
 //! * `daemon`: one node;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
 //!   cluster; `errands`: what it asks of the nodes;
@@ -18,16 +19,18 @@ mod daemon;
 mod drive;
 mod errands;
 mod file;
+#[cfg(feature = "etcd")]
+mod in_etcd;
 mod key;
 mod load;
 mod node;
 mod processes;
 mod records;
+mod seat;
 mod service;
+mod trust;
 
 use std::time::Duration;
-
-use lotus_router::remote::RemoteAuthority;
 
 use crate::Verdict;
 use crate::args::{ClusterArgs, ClusterTask, NodeArgs};
@@ -36,14 +39,11 @@ pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
 pub use node::Kind;
 use node::Node;
-
-/// How long the authority may take to answer once.
-const AUTHORITY_PATIENCE: Duration = Duration::from_secs(2);
+use seat::Seat;
 
 /// The authority that the file names; nobody has been asked yet.
-fn authority(file: &ClusterFile) -> Result<RemoteAuthority, String> {
-    let security = file.security().map_err(|error| error.to_string())?;
-    Ok(RemoteAuthority::new(file.authority(), security, AUTHORITY_PATIENCE))
+fn authority(file: &ClusterFile) -> Result<Seat, String> {
+    Seat::of(file)
 }
 
 /// `lotus cluster`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lotus::{Cluster, Machines};
 use lotus_benchmarks::workload::Workload;
 use lotus_router::authority::Version;
-use lotus_server::{Config, Registry, Security, Server};
+use lotus_server::{Config, Registry, Server};
 
 use super::errands::{Errands, Look};
 use super::file::ClusterFile;
@@ -107,9 +107,7 @@ where
     let addresses = all.map(|address| address.to_string()).collect();
     let mut config = Config::new(bind(address, "applications")?, addresses);
     config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
-    if let Some(key) = file.client_key().map_err(|error| error.to_string())? {
-        config.security = Security::SharedKey(key);
-    }
+    config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own errands.
     config.workers = Some(file.settings.coroutines - 2);
     let server = Server::start(Arc::clone(cluster), index, registry, config);

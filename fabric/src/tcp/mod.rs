@@ -45,9 +45,9 @@ use std::time::Duration;
 
 pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce, nonce_bytes};
 pub use limits::{Limits, TargetCounters};
-pub use stream::Stream;
+pub use stream::{Caller, NO_TLS, Stream};
 #[cfg(feature = "tls")]
-pub use tls::{Sealed, Tls, TlsError};
+pub use tls::{APPLICATIONS, Sealed, Tls, TlsError};
 
 use control::{CallError, Failure, Request};
 use handshake::{Hello, Purpose};
@@ -83,6 +83,15 @@ impl Security {
         match self {
             Self::SharedKey(key) => Some(key),
             _ => None,
+        }
+    }
+
+    /// Whether what is on the wire is hidden and sealed.
+    pub const fn seals(&self) -> bool {
+        match self {
+            Self::PlainOnLoopback | Self::PlainAnywhere | Self::SharedKey(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => true,
         }
     }
 

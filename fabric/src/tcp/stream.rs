@@ -10,7 +10,16 @@ use super::tls::Sealed;
 
 /// The error of a stream whose other side does not begin as TLS does. It can be told in plain
 /// words.
-pub(super) const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
+pub const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
+
+/// Who asks for connections at a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// Nodes of the cluster.
+    Node,
+    /// Applications, which have certificates of their own.
+    Application,
+}
 
 /// A socket, with or without TLS around what it carries. Reading and writing move what can be
 /// moved at once; what cannot is [`io::ErrorKind::WouldBlock`].
@@ -39,10 +48,11 @@ impl Stream {
     ///
     /// # Errors
     /// TLS cannot begin.
-    pub fn incoming(socket: TcpStream, security: &Security) -> io::Result<Self> {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "it matters to TLS only"))]
+    pub fn incoming(socket: TcpStream, security: &Security, from: Caller) -> io::Result<Self> {
         match security {
             #[cfg(feature = "tls")]
-            Security::Tls(tls) => Ok(Self::Sealed(Box::new(tls.accept(socket)?))),
+            Security::Tls(tls) => Ok(Self::Sealed(Box::new(tls.accept(socket, from)?))),
             _ => Ok(Self::Plain(socket)),
         }
     }

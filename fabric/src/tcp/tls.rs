@@ -5,6 +5,10 @@
 //! cluster nodes trust each other completely (docs/security.md), so a certificate names the
 //! cluster, not the node, and all nodes may share one.
 //!
+//! Applications have certificates of the same authority with another name, [`APPLICATIONS`] in
+//! front of the cluster's: compute nodes let them in where they serve applications, and no node
+//! lets them in anywhere else.
+//!
 //! # How it fits between words and sockets
 //! [`Sealed`] reads and writes without waiting, like the socket below it. Two things differ, and
 //! both are settled here:
@@ -34,10 +38,15 @@ use rustls::{
     RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
-use super::stream::NO_TLS;
+use super::stream::{Caller, NO_TLS};
+
+mod why;
 
 /// The most bytes that are sealed before the socket has taken them.
 const SEALED_BYTES: usize = 64 * 1024;
+
+/// What an application's certificate bears in front of the cluster's name.
+pub const APPLICATIONS: &str = "applications.";
 
 /// How the first record of TLS begins.
 const HANDSHAKE: u8 = 22;
@@ -46,7 +55,8 @@ const HANDSHAKE: u8 = 22;
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
+    /// For nodes that ask, and for applications.
+    servers: [Arc<ServerConfig>; 2],
     cluster: ServerName<'static>,
 }
 
@@ -68,14 +78,22 @@ pub enum TlsError {
     /// A certificate names the cluster as a host is named.
     #[error("'{0}' cannot stand in a certificate: a cluster is named as hosts are")]
     Name(String),
+    /// Its days are over, or have not begun.
+    #[error("{path}: the certificate {why}")]
+    Untimely {
+        /// Which file.
+        path: String,
+        /// Which of both.
+        why: &'static str,
+    },
     /// The certificates make no sense, or the key belongs to another.
     #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
 impl Tls {
-    /// Reads PEM files: the certificates of the authority that signs all nodes', this node's chain
-    /// of certificates, its own first, and its private key. `cluster` is the name in them.
+    /// Reads PEM files: the certificates of the authority that signs all nodes', this side's chain
+    /// of certificates, its own first, and its private key. `cluster` is the name in the nodes'.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -94,30 +112,35 @@ impl Tls {
         }
         let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, error))?;
         let (roots, chain) = (Arc::new(roots), certificates(certificate)?);
-        let cluster = ServerName::try_from(cluster.to_owned())
-            .map_err(|_| TlsError::Name(cluster.to_owned()))?;
-
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let signed =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()
                 .map_err(unusable)?;
-        let members = MembersOnly { signed, cluster: cluster.clone() };
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&version::TLS13])
-            .map_err(unusable)?
-            .with_client_cert_verifier(Arc::new(members))
-            .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(unusable)?;
-        // Connections last: none is ever resumed.
-        server.send_tls13_tickets = 0;
+        check_days(&*signed, certificate, &chain)?;
+
+        let cluster = name(cluster.to_owned())?;
+        let applications = name(format!("{APPLICATIONS}{}", cluster.to_str()))?;
+        let server = |bears| {
+            let bearers = Bearers { signed: Arc::clone(&signed), name: bears };
+            let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&version::TLS13])
+                .map_err(unusable)?
+                .with_client_cert_verifier(Arc::new(bearers))
+                .with_single_cert(chain.clone(), key.clone_key())
+                .map_err(unusable)?;
+            // Connections last: none is ever resumed.
+            server.send_tls13_tickets = 0;
+            Ok(Arc::new(server))
+        };
+        let servers = [server(cluster.clone())?, server(applications)?];
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
             .map_err(unusable)?
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .map_err(unusable)?;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server), cluster })
+        Ok(Self { client: Arc::new(client), servers, cluster })
     }
 
     /// TLS over a socket that this side has asked for.
@@ -128,10 +151,40 @@ impl Tls {
     }
 
     /// TLS over a socket that somebody else has asked for.
-    pub(super) fn accept(&self, socket: TcpStream) -> io::Result<Sealed> {
-        let tls = rustls::ServerConnection::new(Arc::clone(&self.server));
+    pub(super) fn accept(&self, socket: TcpStream, from: Caller) -> io::Result<Sealed> {
+        let [nodes, applications] = &self.servers;
+        let config = match from {
+            Caller::Node => nodes,
+            Caller::Application => applications,
+        };
+        let tls = rustls::ServerConnection::new(Arc::clone(config));
         Ok(Sealed::new(socket, tls.map_err(io::Error::other)?.into(), true))
     }
+}
+
+/// Refuses a certificate whose days are over: its owner should know before everybody else does.
+/// Whoever has signed it is for others to judge.
+fn check_days(
+    signed: &dyn ClientCertVerifier,
+    path: &Path,
+    chain: &[CertificateDer<'_>],
+) -> Result<(), TlsError> {
+    let Some((own, intermediates)) = chain.split_first() else { return Ok(()) };
+    let why = match signed.verify_client_cert(own, intermediates, UnixTime::now()) {
+        Err(rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        )) => "has run out",
+        Err(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        )) => "is not valid yet",
+        _ => return Ok(()),
+    };
+    Err(TlsError::Untimely { path: path.display().to_string(), why })
+}
+
+/// A name that can stand in a certificate.
+fn name(name: String) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))
 }
 
 /// Keys are not shown.
@@ -154,17 +207,17 @@ fn unusable(error: impl fmt::Display) -> TlsError {
     TlsError::Unusable(error.to_string())
 }
 
-/// Lets in whoever shows a certificate that the authority has signed and that bears the cluster's
-/// name. TLS knows by itself to look for a name in what is shown to a client, but not in what is
+/// Lets in whoever shows a certificate that the authority has signed and that bears this name.
+/// TLS knows by itself to look for a name in what is shown to a client, but not in what is
 /// shown to a server, and an authority may sign for more than one cluster.
 #[derive(Debug)]
-struct MembersOnly {
+struct Bearers {
     /// Checks all but the name.
     signed: Arc<dyn ClientCertVerifier>,
-    cluster: ServerName<'static>,
+    name: ServerName<'static>,
 }
 
-impl ClientCertVerifier for MembersOnly {
+impl ClientCertVerifier for Bearers {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.signed.root_hint_subjects()
     }
@@ -178,7 +231,7 @@ impl ClientCertVerifier for MembersOnly {
         let verified = self.signed.verify_client_cert(own, intermediates, now)?;
         // Nothing is wrong with the certificate but where it is shown: the alert for that is
         // another than those for bad certificates.
-        verify_server_name(&ParsedCertificate::try_from(own)?, &self.cluster)
+        verify_server_name(&ParsedCertificate::try_from(own)?, &self.name)
             .map_err(|_| CertificateError::ApplicationVerificationFailure)?;
         Ok(verified)
     }
@@ -208,7 +261,7 @@ impl ClientCertVerifier for MembersOnly {
 
 /// Why TLS ends a connection.
 #[derive(Debug, thiserror::Error)]
-#[error("TLS: {0}")]
+#[error("TLS: {}", why::why(.0))]
 struct Failed(rustls::Error);
 
 /// A socket and TLS around it. See the module's essay.

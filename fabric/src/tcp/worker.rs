@@ -20,7 +20,7 @@ use super::handshake::{Greeter, Hello, Purpose, Refusal, push_frame, push_refusa
 use super::limits::{GUEST_WORDS, INPUT_WORDS, OUTPUT_WORDS};
 use super::serve::{Served, push_failure};
 use super::socket::{self, BELL, Fill, Input, Interest, Output, Ready, Tag};
-use super::stream::{self, Stream};
+use super::stream::{self, Caller, Stream};
 use super::target::{FenceOrder, Order, Post, Shared, Visitor};
 use super::wire::{self, Kind, MAX_FRAME_WORDS, WireError};
 use crate::env::Nanos;
@@ -220,7 +220,7 @@ impl Worker {
         if socket::prepare(&socket, self.post.limits.silence).is_err() {
             return;
         }
-        let Ok(stream) = Stream::incoming(socket, &shared.security) else { return };
+        let Ok(stream) = Stream::incoming(socket, &shared.security, Caller::Node) else { return };
         let (role, now) = (Role::Guest(Greeter::default()), self.post.env.now());
         if self.add(shared, stream, role, GUEST_WORDS, now).is_some() {
             self.guests += 1;

@@ -8,7 +8,7 @@
 //!
 //! # What it is not
 //! Replicated, or kept on disk: its values end with its process. That is no weaker than the memory
-//! nodes, of which a cluster cannot lose one yet. etcd will meet the same contract.
+//! nodes, of which a cluster cannot lose one yet. The feature `etcd` has an authority that is both.
 //!
 //! # Trust
 //! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{ConnectError, RemoteAuthority};
-use lotus_fabric::tcp;
+use lotus_fabric::tcp::{self, Caller};
 pub use lotus_fabric::tcp::{Key, Security};
 pub use server::{AuthorityServer, ServeError};
 pub use wire::Refusal;
@@ -73,7 +73,7 @@ impl Listener {
         Ok(match self {
             Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
             Self::Tcp(listener) => {
-                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security)?)
+                Stream::Tcp(tcp::Stream::incoming(listener.accept()?.0, security, Caller::Node)?)
             }
         })
     }

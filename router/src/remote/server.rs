@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
-use lotus_fabric::tcp::nonce;
+use lotus_fabric::tcp::{NO_TLS, nonce};
 
 use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply, Request};
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
@@ -106,9 +106,10 @@ impl AuthorityServer {
 impl Drop for AuthorityServer {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        // Wakes the thread that welcomes. If that cannot be reached it has ended.
-        let _ = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
-        if let Some(thread) = self.welcoming.take() {
+        // Wakes the thread that welcomes. If the address cannot be reached, because the network has
+        // gone first, nobody comes there any more, and nobody waits for the thread.
+        let woken = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
+        if let (Ok(_), Some(thread)) = (woken, self.welcoming.take()) {
             // A panic there has been reported already.
             let _ = thread.join();
         }
@@ -174,7 +175,15 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
 
 /// The handshake; an error ends the connection.
 fn greet(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
-    let admitted = check(shared, stream)?;
+    let admitted = match (check(shared, stream), &*stream) {
+        // Within TLS it would not be understood.
+        (Err(error), Stream::Tcp(sealed)) if error.kind() == NO_TLS => {
+            let refused = Reply::Refused(Refusal::Security);
+            wire::send(&mut sealed.socket(), &refused.encode())?;
+            return Err(error);
+        }
+        (checked, _) => checked?,
+    };
     let reply = admitted.map_or_else(Reply::Refused, |()| Reply::Welcome);
     wire::send(stream, &reply.encode())?;
     stream.set_patience(None, WRITE_PATIENCE)?;

@@ -30,7 +30,7 @@ pub enum Refusal {
     #[error("it speaks another version of the authority's protocol")]
     Version,
     /// Configure both alike.
-    #[error("one side demands a shared key and the other has none")]
+    #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]
@@ -220,7 +220,7 @@ impl Rest<'_> {
 }
 
 /// Sends a frame.
-pub(super) fn send(stream: &mut Stream, frame: &[u8]) -> io::Result<()> {
+pub(super) fn send(stream: &mut impl Write, frame: &[u8]) -> io::Result<()> {
     let length = u32::try_from(frame.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut bytes = length.to_le_bytes().to_vec();
     bytes.extend_from_slice(frame);

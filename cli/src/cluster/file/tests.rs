@@ -1,5 +1,6 @@
 //! What is read of sound files, and what is said of others.
 
+use super::super::key;
 use super::*;
 
 const SHM: &str = "\
@@ -31,12 +32,16 @@ const BOTH: &str = "key_file = \"k\"\n[tls]\nca = \"\"\ncertificate = \"\"\nkey 
 const TLS: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n[load";
 
 const METRICS: &str = "metrics = \"127.0.0.1:7313\"";
-/// In front of the first node, another one with metrics, and one that is served beside TLS.
+/// In front of the first node, another one with metrics.
 const WATCHED: &str = "replicas = 1\n[[compute_node]]\naddress = \"127.0.0.1:7303\"\n\
                        metrics = \"127.0.0.1:7313\"";
-const SEALED: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
-                      [[compute_node]]\naddress = \"127.0.0.1:7303\"\n\
-                      client = \"127.0.0.1:7313\"\n[[mem";
+/// Behind everything, TLS.
+const FILES: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n";
+/// In front of the first node, TLS with half of what an application needs.
+const HALF: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
+                    client_key = \"\"\n[[mem";
+/// In front of the first node, etcd.
+const ETCD: &str = "[etcd]\nendpoints = [\"http://10.0.0.1:2379\"]\nprefix = \"/l/\"\n[[mem";
 
 fn read(text: &str) -> Result<ClusterFile, FileError> {
     ClusterFile::parse(Path::new("/etc/c.toml"), text, None)
@@ -51,22 +56,40 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!(file.settings.memory_limit_bytes, Some(64 << 20));
     assert_eq!(file.lease, Some(Duration::from_secs(2)));
     assert_eq!(file.state, Path::new("/etc/c.state"));
-    assert_eq!(file.authority(), Address::Unix("/etc/c.state/authority.sock".into()));
+    let socket = Address::Unix("/etc/c.state/authority.sock".into());
+    assert!(matches!(&file.authority, Place::Hosted(at) if *at == socket), "{:?}", file.authority);
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
     assert!(file.tcp(0).expect("no key to read").is_none());
-    assert!(file.serves_applications() && file.client_key.is_none());
+    assert!(file.serves_applications());
+    assert_eq!(file.clients, Trust::Loopback);
 
     let file = read(TCP).expect("sound");
     let tcp = file.tcp(1).expect("no key to read").expect("this fabric");
     assert_eq!((tcp.nodes, &tcp.served[..]), (2, &[NodeId(1)][..]));
     assert_eq!(tcp.addresses[&NodeId(1)].port(), 7302);
     assert!(!file.serves_applications());
+}
 
-    let keyed = TCP.replacen("replicas", "key_file = \"k\"\nreplicas", 1);
-    let client_key = |text: &str| read(text).expect("sound").client_key;
-    assert_eq!(client_key(&keyed), Some("/etc/k".into()));
+/// No application is let in by what lets in nodes, unless the file says so.
+#[test]
+fn applications_have_a_secret_of_their_own() {
+    let clients = |text: &str| read(text).expect("sound").clients;
+    let served = TCP.replacen("7302\"", "7302\"\nclient = \"127.0.0.1:7312\"", 1);
+    let keyed = served.replacen("replicas", "key_file = \"k.secret\"\nreplicas", 1);
+    assert_eq!(clients(&served), Trust::Loopback);
+    assert_eq!(clients(&keyed), Trust::KeyFile("/etc/k.client.key".into()));
     let other = keyed.replacen("replicas", "client_key_file = \"c\"\nreplicas", 1);
-    assert_eq!(client_key(&other), Some("/etc/c".into()));
+    assert_eq!(clients(&other), Trust::KeyFile("/etc/c".into()));
+
+    let sealed = served.clone() + FILES;
+    assert!(matches!(clients(&sealed), Trust::Tls(_)));
+    let file = read(&sealed).expect("sound");
+    let refused = file.as_application().expect_err("nothing to show").to_string();
+    assert!(refused.contains("names no client_certificate"), "{refused}");
+    let file = read(&(sealed + "client_certificate = \"c\"\nclient_key = \"c\"\n"));
+    assert!(matches!(file.expect("sound").application, Some(Trust::Tls(_))));
+    let both = served.replacen("replicas", "client_key_file = \"c\"\nreplicas", 1) + FILES;
+    assert_eq!(clients(&both), Trust::KeyFile("/etc/c".into()));
 }
 
 /// A file with one thing replaced, the line that is wrong then, and what is said of it.
@@ -97,7 +120,7 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (TCP, "replicas = 1", WATCHED, 4, "a client address is missing"),
         (SHM, "memory = \"64M\"", "coroutines = 2", 2, "at least 3 coroutines"),
         (SHM, "127.0.0.1:7312", "10.0.0.1:7312", 8, "beyond loopback: a client_key_file"),
-        (TCP, "[[mem", SEALED, 4, "not served over TLS yet: a client_key_file is missing"),
+        (TCP, "[[mem", HALF, 4, "a client_certificate needs a client_key"),
         (SHM, "client =", "klient =", 6, "unknown field `klient`"),
         (SHM, "accounts = 100", "accounts = 1", 9, "accounts must be from 2"),
         (SHM, "accounts = 100", "acounts = 100", 10, "acounts"),
@@ -111,6 +134,10 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (TCP, "[[mem", BOTH, 4, "not both"),
         (SHM, "[load", TLS, 9, "on tcp only"),
         (TCP, "replicas = 1", "directory = \"d\"", 3, "on shm only"),
+        #[cfg(not(feature = "etcd"))]
+        (SHM, "[[mem", ETCD, 3, "build lotus with the feature etcd"),
+        #[cfg(feature = "etcd")]
+        (TCP, "[[mem", ETCD, 4, "an authority or etcd, not both"),
     ];
     for (sound, from, to, line, said) in cases {
         assert!(sound.contains(from), "{from}");
@@ -142,4 +169,27 @@ fn a_key_is_read_only_where_it_is_a_secret() {
     std::fs::set_permissions(&path, public).expect("it is ours");
     assert!(matches!(key::read(&path), Err(KeyError::Public(_))));
     std::fs::remove_dir_all(&directory).expect("it is ours");
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn what_is_said_of_etcd_makes_sense_or_is_named() {
+    let with = |etcd: &str| SHM.replacen("[[mem", &format!("[etcd]\n{etcd}\n[[mem"), 1);
+    let sound = "endpoints = [\"http://a:1\", \"http://b:1\"]\nprefix = \"/l/\"";
+    let file = read(&with(sound)).expect("sound");
+    assert!(matches!(file.authority, Place::Etcd(_)));
+    let cases = [
+        ("endpoints = []\nprefix = \"/l/\"", "one at least"),
+        ("endpoints = [\"10.0.0.1:2379\"]\nprefix = \"/l/\"", "http://HOST:PORT"),
+        ("endpoints = [\"http://a:1\"]", "missing field `prefix`"),
+        ("endpoints = [\"http://a:1\"]\nprefix = \"l\"", "ends with a slash"),
+        ("endpoints = [\"https://a:1\"]\nprefix = \"/l/\"", "https needs a ca"),
+        (&format!("{sound}\nuser = \"u\""), "a user needs a password_file"),
+        (&format!("{sound}\ncertificate = \"c\""), "a certificate needs a key"),
+        (&format!("{sound}\nport = 1"), "unknown field `port`"),
+    ];
+    for (etcd, said) in cases {
+        let refused = read(&with(etcd)).expect_err(etcd).to_string();
+        assert!(refused.starts_with("/etc/c.toml, line ") && refused.contains(said), "{refused}");
+    }
 }

@@ -1,0 +1,217 @@
+//! The authority of a cluster, where its file says that it is: in the process of memory node 0, or
+//! in etcd.
+//!
+//! # Lives
+//! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
+//! would remember a cluster whose memory is gone, and its next life would take that for its own.
+//! So memory node 0 begins a *life* in etcd: it writes a word, and the version that this write is
+//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down` finds
+//! that it was killed, the word says so, and nobody joins until there is a new life.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_router::authority::{Version, Versioned};
+use lotus_router::remote::{Address, AuthorityServer, ConnectError, RemoteAuthority};
+use lotus_router::{Authority, AuthorityError};
+
+use super::file::ClusterFile;
+#[cfg(feature = "etcd")]
+use super::in_etcd::{InEtcd, Members};
+#[cfg(feature = "etcd")]
+use super::processes::wait_until;
+
+/// How long the authority may take to answer once.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the authority is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In the process of memory node 0, which listens here.
+    Hosted(Address),
+    /// In etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(Members),
+}
+
+/// The authority, as everybody but its host sees it.
+pub enum Seat {
+    /// In another process.
+    Hosted(RemoteAuthority),
+    /// In etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(InEtcd),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreached {
+    /// Nobody answers, or the cluster has not begun: try again later.
+    #[error("{0}")]
+    Silent(String),
+    /// Somebody answers, but not to us.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<ConnectError> for Unreached {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Unreachable { .. } => Self::Silent(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl Seat {
+    /// The authority that the file names; nobody has been asked yet.
+    ///
+    /// # Errors
+    /// A sentence: keys or certificates are of no use.
+    pub fn of(file: &ClusterFile) -> Result<Self, String> {
+        match &file.authority {
+            Place::Hosted(address) => {
+                let security = file.security().map_err(|error| error.to_string())?;
+                Ok(Self::Hosted(RemoteAuthority::new(address.clone(), security, PATIENCE)))
+            }
+            #[cfg(feature = "etcd")]
+            Place::Etcd(members) => Ok(Self::Etcd(InEtcd::new(members)?)),
+        }
+    }
+
+    /// Connects now, so that what is wrong with that is said.
+    ///
+    /// # Errors
+    /// [`Unreached`].
+    pub fn connect(&self) -> Result<(), Unreached> {
+        match self {
+            Self::Hosted(remote) => Ok(remote.connect()?),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.connect(),
+        }
+    }
+
+    /// Whether what it says may be of another life of the cluster.
+    pub const fn has_lives(&self) -> bool {
+        match self {
+            Self::Hosted(_) => false,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => true,
+        }
+    }
+
+    /// The life that goes on there, or was cut short; `None` where there are no lives.
+    ///
+    /// # Errors
+    /// [`Unreached`].
+    pub fn life(&self) -> Result<Option<Version>, Unreached> {
+        match self {
+            Self::Hosted(_) => Ok(None),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.life(),
+        }
+    }
+
+    /// Says that the cluster's life is over, of which nothing runs any more.
+    ///
+    /// # Errors
+    /// A sentence: it cannot be said to anybody.
+    pub fn end_life(&self) -> Result<(), String> {
+        match self {
+            // It has ended with its host.
+            Self::Hosted(_) => Ok(()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd.end().map_err(|error| error.to_string()),
+        }
+    }
+
+    fn inner(&self) -> &dyn Authority {
+        match self {
+            Self::Hosted(remote) => remote,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+        }
+    }
+}
+
+impl Authority for Seat {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.inner().read(key)
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        self.inner().compare_and_swap(key, expected, value)
+    }
+
+    fn changed_since(&self, key: &str, seen: Version) -> Result<Option<Versioned>, AuthorityError> {
+        self.inner().changed_since(key, seen)
+    }
+}
+
+/// What memory node 0 does for the authority while it lives.
+pub enum Host {
+    /// It serves it.
+    Server(AuthorityServer),
+    /// It has begun the cluster's life there.
+    #[cfg(feature = "etcd")]
+    Etcd(Seat),
+}
+
+impl Host {
+    /// Begins, in the process that has memory node 0. Waits for etcd.
+    ///
+    /// # Errors
+    /// A sentence.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody is waited for"))]
+    pub fn start(file: &ClusterFile, env: &Env, patience: Duration) -> Result<Self, String> {
+        match &file.authority {
+            Place::Hosted(address) => {
+                let security = file.security().map_err(|error| error.to_string())?;
+                let server = AuthorityServer::start(address.clone(), &security, env);
+                let server = server.map_err(|error| error.to_string())?;
+                tracing::info!(address = %server.address(), "hosting the authority");
+                Ok(Self::Server(server))
+            }
+            #[cfg(feature = "etcd")]
+            Place::Etcd(members) => {
+                let etcd = InEtcd::new(members)?;
+                let mut begun = Ok(());
+                wait_until(env, patience, || {
+                    begun = etcd.begin();
+                    !matches!(begun, Err(Unreached::Silent(_)))
+                });
+                begun.map_err(|error| error.to_string())?;
+                tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                Ok(Self::Etcd(Seat::Etcd(etcd)))
+            }
+        }
+    }
+
+    /// The values.
+    pub fn store(&self) -> &dyn Authority {
+        match self {
+            Self::Server(server) => server.store(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(seat) => seat,
+        }
+    }
+
+    /// Ends the cluster's life.
+    pub fn end(&self) {
+        match self {
+            // When it is dropped.
+            Self::Server(_) => {}
+            #[cfg(feature = "etcd")]
+            Self::Etcd(seat) => {
+                if let Err(error) = seat.end_life() {
+                    tracing::warn!(error, "etcd does not know that the cluster has ended");
+                }
+            }
+        }
+    }
+}

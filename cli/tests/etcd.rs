@@ -1,0 +1,203 @@
+//! Clusters of processes that agree in etcd: a real server, which is killed and started again
+//! (Debian's `etcd-server`).
+
+#[path = "../../router/tests/common/mod.rs"]
+mod etcd;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use etcd::{Server, eventually};
+use serde_json::Value;
+
+const COMPUTE_NODES: u16 = 2;
+/// Where compute node 0 answers about itself.
+const METRICS: u16 = 7600;
+/// Transactions that must commit while etcd is gone, and again once it is back.
+const PROGRESS: u64 = 200;
+
+/// An address that only this test of this process uses: all of 127/8 is this machine.
+fn host(number: u32) -> Ipv4Addr {
+    let process = std::process::id() % (1 << 18);
+    Ipv4Addr::from(0x7f80_0000 | process << 4 | number)
+}
+
+/// A cluster over shared memory, in a directory of its own. What it has started ends with it.
+struct Cluster {
+    directory: PathBuf,
+    host: Ipv4Addr,
+}
+
+impl Cluster {
+    fn new(name: &str, number: u32, endpoint: &str) -> Self {
+        let host = host(number);
+        let name = format!("lotus-in-etcd-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let node = |index: u16| {
+            let (client, metrics) = (7500 + index, METRICS + index);
+            format!(
+                "[[compute_node]]\nclient = \"{host}:{client}\"\nmetrics = \"{host}:{metrics}\"\n"
+            )
+        };
+        let nodes: String = (0..COMPUTE_NODES).map(node).collect();
+        let text = format!(
+            "fabric = \"shm\"\nclient_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
+             lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n\
+             [etcd]\nendpoints = [\"{endpoint}\"]\nprefix = \"/lotus/{number}/\"\n\
+             [[memory_node]]\n[[memory_node]]\n{nodes}[load.smallbank]\naccounts = 200\n"
+        );
+        fs::write(directory.join("c.toml"), text).expect("it is ours");
+        Self { directory, host }
+    }
+
+    fn lotus(&self, words: &[&str], flag: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+        command.args(words).arg(flag).arg(self.directory.join("c.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn cluster(&self, task: &str) -> Output {
+        self.lotus(&["cluster", task], "--file").output().expect("it runs")
+    }
+
+    #[track_caller]
+    fn done(&self, task: &str) {
+        let output = self.cluster(task);
+        assert!(output.status.success(), "{task}: {}", text(&output));
+    }
+
+    /// What compute nodes have committed for applications; `None` if one does not answer.
+    fn committed(&self) -> Option<u64> {
+        (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
+    }
+
+    /// Waits until `more` transactions have committed than by now; whether they did before the
+    /// benchmark ended.
+    fn goes_on(&self, benchmark: &mut Child, more: u64) -> bool {
+        let begin = self.committed().expect("all nodes serve");
+        let mut outlived = true;
+        eventually(|| {
+            let now = self.committed().ok_or("a node does not answer")?;
+            outlived = matches!(benchmark.try_wait(), Ok(None));
+            let reached = now >= begin + more || !outlived;
+            reached.then_some(()).ok_or_else(|| format!("{begin} have committed, and then {now}"))
+        });
+        outlived
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = self.cluster("down");
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn committed_at(host: Ipv4Addr, port: u16) -> Option<u64> {
+    let mut stream = TcpStream::connect((host, port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let line = "lotus_transactions_total{outcome=\"committed\"} ";
+    answer.lines().find_map(|found| found.strip_prefix(line))?.trim().parse().ok()
+}
+
+/// Transactions go on while etcd is dead, and after it has come back; then the audit passes.
+/// `None` if a benchmark of so many seconds was over too soon to tell.
+fn survives_an_outage(etcd: &mut Server, cluster: &Cluster, secs: &str) -> Option<Value> {
+    let report = cluster.directory.join("report.json");
+    let mut command = cluster.lotus(&["bench", "smallbank"], "--cluster");
+    command.args(["--secs", secs, "--warmup", "0", "--json"]).arg(&report);
+    let mut benchmark = command.spawn().expect("it runs");
+    let begun = cluster.goes_on(&mut benchmark, 1);
+    etcd.kill();
+    let without = begun && cluster.goes_on(&mut benchmark, PROGRESS);
+    etcd.start_again();
+    eventually(|| match cluster.cluster("status") {
+        output if output.status.success() => Ok(()),
+        output => Err(text(&output)),
+    });
+    let again = without && cluster.goes_on(&mut benchmark, PROGRESS);
+    let output = benchmark.wait_with_output().expect("it ends");
+    if !again {
+        return None;
+    }
+    assert!(output.status.success(), "{}", text(&output));
+    let report = fs::read(report).expect("it was written");
+    Some(serde_json::from_slice(&report).expect("JSON"))
+}
+
+#[test]
+fn transactions_go_on_while_etcd_is_killed_and_started_again() {
+    let mut etcd = Server::start();
+    let cluster = Cluster::new("outage", 0, &etcd.endpoint());
+    eventually(|| match cluster.cluster("up") {
+        output if output.status.success() => Ok(()),
+        output => Err(text(&output)),
+    });
+    // How long a slow machine takes for all of it nobody knows. Each attempt has a cluster of its
+    // own: a benchmark that ends while etcd is dead cannot say what it has done.
+    let attempts = ["6", "30", "150"].into_iter();
+    let report = attempts.clone().find_map(|secs| {
+        let report = survives_an_outage(&mut etcd, &cluster, secs);
+        if report.is_none() {
+            cluster.done("down");
+            cluster.done("up");
+        }
+        report
+    });
+    let report = report.expect("150 s are enough for any machine");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert!(report["committed"].as_u64() > Some(2 * PROGRESS), "{report}");
+    cluster.done("down");
+}
+
+/// What etcd remembers of a cluster that has been killed is not taken for the next one.
+#[test]
+fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
+    let etcd = Server::start();
+    let cluster = Cluster::new("lives", 1, &etcd.endpoint());
+    let up = || match cluster.cluster("up") {
+        output if output.status.success() => Ok(()),
+        output => Err(text(&output)),
+    };
+    eventually(up);
+    let status = cluster.lotus(&["cluster", "status", "--json"], "--file").output();
+    let status: Value = serde_json::from_slice(&status.expect("it runs").stdout).expect("JSON");
+    for node in status["nodes"].as_array().expect("all nodes") {
+        let process = node["process"].to_string();
+        let killed = Command::new("kill").args(["-KILL", &process]).status();
+        assert!(killed.expect("there is such a command").success(), "{node}");
+    }
+    up().expect("nothing runs any more");
+    cluster.done("status");
+    cluster.done("down");
+    assert_eq!(cluster.cluster("status").status.code(), Some(1));
+}
+
+#[test]
+fn an_etcd_that_is_not_there_is_named_and_nothing_is_started() {
+    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let endpoint = format!("http://{}", nobody.local_addr().expect("it is bound"));
+    drop(nobody);
+    let cluster = Cluster::new("absent", 2, &endpoint);
+    let refused = cluster.cluster("up");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let said = text(&refused);
+    assert!(said.contains(&format!("etcd does not answer at {endpoint}")), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let state = fs::read_dir(cluster.directory.join("c.state")).expect("it was made");
+    assert_eq!(state.count(), 1, "a lock, and no logs");
+}

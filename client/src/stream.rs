@@ -1,0 +1,190 @@
+//! A connection's bytes between a client and a server: as they are, or sealed by TLS.
+//!
+//! TLS is that of the nodes (`lotus_fabric::tcp::Stream`), which reads and writes without waiting;
+//! this makes it wait as `tokio` does. A loop above need not know. TLS may have bytes that the
+//! socket no longer has; they are read before anybody waits, because only a read that finds nothing
+//! makes `tokio` ask the socket.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use lotus_fabric::tcp::{self, Caller, Security};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+/// The most that is read from TLS with one call: a record.
+const RECORD_BYTES: usize = 16 << 10;
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub enum Stream {
+    /// As it is, after a handshake with or without a shared key.
+    Plain(TcpStream),
+    /// Within TLS.
+    Sealed(Sealed),
+}
+
+impl Stream {
+    /// The stream over a socket that this side has asked for.
+    ///
+    /// # Errors
+    /// The system refuses, or TLS cannot begin.
+    pub fn outgoing(socket: TcpStream, security: &Security) -> io::Result<Self> {
+        Self::over(socket, security, |socket| tcp::Stream::outgoing(socket, security))
+    }
+
+    /// The stream over a socket that an application has asked for.
+    ///
+    /// # Errors
+    /// The system refuses, or TLS cannot begin.
+    pub fn incoming(socket: TcpStream, security: &Security) -> io::Result<Self> {
+        let sealed = |socket| tcp::Stream::incoming(socket, security, Caller::Application);
+        Self::over(socket, security, sealed)
+    }
+
+    fn over(
+        socket: TcpStream,
+        security: &Security,
+        sealed: impl FnOnce(std::net::TcpStream) -> io::Result<tcp::Stream>,
+    ) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        if !security.seals() {
+            return Ok(Self::Plain(socket));
+        }
+        let socket = socket.into_std()?;
+        let watch = TcpStream::from_std(socket.try_clone()?)?;
+        Ok(Self::Sealed(Sealed { watch, stream: sealed(socket)? }))
+    }
+
+    /// Writes what can be written at once.
+    ///
+    /// # Errors
+    /// As a write; [`io::ErrorKind::WouldBlock`] if there is no room.
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_write(bytes),
+            Self::Sealed(sealed) => sealed.stream.write(bytes),
+        }
+    }
+
+    /// The same, past TLS: for who does not speak it ([`tcp::NO_TLS`]).
+    ///
+    /// # Errors
+    /// As [`Self::try_write`].
+    pub fn try_write_plainly(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_write(bytes),
+            Self::Sealed(sealed) => sealed.stream.socket().write(bytes),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(socket) => socket.as_fd(),
+            Self::Sealed(sealed) => sealed.stream.as_fd(),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, into),
+            Self::Sealed(sealed) => Pin::new(sealed).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Sealed(sealed) => Pin::new(sealed).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Sealed(sealed) => Pin::new(sealed).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A socket with TLS around what it carries.
+pub struct Sealed {
+    /// The same socket once more, by which `tokio` watches it.
+    watch: TcpStream,
+    stream: tcp::Stream,
+}
+
+/// Keys are not shown.
+impl std::fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sealed").field(&self.watch).finish()
+    }
+}
+
+impl AsyncRead for Sealed {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { watch, stream } = self.get_mut();
+        let room = into.initialize_unfilled_to(into.remaining().min(RECORD_BYTES));
+        loop {
+            ready!(watch.poll_read_ready(cx))?;
+            match watch.try_io(Interest::READABLE, || stream.read(room)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => {
+                    into.advance(read?);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Sealed {
+    /// What could not be written at once must be offered again first, unchanged: TLS may have
+    /// sealed it already.
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Self { watch, stream } = self.get_mut();
+        loop {
+            ready!(watch.poll_write_ready(cx))?;
+            match watch.try_io(Interest::WRITABLE, || stream.write(bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.stream.socket().shutdown(std::net::Shutdown::Write))
+    }
+}

@@ -1,0 +1,81 @@
+//! What is wrong, in a sentence for whoever set up the certificates.
+//!
+//! `rustls` says what a verifier or a peer found. Which file that means, and on which side, is said
+//! here. Pure.
+
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+
+/// What `error` means here. What it does not know it leaves to `rustls`.
+pub(super) fn why(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(found) => theirs(found),
+        Error::NoCertificatesPresented => "the other side shows no certificate".to_owned(),
+        Error::AlertReceived(alert) => ours(*alert),
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the other side does not speak TLS".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// What this side has found in the other's certificate.
+fn theirs(found: &CertificateError) -> String {
+    use CertificateError as Found;
+    let what = match found {
+        // An authority of the same name with another key is another one.
+        Found::UnknownIssuer | Found::BadSignature => "was signed by another authority",
+        Found::Expired | Found::ExpiredContext { .. } => "has run out",
+        Found::NotValidYet | Found::NotValidYetContext { .. } => "is not valid yet",
+        Found::NotValidForName
+        | Found::NotValidForNameContext { .. }
+        | Found::ApplicationVerificationFailure => "bears another name than is let in here",
+        _ => return format!("the other side's certificate is refused: {found}"),
+    };
+    format!("the other side's certificate {what}")
+}
+
+/// What the other side says of this one's.
+fn ours(alert: AlertDescription) -> String {
+    use AlertDescription as Said;
+    match alert {
+        Said::UnknownCA | Said::DecryptError => {
+            "the other side says that another authority has signed this side's certificate"
+        }
+        Said::CertificateExpired => "the other side says that this side's certificate has run out",
+        Said::AccessDenied => "this side's certificate bears another name than is let in there",
+        Said::CertificateRequired => "the other side wants a certificate",
+        _ => return format!("the other side ends the handshake: {alert:?}"),
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_obstacle_has_a_sentence() {
+        let certificate = Error::InvalidCertificate;
+        let alert = Error::AlertReceived;
+        let cases = [
+            (certificate(CertificateError::UnknownIssuer), "was signed by another authority"),
+            (certificate(CertificateError::BadSignature), "was signed by another authority"),
+            (certificate(CertificateError::Expired), "the other side's certificate has run out"),
+            (certificate(CertificateError::NotValidYet), "is not valid yet"),
+            (certificate(CertificateError::NotValidForName), "bears another name"),
+            (certificate(CertificateError::BadEncoding), "certificate is refused: "),
+            (alert(AlertDescription::UnknownCA), "another authority has signed this side's"),
+            (alert(AlertDescription::DecryptError), "another authority has signed this side's"),
+            (alert(AlertDescription::CertificateExpired), "this side's certificate has run out"),
+            (alert(AlertDescription::AccessDenied), "than is let in there"),
+            (alert(AlertDescription::CertificateRequired), "wants a certificate"),
+            (alert(AlertDescription::InternalError), "InternalError"),
+            (Error::NoCertificatesPresented, "shows no certificate"),
+            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "does not speak TLS"),
+            (Error::DecryptError, "decrypt"),
+        ];
+        for (error, sentence) in cases {
+            assert!(why(&error).contains(sentence), "{error:?}: {}", why(&error));
+        }
+    }
+}
