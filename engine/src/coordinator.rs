@@ -38,6 +38,7 @@ use crate::grace::Grace;
 use crate::hand_over;
 use crate::horizon;
 use crate::members;
+use crate::orders;
 use crate::purge::{self, Tombstones};
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
@@ -134,6 +135,7 @@ impl Coordinator {
         };
         let coordinator = Rc::new(coordinator);
         hand_over::serve(&coordinator);
+        orders::serve(&coordinator);
         Ok(coordinator)
     }
 
@@ -296,7 +298,8 @@ pub(crate) fn run(
             let purging = purge::purge(Rc::clone(&coordinator));
             let keeping = beside(members::keep(&coordinator), beside(purging, ended));
             let balancing = beside(balance::keep(&coordinator), keeping);
-            let moving = beside(hand_over::keep(&coordinator), balancing);
+            let asking = beside(orders::keep(&coordinator), balancing);
+            let moving = beside(hand_over::keep(&coordinator), asking);
             let life = beside(horizon::keep(&coordinator), moving);
             if !unless_killed(&coordinator.node, life).await {
                 return;
@@ -365,5 +368,9 @@ impl Drop for ExpelOnLoss {
         // Whoever waits for a job to be taken or answered must not wait for ever.
         self.jobs.close();
         while self.jobs.try_recv().is_ok() {}
+        for orders in [&self.node.orders.1, &self.node.passed_on.1] {
+            orders.close();
+            while orders.try_recv().is_ok() {}
+        }
     }
 }

@@ -88,6 +88,8 @@ pub(crate) struct ComputeNode {
     pub(crate) moves: Mutex<MoveCounters>,
     /// Shards that it is told to give away.
     pub(crate) orders: (Sender<Order>, Receiver<Order>),
+    /// Shards that it is told to have given away by whoever owns them.
+    pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
     pub(crate) members: NodeMembers,
@@ -185,6 +187,7 @@ impl ComputeNode {
             counts: parts.balanced.then(NodeCounts::new),
             moves: Mutex::default(),
             orders: async_channel::unbounded(),
+            passed_on: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),

@@ -127,10 +127,11 @@ pub fn drive<W: Workload>(
     let ledger = close(&authority, &tally.effects, ledger)?;
     let after = count(&authority, &nodes)?;
 
-    let mut traffic = Traffic::default();
+    let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
     for (after, before) in after.into_iter().zip(&before) {
         traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
         after.aborts.since(&before.aborts).add_to(&mut tally);
+        ownership += after.ownership.since(before.ownership);
     }
     let audit = if options.audit {
         progress.enter(Phase::Auditing);
@@ -148,7 +149,7 @@ pub fn drive<W: Workload>(
         elapsed_s,
         traffic,
         caches: Caches::default(),
-        ownership: Ownership::default(),
+        ownership,
         memory: Memory::default(),
         audit,
         floor: None,
