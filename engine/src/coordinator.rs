@@ -163,12 +163,24 @@ impl Coordinator {
     pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
         for failure in error.failures() {
             // A node that does not answer now is tried again by the next transaction.
-            let reconnected = self.lane.reconnect(failure.node).await;
+            let reconnected = self.reconnect(failure.node).await;
             if failure.error == VerbError::Revoked || reconnected == Err(VerbError::Revoked) {
                 return TxnError::Fenced;
             }
         }
         TxnError::Timeout
+    }
+
+    /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.
+    #[cold]
+    pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
+        let outcome = self.lane.reconnect(node).await;
+        match outcome {
+            Ok(()) => self.node.silent.answers(node),
+            Err(VerbError::Revoked) => {}
+            Err(_) => self.node.silent.is_silent(node),
+        }
+        outcome
     }
 
     /// Gives everything that was begun `patience` to be finished: commits to be visible on all

@@ -56,6 +56,7 @@ mod rows;
 mod session;
 mod shards;
 mod shared;
+mod silent;
 mod slot;
 mod submit;
 mod timestamps;

@@ -228,7 +228,7 @@ impl Coordinator {
                         return Err(Fenced);
                     }
                     self.executor.sleep(RETRY_PAUSE).await;
-                    outcome = self.lane.reconnect(failure.node).await;
+                    outcome = self.reconnect(failure.node).await;
                 }
             }
         }

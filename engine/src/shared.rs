@@ -28,6 +28,7 @@ use crate::error::TxnError;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
+use crate::silent::Silent;
 use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
@@ -95,6 +96,8 @@ pub(crate) struct ComputeNode {
     pub(crate) members: NodeMembers,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
+    /// Memory nodes that do not answer it.
+    pub(crate) silent: Silent,
     /// Closed when its coordinators are to end on the spot.
     killed: (Sender<()>, Receiver<()>),
 }
@@ -191,6 +194,7 @@ impl ComputeNode {
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
+            silent: Silent::default(),
             standing: AtomicU8::new(SERVES),
             killed: async_channel::bounded(1),
         }

@@ -152,7 +152,11 @@ impl Node {
         let known = ShardId::from_low_bits(u64::from(shard));
         let owner = self.host().shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
-            return Ok(());
+            // It may write, and what is written while a memory node is silent ends with an unknown
+            // outcome, which takes its time.
+            let silent = self.host().silent_memory(self.index);
+            let failure = |node| Failure::Conflict(format!("memory node {node} does not answer"));
+            return silent.first().map_or(Ok(()), |node| Err(failure(node)));
         }
         let node = owner.compute_node.map(|node| node as u16);
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })

@@ -268,6 +268,7 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     };
     let asked: Vec<Node> = Node::all(file).filter(|node| answers && serves(node)).collect();
     let said = shards::figures(&authority, &asked);
+    let is_silent = |node: Node| said.iter().flatten().any(|one| one.silent & 1 << node.index != 0);
     let view = |node: Node| {
         let record = if answers { Record::read(node, &authority).ok().flatten() } else { None };
         let seen = state.seen(node);
@@ -277,7 +278,10 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
         };
         let own = Addresses::of(file, node);
         let stage = answers.then(|| record.as_ref().map(|record| record.stage));
-        let state = judge(file, node, seen, stage, members.as_ref());
+        let state = match judge(file, node, seen, stage, members.as_ref()) {
+            "serving" if node.kind == Kind::Memory && is_silent(node) => "silent",
+            state => state,
+        };
         let Addresses { address, client, metrics } = own;
         let figures = asked.iter().position(|one| *one == node).and_then(|at| said[at]);
         let here = if let Seen::Running(process) = seen { Some(process) } else { None };

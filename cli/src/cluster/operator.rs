@@ -67,6 +67,8 @@ pub struct Figures {
     pub shards_owned: usize,
     /// Where its transactions took locks, and the shards that it gave away.
     pub ownership: Ownership,
+    /// Memory nodes that do not answer it, a bit for each.
+    pub silent: u64,
     /// A shard that takes most of its time, and would elsewhere.
     pub too_hot: Option<u16>,
     /// Whether it gives shards away by itself.
@@ -100,8 +102,17 @@ pub struct Outcome {
     pub moved: usize,
     /// The longest time for which nobody granted locks of some of them, in microseconds.
     pub longest_us: u64,
-    /// Those that are not, and why.
-    pub refused: Vec<(Vec<u16>, String)>,
+    /// Those that are not.
+    pub refused: Vec<Refused>,
+}
+
+/// Shards that were not moved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refused {
+    pub shards: Vec<u16>,
+    pub why: String,
+    /// Some of them went somewhere else meanwhile: try again.
+    pub outrun: bool,
 }
 
 /// Where a node is asked.
@@ -174,6 +185,10 @@ impl<M: Machines> Operator<M> {
 
     /// Orders the shards of each owner to be moved, so many at a time.
     fn order(&self, shards: &[u16], to: usize) -> Result<Vec<(Vec<u16>, Progress)>, String> {
+        if let Some(node) = self.cluster.silent_memory(self.index).first() {
+            // Who owns a shard is written to all replicas.
+            return Err(format!("memory node {node} does not answer"));
+        }
         let owners = self.owners()?.shards;
         let mut of: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
         for shard in shards {
@@ -202,6 +217,7 @@ impl<M: Machines> Operator<M> {
         Figures {
             shards_owned: figures.shards_owned,
             ownership: Ownership { locks, hand_overs, shards, stragglers, interrupted, longest },
+            silent: self.cluster.silent_memory(self.index).iter().map(|node| 1 << node).sum(),
             too_hot: figures.too_hot.map(ShardId::raw),
             balancing: figures.balancing.into(),
         }
@@ -236,7 +252,10 @@ fn sum_up(orders: Vec<(Vec<u16>, Progress)>) -> Outcome {
                 all.moved += shards.len();
                 all.longest_us = all.longest_us.max(moved.interruption.as_micros() as u64);
             }
-            Progress::Over(Err(why)) => all.refused.push((shards, why.to_string())),
+            Progress::Over(Err(error)) => {
+                let outrun = matches!(error, MoveError::NotOwner(_));
+                all.refused.push(Refused { shards, why: error.to_string(), outrun });
+            }
             Progress::UnderWay(_) => {}
         }
     }

@@ -14,7 +14,9 @@ use serde::Serialize;
 use super::commands::say;
 use super::file::ClusterFile;
 use super::node::{Kind, Node};
-use super::operator::{Answer, Figures, Outcome, Owners, Question, Shard, Switch, mailbox};
+use super::operator::{
+    Answer, Figures, Outcome, Owners, Question, Refused, Shard, Switch, mailbox,
+};
 use super::records::{Record, Stage};
 use super::{authority, ranges};
 use crate::Verdict;
@@ -24,6 +26,9 @@ const ANSWERING: Duration = Duration::from_secs(5);
 /// How long shards may take to move: each owner is asked for 128 at a time, and waits for those who
 /// hold locks of them.
 const MOVING: Duration = Duration::from_secs(60);
+/// How often shards are ordered to move that somebody else, load balancing perhaps, moves at the
+/// same time.
+const ROUNDS: usize = 5;
 /// A line for people names so many ranges, and so many of the hottest shards.
 const MOST_RANGES: usize = 6;
 const HOTTEST: usize = 8;
@@ -97,6 +102,15 @@ impl<'a> Nodes<'a> {
     }
 }
 
+impl Nodes<'_> {
+    fn move_all(&self, shards: Vec<u16>, to: Node) -> Result<Outcome, String> {
+        match self.ask_any(&Question::Move { shards, to: to.index }, MOVING)? {
+            Answer::Moved(outcome) => Ok(outcome),
+            _ => Err("a compute node has answered something else".to_owned()),
+        }
+    }
+}
+
 /// What compute nodes say of themselves; of those that say nothing, nothing.
 pub fn figures(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Figures>> {
     let ask = |node: &Node| mailbox(*node).put(authority, &Question::Figures, ANSWERING).ok();
@@ -109,6 +123,14 @@ pub fn figures(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Figures>
         _ => None,
     };
     asked.into_iter().map(answer).collect()
+}
+
+/// A memory node that does not answer some of these compute nodes, as they say.
+pub fn silent_memory(authority: &dyn Authority, nodes: &[Node]) -> Option<Node> {
+    let silent = figures(authority, nodes).into_iter().flatten().map(|said| said.silent);
+    let silent = silent.fold(0, |all, one| all | one);
+    let index = (silent != 0).then(|| silent.trailing_zeros() as u16)?;
+    Some(Node { kind: Kind::Memory, index })
 }
 
 /// `lotus shards`: who owns what.
@@ -314,26 +336,33 @@ pub fn start_move(file: &ClusterFile, shards: &[u16], to: Node) -> Result<Verdic
     if !nodes.serving.contains(&to) {
         return Err(format!("{} does not serve", to.in_words()));
     }
-    let owners = nodes.owners()?.shards;
-    let is_elsewhere = |shard: &u16| owners[usize::from(*shard)].owner != Some(to.index);
-    let wanted: Vec<u16> = shards.iter().copied().filter(is_elsewhere).collect();
-    let (is, line) = (if shards.len() == 1 { "shard" } else { "shards" }, ranges::line);
-    if wanted.is_empty() {
-        return Err(format!("{} has {is} {} already", to.in_words(), line(shards, MOST_RANGES)));
+    let (mut moved, mut longest_us, mut outrun) = (0, 0, None);
+    for _ in 0..ROUNDS {
+        let owners = nodes.owners()?.shards;
+        let is_elsewhere = |shard: &u16| owners[usize::from(*shard)].owner != Some(to.index);
+        let wanted: Vec<u16> = shards.iter().copied().filter(is_elsewhere).collect();
+        if wanted.is_empty() {
+            outrun = None;
+            break;
+        }
+        let outcome = nodes.move_all(wanted, to)?;
+        (moved, longest_us) = (moved + outcome.moved, longest_us.max(outcome.longest_us));
+        outrun = outcome.refused.into_iter().max_by_key(|refused| !refused.outrun);
+        if outrun.as_ref().is_none_or(|refused| !refused.outrun) {
+            break;
+        }
     }
-    let question = Question::Move { shards: wanted.clone(), to: to.index };
-    let Answer::Moved(outcome) = nodes.ask_any(&question, MOVING)? else {
-        return Err("a compute node has answered something else".to_owned());
-    };
-    let Outcome { moved, longest_us, refused } = outcome;
-    if let Some((shards, why)) = refused.first() {
-        let left = refused.iter().map(|(shards, _)| shards.len()).sum::<usize>();
-        let line = line(shards, MOST_RANGES);
-        return Err(format!("{left} of {} shards stay, first {line}: {why}", wanted.len()));
+    let name = |count: usize| if count == 1 { "shard" } else { "shards" };
+    if let Some(Refused { shards: left, why, .. }) = outrun {
+        let left = ranges::line(&left, MOST_RANGES);
+        return Err(format!("{why}: {left} stayed, and {moved} of {} moved", shards.len()));
     }
-    let interrupted = format!("interrupted for {longest_us} us at most");
-    let is = if moved == 1 { "shard" } else { "shards" };
-    say(&format!("{to}: {moved} {is} more; {interrupted}\n"))
+    if moved == 0 {
+        let (name, line) = (name(shards.len()), ranges::line(shards, MOST_RANGES));
+        return Err(format!("{} has {name} {line} already", to.in_words()));
+    }
+    let name = name(moved);
+    say(&format!("{to}: {moved} {name} more; interrupted for {longest_us} us at most\n"))
 }
 
 /// `lotus shards balance`: turns load balancing on or off, until the nodes end.
