@@ -185,10 +185,7 @@ impl<M: Machines> Operator<M> {
 
     /// Orders the shards of each owner to be moved, so many at a time.
     fn order(&self, shards: &[u16], to: usize) -> Result<Vec<(Vec<u16>, Progress)>, String> {
-        if let Some(node) = self.cluster.silent_memory(self.index).first() {
-            // Who owns a shard is written to all replicas.
-            return Err(format!("memory node {node} does not answer"));
-        }
+        self.check_memory()?;
         let owners = self.owners()?.shards;
         let mut of: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
         for shard in shards {
@@ -203,6 +200,13 @@ impl<M: Machines> Operator<M> {
             (some.to_vec(), progress)
         };
         Ok(of.values().flat_map(|shards| shards.chunks(MOST_AT_ONCE)).map(order).collect())
+    }
+
+    /// Who owns a shard is written to all replicas: without one of them a hand-over waits.
+    fn check_memory(&self) -> Result<(), String> {
+        let silent = self.cluster.silent_memory(self.index);
+        let why = |node| Err(format!("memory node {node} does not answer"));
+        silent.first().map_or(Ok(()), why)
     }
 
     fn figures(&self, coordinators: Vec<CoordinatorFigures>) -> Figures {
@@ -285,11 +289,12 @@ where
             }
         }
         let Some((version, mut pending)) = self.pending.take() else { return };
-        if !pending.is_over() {
-            self.pending = Some((version, pending));
-            return;
-        }
+        let is_over = pending.is_over();
         let answer = match pending {
+            pending if !is_over => match (&pending, self.check_memory()) {
+                (Pending::Move(_), Err(why)) => Answer::Failed(why),
+                _ => return self.pending = Some((version, pending)),
+            },
             Pending::Move(orders) => Answer::Moved(sum_up(orders)),
             Pending::Figures(asked) => {
                 // A coordinator that has failed has counted nothing that matters any more.

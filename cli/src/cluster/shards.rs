@@ -336,6 +336,9 @@ pub fn start_move(file: &ClusterFile, shards: &[u16], to: Node) -> Result<Verdic
     if !nodes.serving.contains(&to) {
         return Err(format!("{} does not serve", to.in_words()));
     }
+    if let Some(silent) = silent_memory(&*nodes.authority, &nodes.serving) {
+        return Err(format!("{} does not answer, so no shard can be moved", silent.in_words()));
+    }
     let (mut moved, mut longest_us, mut outrun) = (0, 0, None);
     for _ in 0..ROUNDS {
         let owners = nodes.owners()?.shards;
