@@ -154,12 +154,18 @@ impl Node {
         if owner.compute_node == Some(self.index) {
             // It may write, and what is written while a memory node is silent ends with an unknown
             // outcome, which takes its time.
-            let silent = self.host().silent_memory(self.index);
-            let failure = |node| Failure::Conflict(format!("memory node {node} does not answer"));
-            return silent.first().map_or(Ok(()), |node| Err(failure(node)));
+            return self.check_memory();
         }
         let node = owner.compute_node.map(|node| node as u16);
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
+    }
+
+    /// Whether all memory nodes answer, as far as is known.
+    pub(crate) fn check_memory(&self) -> Result<(), Failure> {
+        let Some(host) = self.host.upgrade() else { return Ok(()) };
+        let silent = host.silent_memory(self.index);
+        let failure = |node| Failure::Conflict(format!("memory node {node} does not answer"));
+        silent.first().map_or(Ok(()), |node| Err(failure(node)))
     }
 
     /// A place for an interactive transaction on this coordinator or another one.
