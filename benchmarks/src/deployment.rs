@@ -202,7 +202,7 @@ impl Sub for Traffic {
 }
 
 /// Look-ups in one kind of cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Hits {
     /// How often it was asked.
     pub lookups: u64,
@@ -241,7 +241,7 @@ impl Sub for Caches {
 }
 
 /// Where locks were taken, and how shards moved from one compute node to another (LOTUS §4.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ownership {
     /// Locks that were taken; hits are those of the node that asked.
     pub locks: Hits,
@@ -255,6 +255,35 @@ pub struct Ownership {
     pub interrupted: Duration,
     /// The longest of that.
     pub longest: Duration,
+}
+
+impl Ownership {
+    /// What happened between `earlier` and `self`. The longest interruption is not known to have
+    /// been then, unless there was none.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let hand_overs = self.hand_overs - earlier.hand_overs;
+        Self {
+            locks: self.locks - earlier.locks,
+            hand_overs,
+            shards: self.shards - earlier.shards,
+            stragglers: self.stragglers - earlier.stragglers,
+            interrupted: self.interrupted - earlier.interrupted,
+            longest: if hand_overs == 0 { Duration::ZERO } else { self.longest },
+        }
+    }
+}
+
+impl std::ops::AddAssign for Ownership {
+    fn add_assign(&mut self, other: Self) {
+        self.locks.lookups += other.locks.lookups;
+        self.locks.hits += other.locks.hits;
+        self.hand_overs += other.hand_overs;
+        self.shards += other.shards;
+        self.stragglers += other.stragglers;
+        self.interrupted += other.interrupted;
+        self.longest = self.longest.max(other.longest);
+    }
 }
 
 /// What the data takes.

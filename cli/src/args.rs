@@ -23,7 +23,7 @@ use lotus_benchmarks::zipf::KeyChooser;
 use crate::deploy;
 
 #[cfg(feature = "tcp")]
-pub use cluster::{ClusterArgs, ClusterTask, NodeArgs};
+pub use cluster::{ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
 use values::{count, one_of, positive_secs, rate, ratio, secs, skew};
 pub use values::{lock_table_bytes, memory_bytes};
 
@@ -58,6 +58,9 @@ pub enum Command {
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
     Cluster(ClusterArgs),
+    /// Shows which compute node of a running cluster owns which shards, and moves them.
+    #[cfg(feature = "tcp")]
+    Shards(ShardsArgs),
     /// Runs a memory node of a cluster until a signal ends it.
     #[cfg(feature = "tcp")]
     Mn(NodeArgs),

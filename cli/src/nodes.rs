@@ -153,7 +153,7 @@ fn until_ready(
 }
 
 /// Nanoseconds that all threads of a process have run.
-fn processor_time(process: u32) -> Option<Duration> {
+pub fn processor_time(process: u32) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {
         let counts = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;

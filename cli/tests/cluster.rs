@@ -74,6 +74,20 @@ impl Described {
         (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}")), host)
     }
 
+    /// Over TCP, with compute nodes that applications reach.
+    fn serving_tcp(name: &str, number: u32) -> (Self, Ipv4Addr) {
+        let (described, host) = Self::tcp(name, number);
+        let mut file = fs::read_to_string(described.file()).expect("it is ours");
+        for (port, index) in [(7403, 0), (7404, 1)] {
+            let at = format!("address = \"{host}:{port}\"\n");
+            let (client, metrics) = (7500 + index, METRICS + index);
+            let served = format!("client = \"{host}:{client}\"\nmetrics = \"{host}:{metrics}\"\n");
+            file = file.replace(&at, &format!("{at}{served}"));
+        }
+        fs::write(described.file(), file).expect("it is ours");
+        (described, host)
+    }
+
     fn tcp_with(name: &str, number: u32, head: &str, tail: &str) -> (Self, Ipv4Addr) {
         let host = host(number);
         let node = |kind, port| format!("[[{kind}_node]]\naddress = \"{host}:{port}\"\n");
@@ -220,9 +234,7 @@ fn a_compute_node_that_is_killed_is_expelled_and_the_rest_goes_on() {
     let described = Described::shm("killed");
     described.done(&["up"]);
     let status = described.status();
-    let (process, _) = node(&status, "cn-1");
-    let killed = Command::new("kill").args(["-KILL", &process.to_string()]).status();
-    assert!(killed.expect("there is such a command").success());
+    kill(node(&status, "cn-1").0);
     wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
     let status = described.status();
     assert_eq!((&status["healthy"], &status["epoch"]), (&Value::from(false), &Value::from(2)));
@@ -317,6 +329,145 @@ fn a_running_cluster_is_driven_again_and_again() {
     }
     described.done(&["down"]);
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
+}
+
+/// Which shards a compute node has, and since which epoch at the latest.
+fn shards(described: &Described, node: usize) -> (u64, u64) {
+    let output = lotus(&["shards", "--json", "--file", &described.file()]);
+    assert!(output.status.success(), "{}{}", text(&output), described.logs());
+    let shards: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let node = &shards["nodes"][node];
+    let number = |value: &Value| value.as_u64().expect("a number");
+    (number(&node["shards"]), number(&node["epochs"][1]))
+}
+
+/// Shards go to and fro between two processes, by whichever is asked, while applications call
+/// transactions in both; the benchmark audits what is left.
+#[test]
+fn shards_are_moved_by_hand_while_transactions_run() {
+    let (described, host) = Described::serving("moved", 5);
+    let file = described.file();
+    let refused = refusal(&lotus(&["shards", "--file", &file]));
+    assert!(refused.contains("does not run: the authority"), "{refused}");
+    described.done(&["up"]);
+    assert_eq!((shards(&described, 0), shards(&described, 1)), ((2048, 1), (2048, 1)));
+    let all = lotus(&["shards", "--file", &file]);
+    assert!(text(&all).contains("0-4094/2") && text(&all).contains("1-4095/2"), "{}", text(&all));
+
+    let balance = |switch: &str, said: &str| {
+        let output = lotus(&["shards", "balance", switch, "--file", &file]);
+        assert!(text(&output).contains(said), "{}", text(&output));
+    };
+    // What is moved by hand is to stay there.
+    balance("off", "load balancing: turned off");
+    let move_to =
+        |shards: &str, to: &str| lotus(&["shards", "move", shards, "--to", to, "--file", &file]);
+    let json = described.directory.join("report.json");
+    std::thread::scope(|scope| {
+        let arguments =
+            ["bench", "smallbank", "--cluster", &file, "--secs", "3", "--warmup", "0", "--json"];
+        let report = json.to_str().expect("UTF-8");
+        let bench = scope.spawn(move || lotus(&[&arguments[..], &[report]].concat()));
+        for to in ["cn-1", "cn-0", "cn-1"] {
+            let moved = move_to("0-299", to);
+            assert!(moved.status.success(), "{}{}", text(&moved), described.logs());
+        }
+        let output = bench.join().expect("it does not panic");
+        assert!(output.status.success(), "{}{}", text(&output), described.logs());
+    });
+    let report: Value =
+        serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert!(report["ownership"]["local_locks"].as_f64() > Some(0.0), "{report}");
+
+    let status = described.status();
+    let given = |node: usize| status["nodes"][2 + node]["shards_given"].as_u64();
+    assert!(given(0) > Some(0) && given(1) > Some(0), "{status}");
+    assert!(status["nodes"][1]["processor_s"].as_f64().is_some(), "{status}");
+    let metrics = get((host, METRICS), "/metrics");
+    assert!(!metrics.contains("lotus_shards_moved_total 0\n"), "{metrics}");
+
+    for (shards, to, said) in [
+        ("0-3", "cn-1", "compute node 1 has shards 0-3 already"),
+        ("0-3", "7", "describes no compute node 7: there are 2"),
+        ("4096", "cn-1", "\"4096\" names no shards"),
+        ("0", "mn-0", "a compute node is cn-0"),
+    ] {
+        let refused = refusal(&move_to(shards, to));
+        assert!(refused.contains(said), "{refused}");
+    }
+    for (flags, said) in [
+        (&["--cn", "9"][..], "describes no compute node 9"),
+        (&["--table", "none"], "the cluster has no table none, but"),
+    ] {
+        let refused = refusal(&lotus(&[&["shards", "--file", &file], flags].concat()));
+        assert!(refused.contains(said), "{refused}");
+    }
+    balance("on", "load balancing: on");
+    let (process, _) = node(&described.status(), "cn-1");
+    kill(process);
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let refused = refusal(&move_to("0", "cn-1"));
+    assert!(refused.contains("compute node 1 does not serve"), "{refused}");
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    assert!(killed.expect("there is such a command").success());
+}
+
+/// Every replica takes part in a commit, so nothing can be written without a memory node; whoever
+/// wants to is told so, and told which.
+fn a_memory_node_disappears(described: &Described, host: Ipv4Addr) {
+    let bench = |secs: &str| {
+        let file = described.file();
+        lotus(&["bench", "smallbank", "--cluster", &file, "--secs", secs, "--warmup", "0"])
+    };
+    described.done(&["up"]);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| bench("60"));
+        wait_until("transactions commit", || {
+            let metrics = get((host, METRICS), "/metrics");
+            let committed = "lotus_transactions_total{outcome=\"committed\"} ";
+            metrics.contains(committed) && !metrics.contains(&format!("{committed}0\n"))
+        });
+        kill(node(&described.status(), "mn-1").0);
+        let stopped = refusal_of(&running.join().expect("it does not panic"));
+        assert!(stopped.contains("memory node 1 does not answer"), "{stopped}");
+    });
+    let refused = refusal_of(&bench("1"));
+    assert!(refused.contains("memory node 1 does not answer"), "{refused}");
+    // Of the compute nodes, whoever has tried to write.
+    let healths = [0, 1].map(|node| get((host, METRICS + node), "/health"));
+    let says_so = |health: &String| {
+        health.starts_with("HTTP/1.1 503") && health.ends_with("a memory node does not answer\n")
+    };
+    assert!(healths.iter().any(says_so), "{healths:?}");
+    assert!(described.logs().contains("memory node 1 does not answer: nothing can be written"));
+    assert_eq!(node(&described.status(), "mn-1").1, "ended");
+    let moved = lotus(&["shards", "move", "0", "--to", "cn-1", "--file", &described.file()]);
+    assert!(refusal(&moved).contains("memory node 1 does not answer"), "{}", text(&moved));
+    assert!(described.done(&["down"]).contains("3 nodes have ended; 1 had before"));
+    assert!(!described.logs().contains("panicked"), "{}", described.logs());
+}
+
+/// As [`refusal`], of a command that says how far it is.
+#[track_caller]
+fn refusal_of(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{}", text(output));
+    text(output).lines().last().expect("it says something").to_owned()
+}
+
+#[test]
+fn a_memory_node_that_disappears_is_named_over_shm() {
+    let (described, host) = Described::serving("gone", 6);
+    a_memory_node_disappears(&described, host);
+}
+
+#[test]
+fn a_memory_node_that_disappears_is_named_over_tcp() {
+    let (described, host) = Described::serving_tcp("gone-tcp", 7);
+    a_memory_node_disappears(&described, host);
 }
 
 /// A certificate authority, and what it signs.

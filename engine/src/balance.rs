@@ -10,7 +10,7 @@
 //! Exact. Counters are bumped without order, and a node that is late publishes late; nothing but
 //! speed depends on them. Without the setting nothing is counted and nothing runs.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::lane::{Batch, BatchError, Lane};
@@ -40,6 +40,8 @@ pub(crate) struct NodeCounts {
     busy_ns: AtomicU64,
     /// For whoever asks.
     stuck: AtomicU32,
+    /// It publishes what it does, and gives nothing away.
+    paused: AtomicBool,
 }
 
 /// Bit of [`NodeCounts::stuck`] that says that there is one.
@@ -52,6 +54,7 @@ impl NodeCounts {
             transactions: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
             stuck: AtomicU32::new(0),
+            paused: AtomicBool::new(false),
         }
     }
 
@@ -73,6 +76,14 @@ impl NodeCounts {
     pub(crate) fn stuck(&self) -> Option<ShardId> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         (stuck & STUCK != 0).then(|| ShardId::from_low_bits(u64::from(stuck & !STUCK)))
+    }
+
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     /// What was counted, which is forgotten.
@@ -110,6 +121,11 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
             requests: u64::from(requests[usize::from(shard.raw())]),
         });
         let mut stuck = 0;
+        if counts.is_paused() {
+            balancer = Balancer::default();
+            counts.stuck.store(stuck, Ordering::Relaxed);
+            continue;
+        }
         match balancer.judge(node.index, &nodes, &mine.collect::<Vec<_>>()) {
             Verdict::Keep => {}
             Verdict::Give(gifts) => coordinator.order(gifts),
@@ -172,8 +188,9 @@ impl Coordinator {
         for Gift { to, shards } in gifts {
             let (reply, _) = async_channel::bounded(1);
             let to = self.shared.peers[to].id;
+            let since = shards.iter().map(|shard| self.node.shards.owner(*shard).epoch).collect();
             // The channel lives as long as the node.
-            let _ = self.node.orders.0.try_send(Order { shards, to, reply });
+            let _ = self.node.orders.0.try_send(Order { shards, since, to, reply });
         }
     }
 }

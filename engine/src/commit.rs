@@ -231,7 +231,7 @@ impl<'a> Commit<'a> {
                 }
                 self.check_deadline();
                 coordinator.executor.sleep(RETRY_PAUSE).await;
-                outcome = coordinator.lane.reconnect(failure.node).await;
+                outcome = coordinator.reconnect(failure.node).await;
             }
         }
         Ok(())

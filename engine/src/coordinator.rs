@@ -38,6 +38,7 @@ use crate::grace::Grace;
 use crate::hand_over;
 use crate::horizon;
 use crate::members;
+use crate::orders;
 use crate::purge::{self, Tombstones};
 use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
@@ -134,6 +135,7 @@ impl Coordinator {
         };
         let coordinator = Rc::new(coordinator);
         hand_over::serve(&coordinator);
+        orders::serve(&coordinator);
         Ok(coordinator)
     }
 
@@ -161,12 +163,24 @@ impl Coordinator {
     pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
         for failure in error.failures() {
             // A node that does not answer now is tried again by the next transaction.
-            let reconnected = self.lane.reconnect(failure.node).await;
+            let reconnected = self.reconnect(failure.node).await;
             if failure.error == VerbError::Revoked || reconnected == Err(VerbError::Revoked) {
                 return TxnError::Fenced;
             }
         }
         TxnError::Timeout
+    }
+
+    /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.
+    #[cold]
+    pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
+        let outcome = self.lane.reconnect(node).await;
+        match outcome {
+            Ok(()) => self.node.silent.answers(node),
+            Err(VerbError::Revoked) => {}
+            Err(_) => self.node.silent.is_silent(node),
+        }
+        outcome
     }
 
     /// Gives everything that was begun `patience` to be finished: commits to be visible on all
@@ -296,7 +310,8 @@ pub(crate) fn run(
             let purging = purge::purge(Rc::clone(&coordinator));
             let keeping = beside(members::keep(&coordinator), beside(purging, ended));
             let balancing = beside(balance::keep(&coordinator), keeping);
-            let moving = beside(hand_over::keep(&coordinator), balancing);
+            let asking = beside(orders::keep(&coordinator), balancing);
+            let moving = beside(hand_over::keep(&coordinator), asking);
             let life = beside(horizon::keep(&coordinator), moving);
             if !unless_killed(&coordinator.node, life).await {
                 return;
@@ -365,5 +380,9 @@ impl Drop for ExpelOnLoss {
         // Whoever waits for a job to be taken or answered must not wait for ever.
         self.jobs.close();
         while self.jobs.try_recv().is_ok() {}
+        for orders in [&self.node.orders.1, &self.node.passed_on.1] {
+            orders.close();
+            while orders.try_recv().is_ok() {}
+        }
     }
 }

@@ -11,8 +11,11 @@ use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::TableSpec;
 
+use crate::balance::NodeCounts;
 use crate::cache_counters::CacheCounters;
 use crate::cluster::{Cluster, Seat};
+use crate::hand_over::MoveCounters;
+use crate::shards::Balancing;
 use crate::shared::ComputeNode;
 use crate::submit::Submitted;
 
@@ -54,6 +57,13 @@ pub struct NodeFigures {
     pub epoch: u32,
     /// How many nodes it knows to have been expelled.
     pub expelled: usize,
+    /// What it has given to others.
+    pub moves: MoveCounters,
+    /// With [load balancing](crate::ClusterBuilder::balance), a shard that takes most of its time
+    /// and would take as much elsewhere.
+    pub too_hot: Option<ShardId>,
+    /// Whether it gives shards away by itself.
+    pub balancing: Balancing,
 }
 
 /// A slot of a lock table, in bytes (LOTUS §4.1).
@@ -99,6 +109,13 @@ impl<M: Machines> Cluster<M> {
             lock_slots: self.shared.config.lock_table_bytes / LOCK_SLOT_BYTES,
             epoch: epoch.0,
             expelled,
+            moves: *node.moves.lock().unwrap_or_else(PoisonError::into_inner),
+            too_hot: node.counts.as_ref().and_then(NodeCounts::stuck),
+            balancing: match &node.counts {
+                None => Balancing::Never,
+                Some(counts) if counts.is_paused() => Balancing::Paused,
+                Some(_) => Balancing::On,
+            },
         }
     }
 

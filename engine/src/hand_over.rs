@@ -22,8 +22,9 @@
 //! finds the words changed, or itself fenced.
 //!
 //! # What it is not
-//! It moves no data, and decides nothing: [`crate::balance`], or an operator, says what goes
-//! where. One hand-over at a time leaves a node; its shards go together.
+//! It moves no data, and decides nothing: [`crate::balance`], or an operator through whichever node
+//! ([`crate::orders`]), says what goes where. One hand-over at a time leaves a node; its shards go
+//! together.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -33,7 +34,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
 use lotus_fabric::rpc::{Patience, PendingCall, Service};
 use lotus_locktable::Holder;
-use lotus_router::Owner;
+use lotus_router::{Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
@@ -126,6 +127,10 @@ pub enum MoveError {
     /// A shard has been moved 2³² times and stays where it is.
     #[error("a shard has used up its epochs")]
     Exhausted,
+    /// The owner is in another process and does not answer, or this node has failed. The shards may
+    /// be moved, or still come to be: look who owns them.
+    #[error("the owner of the shards does not answer")]
+    NoAnswer,
 }
 
 impl From<Fenced> for MoveError {
@@ -137,6 +142,8 @@ impl From<Fenced> for MoveError {
 /// Shards to give away, and who wants to know the outcome.
 pub(crate) struct Order {
     pub(crate) shards: Vec<ShardId>,
+    /// The epochs under which they are to be given away, or none: whoever owns them then does it.
+    pub(crate) since: Vec<ShardEpoch>,
     pub(crate) to: NodeId,
     pub(crate) reply: Sender<Result<Moved, MoveError>>,
 }
@@ -167,7 +174,15 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         return;
     }
     while let Ok(order) = coordinator.node.orders.1.recv().await {
-        let outcome = coordinator.hand_over(&order.shards, order.to).await;
+        if coordinator.is_for_another(&order) {
+            // That channel lives as long as this one.
+            let _ = coordinator.node.passed_on.0.try_send(order);
+            continue;
+        }
+        let outcome = match coordinator.check_epochs(&order) {
+            Ok(()) => coordinator.hand_over(&order.shards, order.to).await,
+            Err(stale) => Err(stale),
+        };
         match outcome {
             Ok(moved) if moved.interruption > Duration::ZERO => {
                 let mut counters = coordinator.node.moves.lock();
@@ -217,11 +232,11 @@ fn answer(coordinator: &Weak<Coordinator>, message: &[u8]) -> Option<Vec<u64>> {
     }
 }
 
-fn encode(words: &[u64]) -> Vec<u8> {
+pub(crate) fn encode(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn decode(bytes: &[u8]) -> Option<Vec<u64>> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<u64>> {
     let (words, rest) = bytes.as_chunks();
     rest.is_empty().then(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
@@ -235,7 +250,7 @@ impl Coordinator {
         }
         let transfers = owned.iter().map(|(shard, owner)| Transfer::new(*shard, *owner, to));
         let transfers: Vec<_> = transfers.collect::<Option<_>>().ok_or(MoveError::Exhausted)?;
-        self.tell(to, &[]).await.map_err(|()| MoveError::Unreachable)?;
+        self.tell(to, &[], self.patience()).await.map_err(|()| MoveError::Unreachable)?;
         let since = self.executor.now();
         if !broken(Rule::OwnersStopFirst) {
             for (index, (shard, owner)) in owned.iter().enumerate() {
@@ -262,7 +277,8 @@ impl Coordinator {
             return Err(MoveError::NotOwner(shards[lost]));
         }
         // Unanswered, it learns of them in time.
-        let _ = self.tell(to, &transfers).await;
+        let briefly = Patience { retry_after: ASK_AGAIN, tries: 10 };
+        let _ = self.tell(to, &transfers, briefly).await;
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
     }
 
@@ -360,12 +376,18 @@ impl Coordinator {
         slot.is_some_and(|slot| slot.yields(txn))
     }
 
+    /// With whoever nothing but this coordinator waits for: it may be in a process that has to wait
+    /// for a core.
+    pub(crate) fn patience(&self) -> Patience {
+        let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
+        Patience { retry_after: ASK_AGAIN, tries: (tries as u32).max(10) }
+    }
+
     /// Tells a node that it has been given shards; with none, asks whether it is there.
-    async fn tell(&self, to: NodeId, transfers: &[Transfer]) -> Result<(), ()> {
+    async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };
-        let patience = Patience { retry_after: ASK_AGAIN, tries: 10 };
         self.rpc.call(at, SERVICE, &encode(&words), patience).await.map(drop).map_err(drop)
     }
 }

@@ -27,11 +27,11 @@
 use std::time::Duration;
 
 use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId};
-use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::lane::{Batch, BatchError, Completed, Lane};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, OWNERS_OFFSET};
-use lotus_router::{GroupId, NOBODY, Owner, Replica};
+use lotus_router::{GroupId, NOBODY, Owner, Placement, Replica};
 
 use crate::coordinator::Coordinator;
 use crate::shared::{ComputeNode, Shared};
@@ -88,6 +88,26 @@ impl Shared {
     }
 }
 
+/// Who owns every shard, by the words.
+pub(crate) async fn read_owners(
+    lane: &Lane,
+    placement: &Placement,
+) -> Result<Vec<Owner>, BatchError> {
+    let primary = placement.replicas(OWNERS_GROUP).primary();
+    let mut batch = lane.batch();
+    let pieces = read_words(&mut batch, primary);
+    let done = batch.post().await?;
+    let words = pieces.iter().flat_map(|piece| done.words(*piece));
+    Ok(words.map(|word| Owner::from_word(*word)).collect())
+}
+
+fn read_words(batch: &mut Batch, primary: Replica) -> [Buffer; READS] {
+    std::array::from_fn(|piece| {
+        let offset = OWNERS_OFFSET + (piece * MAX_VERB_BYTES) as u64;
+        batch.read(primary.at(offset), MAX_VERB_BYTES)
+    })
+}
+
 impl ComputeNode {
     /// Takes note that `owner` has `shard`, if that is news; nobody has it if its owner is known to
     /// be out.
@@ -118,13 +138,7 @@ impl Coordinator {
         mut hear: impl FnMut(ShardId, Owner),
     ) -> Result<(), Fenced> {
         let primary = self.shared.placement.replicas(OWNERS_GROUP).primary();
-        let read = |batch: &mut Batch| -> [Buffer; READS] {
-            std::array::from_fn(|piece| {
-                let offset = OWNERS_OFFSET + (piece * MAX_VERB_BYTES) as u64;
-                batch.read(primary.at(offset), MAX_VERB_BYTES)
-            })
-        };
-        let (done, buffers) = self.insist(read).await?;
+        let (done, buffers) = self.insist(|batch| read_words(batch, primary)).await?;
         let words = buffers.iter().flat_map(|buffer| done.words(*buffer));
         for (shard, word) in ShardId::all().zip(words) {
             let owner = Owner::from_word(*word);
@@ -214,7 +228,7 @@ impl Coordinator {
                         return Err(Fenced);
                     }
                     self.executor.sleep(RETRY_PAUSE).await;
-                    outcome = self.lane.reconnect(failure.node).await;
+                    outcome = self.reconnect(failure.node).await;
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 
 use async_channel::Receiver;
 use lotus_fabric::ids::{ShardId, TableId};
+use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::PrimaryKey;
 use lotus_router::ShardEpoch;
@@ -13,6 +14,7 @@ use crate::cluster::Cluster;
 use crate::config::LockKind;
 use crate::error::{ClusterError, TxnError};
 use crate::hand_over::{MOST_AT_ONCE, MoveCounters, MoveError, Moved, Order};
+use crate::ownership;
 use crate::shared::{ComputeNode, Shared};
 
 /// Who grants a shard's locks.
@@ -27,6 +29,17 @@ pub struct ShardStatus {
     /// How many of its locks were asked for in the last interval of [load
     /// balancing](crate::ClusterBuilder::balance); 0 without that.
     pub requests: u64,
+}
+
+/// Whether a compute node that has too much to do gives shards away (LOTUS §4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Balancing {
+    /// It does.
+    On,
+    /// Not for now.
+    Paused,
+    /// The cluster was made without.
+    Never,
 }
 
 /// A move under way. Dropping it changes nothing about the move.
@@ -48,16 +61,22 @@ impl Moving {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Who owns which shard, as the routing layer knows it, and what the owners have published.
+    /// Who owns which shard, and what the owners have published, by the words in the memory pool;
+    /// a node that this process knows to be out owns nothing.
     ///
     /// # Errors
-    /// `Unreachable`, if the memory node that has what was published cannot be read.
+    /// `Unreachable`, if the memory node that has the words cannot be read.
     pub fn shards(&self) -> Result<Vec<ShardStatus>, ClusterError> {
         let shared = &self.shared;
-        let read = shared
-            .control
-            .with_lane(|lane| async move { balance::read_rates(&lane, &shared.placement).await })?;
-        let rates = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
+        let read = shared.control.with_lane(|lane| async move {
+            let placement = &shared.placement;
+            let rates = balance::read_rates(&lane, placement).await?;
+            Ok::<_, BatchError>((rates, ownership::read_owners(&lane, placement).await?))
+        })?;
+        let (rates, owners) = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
+        if let Some(node) = self.serving_node() {
+            ShardId::all().zip(owners).for_each(|(shard, owner)| node.learn(shard, owner));
+        }
         let status = |(shard, requests)| {
             let owner = shared.shards.owner(shard);
             let (owner, epoch) = (shared.index_of(owner.node), owner.epoch);
@@ -73,6 +92,13 @@ impl<M: Machines> Cluster<M> {
             all += *node.moves.lock().unwrap_or_else(PoisonError::into_inner);
         }
         all
+    }
+
+    /// Whether compute nodes of this process give shards away by themselves; they publish their
+    /// loads in any case. Nothing without [load balancing](crate::ClusterBuilder::balance).
+    pub fn set_balancing(&self, balancing: Balancing) {
+        let counts = self.shared.nodes.iter().filter_map(|node| node.counts.as_ref());
+        counts.for_each(|counts| counts.set_paused(balancing == Balancing::Paused));
     }
 
     /// Shards that take most of their owner's time, and would take as much elsewhere: load
@@ -105,26 +131,63 @@ impl<M: Machines> Cluster<M> {
         self.machines().wait(&moving.outcome).unwrap_or(Err(MoveError::Failed))
     }
 
-    /// As [`Cluster::move_shards`], without waiting.
+    /// As [`Cluster::move_shards`], without waiting. If the owner is in another process, some node
+    /// of this one asks it by message.
     ///
     /// # Errors
-    /// What can be said at once; `NotOwner` as well if the owner is in another process.
+    /// What can be said at once.
     ///
     /// # Panics
     /// If the shards are none, or more than 128.
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
+        assert_number(shards);
+        let node = self.shared.keeper_of(shards[0]).or_else(|| self.serving_node());
+        self.order(node.ok_or(MoveError::Failed)?, shards, to)
+    }
+
+    /// As [`Cluster::start_move`], by the compute node at place `asked`, which asks the owner if it
+    /// is another.
+    ///
+    /// # Errors
+    /// What can be said at once; `NoSuchNode` also for one that is not in this process.
+    ///
+    /// # Panics
+    /// As [`Cluster::start_move`].
+    pub fn start_move_by(
+        &self,
+        asked: usize,
+        shards: &[ShardId],
+        to: usize,
+    ) -> Result<Moving, MoveError> {
+        assert_number(shards);
+        self.order(self.shared.hosted(asked).ok_or(MoveError::NoSuchNode(asked))?, shards, to)
+    }
+
+    fn order(
+        &self,
+        node: &ComputeNode,
+        shards: &[ShardId],
+        to: usize,
+    ) -> Result<Moving, MoveError> {
         let shared = &self.shared;
-        assert!((1..=MOST_AT_ONCE).contains(&shards.len()), "from 1 to {MOST_AT_ONCE} shards");
         if shared.config.locks != LockKind::Lotus {
             return Err(MoveError::NoOwners);
         }
         let to = shared.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
-        let owner = shared.keeper_of(shards[0]).ok_or(MoveError::NotOwner(shards[0]))?;
         let (reply, outcome) = async_channel::bounded(1);
-        // The node takes orders as long as there is a cluster.
-        let _ = owner.orders.0.try_send(Order { shards: shards.to_vec(), to, reply });
+        let order = Order { shards: shards.to_vec(), since: Vec::new(), to, reply };
+        // A node that has failed takes no order, and so drops the reply.
+        let _ = node.orders.0.try_send(order);
         Ok(Moving { outcome })
     }
+
+    fn serving_node(&self) -> Option<&ComputeNode> {
+        self.shared.nodes.iter().map(|node| &**node).find(|node| !node.has_failed())
+    }
+}
+
+fn assert_number(shards: &[ShardId]) {
+    assert!((1..=MOST_AT_ONCE).contains(&shards.len()), "from 1 to {MOST_AT_ONCE} shards");
 }
 
 impl Shared {

@@ -28,6 +28,7 @@ use crate::error::TxnError;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
+use crate::silent::Silent;
 use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
@@ -88,11 +89,15 @@ pub(crate) struct ComputeNode {
     pub(crate) moves: Mutex<MoveCounters>,
     /// Shards that it is told to give away.
     pub(crate) orders: (Sender<Order>, Receiver<Order>),
+    /// Shards that it is told to have given away by whoever owns them.
+    pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
     pub(crate) members: NodeMembers,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
+    /// Memory nodes that do not answer it.
+    pub(crate) silent: Silent,
     /// Closed when its coordinators are to end on the spot.
     killed: (Sender<()>, Receiver<()>),
 }
@@ -185,9 +190,11 @@ impl ComputeNode {
             counts: parts.balanced.then(NodeCounts::new),
             moves: Mutex::default(),
             orders: async_channel::unbounded(),
+            passed_on: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
+            silent: Silent::default(),
             standing: AtomicU8::new(SERVES),
             killed: async_channel::bounded(1),
         }

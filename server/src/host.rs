@@ -23,6 +23,7 @@ pub(crate) trait Host: Send + Sync {
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
     fn takes_part(&self, compute_node: usize) -> bool;
+    fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
 }
 
 impl<M: Machines> Host for Cluster<M>
@@ -67,5 +68,9 @@ where
 
     fn takes_part(&self, compute_node: usize) -> bool {
         Self::takes_part(self, compute_node)
+    }
+
+    fn silent_memory(&self, compute_node: usize) -> Vec<usize> {
+        Self::silent_memory(self, compute_node)
     }
 }

@@ -52,6 +52,8 @@ async fn health(State(node): State<Arc<Node>>) -> (StatusCode, &'static str) {
         (StatusCode::SERVICE_UNAVAILABLE, "expelled\n")
     } else if !figures.serves {
         (StatusCode::SERVICE_UNAVAILABLE, "suspended\n")
+    } else if !node.host().silent_memory(node.index).is_empty() {
+        (StatusCode::SERVICE_UNAVAILABLE, "a memory node does not answer\n")
     } else {
         (StatusCode::OK, "serving\n")
     }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus::{CoordinatorFigures, NodeFigures, Seat};
+use lotus::{CoordinatorFigures, Hits, NodeFigures, Seat};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -56,6 +56,7 @@ impl Collector for Scrape {
         self.transactions(&mut encoder)?;
         self.latency(&mut encoder)?;
         self.engine(&mut encoder)?;
+        self.moves(&mut encoder)?;
         self.clients(&mut encoder)
     }
 }
@@ -124,6 +125,9 @@ impl Scrape {
         counters(encoder, "cache_lookups", help, "cache", &lookups)?;
         let hits = [("version_tables", tables.hits), ("addresses", addresses.hits)];
         counters(encoder, "cache_hits", "Look-ups that found something", "cache", &hits)?;
+        let locks = [("here", caches.locks.hits), ("elsewhere", remote(caches.locks))];
+        let help = "Locks that transactions asked for, by where their keeper was";
+        counters(encoder, "locks_asked", help, "keeper", &locks)?;
         let NodeFigures { shards_owned, locks_held, lock_slots, epoch, expelled, .. } =
             self.figures;
         gauge(encoder, "locks_held", "Locks in the node's table, by holder", locks_held)?;
@@ -132,7 +136,23 @@ impl Scrape {
         gauge(encoder, "configuration_epoch", "The epoch that the node has seen", epoch as usize)?;
         gauge(encoder, "nodes_expelled", "Nodes that were expelled and fenced", expelled)?;
         let takes_part = usize::from(self.figures.takes_part);
-        gauge(encoder, "takes_part", "1 while the node takes part in the cluster", takes_part)
+        gauge(encoder, "takes_part", "1 while the node takes part in the cluster", takes_part)?;
+        let silent = self.node.host().silent_memory(self.node.index).len();
+        gauge(encoder, "memory_nodes_silent", "Memory nodes that do not answer the node", silent)
+    }
+
+    /// What the node gave to others (LOTUS §4.3).
+    fn moves(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let moves = self.figures.moves;
+        let help = "Times that the node gave shards to another";
+        counter(encoder, "hand_overs", help, moves.hand_overs)?;
+        counter(encoder, "shards_moved", "Shards that the node gave to others", moves.shards)?;
+        let help = "Attempts that were asked to give up because a shard was to move";
+        counter(encoder, "hand_over_stragglers", help, moves.stragglers)?;
+        let help = "For how long nobody granted locks of shards that the node gave away";
+        let (name, unit) = ("hand_over_interruption", Some(&Unit::Seconds));
+        let mut encoder = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&moves.interrupted.as_secs_f64(), None)
     }
 
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -149,6 +169,10 @@ impl Scrape {
         ];
         counters(encoder, "clients", "Connections, by what became of them", "fate", &doors)
     }
+}
+
+fn remote(locks: Hits) -> u64 {
+    locks.lookups - locks.hits
 }
 
 fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {

@@ -37,11 +37,12 @@ impl Alarm {
     /// Whether `deadline` is over. If not, the task is polled again when it may be.
     fn poll_late(&mut self, cx: &mut std::task::Context<'_>, deadline: Nanos) -> bool {
         loop {
-            if let Some(sleep) = &mut self.sleep
-                && self.due <= deadline
-                && sleep.as_mut().poll(cx).is_pending()
-            {
-                return false;
+            if let Some(sleep) = self.sleep.as_mut().filter(|_| self.due <= deadline) {
+                if sleep.as_mut().poll(cx).is_pending() {
+                    return false;
+                }
+                // What is over is not asked again, by the next call for example.
+                self.sleep = None;
             }
             let now = self.view.now();
             if now >= deadline {

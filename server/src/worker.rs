@@ -136,6 +136,9 @@ impl Worker<'_> {
             };
             ticket.failed();
             self.counters.abort(&error);
+            if matches!(error, TxnError::Timeout) {
+                self.node.check_memory().map_err(Miss::Failed)?;
+            }
             last = failure::of(error);
             self.session.back_off(attempts).await;
             attempts += 1;
@@ -162,7 +165,10 @@ impl Worker<'_> {
         };
         let (txn, done) = match within(alarm, deadline, run).await {
             Ok(run) => run?,
-            Err(Cut::Late) => return Err(Miss::Failed(Failure::Timeout)),
+            Err(Cut::Late) => {
+                node.check_memory().map_err(Miss::Failed)?;
+                return Err(Miss::Failed(Failure::Timeout));
+            }
             Err(Cut::Panicked) => return Err(Miss::Failed(Failure::Panicked)),
         };
         match done {

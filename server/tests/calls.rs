@@ -65,6 +65,24 @@ fn a_call_that_takes_too_long_ends_and_leaves_no_lock() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
 }
 
+/// A worker's alarm had gone off, and was asked again by the next call: the worker died of it, and
+/// its place was lost. Here there is only one, which is late several times.
+#[test]
+fn a_worker_outlives_calls_that_are_late() {
+    let bank = Bank::open_with(1, |config| config.workers = Some(1));
+    run(async {
+        let client = bank.client().await;
+        for _ in 0..3 {
+            let stalled = client.call::<_, ()>("stall", &3_u64).timeout(Duration::from_millis(20));
+            let stalled = stalled.await;
+            assert!(matches!(stalled, Err(CallError::Failed(Failure::Timeout))), "{stalled:?}");
+        }
+        let call = client.call::<_, u64>("deposit", &(3_u64, 1_u64));
+        call.timeout(Duration::from_secs(30)).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}
+
 #[test]
 fn conflicts_are_retried_at_the_server_until_time_is_up() {
     let bank = Bank::open(1);
@@ -216,7 +234,9 @@ fn the_loss_of_a_server_is_survived() {
         }
         let gone = bank.servers.remove(0);
         tokio::task::spawn_blocking(move || gone.stop()).await.unwrap().unwrap();
-        let call = client.call::<_, u64>("deposit", &(1_u64, 1_u64));
+        // With an id here as well: else it is unknown what became of it, if the connection's end
+        // is noticed only after the call was sent.
+        let call = client.call::<_, u64>("deposit", &(1_u64, 1_u64)).idempotent(9_u128);
         let nobody = call.timeout(Duration::from_millis(100)).await;
         assert!(matches!(nobody, Err(CallError::Unreachable(_))), "{nobody:?}");
     });

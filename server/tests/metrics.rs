@@ -46,12 +46,23 @@ fn what_has_happened_can_be_seen() {
         ("lotus_lock_slots", 8192.0),
         ("lotus_takes_part", 1.0),
         ("lotus_nodes_expelled", 0.0),
+        ("lotus_memory_nodes_silent", 0.0),
+        ("lotus_locks_asked_total{keeper=\"elsewhere\"}", 0.0),
+        ("lotus_shards_moved_total", 0.0),
+        ("lotus_hand_overs_total", 0.0),
+        ("lotus_hand_over_interruption_seconds_total", 0.0),
         ("lotus_clients_total{fate=\"admitted\"}", 1.0),
     ];
     for (name, expected) in expected {
         assert!((value(&text, name) - expected).abs() < 0.5, "{name} is {}", value(&text, name));
     }
-    for name in ["lotus_verbs_total{kind=\"read\"}", "lotus_verbs_total{kind=\"write\"}"] {
+    let moving = [
+        "lotus_verbs_total{kind=\"read\"}",
+        "lotus_verbs_total{kind=\"write\"}",
+        "lotus_locks_asked_total{keeper=\"here\"}",
+        "lotus_cache_lookups_total{cache=\"addresses\"}",
+    ];
+    for name in moving {
         assert!(value(&text, name) > 0.0, "{name}");
     }
     assert!(text.trim_end().ends_with("# EOF"));

@@ -1,8 +1,8 @@
-//! Arguments of `lotus cluster`, `lotus mn` and `lotus cn`.
+//! Arguments of `lotus cluster`, `lotus shards`, `lotus mn` and `lotus cn`.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
@@ -55,4 +55,58 @@ pub struct NodeArgs {
     /// Its place among the nodes of its kind, from 0.
     #[arg(long, value_name = "N")]
     pub node: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct ShardsArgs {
+    #[command(subcommand)]
+    pub task: Option<ShardsTask>,
+    /// Description of the cluster.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub file: Option<PathBuf>,
+    /// Where this host keeps process ids, logs and sockets [default: beside the file, ending in
+    /// .state].
+    #[arg(long, value_name = "DIRECTORY", global = true)]
+    pub state: Option<PathBuf>,
+    /// Only shards that have rows of this table.
+    #[arg(long, value_name = "NAME")]
+    pub table: Option<String>,
+    /// Only this compute node, with all its ranges and its hottest shards.
+    #[arg(long, value_name = "N", value_parser = compute_node)]
+    pub cn: Option<u16>,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ShardsTask {
+    /// Moves shards to a compute node while transactions run.
+    Move {
+        /// Shards: 7, or 0-63, or 0-4094/2 for every second one, or a list of these.
+        #[arg(value_name = "SHARD|RANGE")]
+        shards: String,
+        /// The compute node that is to have them.
+        #[arg(long, value_name = "N", value_parser = compute_node)]
+        to: u16,
+    },
+    /// Turns load balancing on or off, until the nodes end.
+    Balance {
+        /// On or off.
+        switch: OnOff,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum OnOff {
+    /// Compute nodes that have too much to do give shards away.
+    On,
+    /// They do not.
+    Off,
+}
+
+/// A compute node's place, or its name.
+fn compute_node(text: &str) -> Result<u16, String> {
+    let number = text.strip_prefix("cn-").unwrap_or(text);
+    number.parse().map_err(|_| "a compute node is cn-0, or 0, and so on".to_owned())
 }

@@ -23,7 +23,9 @@ use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
 use super::records::{Record, Stage};
 use super::seat::{Place, Seat, Unreached};
+use super::shards::{self, or_dash, percent};
 use crate::Verdict;
+use crate::nodes::processor_time;
 
 /// Whose process keeps the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
@@ -261,6 +263,13 @@ struct NodeStatus {
     client: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     process: Option<u32>,
+    /// What its process has used of this host's cores since it began.
+    processor_s: Option<f64>,
+    shards: Option<usize>,
+    /// Shards that it gave to others.
+    shards_given: Option<u64>,
+    /// The share of locks that its transactions took at home.
+    local_locks: Option<f64>,
     state: &'static str,
 }
 
@@ -298,6 +307,14 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     };
     let answers = refused.is_none();
     let members = if answers { membership::read(&authority).ok() } else { None };
+    let serves = |node: &Node| {
+        let record = Record::read(*node, &authority).ok().flatten();
+        let serves = record.is_some_and(|record| record.stage == Stage::Serving);
+        node.kind == Kind::Compute && serves && !matches!(state.seen(*node), Seen::Ended(_))
+    };
+    let asked: Vec<Node> = Node::all(file).filter(|node| answers && serves(node)).collect();
+    let said = shards::figures(&authority, &asked);
+    let is_silent = |node: Node| said.iter().flatten().any(|one| one.silent & 1 << node.index != 0);
     let view = |node: Node| {
         let record = if answers { Record::read(node, &authority).ok().flatten() } else { None };
         let seen = state.seen(node);
@@ -306,10 +323,26 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
             Seen::Never => record.as_ref().map(|record| record.process),
         };
         let own = Addresses::of(file, node);
-        let said = answers.then(|| record.as_ref().map(|record| record.stage));
-        let state = judge(file, node, seen, said, members.as_ref());
+        let stage = answers.then(|| record.as_ref().map(|record| record.stage));
+        let state = match judge(file, node, seen, stage, members.as_ref()) {
+            "serving" if node.kind == Kind::Memory && is_silent(node) => "silent",
+            state => state,
+        };
         let Addresses { address, client, metrics } = own;
-        NodeStatus { node: node.to_string(), address, client, metrics, process, state }
+        let figures = asked.iter().position(|one| *one == node).and_then(|at| said[at]);
+        let here = if let Seen::Running(process) = seen { Some(process) } else { None };
+        NodeStatus {
+            node: node.to_string(),
+            address,
+            client,
+            metrics,
+            process,
+            processor_s: here.and_then(processor_time).map(|time| time.as_secs_f64()),
+            shards: figures.map(|figures| figures.shards_owned),
+            shards_given: figures.map(|figures| figures.ownership.shards),
+            local_locks: figures.as_ref().and_then(shards::local_locks),
+            state,
+        }
     };
     let nodes: Vec<NodeStatus> = Node::all(file).map(view).collect();
     let healthy = nodes.iter().all(|node| node.state == "serving");
@@ -366,15 +399,20 @@ impl Addresses {
 fn table(status: &Status) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["node", "address", "client", "metrics", "process", "state"]);
-    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let places = ["node", "address", "client", "metrics", "process"];
+    let figures = ["cpu s", "shards", "given", "local locks", "state"];
+    table.set_header(places.into_iter().chain(figures));
     for node in &status.nodes {
         table.add_row([
             node.node.clone(),
-            or_dash(node.address.map(|address| address.to_string())),
-            or_dash(node.client.map(|address| address.to_string())),
-            or_dash(node.metrics.map(|address| address.to_string())),
-            or_dash(node.process.map(|process| process.to_string())),
+            or_dash(node.address, |address| address.to_string()),
+            or_dash(node.client, |address| address.to_string()),
+            or_dash(node.metrics, |address| address.to_string()),
+            or_dash(node.process, |process| process.to_string()),
+            or_dash(node.processor_s, |time| format!("{time:.2}")),
+            or_dash(node.shards, |shards| shards.to_string()),
+            or_dash(node.shards_given, |given| given.to_string()),
+            or_dash(node.local_locks, percent),
             node.state.to_owned(),
         ]);
     }
@@ -394,7 +432,8 @@ fn is_here(file: &ClusterFile, node: Node) -> bool {
     }
 }
 
-fn say(what: &str) -> Result<Verdict, String> {
+/// Says something to whoever has given the command.
+pub fn say(what: &str) -> Result<Verdict, String> {
     let written = io::stdout().write_all(what.as_bytes());
     written.map_err(|error| format!("cannot write: {error}"))?;
     Ok(Verdict::Sound)

@@ -177,7 +177,8 @@ fn take_part<F: Fabric + Clone + 'static>(
     let serving = Record::of_this_process(Stage::Serving);
     serving.write(node, &*authority).map_err(|error| sentence(&error))?;
     info!(%node, "serving");
-    let mut watch = Watch { authority: &*authority, epoch: FIRST_EPOCH, answered: true };
+    let mut watch =
+        Watch { authority: &*authority, epoch: FIRST_EPOCH, answered: true, silent: Vec::new() };
     while signals.pending().next().is_none() {
         if !cluster.is_serving() {
             error!(%node, "expelled");
@@ -185,6 +186,7 @@ fn take_part<F: Fabric + Clone + 'static>(
             return Err(format!("{in_words} was expelled: the others took it for dead"));
         }
         watch.look();
+        watch.look_at_memory(&cluster, index);
         service.look(&*authority);
         wait_until(&env, LOOK_AROUND, || false);
     }
@@ -192,6 +194,12 @@ fn take_part<F: Fabric + Clone + 'static>(
     let ending = Record::of_this_process(Stage::Ending);
     if ending.write(node, &*authority).is_err() {
         warn!("the authority does not answer");
+    }
+    if !watch.silent.is_empty() {
+        // What was begun waits for them, and may wait for ever.
+        warn!("transactions are cut short: a memory node does not answer");
+        std::mem::forget((service, cluster));
+        return Ok(());
     }
     service.stop()?;
     end(cluster)
@@ -223,9 +231,26 @@ struct Watch<'a> {
     authority: &'a dyn Authority,
     epoch: lotus_fabric::ids::Epoch,
     answered: bool,
+    /// Memory nodes that do not answer.
+    silent: Vec<usize>,
 }
 
 impl Watch<'_> {
+    /// Says which memory nodes do not answer any more, or do again.
+    fn look_at_memory<M: Machines>(&mut self, cluster: &Cluster<M>, compute_node: usize) {
+        if !self.silent.is_empty() {
+            cluster.look_for_memory();
+        }
+        let silent = cluster.silent_memory(compute_node);
+        for node in silent.iter().filter(|node| !self.silent.contains(node)) {
+            error!("memory node {node} does not answer: nothing can be written without it");
+        }
+        for node in self.silent.iter().filter(|node| !silent.contains(node)) {
+            info!("memory node {node} answers again");
+        }
+        self.silent = silent;
+    }
+
     fn look(&mut self) {
         let members = membership::read(self.authority);
         if members.is_ok() != self.answered {

@@ -27,6 +27,7 @@ use super::errands::{Counted, Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
+use super::shards::silent_memory;
 use super::{authority, records};
 use crate::applications::{self, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
@@ -112,6 +113,9 @@ pub fn drive<W: Workload>(
     workload.attach(&tables);
     let workload = Arc::new(workload);
 
+    if let Some(node) = silent_memory(&authority, &nodes) {
+        return Err(refuse(format!("{} does not answer", node.in_words())));
+    }
     let before = count(&authority, &nodes)?;
     let ledger = open(&authority)?;
     progress.enter(Phase::Running);
@@ -122,15 +126,17 @@ pub fn drive<W: Workload>(
         progress: Arc::clone(progress),
     };
     let in_flight = options.load.in_flight.unwrap_or(IN_FLIGHT);
+    let driven = runtime.block_on(load.generate(&client, in_flight));
     let Driven { mut tally, elapsed_s, .. } =
-        runtime.block_on(load.generate(&client, in_flight))?;
+        driven.map_err(|error| explain(error, &authority, &nodes))?;
     let ledger = close(&authority, &tally.effects, ledger)?;
     let after = count(&authority, &nodes)?;
 
-    let mut traffic = Traffic::default();
+    let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
     for (after, before) in after.into_iter().zip(&before) {
         traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
         after.aborts.since(&before.aborts).add_to(&mut tally);
+        ownership += after.ownership.since(before.ownership);
     }
     let audit = if options.audit {
         progress.enter(Phase::Auditing);
@@ -148,7 +154,7 @@ pub fn drive<W: Workload>(
         elapsed_s,
         traffic,
         caches: Caches::default(),
-        ownership: Ownership::default(),
+        ownership,
         memory: Memory::default(),
         audit,
         floor: None,
@@ -156,6 +162,16 @@ pub fn drive<W: Workload>(
         simulation: None,
         memory_nodes: None,
     })
+}
+
+/// Names memory nodes that do not answer, which applications cannot see.
+fn explain(error: BenchError, authority: &dyn Authority, nodes: &[Node]) -> BenchError {
+    match (error, silent_memory(authority, nodes)) {
+        (BenchError::Fatal(why), Some(node)) if !why.contains(&node.in_words()) => {
+            BenchError::Fatal(format!("{why}; {} does not answer", node.in_words()))
+        }
+        (error, _) => error,
+    }
 }
 
 /// The shape of a cluster, for reports.

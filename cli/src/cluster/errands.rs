@@ -1,25 +1,19 @@
 //! What `lotus bench --cluster` asks of compute nodes beside transactions: counts, and an audit.
-//!
-//! An errand is a value at the authority, and so is its outcome: a node's daemon looks for a new
-//! one every time it looks around. Nobody hurries, and nothing of the cluster rests on it. Two
-//! benchmarks at a time would disturb each other's figures anyway.
+//! The questions go by [`Mailbox`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{Cluster, Machines};
 use lotus_benchmarks::audit::{Check, Effects};
-use lotus_benchmarks::deployment::{Deployment, Traffic};
+use lotus_benchmarks::deployment::{Deployment, Ownership, Traffic};
 use lotus_benchmarks::lotus::Embedded;
 use lotus_benchmarks::workload::Workload;
-use lotus_fabric::env::Env;
-use lotus_router::authority::Version;
-use lotus_router::{Authority, AuthorityError};
+use lotus_router::Authority;
 use serde::{Deserialize, Serialize};
 
+use super::mailbox::Mailbox;
 use super::node::Node;
-use super::processes::wait_until;
-use super::records;
 use crate::applications::{AbortCounts, Aborts};
 
 /// What a node is asked for.
@@ -49,21 +43,13 @@ pub struct Counted {
     pub traffic: Traffic,
     /// Attempts that were aborted.
     pub aborts: AbortCounts,
+    /// Where its transactions took locks, and the shards that it gave away.
+    pub ownership: Ownership,
 }
 
-/// An errand's outcome, with the version of the errand.
-#[derive(Debug, Serialize, Deserialize)]
-struct Outcome {
-    of: u64,
-    done: Done,
-}
-
-fn asked(node: Node) -> String {
-    format!("errand/{node}")
-}
-
-fn answered(node: Node) -> String {
-    format!("errand/{node}/done")
+/// Where a node is sent on errands.
+pub fn mailbox(node: Node) -> Mailbox {
+    Mailbox::new("errand", node)
 }
 
 /// Asks a node, and waits.
@@ -76,39 +62,28 @@ pub fn ask(
     errand: Errand,
     patience: Duration,
 ) -> Result<Done, String> {
-    let sentence = |error: AuthorityError| error.to_string();
-    let version = records::write(authority, &asked(node), &errand).map_err(sentence)?;
-    let mut done = None;
-    wait_until(&Env::real(0), patience, || {
-        let found =
-            records::read::<Outcome>(authority, &answered(node)).ok().and_then(|(_, found)| found);
-        done = found.filter(|outcome| outcome.of == version.0).map(|outcome| outcome.done);
-        done.is_some()
-    });
-    match done {
-        Some(Done::Failed(why)) => Err(format!("{}: {why}", node.in_words())),
-        Some(done) => Ok(done),
-        None => Err(format!("{} does not answer after {patience:?}", node.in_words())),
+    let asked = mailbox(node).put(authority, &errand, patience);
+    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
+        Done::Failed(why) => Err(format!("{}: {why}", node.in_words())),
+        done => Ok(done),
     }
 }
 
 /// The side of a node.
 pub struct Errands<M: Machines, W> {
-    /// Who it is.
-    pub node: Node,
+    /// Where it looks for errands.
+    pub mailbox: Mailbox,
     /// Its part of the cluster.
     pub cluster: Arc<Cluster<M>>,
     /// What it was loaded with.
     pub workload: Arc<W>,
     /// What its stored transactions count.
     pub aborts: Arc<Aborts>,
-    /// The errand that was done last.
-    pub seen: Version,
 }
 
-/// Somebody who looks for errands.
+/// Somebody who looks for questions.
 pub trait Look {
-    /// Does what is asked for, if anything is that has not been done.
+    /// Answers what is asked, if anything is that was not answered.
     fn look(&mut self, authority: &dyn Authority);
 }
 
@@ -117,17 +92,9 @@ where
     Cluster<M>: Send + Sync,
 {
     fn look(&mut self, authority: &dyn Authority) {
-        let Ok((version, errand)) = records::read::<Errand>(authority, &asked(self.node)) else {
-            return;
-        };
-        if version <= self.seen {
-            return;
-        }
-        self.seen = version;
-        let Some(errand) = errand else { return };
+        let Some((version, errand)) = self.mailbox.next(authority) else { return };
         let done = self.carry_out(errand).unwrap_or_else(Done::Failed);
-        // Whoever has asked will say that nobody answered.
-        let _ = records::write(authority, &answered(self.node), &Outcome { of: version.0, done });
+        self.mailbox.answer(authority, version, &done);
     }
 }
 
@@ -140,6 +107,7 @@ impl<M: Machines + 'static, W: Workload> Errands<M, W> {
             Errand::Count => Done::Counted(Counted {
                 traffic: deployment.traffic(),
                 aborts: self.aborts.counts(),
+                ownership: deployment.ownership(),
             }),
             Errand::Audit(effects) => {
                 let checks = self.workload.audit(&mut deployment, &effects);

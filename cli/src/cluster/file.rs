@@ -33,6 +33,8 @@ const MAX_NODES: usize = 64;
 /// Coroutines of a coordinator that serves applications: one for calls, one for interactive
 /// transactions, one for the engine's own errands.
 const MIN_SERVING_COROUTINES: usize = 3;
+/// How often compute nodes compare their loads, in microseconds (LOTUS §4.3).
+const BALANCE_US: u64 = 100_000;
 /// The shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
 
@@ -103,6 +105,7 @@ struct Written {
     coroutines: Option<Spanned<u64>>,
     lock_table: Option<Spanned<String>>,
     version_table_cache: Option<Spanned<u64>>,
+    balance: Option<bool>,
     memory_node: Vec<Spanned<WrittenMemory>>,
     compute_node: Vec<Spanned<WrittenCompute>>,
     load: Option<Spanned<Load>>,
@@ -401,6 +404,7 @@ impl Reader<'_> {
             replicas,
             lock_table_bytes: lock_table,
             vt_cache: vt_cache as usize,
+            balance_us: written.balance.unwrap_or(true).then_some(BALANCE_US),
             // Processes share no clock.
             timestamps: Timestamps::Oracle,
             memory_limit_bytes: Some(memory),

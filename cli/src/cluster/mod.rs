@@ -7,6 +7,8 @@
 //! * `daemon`: one node;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
 //!   cluster; `errands`: what it asks of the nodes;
+//! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
+//!   shards in few words; `mailbox`: how nodes are asked;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
 //!
@@ -23,22 +25,27 @@ mod file;
 mod in_etcd;
 mod key;
 mod load;
+mod mailbox;
 mod node;
+mod operator;
 mod processes;
+mod ranges;
 mod records;
 mod seat;
 mod service;
+mod shards;
 mod trust;
 
 use std::time::Duration;
 
 use crate::Verdict;
-use crate::args::{ClusterArgs, ClusterTask, NodeArgs};
+use crate::args::{ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
 
 pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
 pub use node::Kind;
 use node::Node;
+use operator::Switch;
 use seat::Seat;
 
 /// The authority that the file names; nobody has been asked yet.
@@ -61,6 +68,28 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Up { wait_secs, .. } => commands::up(&file, Duration::from_secs(wait_secs)),
         ClusterTask::Status { json, .. } => commands::status(&file, json),
         ClusterTask::Down { .. } => commands::down(&file),
+    }
+}
+
+/// `lotus shards`.
+///
+/// # Errors
+/// A sentence.
+pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
+    let path = args.file.as_ref().ok_or("--file is missing: the description of the cluster")?;
+    let file = ClusterFile::read(path, args.state.as_deref());
+    let file = file.map_err(|error| error.to_string())?;
+    match &args.task {
+        None => {
+            let filter = shards::Filter { table: args.table.clone(), cn: args.cn };
+            shards::show(&file, &filter, args.json)
+        }
+        Some(ShardsTask::Move { shards, to }) => {
+            let to = Node { kind: Kind::Compute, index: *to };
+            shards::start_move(&file, &ranges::parse(shards)?, to)
+        }
+        Some(ShardsTask::Balance { switch: OnOff::On }) => shards::balance(&file, Switch::On),
+        Some(ShardsTask::Balance { switch: OnOff::Off }) => shards::balance(&file, Switch::Paused),
     }
 }
 

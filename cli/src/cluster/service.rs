@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use lotus::{Cluster, Machines};
 use lotus_benchmarks::workload::Workload;
-use lotus_router::authority::Version;
 use lotus_server::{Config, Registry, Server};
 
-use super::errands::{Errands, Look};
+use super::errands::{self, Errands, Look};
 use super::file::ClusterFile;
 use super::load::Use;
 use super::node::Node;
+use super::operator::Operator;
 use crate::applications::{Aborts, registry};
 
 /// What runs beside a compute node. Dropping it stops it.
 pub struct Service {
     /// None where the file names no address.
     server: Option<Server>,
-    errands: Option<Box<dyn Look>>,
+    /// Who is looked after beside applications: benchmarks, the operator.
+    others: Vec<Box<dyn Look>>,
 }
 
 impl Service {
@@ -36,19 +37,22 @@ impl Service {
         M: Machines + 'static,
         Cluster<M>: Send + Sync,
     {
-        let (registry, errands) = match &file.load {
-            Some(load) => load.with(Prepare { file, node, cluster })?,
-            None => (Registry::new(), None),
+        let mut others: Vec<Box<dyn Look>> = vec![Box::new(Operator::new(node, cluster))];
+        let registry = match &file.load {
+            Some(load) => {
+                let (registry, errands) = load.with(Prepare { file, node, cluster })?;
+                others.push(errands);
+                registry
+            }
+            None => Registry::new(),
         };
         let server = file.serves_applications().then(|| serve(file, node, cluster, registry));
-        Ok(Self { server: server.transpose()?, errands })
+        Ok(Self { server: server.transpose()?, others })
     }
 
-    /// Does what a benchmark asks for.
+    /// Does what benchmarks and the operator ask for.
     pub fn look(&mut self, authority: &dyn lotus::Authority) {
-        if let Some(errands) = &mut self.errands {
-            errands.look(authority);
-        }
+        self.others.iter_mut().for_each(|other| other.look(authority));
     }
 
     /// Takes nothing new, and answers what is in flight.
@@ -72,7 +76,7 @@ impl<M: Machines + 'static> Use for Prepare<'_, M>
 where
     Cluster<M>: Send + Sync,
 {
-    type Outcome = Result<(Registry, Option<Box<dyn Look>>), String>;
+    type Outcome = Result<(Registry, Box<dyn Look>), String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
         let Self { file, node, cluster } = self;
@@ -81,8 +85,8 @@ where
         workload.attach(&tables.map_err(|error| error.to_string())?);
         let (workload, aborts) = (Arc::new(workload), Arc::new(Aborts::new(W::TRANSACTIONS.len())));
         let registry = registry(&workload, &aborts);
-        let (cluster, seen) = (Arc::clone(cluster), Version::ABSENT);
-        Ok((registry, Some(Box::new(Errands { node, cluster, workload, aborts, seen }))))
+        let (cluster, mailbox) = (Arc::clone(cluster), errands::mailbox(node));
+        Ok((registry, Box::new(Errands { mailbox, cluster, workload, aborts })))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Threads, TimestampKind};
+use lotus::{Authority, Cluster, ClusterBuilder, Isolation, ShardId, Threads, TimestampKind};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::local::LocalFabric;
@@ -32,12 +32,16 @@ fn builder(lease: Option<Duration>) -> ClusterBuilder {
 
 /// Compute nodes 0 and 2, and compute node 1.
 fn parts(lease: Option<Duration>) -> (Cluster, Cluster, Arc<EmbeddedAuthority>) {
+    parts_of(&builder(lease))
+}
+
+fn parts_of(builder: &ClusterBuilder) -> (Cluster, Cluster, Arc<EmbeddedAuthority>) {
     let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
     let authority = Arc::new(EmbeddedAuthority::new());
     let start = |nodes: &[usize]| {
         let machines = Threads::over(fabric.clone(), Env::real(0));
         let shared = Arc::clone(&authority) as Arc<dyn Authority>;
-        let part = builder(lease).part(nodes.iter().copied(), shared, PATIENCE);
+        let part = builder.clone().part(nodes.iter().copied(), shared, PATIENCE);
         part.start_on(machines).expect("the settings are sound")
     };
     (start(&[0, 2]), start(&[1]), authority)
@@ -66,6 +70,57 @@ fn a_part_has_its_own_seats_and_reaches_every_row() {
         });
         read.expect("the table is known").wait().expect("it ends well");
     }
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+    assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+}
+
+/// Shards go from part to part, told to by either, while both run transactions.
+#[test]
+fn either_part_moves_shards_of_both() {
+    let (most, one, _) = parts(None);
+    let table = load(&most);
+    assert_eq!(one.open_table(&ACCOUNTS.name).expect("it was made"), table);
+    std::thread::scope(|scope| {
+        let run = |cluster: &Cluster, step: u64| {
+            (0..ROWS).for_each(|row| {
+                transfer(cluster, table, row, (row + step) % ROWS).expect("it ends well");
+            });
+        };
+        let (most, one) = (&most, &one);
+        let clients = [scope.spawn(move || run(most, 1)), scope.spawn(move || run(one, 3))];
+        for round in 0..8 {
+            for (part, key) in [(most, round), (one, ROWS - 1 - round)] {
+                let shard = part.shard_of(table, key).expect("it is known");
+                let owners = || part.shards().expect("the memory nodes answer");
+                let from = owners()[usize::from(shard.raw())].owner.expect("nobody dies");
+                let to = (from + 1) % usize::from(COMPUTE_NODES);
+                part.move_shards(&[shard], to).expect("its owner hands it over");
+                assert_eq!(owners()[usize::from(shard.raw())].owner, Some(to));
+            }
+        }
+        clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
+    });
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+    assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+    assert_eq!(most.move_counters().shards + one.move_counters().shards, 16);
+}
+
+/// Only one node has work; the others, one of them in another part, are given some of its shards.
+#[test]
+fn who_has_most_to_do_gives_shards_to_the_other_part() {
+    let interval = Some(Duration::from_millis(20));
+    let (most, one, _) = parts_of(&builder(None).balance(interval));
+    let table = load(&most);
+    assert_eq!(one.open_table(&ACCOUNTS.name).expect("it was made"), table);
+    let hot: Vec<u64> = (0..ROWS).filter(|key| owner_of(&most, table, *key) == 0).collect();
+    wait_until("the other part has some of its shards", || {
+        for pair in hot.windows(2) {
+            transfer(&most, table, pair[0], pair[1]).expect("it ends well");
+        }
+        let figures = one.node_figures(1);
+        figures.shards_owned > usize::from(ShardId::COUNT) / usize::from(COMPUTE_NODES) + 1
+    });
+    assert!(most.node_figures(0).moves.shards > 0);
     assert_eq!(sound_total(&one, table), ROWS * BALANCE);
     assert_eq!(sound_total(&most, table), ROWS * BALANCE);
 }
