@@ -47,6 +47,8 @@ pub(crate) const MOST_AT_ONCE: usize = 128;
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
 /// A message without an answer is repeated after so long.
 const ASK_AGAIN: Duration = Duration::from_millis(2);
+/// So often, unless the other side is out.
+const ASK_AT_MOST: usize = 10;
 /// Messages of this service are words; the first says which.
 const TAKE: u64 = 1;
 const YIELD: u64 = 2;
@@ -365,8 +367,17 @@ impl Coordinator {
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };
-        let patience = Patience { retry_after: ASK_AGAIN, tries: 10 };
-        self.rpc.call(at, SERVICE, &encode(&words), patience).await.map(drop).map_err(drop)
+        let once = Patience { retry_after: ASK_AGAIN, tries: 1 };
+        let is_out = |out: &[(NodeId, _)]| out.iter().any(|(lost, _)| *lost == to);
+        for _ in 0..ASK_AT_MOST {
+            if self.node.members.with_expelled(is_out) {
+                break;
+            }
+            if self.rpc.call(at, SERVICE, &encode(&words), once).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
     }
 }
 

@@ -113,21 +113,25 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the shards are none, or more than 128.
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
-        let shared = &self.shared;
+        self.shared.start_move(shards, to)
+    }
+}
+
+impl Shared {
+    /// See [`Cluster::start_move`].
+    pub(crate) fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
         assert!((1..=MOST_AT_ONCE).contains(&shards.len()), "from 1 to {MOST_AT_ONCE} shards");
-        if shared.config.locks != LockKind::Lotus {
+        if self.config.locks != LockKind::Lotus {
             return Err(MoveError::NoOwners);
         }
-        let to = shared.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
-        let owner = shared.keeper_of(shards[0]).ok_or(MoveError::NotOwner(shards[0]))?;
+        let to = self.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
+        let owner = self.keeper_of(shards[0]).ok_or(MoveError::NotOwner(shards[0]))?;
         let (reply, outcome) = async_channel::bounded(1);
         // The node takes orders as long as there is a cluster.
         let _ = owner.orders.0.try_send(Order { shards: shards.to_vec(), to, reply });
         Ok(Moving { outcome })
     }
-}
 
-impl Shared {
     /// The node that keeps the locks of a shard, whether it grants more or not. This process knows
     /// better than any node of it, and asks each what it knows of itself.
     pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<&ComputeNode> {
