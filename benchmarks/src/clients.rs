@@ -12,6 +12,10 @@
 //! them, whether or not earlier ones have ended. Latency counts from the moment a request was
 //! meant to start, so a stall is not hidden by the requests that it delays.
 //!
+//! # Moving shards
+//! If asked to, somebody draws a request now and then and gives its shard to the next compute
+//! node. So hot shards move most, as they would to balance loads.
+//!
 //! # Lost compute nodes
 //! A client whose request is under way on a compute node that is lost never hears of it again. All
 //! others go on: what was queued there goes to the next node, and nothing goes there any more.
@@ -21,6 +25,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use rand::rngs::SmallRng;
@@ -36,9 +41,10 @@ use crate::workload::{Access, Workload, mix};
 /// Requests that may wait for one coordinator in an open loop. A pacer that finds the queue full
 /// waits, and its requests keep their intended start.
 const OPEN_LOOP_BACKLOG: usize = 1 << 14;
-/// Keeps the pacers' and workers' random numbers apart from the clients'.
+/// Keeps all others' random numbers apart from the clients'.
 const PACER_STREAM: u64 = 1 << 32;
 const WORKER_STREAM: u64 = 2 << 32;
+const MOVER_STREAM: u64 = 3 << 32;
 
 /// A closed-loop client.
 pub(crate) struct Client {
@@ -69,6 +75,14 @@ pub(crate) struct Window {
     pub(crate) starts_ns: u64,
     pub(crate) counts_from_ns: u64,
     pub(crate) until_ns: u64,
+}
+
+impl Window {
+    /// How long after the first request this is.
+    #[inline]
+    fn elapsed(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.starts_ns))
+    }
 }
 
 /// What all workers and pacers of one run share.
@@ -122,13 +136,18 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// Tasks per coordinator: its workers and, in an open loop, a pacer after them.
+    /// Tasks per coordinator: its workers, in an open loop a pacer after them, and if shards are
+    /// to be moved whoever does it.
     pub(crate) fn tasks(&self) -> usize {
-        self.coroutines + usize::from(self.load.rate_tps.is_some())
+        self.coroutines + self.load.helpers()
     }
 
     pub(crate) fn is_pacer(&self, seat: Seat) -> bool {
-        seat.task == self.coroutines
+        self.load.rate_tps.is_some() && seat.task == self.coroutines
+    }
+
+    pub(crate) fn is_mover(&self, seat: Seat) -> bool {
+        self.load.move_us.is_some() && seat.task + 1 == self.tasks()
     }
 
     pub(crate) fn coordinator(&self, seat: Seat) -> usize {
@@ -213,7 +232,8 @@ impl<W: Workload> Run<W> {
         host: &H,
         now_ns: u64,
     ) -> Option<Call<W::Request>> {
-        let request = self.workload.draw(&mut client.rng);
+        let elapsed = self.window(now_ns).elapsed(now_ns);
+        let request = self.workload.draw_at(&mut client.rng, elapsed);
         let cn = self.route(&request, &mut client.rng, host);
         let call = Call { request, issued_ns: now_ns, client: Some(client) };
         if cn == seat.cn {
@@ -254,12 +274,30 @@ impl<W: Workload> Run<W> {
             if host.now_ns() < issued_ns {
                 host.sleep_until(issued_ns).await;
             }
-            let request = self.workload.draw(&mut rng);
+            let request = self.workload.draw_at(&mut rng, window.elapsed(issued_ns));
             let cn = self.route(&request, &mut rng, host);
             let queue = &self.queues[self.coordinator(Seat { cn, ..seat })].0;
             if queue.send(Call { request, issued_ns, client: None }).await.is_err() {
                 break;
             }
+        }
+    }
+
+    /// Gives the shard of a request to the next compute node, again and again from the end of the
+    /// warm-up until the run ends. One of all seats does.
+    pub(crate) async fn keep_moving<H: Host>(&self, seat: Seat, host: &H, every_us: u64) {
+        if self.coordinator(seat) != 0 {
+            return;
+        }
+        let window = self.window(host.now_ns());
+        let mut rng = self.rng(MOVER_STREAM);
+        let mut due_ns = window.counts_from_ns + every_us * 1_000;
+        while due_ns < window.until_ns && !self.is_stopped() {
+            host.sleep_until(due_ns).await;
+            let request = self.workload.draw_at(&mut rng, window.elapsed(due_ns));
+            let (table, key) = self.workload.first_record(&request);
+            host.give(table, &key, (host.owner(table, &key) + 1) % self.cns);
+            due_ns += every_us * 1_000;
         }
     }
 

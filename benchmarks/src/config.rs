@@ -203,4 +203,19 @@ pub struct LoadConfig {
     /// is generated inside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<usize>,
+    /// How often somebody gives the shard of a request to the next compute node, in microseconds;
+    /// `None` for never. Hot shards move most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub move_us: Option<u64>,
+    /// Steps in which commits are counted, in microseconds; `None` for one count of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline_us: Option<u64>,
+}
+
+impl LoadConfig {
+    /// Tasks of each coordinator beside its workers: whoever paces an open loop, and whoever moves
+    /// shards.
+    pub fn helpers(&self) -> usize {
+        usize::from(self.rate_tps.is_some()) + usize::from(self.move_us.is_some())
+    }
 }

@@ -53,6 +53,10 @@ pub trait Host {
 
     /// Which compute node, from zero, owns the locks of a key.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize;
+
+    /// Orders that the locks of a key's shard go to compute node `to`, and does not wait for it.
+    /// Nothing happens where locks have no owners.
+    fn give(&self, _table: TableId, _key: &PrimaryKey, _to: usize) {}
 }
 
 /// Row number `n` of a table: writes the value into the empty buffer, returns the key.
@@ -255,6 +259,9 @@ pub struct Ownership {
     pub interrupted: Duration,
     /// The longest of that.
     pub longest: Duration,
+    /// A shard that takes most of its owner's time and would take as much elsewhere, if there is
+    /// one.
+    pub too_hot: Option<u16>,
 }
 
 impl Ownership {

@@ -34,6 +34,8 @@ pub(crate) fn options() -> Options {
             rate_tps: None,
             seed: 1,
             in_flight: None,
+            move_us: None,
+            timeline_us: None,
         },
         audit: true,
         floor: false,

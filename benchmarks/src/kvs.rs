@@ -1,8 +1,12 @@
 //! The key-value store: one table, two transactions, adjustable skew and update ratio (LOTUS §8.2).
 //!
+//! Instead of a lasting skew it can have a [hotspot](crate::hotspot) that jumps.
+//!
 //! Keys have 8 bytes, values 40. A value carries its key, the id of the attempt that wrote it, and
 //! a pattern that follows from both, so that every read tells whether it got one whole version of
 //! the right record, and whether the engine names the right writer for it.
+
+use std::time::Duration;
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
@@ -15,6 +19,7 @@ use crate::audit::{Check, Effects, RowCheck};
 use crate::config::{ClusterConfig, Sharding};
 use crate::deployment::{DeployError, Deployment};
 use crate::engine::{Txn, TxnError};
+use crate::hotspot::Hotspot;
 use crate::workload::{Access, Workload, mix};
 use crate::zipf::KeyChooser;
 
@@ -31,6 +36,7 @@ pub struct Kvs {
     update_ratio: f64,
     theta: f64,
     chooser: KeyChooser,
+    hotspot: Option<Hotspot>,
 }
 
 /// One transaction on one record.
@@ -49,7 +55,13 @@ impl Kvs {
     pub fn new(keys: u64, update_ratio: f64, theta: f64) -> Self {
         assert!((0.0..=1.0).contains(&update_ratio), "a ratio of {update_ratio}");
         let chooser = KeyChooser::new(keys, theta);
-        Self { table: TableId(0), keys, update_ratio, theta, chooser }
+        Self { table: TableId(0), keys, update_ratio, theta, chooser, hotspot: None }
+    }
+
+    /// The same store, with a hotspot instead of the skew, if any.
+    #[must_use]
+    pub fn with_hotspot(self, hotspot: Option<Hotspot>) -> Self {
+        Self { hotspot, ..self }
     }
 }
 
@@ -97,9 +109,18 @@ impl Workload for Kvs {
 
     #[inline]
     fn draw(&self, rng: &mut SmallRng) -> Request {
+        self.draw_at(rng, Duration::ZERO)
+    }
+
+    #[inline]
+    fn draw_at(&self, rng: &mut SmallRng, elapsed: Duration) -> Request {
         let update = rng.random::<f64>() < self.update_ratio;
         let access = if update { Access::ReadWrite } else { Access::ReadOnly };
-        Request { key: self.chooser.draw(rng), access }
+        let key = match &self.hotspot {
+            None => self.chooser.draw(rng),
+            Some(hotspot) => hotspot.draw(self.keys, elapsed, rng),
+        };
+        Request { key, access }
     }
 
     #[inline]
@@ -153,7 +174,17 @@ impl Workload for Kvs {
     }
 
     fn settings(&self) -> serde_json::Value {
-        json!({ "keys": self.keys, "update_ratio": self.update_ratio, "zipf": self.theta })
+        let Self { keys, update_ratio, theta, .. } = self;
+        match &self.hotspot {
+            None => json!({ "keys": keys, "update_ratio": update_ratio, "zipf": theta }),
+            Some(Hotspot { hot_shards, ratio, every, .. }) => json!({
+                "keys": keys,
+                "update_ratio": update_ratio,
+                "hot_shards": hot_shards,
+                "hot_ratio": ratio,
+                "jump_s": every.as_secs_f64(),
+            }),
+        }
     }
 }
 

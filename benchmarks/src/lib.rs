@@ -26,6 +26,7 @@ mod end_to_end;
 pub mod engine;
 pub mod harness;
 pub mod history;
+pub mod hotspot;
 pub mod kvs;
 pub mod lotus;
 pub mod output;

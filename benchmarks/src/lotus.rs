@@ -120,14 +120,12 @@ impl<M: Machines> Embedded<M> {
 
 /// The settings of a cluster of this shape for this load.
 pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
-    // An open loop has one pacer beside the workers of each coordinator.
-    let pacers = usize::from(load.rate_tps.is_some());
     let builder = Cluster::embedded()
         .memory_nodes(config.mns)
         .compute_nodes(config.cns)
         .replicas(config.replicas)
         .threads(config.threads)
-        .coroutines(config.coroutines + pacers)
+        .coroutines(config.coroutines + load.helpers())
         .lock_table_bytes(config.lock_table_bytes as usize)
         .version_table_cache(config.vt_cache)
         .seed(load.seed)
@@ -226,6 +224,7 @@ impl<M: Machines> Deployment for Embedded<M> {
             stragglers: moves.stragglers,
             interrupted: moves.interrupted,
             longest: moves.longest,
+            too_hot: self.cluster.too_hot().first().map(|shard| shard.raw()),
         }
     }
 
@@ -368,6 +367,12 @@ impl Host for Slot {
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
         // The harness asks only about tables that it has made.
         self.view.owner_of(table, key).unwrap_or(0)
+    }
+
+    fn give(&self, table: TableId, key: &PrimaryKey, to: usize) {
+        let Ok(shard) = self.view.shard_of(table, key) else { return };
+        // What comes of it is counted, and that is all that anybody wants to know.
+        let _ = self.view.start_move(&[shard], to);
     }
 }
 

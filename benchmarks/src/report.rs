@@ -15,7 +15,7 @@ use crate::config::{ClusterConfig, LoadConfig};
 use crate::deployment::{Caches, Hits, Memory, MemoryNodesUse, Ownership, Replay, Traffic};
 use crate::engine::AbortReason;
 use crate::harness::{Options, Outcome};
-use crate::stats::Counts;
+use crate::stats::{Counts, Timeline};
 use crate::utilisation::{Busy, Simulation};
 use crate::workload::Rate;
 
@@ -48,6 +48,9 @@ pub struct Report {
     /// Where locks were taken, and how shards moved; absent where locks have no owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ownership: Option<OwnershipFigures>,
+    /// When transactions committed; absent unless it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<TimelineFigures>,
     /// What the data takes.
     pub memory: Memory,
     /// What the memory nodes did; absent unless they are processes.
@@ -151,6 +154,19 @@ pub struct OwnershipFigures {
     pub interruption_us: f64,
     /// And the longest.
     pub interruption_us_max: f64,
+    /// A shard that takes most of its owner's time and would take as much elsewhere: only whoever
+    /// spreads its rows over more shards can help. Absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub too_hot: Option<u16>,
+}
+
+/// Throughput in equal steps of time, from the end of the warm-up on.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimelineFigures {
+    /// How long a step is.
+    pub step_ms: f64,
+    /// Transactions a second in each whole step.
+    pub tps: Vec<f64>,
 }
 
 /// How often one kind of cache knew.
@@ -197,6 +213,7 @@ impl Report {
             verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
             caches: CacheFigures::new(&outcome.caches),
             ownership: OwnershipFigures::new(&outcome.ownership),
+            timeline: TimelineFigures::new(outcome.tally.timeline.as_ref(), options.load.secs),
             memory: outcome.memory,
             memory_nodes: outcome.memory_nodes,
             audit: outcome.audit.clone(),
@@ -214,6 +231,9 @@ impl Report {
             let _ = writeln!(text, "{what:<14}{figures}");
         }
         let _ = writeln!(text, "\n{}", self.transaction_table());
+        if let Some(timeline) = &self.timeline {
+            let _ = writeln!(text, "\n{}", timeline.table());
+        }
         if let Some(audit) = &self.audit {
             text.push('\n');
             for check in &audit.checks {
@@ -388,11 +408,15 @@ impl OwnershipFigures {
             stragglers,
             interruption_us: micros(ownership.interrupted) / hand_overs.max(1) as f64,
             interruption_us_max: micros(ownership.longest),
+            too_hot: ownership.too_hot,
         })
     }
 
     fn line(&self) -> String {
-        let local = format!("{:.1} % taken locally", self.local_locks * 100.0);
+        let mut local = format!("{:.1} % taken locally", self.local_locks * 100.0);
+        if let Some(shard) = self.too_hot {
+            let _ = write!(local, "; shard {shard} is too hot for any node");
+        }
         if self.hand_overs == 0 {
             return local;
         }
@@ -401,6 +425,30 @@ impl OwnershipFigures {
             "{local}; {shards_moved} shards moved in {hand_overs} hand-overs, interrupted for \
              {interruption_us:.0} us on average, {interruption_us_max:.0} us at most"
         )
+    }
+}
+
+impl TimelineFigures {
+    fn new(timeline: Option<&Timeline>, secs: f64) -> Option<Self> {
+        let Timeline { step_ns, commits } = timeline?;
+        let step_s = *step_ns as f64 / 1e9;
+        // What ends after the last client has stopped would look like a slump.
+        let whole = (secs / step_s + 1e-6) as usize;
+        let tps = commits.iter().take(whole).map(|commits| *commits as f64 / step_s).collect();
+        Some(Self { step_ms: step_s * 1e3, tps })
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN).set_header(["ms", "txn/s"]);
+        for (step, tps) in self.tps.iter().enumerate() {
+            let at_ms = format!("{:.0}", step as f64 * self.step_ms);
+            table.add_row([at_ms, grouped(*tps as u64)]);
+        }
+        for column in table.column_iter_mut() {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
     }
 }
 

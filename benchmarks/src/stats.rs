@@ -58,6 +58,28 @@ impl Counts {
     }
 }
 
+/// Commits in equal steps of time, from the end of the warm-up on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeline {
+    /// How long a step is, in nanoseconds.
+    pub step_ns: u64,
+    /// How many committed in each.
+    pub commits: Vec<u64>,
+}
+
+impl Timeline {
+    fn new(step_ns: u64) -> Self {
+        Self { step_ns, commits: Vec::new() }
+    }
+
+    fn add(&mut self, step: usize, commits: u64) {
+        if self.commits.len() <= step {
+            self.commits.resize(step + 1, 0);
+        }
+        self.commits[step] += commits;
+    }
+}
+
 /// What one worker, or all of them, have seen.
 #[derive(Clone, Debug)]
 pub struct Tally {
@@ -69,6 +91,8 @@ pub struct Tally {
     pub effects: Effects,
     /// When the last transaction ended, in nanoseconds.
     pub last_end_ns: u64,
+    /// When transactions committed, if anybody wants to know.
+    pub timeline: Option<Timeline>,
 }
 
 impl Tally {
@@ -79,7 +103,14 @@ impl Tally {
             all_committed: 0,
             effects: Effects::default(),
             last_end_ns: 0,
+            timeline: None,
         }
+    }
+
+    /// The same tally, with a timeline in steps of so many microseconds if there are any.
+    #[must_use]
+    pub(crate) fn with_timeline(self, step_us: Option<u64>) -> Self {
+        Self { timeline: step_us.map(|step_us| Timeline::new(step_us * 1_000)), ..self }
     }
 
     /// Adds another worker's tally.
@@ -90,6 +121,13 @@ impl Tally {
         self.all_committed += other.all_committed;
         self.effects.merge(&other.effects);
         self.last_end_ns = self.last_end_ns.max(other.last_end_ns);
+        if let Some(more) = &other.timeline {
+            let timeline = self.timeline.get_or_insert_with(|| Timeline::new(more.step_ns));
+            more.commits
+                .iter()
+                .enumerate()
+                .for_each(|(step, commits)| timeline.add(step, *commits));
+        }
     }
 
     /// The counts of all types together.
@@ -99,6 +137,15 @@ impl Tally {
             total.merge(counts);
         }
         total
+    }
+
+    /// Puts a commit into the timeline, which begins at `from_ns`, if there is one.
+    #[inline]
+    pub(crate) fn note_commit(&mut self, from_ns: u64, at_ns: u64) {
+        let Some(timeline) = &mut self.timeline else { return };
+        if let Some(since) = at_ns.checked_sub(from_ns) {
+            timeline.add((since / timeline.step_ns) as usize, 1);
+        }
     }
 
     /// A transaction that took `latency_ns` committed.
@@ -133,6 +180,18 @@ mod tests {
         assert_eq!((first.effects.committed, first.last_end_ns), (4, 9));
         assert!((total.abort_rate() - 0.5).abs() < 1e-9);
         assert!(total.latency_ns.max() >= 2_970);
+    }
+
+    #[test]
+    fn timelines_count_from_the_end_of_the_warm_up_and_add_up() {
+        let mut sum = Tally::new(1);
+        for at_ns in [[999, 1_000, 4_100], [3_999, 2_000, 1_999]] {
+            let mut tally = Tally::new(1).with_timeline(Some(1));
+            at_ns.into_iter().for_each(|at_ns| tally.note_commit(1_000, at_ns));
+            sum.merge(&tally);
+        }
+        let timeline = sum.timeline.expect("both have one");
+        assert_eq!((timeline.step_ns, timeline.commits), (1_000, vec![2, 1, 1, 1]));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) struct Ended {
     pub(crate) log: Option<Log>,
 }
 
-/// The body of every task: a worker, or the coordinator's pacer.
+/// The body of every task: a worker, the coordinator's pacer, or whoever moves shards.
 pub(crate) async fn task<W: Workload, H: Host>(
     run: Arc<Run<W>>,
     seat: Seat,
@@ -41,6 +41,9 @@ pub(crate) async fn task<W: Workload, H: Host>(
     if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
         return run.pace(seat, &host, rate_tps).await;
     }
+    if let (true, Some(every_us)) = (run.is_mover(seat), run.load.move_us) {
+        return run.keep_moving(seat, &host, every_us).await;
+    }
     let engine = match host.engine() {
         Ok(engine) => engine,
         Err(error) => return run.fail(error.to_string()),
@@ -48,7 +51,7 @@ pub(crate) async fn task<W: Workload, H: Host>(
     let mut worker = Worker {
         window: run.window(host.now_ns()),
         rng: run.worker_rng(seat),
-        tally: Tally::new(W::TRANSACTIONS.len()),
+        tally: Tally::new(W::TRANSACTIONS.len()).with_timeline(run.load.timeline_us),
         run: &run,
         host: &host,
         engine,
@@ -186,6 +189,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 Outcome::Committed(effect) => {
                     let latency_ns = counts.then(|| end_ns.saturating_sub(call.issued_ns));
                     self.tally.commit(kind, latency_ns, effect);
+                    self.tally.note_commit(self.window.counts_from_ns, end_ns);
                     return end_ns;
                 }
                 Outcome::Aborted(reason) => {

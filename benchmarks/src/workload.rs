@@ -6,6 +6,8 @@
 //! Its *balance* is a number that the data must add up to: every committed transaction says by how
 //! much it moved. After the run the harness compares what it finds with what it was told.
 
+use std::time::Duration;
+
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
 use rand::rngs::SmallRng;
@@ -53,6 +55,12 @@ pub trait Workload: Send + Sync + 'static {
 
     /// The next request.
     fn draw(&self, rng: &mut SmallRng) -> Self::Request;
+
+    /// The next request, so long after the first one. Most workloads do not change with time.
+    #[inline]
+    fn draw_at(&self, rng: &mut SmallRng, _elapsed: Duration) -> Self::Request {
+        self.draw(rng)
+    }
 
     /// Which of [`Workload::TRANSACTIONS`] a request asks for.
     fn kind(request: &Self::Request) -> usize;

@@ -222,6 +222,7 @@ pub struct Load<W> {
 /// When requests are made, and from when on they count.
 #[derive(Clone, Copy)]
 struct Window {
+    started: Nanos,
     counts_from: Nanos,
     until: Nanos,
 }
@@ -242,7 +243,7 @@ impl<W: Workload> Load<W> {
             let (load, client) = (Arc::clone(&load), client.clone());
             let rng = load.clock.rng(application as u64);
             tasks.spawn(async move {
-                load.keep_asking(&client, rng, Window { counts_from, until }).await
+                load.keep_asking(&client, rng, Window { started: now, counts_from, until }).await
             });
         }
         let mut tally = Tally::new(W::TRANSACTIONS.len());
@@ -264,7 +265,7 @@ impl<W: Workload> Load<W> {
         let mut tally = Tally::new(W::TRANSACTIONS.len());
         let mut now = self.clock.now();
         while now < window.until && self.progress.failure().is_none() {
-            let request = self.workload.draw(&mut rng);
+            let request = self.workload.draw_at(&mut rng, now.since(window.started));
             let name = procedures.serving(W::access(&request));
             let mut call = client.call::<_, i64>(name, &request).timeout(PATIENCE);
             if self.options.load.routing == Routing::Hybrid {

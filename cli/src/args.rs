@@ -6,6 +6,7 @@
 #[cfg(feature = "tcp")]
 mod cluster;
 mod values;
+mod workload;
 
 use std::path::PathBuf;
 
@@ -16,16 +17,14 @@ use lotus_benchmarks::config::{
 };
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::Options;
-use lotus_benchmarks::tatp::Tatp;
-use lotus_benchmarks::tpcc::{Critical, Scale};
-use lotus_benchmarks::zipf::KeyChooser;
 
 use crate::deploy;
 
 #[cfg(feature = "tcp")]
 pub use cluster::{ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
-use values::{count, one_of, positive_secs, rate, ratio, secs, skew};
+use values::{count, one_of, positive_secs, rate, secs};
 pub use values::{lock_table_bytes, memory_bytes};
+pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
 
 /// The most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
@@ -244,73 +243,6 @@ impl BenchArgs {
     }
 }
 
-#[derive(Clone, Debug, Args)]
-#[command(allow_negative_numbers = true)]
-pub struct KvsArgs {
-    /// Records.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=KeyChooser::MAX_KEYS))]
-    pub keys: u64,
-    /// Share of transactions that update a record.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = ratio)]
-    pub update_ratio: f64,
-    /// Skew of the keys' popularity; 0 is uniform.
-    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = skew)]
-    pub zipf: f64,
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(allow_negative_numbers = true)]
-pub struct SmallbankArgs {
-    /// Customers, each with two accounts.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(2..=KeyChooser::MAX_KEYS))]
-    pub accounts: u64,
-    /// Customers in the hot set; 0 for none [default: 4 % of the accounts, at least 2].
-    #[arg(long, value_name = "N")]
-    pub hot_accounts: Option<u64>,
-    /// Share of transactions that go to the hot set.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.9, value_parser = ratio)]
-    pub hot_ratio: f64,
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(allow_negative_numbers = true)]
-pub struct TatpArgs {
-    /// Subscribers.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=Tatp::MAX_SUBSCRIBERS))]
-    pub subscribers: u64,
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(allow_negative_numbers = true)]
-pub struct TpccArgs {
-    /// Warehouses, each with ten districts.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_WAREHOUSES)))]
-    pub warehouses: u32,
-    /// Customers of each district, and orders that it begins with.
-    #[arg(long, value_name = "N", default_value_t = Scale::MAX_CUSTOMERS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_CUSTOMERS)))]
-    pub customers_per_district: u32,
-    /// Items, which every warehouse has in stock.
-    #[arg(long, value_name = "N", default_value_t = Scale::MAX_ITEMS)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_ITEMS)))]
-    pub items: u32,
-    /// Which part of a key decides the shard, and so who grants the locks.
-    #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
-    pub critical_field: Critical,
-    #[command(flatten)]
-    pub common: CommonArgs,
-}
-
 /// How nodes use the machine's RDMA devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
 pub struct RdmaArgs {
@@ -414,6 +346,13 @@ pub struct CommonArgs {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub balance: Option<u64>,
+    /// Give the shard of some request to the next compute node, so often, in milliseconds: to see
+    /// what a move costs [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub move_shards: Option<u64>,
+    /// Count commits in steps of so many milliseconds as well [default: not].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub timeline: Option<u64>,
     /// The most that a memory node may take, in bytes [default: as much as is needed].
     #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
     pub memory_limit: Option<u64>,
@@ -450,21 +389,8 @@ const TIMESTAMPS: &[(&str, Timestamps)] =
     &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
 const VISIBLES: &[(&str, Visible)] =
     &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
-const CRITICAL_FIELDS: &[(&str, Critical)] = &[
-    (Critical::Warehouse.name(), Critical::Warehouse),
-    (Critical::District.name(), Critical::District),
-    (Critical::Customer.name(), Critical::Customer),
-];
 const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention::Off)];
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
-
-impl TpccArgs {
-    /// The size of the company.
-    pub fn scale(&self) -> Scale {
-        let &Self { warehouses, customers_per_district: customers, items, .. } = self;
-        Scale { warehouses, customers, items }
-    }
-}
 
 impl CommonArgs {
     /// What is wrong with the flags together, as a sentence.
@@ -475,12 +401,14 @@ impl CommonArgs {
                 self.replicas, self.mns
             ));
         }
-        // An open loop's pacer takes a place beside the coroutines of its coordinator.
-        let per_cn = self.threads * (self.coroutines + usize::from(self.rate.is_some()));
+        // An open loop's pacer takes a place beside the coroutines of its coordinator, and so does
+        // whoever moves shards.
+        let helpers = usize::from(self.rate.is_some()) + usize::from(self.move_shards.is_some());
+        let per_cn = self.threads * (self.coroutines + helpers);
         if per_cn > MAX_COROUTINES_PER_CN {
             return Err(format!(
                 "{} threads of {} coroutines are more than the {MAX_COROUTINES_PER_CN} that one \
-                 compute node can have (pacers of an open loop included)",
+                 compute node can have (pacers of an open loop and movers of shards included)",
                 self.threads, self.coroutines
             ));
         }
@@ -489,6 +417,11 @@ impl CommonArgs {
         }
         if self.floor && self.fabric == Fabric::Sim {
             return Err("--floor measures a real fabric, not --fabric sim".to_owned());
+        }
+        if self.move_shards.is_some() && self.locks == Locks::Cas {
+            return Err(
+                "--move-shards makes no sense with --locks cas, which have no owners".to_owned()
+            );
         }
         if self.cluster.is_some() {
             self.check_running_cluster()?;
@@ -518,7 +451,16 @@ impl CommonArgs {
         if self.rate.is_some() || self.history.is_some() || self.floor {
             return Err("--cluster makes no sense with --rate, --history or --floor".to_owned());
         }
+        self.check_inside("--cluster")?;
         Ok(())
+    }
+
+    /// What is wrong with flags that only clients inside of the compute nodes understand.
+    fn check_inside(&self, flag: &str) -> Result<(), String> {
+        match self.move_shards.or(self.timeline) {
+            None => Ok(()),
+            Some(_) => Err(format!("{flag} makes no sense with --move-shards or --timeline")),
+        }
     }
 
     /// What is wrong with the flags if applications generate the load.
@@ -532,6 +474,7 @@ impl CommonArgs {
         if self.rate.is_some() || self.history.is_some() {
             return Err("--through-client makes no sense with --rate or --history".to_owned());
         }
+        self.check_inside("--through-client")?;
         let per_cn = self.threads * (self.coroutines + deploy::SPARE_COROUTINES);
         if per_cn > MAX_COROUTINES_PER_CN {
             return Err(format!(
@@ -584,6 +527,8 @@ impl CommonArgs {
                 rate_tps: self.rate,
                 seed: self.seed,
                 in_flight: self.through_client,
+                move_us: self.move_shards.map(|ms| ms * 1_000),
+                timeline_us: self.timeline.map(|ms| ms * 1_000),
             },
             audit: self.audit,
             floor: self.floor,

@@ -8,15 +8,18 @@ use std::num::NonZero;
 #[cfg(feature = "tcp")]
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
+use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
+use lotus_fabric::ids::ShardId;
 
 use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 #[cfg(feature = "tcp")]
@@ -119,8 +122,10 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
     let watch = Watch::start(coordinators);
     let progress = &watch.progress;
     let outcome = match &args.workload {
-        WorkloadArgs::Kvs(KvsArgs { keys, update_ratio, zipf, .. }) => {
-            deploy::run(Kvs::new(*keys, *update_ratio, *zipf), options, place, progress)
+        WorkloadArgs::Kvs(args) => {
+            let kvs = Kvs::new(args.keys, args.update_ratio, args.zipf);
+            let kvs = kvs.with_hotspot(hotspot(args, options.cluster.cns));
+            deploy::run(kvs, options, place, progress)
         }
         WorkloadArgs::Smallbank(bank) => {
             let SmallbankArgs { accounts, hot_ratio, .. } = bank;
@@ -138,6 +143,17 @@ fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<
         }
     };
     Ok(outcome?)
+}
+
+/// The hotspot of a store whose shards are dealt out to `nodes` compute nodes, if it has one.
+fn hotspot(args: &KvsArgs, nodes: usize) -> Option<Hotspot> {
+    args.hot_shards.map(|hot_shards| Hotspot {
+        hot_shards,
+        ratio: args.hot_ratio,
+        every: Duration::from_secs_f64(args.jump),
+        nodes: nodes as u64,
+        shards: u64::from(ShardId::COUNT),
+    })
 }
 
 /// The size of the hot set.

@@ -7,17 +7,20 @@
 //! against the first of its series, and so is the published one. What deviates is explained in the
 //! file and never tuned away (DESIGN §9).
 
+mod timeline;
+
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use lotus_benchmarks::output::{Output, OutputError};
-use lotus_benchmarks::report::{Report, grouped};
+use lotus_benchmarks::report::{Report, TimelineFigures, grouped};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{BenchArgs, FiguresArgs, FiguresRunArgs, FiguresTask};
 use crate::{Verdict, bench, screen};
+use timeline::{Jump, jumps};
 
 /// The testbed at one tenth. Simulated time is short because nothing warms up but caches.
 const TESTBED: &str = "--fabric sim --profile cx3-56g --cns 9 --mns 3 --replicas 3 --threads 10 \
@@ -40,6 +43,8 @@ files! {
     "spin-locks"
     "visible-order"
     "routing"
+    "moves"
+    "hotspot"
 }
 
 /// What a table tells of each point. Verbs are those of a committed transaction.
@@ -56,6 +61,10 @@ const COLUMNS: [&str; 11] = [
     "verbs",
     "CVT hits %",
 ];
+
+/// What it tells besides, where it matters who grants locks.
+const OWNERSHIP: [&str; 5] =
+    ["local locks %", "shards moved", "interrupted us", "at most us", "published us"];
 
 /// Why an experiment has no result.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +101,9 @@ struct Figure {
     remarks: Option<String>,
     /// A type of transaction whose aborts matter.
     watch: Option<String>,
+    /// Whether it matters who grants locks.
+    #[serde(default)]
+    ownership: bool,
     series: Vec<Series>,
 }
 
@@ -117,6 +129,8 @@ struct Point {
     published: Option<f64>,
     /// Aborted attempts of the watched type among all, as published.
     published_aborts: Option<f64>,
+    /// For how long nobody grants locks of a shard that moves, in microseconds, as published.
+    published_interruption_us: Option<f64>,
 }
 
 /// A point as it was measured.
@@ -131,6 +145,11 @@ struct Measured {
     published: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     published_aborts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published_interruption_us: Option<f64>,
+    /// What each jump of a hotspot did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    jumps: Vec<Jump>,
     report: Report,
 }
 
@@ -217,11 +236,19 @@ fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure
                 ratio: tps / *first_tps.get_or_insert(tps),
                 published: point.published,
                 published_aborts: point.published_aborts,
+                published_interruption_us: point.published_interruption_us,
+                jumps: jumping(&report).map_or_else(Vec::new, |(times, s)| jumps(times, s)),
                 report,
             });
         }
     }
     Ok(measured)
+}
+
+/// The timeline of a benchmark with a hotspot, and how often that jumps, in seconds.
+fn jumping(report: &Report) -> Option<(&TimelineFigures, f64)> {
+    let every_s = report.config.workload.get("jump_s")?.as_f64().filter(|s| *s > 0.0)?;
+    Some((report.timeline.as_ref()?, every_s))
 }
 
 impl Series {
@@ -242,15 +269,24 @@ impl Figure {
         if let Some(watched) = &self.watch {
             header.extend([format!("{watched} aborts %"), "published %".to_owned()]);
         }
+        if self.ownership {
+            header.extend(OWNERSHIP.map(str::to_owned));
+        }
         let mut table = Table::new();
         table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
         for point in measured {
-            table.add_row(point.row(self.watch.as_deref()));
+            let mut row = point.row(self.watch.as_deref());
+            row.extend(self.ownership.then(|| point.ownership()).into_iter().flatten());
+            table.add_row(row);
         }
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         let mut text = format!("{} ({})\n\n{table}\n", self.title, self.source);
+        for point in measured {
+            let Some((times, every_s)) = jumping(&point.report) else { continue };
+            let _ = write!(text, "\n{}", timeline::show(&point.label, times, every_s));
+        }
         if let Some(remarks) = &self.remarks {
             let _ = writeln!(text, "\n{}", remarks.trim());
         }
@@ -286,6 +322,23 @@ impl Measured {
             row.push(self.published_aborts.map_or_else(String::new, percent));
         }
         row
+    }
+}
+
+impl Measured {
+    /// What [`OWNERSHIP`] names.
+    fn ownership(&self) -> [String; OWNERSHIP.len()] {
+        let Some(figures) = self.report.ownership else { return Default::default() };
+        let moved = figures.shards_moved > 0;
+        let us = |us: f64| if moved { format!("{us:.0}") } else { String::new() };
+        let published = self.published_interruption_us;
+        [
+            format!("{:.1}", figures.local_locks * 100.0),
+            grouped(figures.shards_moved),
+            us(figures.interruption_us),
+            us(figures.interruption_us_max),
+            published.map_or_else(String::new, |us| format!("{us:.0}")),
+        ]
     }
 }
 

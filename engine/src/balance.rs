@@ -12,6 +12,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use async_channel::{Receiver, TryRecvError};
 use lotus_fabric::ids::ShardId;
 use lotus_fabric::lane::{Batch, BatchError, Lane};
 use lotus_fabric::verbs::MAX_VERB_BYTES;
@@ -19,15 +20,18 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{LOADS_OFFSET, MAX_BEATS, RATES_OFFSET};
 use lotus_router::balance::{Balancer, Gift, NodeLoad, ShardLoad, Verdict};
 use lotus_router::{GroupId, MAX_COMPUTE_NODES, Placement};
+use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
-use crate::hand_over::Order;
+use crate::hand_over::{MoveError, Moved, Order};
 use crate::ownership::Fenced;
 
 /// Whose header has the words.
 const LOADS_GROUP: GroupId = GroupId(0);
 /// How many words are written in one batch.
 const WRITES_AT_ONCE: usize = 256;
+/// What comes of an order.
+type Outcome = Result<Moved, MoveError>;
 /// The word of a node that has published, and has had nothing to do.
 const IDLE: NodeLoad = NodeLoad { latency_ns: 1, transactions: 0 };
 
@@ -108,12 +112,19 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         return;
     };
     let (mut balancer, mut published) = (Balancer::default(), vec![0; usize::from(ShardId::COUNT)]);
+    let mut ordered: Vec<Receiver<Outcome>> = Vec::new();
     while !coordinator.node.has_failed() {
         coordinator.executor.sleep(interval).await;
         let (load, requests) = counts.take();
         let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
             return coordinator.node.expel();
         };
+        ordered.retain(|outcome| matches!(outcome.try_recv(), Err(TryRecvError::Empty)));
+        if !ordered.is_empty() {
+            // What is still under way changes the loads: they are judged when it is done.
+            balancer = Balancer::default();
+            continue;
+        }
         let node = &coordinator.node;
         let owned = |shard: &ShardId| node.shards.owner(*shard).node == node.id;
         let mine = ShardId::all().filter(owned).map(|shard| ShardLoad {
@@ -128,7 +139,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         }
         match balancer.judge(node.index, &nodes, &mine.collect::<Vec<_>>()) {
             Verdict::Keep => {}
-            Verdict::Give(gifts) => coordinator.order(gifts),
+            Verdict::Give(gifts) => ordered = coordinator.order(gifts),
             Verdict::TooHot(shard) => stuck = STUCK | u32::from(shard.raw()),
         }
         counts.stuck.store(stuck, Ordering::Relaxed);
@@ -178,19 +189,22 @@ impl Coordinator {
             let load = NodeLoad::from_word(*word);
             let id = shared.peers[index].id;
             let out = node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == id));
-            (*word != 0 && !out).then_some(load)
+            let counts = !out || broken(Rule::TheLostReceiveNothing);
+            (*word != 0 && counts).then_some(load)
         });
         Ok(loads.collect())
     }
 
     /// Lets shards be given away, one receiver after the other.
-    fn order(&self, gifts: Vec<Gift>) {
-        for Gift { to, shards } in gifts {
-            let (reply, _) = async_channel::bounded(1);
+    fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<Outcome>> {
+        let order = |Gift { to, shards }| {
+            let (reply, outcome) = async_channel::bounded(1);
             let to = self.shared.peers[to].id;
             let since = shards.iter().map(|shard| self.node.shards.owner(*shard).epoch).collect();
             // The channel lives as long as the node.
             let _ = self.node.orders.0.try_send(Order { shards, since, to, reply });
-        }
+            outcome
+        };
+        gifts.into_iter().map(order).collect()
     }
 }

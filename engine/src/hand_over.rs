@@ -388,7 +388,17 @@ impl Coordinator {
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };
-        self.rpc.call(at, SERVICE, &encode(&words), patience).await.map(drop).map_err(drop)
+        let once = Patience { tries: 1, ..patience };
+        let is_out = |out: &[(NodeId, _)]| out.iter().any(|(lost, _)| *lost == to);
+        for _ in 0..patience.tries {
+            if self.node.members.with_expelled(is_out) {
+                break;
+            }
+            if self.rpc.call(at, SERVICE, &encode(&words), once).await.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
     }
 }
 

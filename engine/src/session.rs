@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::TableId;
+use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::trace::Trace;
 use lotus_mvcc::PrimaryKey;
 use rand::Rng;
@@ -13,6 +13,8 @@ use crate::cache_counters::CacheCounters;
 use crate::cluster::Seat;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
+use crate::hand_over::MoveError;
+use crate::shards::Moving;
 use crate::slot::Slot;
 use crate::txn::{Mode, Transaction};
 
@@ -150,9 +152,29 @@ impl SessionView {
     #[inline]
     pub fn owner_of(&self, table: TableId, key: &PrimaryKey) -> Result<usize, TxnError> {
         let coordinator = &self.slot.coordinator;
-        let tables = coordinator.tables(table);
-        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
-        let owner = coordinator.node.shards.owner(known.def.key(key).shard()).node;
+        let owner = coordinator.node.shards.owner(self.shard_of(table, key)?).node;
         coordinator.shared.index_of(owner).ok_or(TxnError::Fenced)
+    }
+
+    /// The shard of a row.
+    ///
+    /// # Errors
+    /// `UnknownTable`.
+    #[inline]
+    pub fn shard_of(&self, table: TableId, key: &PrimaryKey) -> Result<ShardId, TxnError> {
+        let tables = self.slot.coordinator.tables(table);
+        let known = tables.get(usize::from(table.0)).ok_or(TxnError::UnknownTable(table))?;
+        Ok(known.def.key(key).shard())
+    }
+
+    /// As [`Cluster::start_move`](crate::Cluster::start_move).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
+        self.slot.coordinator.shared.start_move(shards, to)
     }
 }

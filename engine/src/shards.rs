@@ -74,7 +74,7 @@ impl<M: Machines> Cluster<M> {
             Ok::<_, BatchError>((rates, ownership::read_owners(&lane, placement).await?))
         })?;
         let (rates, owners) = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
-        if let Some(node) = self.serving_node() {
+        if let Some(node) = self.shared.serving_node() {
             ShardId::all().zip(owners).for_each(|(shard, owner)| node.learn(shard, owner));
         }
         let status = |(shard, requests)| {
@@ -140,9 +140,7 @@ impl<M: Machines> Cluster<M> {
     /// # Panics
     /// If the shards are none, or more than 128.
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
-        assert_number(shards);
-        let node = self.shared.keeper_of(shards[0]).or_else(|| self.serving_node());
-        self.order(node.ok_or(MoveError::Failed)?, shards, to)
+        self.shared.start_move(shards, to)
     }
 
     /// As [`Cluster::start_move`], by the compute node at place `asked`, which asks the owner if it
@@ -159,8 +157,17 @@ impl<M: Machines> Cluster<M> {
         shards: &[ShardId],
         to: usize,
     ) -> Result<Moving, MoveError> {
-        assert_number(shards);
-        self.order(self.shared.hosted(asked).ok_or(MoveError::NoSuchNode(asked))?, shards, to)
+        let shared = &self.shared;
+        shared.order(shared.hosted(asked).ok_or(MoveError::NoSuchNode(asked))?, shards, to)
+    }
+}
+
+impl Shared {
+    /// See [`Cluster::start_move`].
+    pub(crate) fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
+        let keeper = shards.first().and_then(|shard| self.keeper_of(*shard));
+        let node = keeper.or_else(|| self.serving_node());
+        self.order(node.ok_or(MoveError::Failed)?, shards, to)
     }
 
     fn order(
@@ -169,11 +176,11 @@ impl<M: Machines> Cluster<M> {
         shards: &[ShardId],
         to: usize,
     ) -> Result<Moving, MoveError> {
-        let shared = &self.shared;
-        if shared.config.locks != LockKind::Lotus {
+        assert!((1..=MOST_AT_ONCE).contains(&shards.len()), "from 1 to {MOST_AT_ONCE} shards");
+        if self.config.locks != LockKind::Lotus {
             return Err(MoveError::NoOwners);
         }
-        let to = shared.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
+        let to = self.peers.get(to).ok_or(MoveError::NoSuchNode(to))?.id;
         let (reply, outcome) = async_channel::bounded(1);
         let order = Order { shards: shards.to_vec(), since: Vec::new(), to, reply };
         // A node that has failed takes no order, and so drops the reply.
@@ -182,15 +189,9 @@ impl<M: Machines> Cluster<M> {
     }
 
     fn serving_node(&self) -> Option<&ComputeNode> {
-        self.shared.nodes.iter().map(|node| &**node).find(|node| !node.has_failed())
+        self.nodes.iter().map(|node| &**node).find(|node| !node.has_failed())
     }
-}
 
-fn assert_number(shards: &[ShardId]) {
-    assert!((1..=MOST_AT_ONCE).contains(&shards.len()), "from 1 to {MOST_AT_ONCE} shards");
-}
-
-impl Shared {
     /// The node that keeps the locks of a shard, whether it grants more or not. This process knows
     /// better than any node of it, and asks each what it knows of itself.
     pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<&ComputeNode> {

@@ -158,7 +158,8 @@ impl Slot {
     /// The buffers for a transaction; `None` while another transaction of the slot has them.
     pub(crate) fn take_body(&self) -> Option<Box<Body>> {
         if self.coordinator.node.counts.is_some() {
-            self.began.set(self.coordinator.executor.recent());
+            // Not a recent time: on an idle coordinator that is when the one before had ended.
+            self.began.set(self.coordinator.executor.now());
         }
         self.spare.borrow_mut().take()
     }
@@ -166,7 +167,7 @@ impl Slot {
     pub(crate) fn give_back(&self, mut body: Box<Body>) {
         body.clear();
         if let Some(counts) = &self.coordinator.node.counts {
-            let now = self.coordinator.executor.recent();
+            let now = self.coordinator.executor.now();
             counts.count_transaction(now.0.saturating_sub(self.began.get().0));
         }
         self.coordinator.snapshots.borrow_mut().finish(self.index);

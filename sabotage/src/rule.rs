@@ -44,6 +44,14 @@ rules! {
     FirstCommitterWins "first-committer-wins" "LOTUS §5.2"
     "nobody looks whether a row was written since the snapshot"
 
+    "A shard is given only to who will have clearly less to do than the giver had"
+    GiftsHelp "gifts-help" "LOTUS §4.3"
+    "the hottest shard goes to the least loaded node, whether that helps or not"
+
+    "Who is out is given no shards"
+    TheLostReceiveNothing "the-lost-receive-nothing" "LOTUS §4.3"
+    "a node that is out counts as one that has little to do"
+
     "An INVISIBLE cell decides nothing for a snapshot"
     SnapshotsWait "snapshots-wait" "H1"
     "a snapshot takes the version beside an INVISIBLE cell"

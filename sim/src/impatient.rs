@@ -72,6 +72,10 @@ impl Host for Client {
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
         self.slot.owner(table, key)
     }
+
+    fn give(&self, table: TableId, key: &PrimaryKey, to: usize) {
+        self.slot.give(table, key, to);
+    }
 }
 
 /// What its client may not wait for.

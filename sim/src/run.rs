@@ -20,7 +20,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
 
 use crate::pairs::Pairs;
-use crate::properties::{durability, isolation, progress};
+use crate::properties::{balance, durability, isolation, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
 use crate::watched::Watched;
 
@@ -208,8 +208,9 @@ fn drive(
     let progress = Arc::new(Progress::new(coordinators, |_| ()));
     let started = watched.machines().outside().now();
     let driven = match scenario.workload {
-        Workload::Kvs { keys, update_ratio, zipf } => {
-            harness::run(watched, Kvs::new(keys, update_ratio, zipf), options, &progress)
+        Workload::Kvs { keys, update_ratio, zipf, .. } => {
+            let kvs = Kvs::new(keys, update_ratio, zipf).with_hotspot(scenario.hotspot());
+            harness::run(watched, kvs, options, &progress)
         }
         Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
             let bank = SmallBank::new(accounts, hot_accounts, hot_ratio, seed);
@@ -244,6 +245,13 @@ fn drive(
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
     violations.extend(progress::violations(history, healed.0));
+    if scenario.steady {
+        let owners = watched.owners().map_err(|error| scenario.impossible(error))?;
+        violations.extend(balance::circles(&owners));
+        let settled = healed.after(scenario.calm() / 2);
+        let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
+        violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
+    }
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };

@@ -13,6 +13,7 @@ use lotus_benchmarks::config::{
     Visible,
 };
 use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
@@ -42,6 +43,9 @@ pub struct Scenario {
     pub storm_us: u64,
     /// How long clients go on after everything has healed, in microseconds.
     pub calm_us: u64,
+    /// Whether nothing but faults changes the load, so that balancing must come to rest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steady: bool,
     /// The cluster.
     #[serde(default)]
     pub cluster: Topology,
@@ -154,6 +158,9 @@ pub enum Workload {
         update_ratio: f64,
         /// Skew; 0 is uniform.
         zipf: f64,
+        /// What is hot instead, if anything.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hotspot: Option<Hot>,
     },
     /// A bank: several rows a transaction, money that must not change.
     #[serde(rename_all = "kebab-case")]
@@ -188,6 +195,18 @@ pub enum Workload {
         /// Pairs of rows.
         pairs: u64,
     },
+}
+
+/// Shards of one compute node that take most of the load, for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Hot {
+    /// How many.
+    pub shards: u64,
+    /// The share of requests that go to them.
+    pub ratio: f64,
+    /// How often others, of the next compute node, take their place, in microseconds; 0 for never.
+    pub jump_us: u64,
 }
 
 /// How the clients ask.
@@ -300,10 +319,12 @@ impl Scenario {
         must(self.storm() + self.calm() <= LONGEST, "it lasts more than a minute")?;
         must(self.storm_us + self.calm_us > 0, "it lasts no time at all")?;
         match self.workload {
-            Workload::Kvs { keys, update_ratio, zipf } => {
+            Workload::Kvs { keys, update_ratio, zipf, hotspot } => {
                 must((1..=1 << 20).contains(&keys), "keys are not from 1 to 2^20")?;
                 must(share(update_ratio), "update-ratio is not from 0 to 1")?;
                 must((0.0..=10.0).contains(&zipf), "zipf is not from 0 to 10")?;
+                let sane = |hot: Hot| (1..=64).contains(&hot.shards) && share(hot.ratio);
+                must(hotspot.is_none_or(sane), "the hotspot has no shards, or no share")?;
             }
             Workload::Smallbank { accounts, hot_accounts, hot_ratio } => {
                 must((2..=1 << 20).contains(&accounts), "accounts are not from 2 to 2^20")?;
@@ -337,6 +358,8 @@ impl Scenario {
         let moves = self.cluster.moves_us + self.cluster.balance_us == 0
             || self.cluster.locks == Locks::Lotus;
         must(moves, "shards move, and only LOTUS's locks have owners")?;
+        let balanced = self.cluster.balance_us > 0 && self.cluster.moves_us == 0;
+        must(balanced || !self.steady, "steady loads are for balancing alone")?;
         must(share(self.load.other_isolation), "other-isolation is not from 0 to 1")?;
         must(share(self.load.impatience), "impatience is not from 0 to 1")?;
         let rate = self.load.rate_tps.is_none_or(|tps| tps > 0.0 && tps <= 1e7);
@@ -404,6 +427,18 @@ impl Scenario {
         Duration::from_micros(self.storm_us)
     }
 
+    /// What is hot in a store, if anything.
+    pub(crate) fn hotspot(&self) -> Option<Hotspot> {
+        let Workload::Kvs { hotspot, .. } = self.workload else { return None };
+        hotspot.map(|hot| Hotspot {
+            hot_shards: hot.shards,
+            ratio: hot.ratio,
+            every: Duration::from_micros(hot.jump_us),
+            nodes: self.cluster.compute_nodes as u64,
+            shards: u64::from(self.cluster.shards),
+        })
+    }
+
     /// How long clients go on afterwards.
     pub fn calm(&self) -> Duration {
         Duration::from_micros(self.calm_us)
@@ -452,6 +487,8 @@ impl Scenario {
             rate_tps: self.load.rate_tps,
             seed,
             in_flight: None,
+            move_us: None,
+            timeline_us: None,
         }
     }
 

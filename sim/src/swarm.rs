@@ -45,6 +45,7 @@ pub fn scenario(seed: u64) -> Scenario {
         network,
         rates,
         schedule: Vec::new(),
+        steady: false,
     };
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
@@ -135,6 +136,7 @@ fn workload(rng: &mut SmallRng) -> Workload {
             keys: pick(rng, &[1, 4, 30, 200]),
             update_ratio: pick(rng, &[0.2, 0.5, 0.9]),
             zipf: pick(rng, &[0.0, 0.99]),
+            hotspot: None,
         },
         1 => Workload::Smallbank {
             accounts: pick(rng, &[2, 6, 40]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus::{Cluster, Moving, ShardId, Submitted};
+use lotus::{Cluster, Moving, ShardId, ShardStatus, Submitted};
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
     Caches, DeployError, Deployment, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
@@ -71,18 +71,13 @@ impl Mover {
         }
     }
 
-    /// Counts what has come to its end.
+    /// Counts what has come to nothing.
     fn count(&mut self) {
         let outcome = &mut self.outcome;
         self.moving.retain(|moving| match moving.outcome() {
             None => true,
-            Some(Ok(moved)) => {
-                outcome.done += 1;
-                outcome.stragglers += moved.stragglers as u64;
-                false
-            }
-            Some(Err(_)) => {
-                outcome.failed += 1;
+            Some(outcome_of) => {
+                outcome.failed += u64::from(outcome_of.is_err());
                 false
             }
         });
@@ -100,9 +95,15 @@ impl Watched {
         Self { cluster, patience, shards, interval, found: Vec::new(), mover }
     }
 
-    /// What became of shards that were to be moved.
+    /// What became of shards that were to be moved, by whoever wanted it.
     pub(crate) fn moves(&self) -> Moves {
-        self.mover.outcome
+        let moved = self.cluster.cluster().move_counters();
+        Moves { done: moved.shards, stragglers: moved.stragglers, ..self.mover.outcome }
+    }
+
+    /// Who owns which shard, and since when.
+    pub(crate) fn owners(&self) -> Result<Vec<ShardStatus>, DeployError> {
+        self.cluster.cluster().shards().map_err(failed)
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {

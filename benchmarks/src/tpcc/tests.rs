@@ -398,6 +398,8 @@ fn options(isolation: Isolation) -> Options {
             rate_tps: None,
             seed: 1,
             in_flight: None,
+            move_us: None,
+            timeline_us: None,
         },
         audit: true,
         floor: false,

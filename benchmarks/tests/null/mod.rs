@@ -45,6 +45,8 @@ pub fn serve(transactions: u64) -> u64 {
             rate_tps: None,
             seed: 1,
             in_flight: None,
+            move_us: None,
+            timeline_us: None,
         },
         audit: false,
         floor: false,

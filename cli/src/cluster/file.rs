@@ -326,6 +326,8 @@ fn no_load() -> LoadConfig {
         rate_tps: None,
         seed: 0,
         in_flight: None,
+        move_us: None,
+        timeline_us: None,
     }
 }
 

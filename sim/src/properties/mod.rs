@@ -3,6 +3,7 @@
 //! Each looks at the history and, where it needs to, at the data that is left. All are pure: they
 //! say what is wrong, never what to do about it.
 
+pub mod balance;
 pub mod durability;
 pub mod isolation;
 pub mod progress;

@@ -4,6 +4,7 @@ use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
 
 use crate::pairs::{AT_MOST_ONE, COUNTED};
+use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::durability::DURABLE;
 use crate::properties::progress::PROGRESS;
 use crate::run::{ENDS, READS};
@@ -67,6 +68,8 @@ const CACHES: &str = "h11-caches-beside-writers";
 const TABLE: &[Hunted] = &[
     hunted(Rule::ReadLocks, &["h20-rows-that-come-and-go"], &[Isolation, Property(READS)]),
     hunted(Rule::FirstCommitterWins, &["h18-writers-behind"], &[Isolation]),
+    hunted(Rule::GiftsHelp, &["h19-one-shard-too-hot"], &[Property(RESTS)]),
+    hunted(Rule::TheLostReceiveNothing, &["h19-hot-shards-are-shared"], &[Property(SHARED)]),
     hunted(Rule::SnapshotsWait, &["h1-snapshots-meet-commits"], &[Isolation]),
     hunted(Rule::TimestampAfterCells, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(

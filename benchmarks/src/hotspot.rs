@@ -1,0 +1,96 @@
+//! A hotspot that jumps: a few shards of one compute node take most of the load, for a while.
+//!
+//! It is what load balancing is measured against (LOTUS §4.3). Whose shards they are follows from
+//! the first split, in which shards are dealt out to the compute nodes in turn. Each jump goes to
+//! the next node, and to shards of it that have not been hot before, until it runs out of them; so
+//! the shards are still that node's, unless they were given away while they were cold.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+/// See the module's essay.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Hotspot {
+    /// Shards that are hot at a time.
+    pub hot_shards: u64,
+    /// The share of requests that go to them.
+    pub ratio: f64,
+    /// How long it stays; for ever, if that is no time at all.
+    pub every: Duration,
+    /// Compute nodes that the shards were dealt out to.
+    pub nodes: u64,
+    /// Shards that there are. Key `k` lies in shard `k` modulo this.
+    pub shards: u64,
+}
+
+impl Hotspot {
+    /// The next of `keys` keys, so long after the first request.
+    ///
+    /// # Panics
+    /// If there are no keys, shards or nodes.
+    #[inline]
+    pub fn draw(&self, keys: u64, elapsed: Duration, rng: &mut SmallRng) -> u64 {
+        if rng.random::<f64>() >= self.ratio {
+            return rng.random_range(0..keys);
+        }
+        let shard = self.shard(self.jumps(elapsed), rng.random_range(0..self.hot_shards));
+        // A shard beyond the last key is empty; another one stands in for it.
+        let first = shard % keys;
+        first + self.shards * rng.random_range(0..(keys - first).div_ceil(self.shards))
+    }
+
+    /// How often it has jumped by then.
+    fn jumps(&self, elapsed: Duration) -> u64 {
+        elapsed.as_nanos().checked_div(self.every.as_nanos()).unwrap_or(0) as u64
+    }
+
+    /// The `number`-th hot shard after so many jumps.
+    fn shard(&self, jumps: u64, number: u64) -> u64 {
+        let (node, round) = (jumps % self.nodes, jumps / self.nodes);
+        ((round * self.hot_shards + number) * self.nodes + node) % self.shards
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use std::collections::BTreeSet;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOTSPOT: Hotspot =
+        Hotspot { hot_shards: 16, ratio: 0.8, every: SECOND, nodes: 9, shards: 4096 };
+
+    #[test]
+    fn it_stays_on_shards_of_one_node_and_jumps_to_fresh_ones_of_the_next() {
+        let mut seen = BTreeSet::new();
+        for jumps in 0..20 {
+            let shards: BTreeSet<u64> = (0..16).map(|n| HOTSPOT.shard(jumps, n)).collect();
+            assert_eq!(shards.len(), 16);
+            assert!(shards.iter().all(|shard| shard % 9 == jumps % 9 && seen.insert(*shard)));
+        }
+    }
+
+    #[test]
+    fn the_ratio_holds_and_every_key_exists() {
+        let mut rng = SmallRng::seed_from_u64(5);
+        for (keys, at) in [(100_000, 0), (100_000, 3), (5_000, 11), (10, 2)] {
+            let hot: BTreeSet<u64> = (0..16).map(|n| HOTSPOT.shard(at, n) % keys).collect();
+            let mut hits = 0;
+            for _ in 0..20_000 {
+                let key = HOTSPOT.draw(keys, SECOND * at as u32, &mut rng);
+                assert!(key < keys);
+                hits += u32::from(hot.contains(&(key % 4096)));
+            }
+            assert!(hits > 15_700, "{keys} keys: {hits}");
+        }
+    }
+
+    #[test]
+    fn without_an_interval_it_stays() {
+        let stays = Hotspot { every: Duration::ZERO, ..HOTSPOT };
+        assert_eq!((stays.jumps(SECOND * 1000), HOTSPOT.jumps(SECOND * 3)), (0, 3));
+    }
+}

@@ -1,0 +1,147 @@
+//! Throughput over time around a hotspot's jumps, and how long it takes to come back.
+//!
+//! Pure: from what a benchmark has counted to tables.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use lotus_benchmarks::report::{TimelineFigures, grouped};
+use serde::Serialize;
+
+/// The share of its former throughput at which a cluster counts as recovered.
+const RECOVERED: f64 = 0.9;
+
+/// What one jump did.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Jump {
+    /// When it came, in milliseconds.
+    pub at_ms: f64,
+    /// Throughput before: the median of the second half of the time since the last jump. Before
+    /// the first one there was nothing; what it came to afterwards stands in for it.
+    pub before_tps: f64,
+    /// The worst step afterwards.
+    pub lowest_tps: f64,
+    /// After how long throughput was at [`RECOVERED`] of what it was, and stayed there until the
+    /// next jump, in milliseconds; `None` if it never was.
+    pub back_ms: Option<f64>,
+}
+
+/// The jumps that come every `every_s` seconds, the first with the first step. One that the
+/// timeline does not show to its end is left out.
+pub fn jumps(timeline: &TimelineFigures, every_s: f64) -> Vec<Jump> {
+    let steps = steps_between(timeline, every_s);
+    let mut before_tps = None;
+    let mut all = Vec::new();
+    for (number, after) in timeline.tps.chunks_exact(steps).enumerate() {
+        let settled = median(&after[steps / 2..]);
+        let before = before_tps.unwrap_or(settled);
+        let low = after.iter().rposition(|tps| *tps < before * RECOVERED);
+        let back = low.map_or(0, |low| low + 1);
+        all.push(Jump {
+            at_ms: (number * steps) as f64 * timeline.step_ms,
+            before_tps: before,
+            lowest_tps: after.iter().copied().fold(f64::INFINITY, f64::min),
+            back_ms: (back < steps).then_some(back as f64 * timeline.step_ms),
+        });
+        before_tps = Some(settled);
+    }
+    all
+}
+
+/// How many steps there are from one jump to the next.
+fn steps_between(timeline: &TimelineFigures, every_s: f64) -> usize {
+    ((every_s * 1e3 / timeline.step_ms).round() as usize).max(1)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// The timeline of a point, a column for each jump, and what the jumps did.
+pub fn show(label: &str, timeline: &TimelineFigures, every_s: f64) -> String {
+    let all = jumps(timeline, every_s);
+    let steps = steps_between(timeline, every_s);
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = writeln!(text, "{label}: thousands of transactions a second\n");
+    let number = |jump: &Jump| format!("jump at {:.0} ms", jump.at_ms);
+    let mut table = table(["ms after".to_owned()].into_iter().chain(all.iter().map(number)));
+    for step in 0..steps {
+        let of = |jump: usize| grouped((timeline.tps[jump * steps + step] / 1e3) as u64);
+        let at = format!("{:.0}", step as f64 * timeline.step_ms);
+        table.add_row([at].into_iter().chain((0..all.len()).map(of)));
+    }
+    let _ = writeln!(text, "{}\n\n{}", aligned(table), summary(&all));
+    text
+}
+
+fn summary(jumps: &[Jump]) -> Table {
+    let header = ["jump at ms", "before, txn/s", "lowest, txn/s", "back to 90 % after ms"];
+    let mut table = table(header.map(str::to_owned).into_iter());
+    for jump in jumps {
+        let back = jump.back_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms:.0}"));
+        let tps = |tps: f64| grouped(tps as u64);
+        table.add_row([
+            format!("{:.0}", jump.at_ms),
+            tps(jump.before_tps),
+            tps(jump.lowest_tps),
+            back,
+        ]);
+    }
+    aligned(table)
+}
+
+fn table(header: impl Iterator<Item = String>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
+    table
+}
+
+fn aligned(mut table: Table) -> Table {
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(tps: &[f64]) -> TimelineFigures {
+        TimelineFigures { step_ms: 20.0, tps: tps.to_vec() }
+    }
+
+    #[test]
+    fn a_jump_is_over_when_throughput_is_back_for_good() {
+        // (steps of four after the first jump, after how many milliseconds it is back)
+        let cases = [
+            ([100.0, 100.0, 100.0, 100.0], Some(0.0)),
+            ([20.0, 50.0, 90.0, 100.0], Some(40.0)),
+            ([20.0, 95.0, 80.0, 100.0], Some(60.0)),
+            ([20.0, 20.0, 20.0, 89.0], None),
+        ];
+        for (after, back_ms) in cases {
+            let tps: Vec<f64> = [50.0, 100.0, 100.0, 100.0].into_iter().chain(after).collect();
+            let all = jumps(&timeline(&tps), 0.08);
+            assert_eq!((all.len(), all[0].back_ms), (2, Some(20.0)));
+            assert_eq!((all[1].at_ms, all[1].before_tps), (80.0, 100.0));
+            assert_eq!(all[1].back_ms, back_ms, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_shown_to_its_end_is_left_out() {
+        assert_eq!(jumps(&timeline(&[1.0; 7]), 0.08).len(), 1);
+        assert_eq!(jumps(&timeline(&[]), 0.08), []);
+    }
+
+    #[test]
+    fn a_table_has_a_column_for_each_jump() {
+        let text = show("balanced", &timeline(&[5e6; 8]), 0.08);
+        assert!(text.contains("| jump at 0 ms | jump at 80 ms |"), "{text}");
+        assert!(text.contains("| 5,000,000 |"), "{text}");
+    }
+}
