@@ -277,6 +277,7 @@ impl Ownership {
             stragglers: self.stragglers - earlier.stragglers,
             interrupted: self.interrupted - earlier.interrupted,
             longest: if hand_overs == 0 { Duration::ZERO } else { self.longest },
+            too_hot: self.too_hot,
         }
     }
 }
@@ -290,6 +291,7 @@ impl std::ops::AddAssign for Ownership {
         self.stragglers += other.stragglers;
         self.interrupted += other.interrupted;
         self.longest = self.longest.max(other.longest);
+        self.too_hot = self.too_hot.or(other.too_hot);
     }
 }
 

@@ -69,8 +69,6 @@ pub struct Figures {
     pub ownership: Ownership,
     /// Memory nodes that do not answer it, a bit for each.
     pub silent: u64,
-    /// A shard that takes most of its time, and would elsewhere.
-    pub too_hot: Option<u16>,
     /// Whether it gives shards away by itself.
     pub balancing: Switch,
 }
@@ -218,11 +216,19 @@ impl<M: Machines> Operator<M> {
             locks.lookups += counted.caches.locks.lookups;
             locks.hits += counted.caches.locks.hits;
         }
+        let too_hot = figures.too_hot.map(ShardId::raw);
         Figures {
             shards_owned: figures.shards_owned,
-            ownership: Ownership { locks, hand_overs, shards, stragglers, interrupted, longest },
+            ownership: Ownership {
+                locks,
+                hand_overs,
+                shards,
+                stragglers,
+                interrupted,
+                longest,
+                too_hot,
+            },
             silent: self.cluster.silent_memory(self.index).iter().map(|node| 1 << node).sum(),
-            too_hot: figures.too_hot.map(ShardId::raw),
             balancing: figures.balancing.into(),
         }
     }

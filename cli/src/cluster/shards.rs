@@ -250,7 +250,7 @@ impl NodeShards {
             shards_given: moves.map(|moves| moves.shards),
             hand_overs: moves.map(|moves| moves.hand_overs),
             interruption_us_max: moves.map(|moves| moves.longest.as_micros() as u64),
-            too_hot: said.and_then(|said| said.too_hot),
+            too_hot: said.and_then(|said| said.ownership.too_hot),
             hottest: hottest.into_iter().take(HOTTEST).filter_map(hot).collect(),
         }
     }
