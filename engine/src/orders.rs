@@ -8,7 +8,9 @@
 //! | message | words |
 //! |---|---|
 //! | order | its number; the receiver; for each shard, its number and the epoch of its owner |
-//! | answer | [`UNDER_WAY`]; or [`DONE`], the interruption in nanoseconds, the stragglers; or [`REFUSED`], why, which shard |
+//! | under way | [`UNDER_WAY`] |
+//! | done | [`DONE`], the interruption in nanoseconds, the stragglers |
+//! | refused | [`REFUSED`], why, which shard or node |
 //!
 //! # Why no message does harm twice, or late
 //! A node asks for one thing after the other, and numbers what it asks for. Of each asker the owner

@@ -1,7 +1,7 @@
 //! Memory nodes that do not answer.
 //!
 //! # What it is
-//! Who makes a broken connection anew, in vain or not, says so here, and whoever serves applications
+//! Who makes a broken connection anew, in vain or not, says so here. Whoever serves applications
 //! looks here before it lets somebody write: every replica takes part in a commit, so what is
 //! written while one is silent ends with an unknown outcome at best. Nobody writes then, so nobody
 //! would find out that the node is back: [`Cluster::look_for_memory`] does.

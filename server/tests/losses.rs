@@ -70,8 +70,8 @@ impl<F: Fn()> Drop for AtEnd<F> {
 }
 
 /// Every replica takes part in a commit, so a memory node that is out of reach may leave a call
-/// with an unknown outcome. Later ones are told at once, and which node it is; when it is back, what was
-/// under way is finished, and nothing is left locked.
+/// with an unknown outcome. Later ones are told at once, and which node it is; when it is back,
+/// what was under way is finished, and nothing is left locked.
 #[test]
 fn a_memory_node_out_of_reach_is_named_until_it_is_back() {
     let builder = Cluster::embedded().compute_nodes(1).memory_nodes(2).replicas(2);

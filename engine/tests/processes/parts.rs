@@ -2,9 +2,10 @@
 //! they did not. Here a node can be ended at a chosen moment, and both parts asked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterBuilder, Isolation, ShardId, Threads, TimestampKind};
+use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Seat, ShardId, Threads, TimestampKind};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::local::LocalFabric;
@@ -105,6 +106,15 @@ fn either_part_moves_shards_of_both() {
     assert_eq!(most.move_counters().shards + one.move_counters().shards, 16);
 }
 
+/// Says that something is over when it is dropped.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Only one node has work; the others, one of them in another part, are given some of its shards.
 #[test]
 fn who_has_most_to_do_gives_shards_to_the_other_part() {
@@ -113,12 +123,30 @@ fn who_has_most_to_do_gives_shards_to_the_other_part() {
     let table = load(&most);
     assert_eq!(one.open_table(&ACCOUNTS.name).expect("it was made"), table);
     let hot: Vec<u64> = (0..ROWS).filter(|key| owner_of(&most, table, *key) == 0).collect();
-    wait_until("the other part has some of its shards", || {
-        for pair in hot.windows(2) {
-            transfer(&most, table, pair[0], pair[1]).expect("it ends well");
-        }
-        let figures = one.node_figures(1);
-        figures.shards_owned > usize::from(ShardId::COUNT) / usize::from(COMPUTE_NODES) + 1
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let seat = Seat { compute_node: 0, thread: 0 };
+            for key in hot.iter().copied().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
+                let written = most.submit(seat, move |mut session| async move {
+                    let mut txn = session.begin(Isolation::Serializable).await?;
+                    let item = txn.add_rw(table, key)?;
+                    txn.execute().await?;
+                    let value = txn.value(item).expect("loaded").to_vec();
+                    txn.put(item, &value)?;
+                    txn.commit().await.map(drop)
+                });
+                if let Err(error) = written.wait() {
+                    assert!(error.is_retryable(), "its shard may be on its way, but {error}");
+                }
+            }
+        });
+        // Ends the thread also if the wait is in vain.
+        let _end = AtEnd(&over);
+        wait_until("the other part has some of its shards", || {
+            let figures = one.node_figures(1);
+            figures.shards_owned > usize::from(ShardId::COUNT) / usize::from(COMPUTE_NODES) + 1
+        });
     });
     assert!(most.node_figures(0).moves.shards > 0);
     assert_eq!(sound_total(&one, table), ROWS * BALANCE);
