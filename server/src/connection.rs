@@ -1,15 +1,23 @@
 //! One client's connection: from its handshake to its end.
+//!
+//! The handshake is carried out on the server's thread. Then the connection moves to a coordinator,
+//! whose thread reads it, runs its transactions and writes the answers: a request meets no other
+//! thread on its way, unless the coordinator has more of them than workers and others have not.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_client::frame::Incoming;
 use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
-use lotus_client::link::{self, Bounds, End, Receiver};
+use lotus_client::link::{self, Bounds, End, Receiver, Wire};
 use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_fabric::exec::{Handle, Socket};
 use lotus_fabric::tcp::Key;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,10 +26,13 @@ use crate::calls;
 use crate::interactive::{self, Open};
 use crate::node::Node;
 use crate::ticket::{Peer, Ticket};
-use crate::worker::{Identity, Request, Work};
+use crate::worker::{Errand, Identity, Request, Work};
 
 /// Ended transactions that a connection remembers, to say why they ended.
 const MOST_ENDED: usize = 256;
+/// For how many turns of a busy coordinator answers gather before they leave together: about as
+/// long as it takes to serve a few requests.
+const GATHERING_TURNS: u32 = 8;
 
 /// Why somebody was not let in.
 #[derive(Debug, thiserror::Error)]
@@ -91,30 +102,107 @@ async fn shake_hands(
     }
 }
 
-/// Serves a client that was let in, to its end.
-pub(crate) async fn serve(
-    node: &Arc<Node>,
-    stream: &mut TcpStream,
-    peer: &Arc<Peer>,
-    mut incoming: Incoming,
-) -> End {
+/// A client that was let in, on its way to the coordinator that will serve it.
+pub(crate) struct Newcomer {
+    pub(crate) stream: std::net::TcpStream,
+    /// What it has sent already.
+    pub(crate) incoming: Incoming,
+    pub(crate) presence: Presence,
+}
+
+/// A client's place among those that are connected.
+pub(crate) struct Presence {
+    node: Arc<Node>,
+    peer: Arc<Peer>,
+    number: u64,
+    client: SocketAddr,
+}
+
+impl Presence {
+    /// Enters; `number` is this connection's alone.
+    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: SocketAddr) -> Self {
+        let peer = Arc::new(Peer::default());
+        node.enter(number, &peer);
+        add(&node.doors.admitted);
+        Self { node: Arc::clone(node), peer, number, client }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.peer.outbox.close();
+        self.node.leave(self.number);
+    }
+}
+
+/// Serves a client to its end, as a task of coordinator `home`.
+pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
+    let Newcomer { stream, mut incoming, presence } = newcomer;
+    let Presence { node, peer, client, .. } = &presence;
+    let mut seated = match executor.adopt(stream) {
+        Ok(socket) => Seated { socket, waited: 0 },
+        Err(error) => {
+            tracing::warn!(node = node.index, %client, %error, "cannot serve a client");
+            return;
+        }
+    };
     let bounds = Bounds {
         frame_bytes: node.limits.request_bytes,
         write_patience: node.limits.write_patience,
     };
     let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
-    let peer = Arc::clone(peer);
-    let mut desk = Desk { node, peer: Arc::clone(&peer), queued, next: 0, open: BTreeMap::new() };
+    let open = BTreeMap::new();
+    let mut desk = Desk { node, peer, home, queued, idle_here: None, next: home, open };
     // Dropping the desk ends the transactions that are open.
-    link::run(stream, &peer.outbox, &mut incoming, &mut desk, bounds).await
+    let end = link::run(&mut seated, &peer.outbox, &mut incoming, &mut desk, bounds).await;
+    note_end(node, &end, *client);
+}
+
+/// A connection in the hands of a coordinator's task.
+struct Seated {
+    socket: Socket,
+    /// For how many turns answers have been gathering.
+    waited: u32,
+}
+
+impl Wire for Seated {
+    type Timer = Pin<Box<dyn Future<Output = ()>>>;
+
+    fn poll_read(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        self.socket.poll_read(into)
+    }
+
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.socket.poll_write(bytes)
+    }
+
+    /// As long as the coordinator has something else to do, and not for long.
+    fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        let executor = self.socket.executor();
+        if self.waited >= GATHERING_TURNS || !executor.has_company() {
+            self.waited = 0;
+            return Poll::Ready(());
+        }
+        self.waited += 1;
+        executor.wake(executor.current());
+        Poll::Pending
+    }
+
+    fn timer(&self, time: Duration) -> Self::Timer {
+        Box::pin(self.socket.executor().sleep(time))
+    }
 }
 
 /// Takes a client's requests in and hands them on.
 struct Desk<'n> {
     node: &'n Arc<Node>,
-    peer: Arc<Peer>,
+    peer: &'n Arc<Peer>,
+    /// The coordinator whose thread this is.
+    home: usize,
     /// Requests that came together, by coordinator.
-    queued: Vec<Vec<Request>>,
+    queued: Vec<Vec<Errand>>,
+    /// Workers here that had nothing to do when the first of them came, and still have not.
+    idle_here: Option<usize>,
     /// The coordinator whose turn it is.
     next: usize,
     /// Interactive transactions, by the client's numbers.
@@ -130,7 +218,7 @@ impl Receiver for Desk<'_> {
             self.open.remove(&txn);
             return Ok(());
         }
-        let ticket = Ticket::new(&self.peer, number);
+        let ticket = Ticket::new(self.peer, number);
         match op {
             Op::Call(call) => self.call(ticket, &call),
             Op::Outcome { id, timeout_us } => match self.node.check(None) {
@@ -150,6 +238,11 @@ impl Receiver for Desk<'_> {
                 queue.push_all(requests);
             }
         }
+        self.idle_here = None;
+    }
+
+    fn has_more_coming(&self) -> bool {
+        self.peer.in_flight() > 0
     }
 
     fn is_ready(&self) -> bool {
@@ -179,8 +272,8 @@ impl Desk<'_> {
         let arrived = self.node.env.now();
         let timeout = Duration::from_micros(u64::from(timeout_us));
         let deadline = arrived.after(timeout.min(self.node.limits.longest_call));
-        let thread = self.turn();
-        self.queued[thread].push(Request { ticket, work, arrived, deadline });
+        let thread = self.seat();
+        self.queued[thread].push(Errand::Serve(Request { ticket, work, arrived, deadline }));
     }
 
     fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
@@ -200,8 +293,7 @@ impl Desk<'_> {
             // Those that have expired long ago; of the others there are not as many.
             self.open.retain(|_, open| !open.has_ended());
         }
-        let thread = self.turn();
-        let Some(place) = self.node.take_place(thread) else {
+        let Some(place) = self.node.take_place(self.home) else {
             return ticket.fail(Failure::Busy(Room::Transactions));
         };
         let open = interactive::begin(self.node, place, begin.kind);
@@ -210,14 +302,25 @@ impl Desk<'_> {
         self.open.insert(step.txn, open);
     }
 
-    fn turn(&mut self) -> usize {
+    /// The coordinator of the next request: this one, where a hand-over is for nothing, while
+    /// workers wait here; then all of them in turn.
+    fn seat(&mut self) -> usize {
+        let (node, home) = (self.node, self.home);
+        if self.queued.len() == 1 {
+            return home;
+        }
+        let idle = self.idle_here.get_or_insert_with(|| node.queues[home].idle());
+        if let Some(left) = idle.checked_sub(1) {
+            *idle = left;
+            return home;
+        }
         self.next = (self.next + 1) % self.queued.len();
         self.next
     }
 }
 
 /// Counts how a connection ended, and says it to whoever listens.
-pub(crate) fn note_end(node: &Node, end: &End, client: std::net::SocketAddr) {
+fn note_end(node: &Node, end: &End, client: SocketAddr) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::Stalled(_) => {
             add(&node.doors.misbehaved);
@@ -227,7 +330,7 @@ pub(crate) fn note_end(node: &Node, end: &End, client: std::net::SocketAddr) {
     }
 }
 
-/// One more of what only this thread counts.
+/// One more.
 pub(crate) fn add(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    counter.fetch_add(1, Ordering::Relaxed);
 }

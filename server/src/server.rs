@@ -1,8 +1,8 @@
 //! Starting and stopping: one thread with a `tokio` runtime of its own for each server.
 //!
-//! That thread reads, decodes and hands requests to the coordinators' workers; workers put answers
-//! into the outbox of the connection and wake it if it sleeps. No transaction runs here, and no
-//! socket is touched there.
+//! That thread opens the door, and shows metrics. Clients that it has let in go to the coordinators
+//! in turn, whose threads read and serve them (`connection`). No request is read here, and no
+//! transaction runs here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 
 use crate::calls;
 use crate::config::{CallRecords, Config, StartError};
-use crate::connection::{self, Turned, add};
+use crate::connection::{self, Newcomer, Presence, Turned, add};
 use crate::host::Host;
 use crate::http;
 use crate::node::{Node, Parts};
 use crate::registry::Registry;
-use crate::ticket::Peer;
+use crate::worker::Errand;
 
 /// How long connections may take to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -171,9 +171,14 @@ async fn run(
         Err(error) => tracing::error!(node = node.index, %error, "the listener cannot be used"),
     }
     node.drain(node.limits.drain).await;
-    let ended = async { while tasks.join_next().await.is_some() {} };
-    // Whoever has not ended by then is cut off when the set is dropped.
-    let _ = tokio::time::timeout(CLOSING, ended).await;
+    let ended = async {
+        while tasks.join_next().await.is_some() {}
+        node.left().await;
+    };
+    // Tasks that have not ended by then are dropped with their set.
+    if tokio::time::timeout(CLOSING, ended).await.is_err() {
+        node.cut();
+    }
     tracing::info!(node = node.index, "stopped");
 }
 
@@ -205,7 +210,7 @@ impl Doorman<'_> {
             number += 1;
             let (node, key) = (Arc::clone(self.node), Arc::clone(&self.key));
             let guest = Guest::enter(&self.guests);
-            tasks.spawn(attend(node, key, stream, client, number, guest));
+            tasks.spawn(receive(node, key, stream, client, number, guest));
         }
     }
 }
@@ -226,8 +231,8 @@ impl Drop for Guest {
     }
 }
 
-/// One connection, from its first byte to its last.
-async fn attend(
+/// One connection, until it is a coordinator's.
+async fn receive(
     node: Arc<Node>,
     key: Arc<Option<Key>>,
     mut stream: TcpStream,
@@ -235,7 +240,10 @@ async fn attend(
     number: u64,
     guest: Guest,
 ) {
-    let is_full = || node.is_draining() || node.connections() >= node.limits.connections;
+    let is_full = || {
+        let is_open = !node.is_draining() && node.host().takes_part(node.index);
+        !is_open || node.connections() >= node.limits.connections
+    };
     let incoming = match connection::admit(&node, &mut stream, (*key).as_ref(), is_full).await {
         Ok(incoming) => incoming,
         Err(turned) => {
@@ -247,16 +255,17 @@ async fn attend(
         }
     };
     drop(guest);
-    if let Err(error) = keep_alive(&stream) {
-        tracing::debug!(node = node.index, %client, %error, "no keepalive");
+    let presence = Presence::enter(&node, number, client);
+    let prepared = keep_alive(&stream).and_then(|()| stream.into_std());
+    match prepared {
+        Ok(stream) => {
+            let home = number as usize % node.queues.len();
+            let newcomer = Box::new(Newcomer { stream, incoming, presence });
+            // If nobody serves there any more, this closes it.
+            node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
+        }
+        Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
     }
-    add(&node.doors.admitted);
-    let peer = Arc::new(Peer::default());
-    node.enter(number, &peer);
-    let end = connection::serve(&node, &mut stream, &peer, incoming).await;
-    peer.outbox.close();
-    node.leave(number);
-    connection::note_end(&node, &end, client);
 }
 
 /// Lets the kernel find out about clients that vanish without a word.

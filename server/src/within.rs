@@ -54,6 +54,16 @@ impl Alarm {
     }
 }
 
+/// Runs `code` until it is done or panics.
+pub(crate) async fn sheltered(code: impl Future<Output = ()>) {
+    let mut code = pin!(code);
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(cx)));
+        polled.unwrap_or(Poll::Ready(()))
+    })
+    .await;
+}
+
 /// Runs `code` until it is done, panics, or the deadline is over; then it is dropped.
 pub(crate) async fn within<T>(
     alarm: &mut Alarm,

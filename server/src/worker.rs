@@ -7,12 +7,20 @@ use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
 use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
+use crate::connection::{Newcomer, attend};
 use crate::counters::{Counters, Ending};
 use crate::failure;
 use crate::node::Node;
 use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
-use crate::within::{Alarm, Cut, within};
+use crate::within::{Alarm, Cut, sheltered, within};
+
+/// What a worker may find in its queue.
+pub(crate) enum Errand {
+    Serve(Request),
+    /// A connection is to live on the worker's thread.
+    Attend(Box<Newcomer>),
+}
 
 /// A request on its way to a worker.
 pub(crate) struct Request {
@@ -40,8 +48,15 @@ pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
     let mut worker = Worker { node: &node, counters, session, alarm, result: Vec::new() };
-    while let Some(request) = node.queues[thread].pop().await {
-        worker.serve(request).await;
+    while let Some(errand) = node.queues[thread].pop().await {
+        match errand {
+            Errand::Serve(request) => worker.serve(request).await,
+            Errand::Attend(newcomer) => {
+                let view = worker.session.view();
+                let executor = view.executor();
+                executor.spawn(sheltered(attend(*newcomer, thread, executor.clone())));
+            }
+        }
     }
 }
 
