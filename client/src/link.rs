@@ -183,11 +183,7 @@ pub trait Wire {
     type Timer: Future<Output = ()>;
 
     /// Appends what has come to `into`, as much as it has room for; zero bytes are the end.
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-    ) -> Poll<io::Result<usize>>;
+    fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>>;
 
     /// Writes some of `bytes`.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
@@ -205,11 +201,7 @@ pub trait Wire {
 impl Wire for TcpStream {
     type Timer = tokio::time::Sleep;
 
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         pin!(self.read_buf(into)).poll(cx)
     }
 

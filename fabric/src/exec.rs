@@ -15,6 +15,7 @@
 //! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
 //! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 
+mod bed;
 mod sockets;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -34,6 +35,7 @@ use std::time::Duration;
 use crate::env::{Env, Nanos};
 use crate::{prefetch, transport};
 
+pub(crate) use bed::Bed;
 pub use sockets::Socket;
 use sockets::Sockets;
 

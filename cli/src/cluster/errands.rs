@@ -1,8 +1,9 @@
 //! What `lotus bench --cluster` asks of compute nodes beside transactions: counts, and an audit.
 //!
 //! An errand is a value at the authority, and so is its outcome: a node's daemon looks for a new
-//! one every time it looks around. Nobody hurries, and nothing of the cluster rests on it. Two
-//! benchmarks at a time would disturb each other's figures anyway.
+//! one every time it looks around. Nobody hurries, and nothing of the cluster rests on it. Of two
+//! benchmarks that ask a node at the same time, one finds that the other's errand has taken the
+//! place of its own, and asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,12 +78,19 @@ pub fn ask(
     patience: Duration,
 ) -> Result<Done, String> {
     let sentence = |error: AuthorityError| error.to_string();
-    let version = records::write(authority, &asked(node), &errand).map_err(sentence)?;
+    let mut version = records::write(authority, &asked(node), &errand).map_err(sentence)?;
     let mut done = None;
     wait_until(&Env::real(0), patience, || {
-        let found =
-            records::read::<Outcome>(authority, &answered(node)).ok().and_then(|(_, found)| found);
-        done = found.filter(|outcome| outcome.of == version.0).map(|outcome| outcome.done);
+        let found = records::read::<Outcome>(authority, &answered(node));
+        match found.ok().and_then(|(_, outcome)| outcome) {
+            Some(outcome) if outcome.of == version.0 => done = Some(outcome.done),
+            // Somebody else's, which has taken the place of ours.
+            Some(outcome) if outcome.of > version.0 => {
+                let again = records::write(authority, &asked(node), &errand);
+                version = again.unwrap_or(version);
+            }
+            _ => {}
+        }
         done.is_some()
     });
     match done {

@@ -19,6 +19,7 @@ mod drive;
 mod errands;
 mod file;
 mod key;
+mod ledger;
 mod load;
 mod node;
 mod processes;

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use slab::Slab;
 
-use super::{Handle, SPIN, TaskId};
-use crate::transport::{Sleep, Wake};
+use super::bed::{Bed, timespec};
+use super::{Handle, TaskId};
+use crate::transport::Sleep;
 
 /// Events taken in one go.
 const EVENTS: usize = 64;
@@ -189,58 +190,6 @@ fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
             outcome => return outcome,
         }
     }
-}
-
-/// How an executor sleeps whose lanes bring no way of their own: on its sockets, and on a bell that
-/// other threads ring.
-pub(super) struct Bed {
-    epoll: OwnedFd,
-    bell: OwnedFd,
-}
-
-const BELL: u64 = 0;
-const OTHERS: u64 = 1;
-
-impl Bed {
-    pub(super) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, bell })
-    }
-}
-
-impl Sleep for Bed {
-    fn spin(&self) -> Duration {
-        SPIN
-    }
-
-    fn sleep(&self, at_most: Duration) {
-        let mut events = Vec::with_capacity(2);
-        let room = rustix::buffer::spare_capacity(&mut events);
-        // Fails only for an interrupted wait, which is then over.
-        let _ = epoll::wait(&self.epoll, room, Some(&timespec(at_most)));
-        if events.iter().any(|event| event.data.u64() == BELL) {
-            // Lets it be rung again. Not readable means silent already.
-            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-        }
-    }
-
-    fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(OTHERS);
-        Ok(epoll::add(&self.epoll, other, data, epoll::EventFlags::IN)?)
-    }
-}
-
-impl Wake for Bed {
-    fn wake(&self) {
-        // Fails only if the count would overflow: then it rings anyway.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// The sleeper of an executor that has `lanes`' own, or none.
