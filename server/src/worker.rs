@@ -134,11 +134,12 @@ impl Worker<'_> {
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
         let mut attempts = 0;
-        let mut last = Failure::Timeout;
+        // In words only once nothing else is to be tried.
+        let mut last = None;
         loop {
             // Not before the first attempt: a call that has waited too long is not begun.
             if self.session.now() >= deadline {
-                return Err(Miss::Failed(last));
+                return Err(Miss::Failed(last.map_or(Failure::Timeout, failure::of)));
             }
             let miss = match self.attempt(ticket, work, deadline).await {
                 Ok(attempt) => return Ok(attempt),
@@ -151,7 +152,7 @@ impl Worker<'_> {
             };
             ticket.failed();
             self.counters.abort(&error);
-            last = failure::of(error);
+            last = Some(error);
             self.session.back_off(attempts).await;
             attempts += 1;
         }
