@@ -24,8 +24,8 @@ use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op,
 use crate::retry::{self, Next, Repetition, Tried};
 use crate::transaction::Transaction;
 
-/// How much longer than its time-out a call waits for an answer, at least, before its outcome counts
-/// as unknown: the server answers when the time is up, and the answer has a way to go.
+/// How much longer than its time-out a call waits for an answer, at least, before its outcome
+/// counts as unknown: the server answers when the time is up, and the answer has a way to go.
 const GRACE: Duration = Duration::from_millis(150);
 /// The longest first pause before a request is repeated; it doubles with every further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -102,11 +102,11 @@ impl Client {
     /// [`CallError`] if no server answers.
     pub async fn refresh(&self) -> Result<(), CallError> {
         let target = Target { kind: Kind::ReadOnly, shard: None };
-        let deadline = self.shared.deadline(self.shared.config.timeout);
         let op = |_, _| Op::Directory;
+        let timeout = self.shared.config.timeout;
         let (shared, map) = (&self.shared, self.shared.map());
         let harmless = Repetition::Harmless;
-        let (_, answer) = shared.carry_out(&map, target, harmless, deadline, op).await?;
+        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Directory(directory)) => {
                 let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -140,10 +140,10 @@ impl Client {
     pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
         let (shared, map) = (&self.shared, self.shared.map());
         let target = Target { kind: Kind::Serializable, shard: None };
-        let deadline = shared.deadline(shared.config.timeout);
+        let timeout = shared.config.timeout;
         let op = |_, timeout_us| Op::Outcome { id, timeout_us };
         let harmless = Repetition::Harmless;
-        let (_, answer) = shared.carry_out(&map, target, harmless, deadline, op).await?;
+        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Never) => Ok(None),
             Ok(Answer::Done(Bytes(result))) => decoded(result).map(Some),
@@ -218,9 +218,9 @@ impl<R: DeserializeOwned> Call<R> {
                 id: self.id,
             })
         };
-        let deadline = shared.deadline(self.timeout);
         let target = Target { kind, shard };
-        let (_, answer) = shared.carry_out(&map, target, repetition, deadline, op).await?;
+        let timeout = self.timeout;
+        let (_, answer) = shared.carry_out(&map, target, repetition, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Done(Bytes(result))) => decoded(result),
             Ok(Answer::Rejected(Bytes(error))) => Err(CallError::Rejected(Rejection(error.into()))),
@@ -265,10 +265,6 @@ impl Shared {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn deadline(&self, timeout: Duration) -> Nanos {
-        self.env.now().after(timeout)
-    }
-
     /// Sends a request until it is answered for good. `op` makes it of the shard whose owner is
     /// asked, if it is one, and the time that is left, in microseconds.
     pub(crate) async fn carry_out<'a>(
@@ -276,14 +272,16 @@ impl Shared {
         map: &Map,
         target: Target,
         repetition: Repetition,
-        deadline: Nanos,
+        timeout: Duration,
         op: impl Fn(Option<u16>, u32) -> Op<'a>,
     ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
         let mut route = Route::default();
         let mut pauses = 0;
         let mut obstacle = CallError::Failed(Failure::Timeout);
+        let mut now = self.env.now();
+        let deadline = now.after(timeout);
         loop {
-            let left = deadline.since(self.env.now());
+            let left = deadline.since(now);
             if left.is_zero() {
                 return Err(obstacle);
             }
@@ -293,12 +291,13 @@ impl Shared {
             let Some(Choice { node, preferred }) = route.choose(preferred, self.nodes.len()) else {
                 route.forgive();
                 self.pause(&mut pauses).await;
+                now = self.env.now();
                 continue;
             };
             // Only the owner can be wrong about being it; whoever stands in for it serves all.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
-            let answered = self.try_once(node, &map.nodes[node], &op, left + GRACE).await;
+            let answered = self.try_once(node, &map.nodes[node], &op, deadline.after(GRACE)).await;
             let answer = match &answered {
                 Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
                 Err(_) => Answer::Never,
@@ -328,6 +327,7 @@ impl Shared {
                     self.pause(&mut pauses).await;
                 }
             }
+            now = self.env.now();
         }
     }
 
@@ -337,7 +337,7 @@ impl Shared {
         connection: &Connection,
         op: &Op<'_>,
     ) -> Result<Vec<u8>, Unanswered> {
-        connection.ask(op, &self.env, self.config.timeout).await
+        connection.ask(op, &self.env, self.env.now().after(self.config.timeout)).await
     }
 
     async fn try_once(
@@ -345,13 +345,13 @@ impl Shared {
         node: usize,
         address: &str,
         op: &Op<'_>,
-        patience: Duration,
+        until: Nanos,
     ) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
         let connection = match self.connection(node, address).await {
             Ok(connection) => connection,
             Err(error) => return Err(Unreached::Not(error.to_string())),
         };
-        match connection.ask(op, &self.env, patience).await {
+        match connection.ask(op, &self.env, until).await {
             Ok(answer) => Ok((connection, answer)),
             Err(Unanswered::NotSent) => Err(Unreached::Not("the connection is lost".into())),
             Err(Unanswered::Lost) => Err(Unreached::Lost),

@@ -92,19 +92,19 @@ impl Connection {
         Ok((connection, *directory))
     }
 
-    /// Sends a request and waits for its answer, a message to be decoded, for `patience` and at most
+    /// Sends a request and waits for its answer, a message to be decoded, until then and at most
     /// [`LOOK`] longer.
     pub(crate) async fn ask(
         &self,
         op: &Op<'_>,
         env: &Env,
-        patience: Duration,
+        until: Nanos,
     ) -> Result<Vec<u8>, Unanswered> {
-        let until = env.now().after(patience);
         let permit = match self.permits.try_acquire() {
             Ok(permit) => permit,
             Err(TryAcquireError::Closed) => return Err(Unanswered::NotSent),
             Err(TryAcquireError::NoPermits) => {
+                let patience = until.since(env.now());
                 let acquired = tokio::time::timeout(patience, self.permits.acquire()).await;
                 let acquired = acquired.map_err(|_| Unanswered::Late)?;
                 acquired.map_err(|_| Unanswered::NotSent)?

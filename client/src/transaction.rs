@@ -195,8 +195,8 @@ impl Transaction {
             StepEnd::Execute => Repetition::Harmless,
             StepEnd::Commit => Repetition::Harmful,
         };
-        let deadline = self.shared.deadline(self.shared.timeout());
-        let begun = self.shared.carry_out(&map, target, repetition, deadline, op).await;
+        let timeout = self.shared.timeout();
+        let begun = self.shared.carry_out(&map, target, repetition, timeout, op).await;
         let (connection, answer) = begun?;
         self.seat = Seat::At(connection, number);
         Ok(answer)

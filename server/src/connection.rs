@@ -17,6 +17,7 @@ use lotus_client::frame::Incoming;
 use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
 use lotus_client::link::{self, Bounds, End, Receiver, Wire};
 use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, Socket};
 use lotus_fabric::tcp::Key;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -151,8 +152,16 @@ pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
         write_patience: node.limits.write_patience,
     };
     let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
-    let open = BTreeMap::new();
-    let mut desk = Desk { node, peer, home, queued, idle_here: None, next: home, open };
+    let mut desk = Desk {
+        node,
+        peer,
+        home,
+        queued,
+        arrived: None,
+        idle_here: None,
+        next: home,
+        open: BTreeMap::new(),
+    };
     // Dropping the desk ends the transactions that are open.
     let end = link::run(&mut seated, &peer.outbox, &mut incoming, &mut desk, bounds).await;
     note_end(node, &end, *client);
@@ -201,6 +210,8 @@ struct Desk<'n> {
     home: usize,
     /// Requests that came together, by coordinator.
     queued: Vec<Vec<Errand>>,
+    /// When the first of them was taken in.
+    arrived: Option<Nanos>,
     /// Workers here that had nothing to do when the first of them came, and still have not.
     idle_here: Option<usize>,
     /// The coordinator whose turn it is.
@@ -238,7 +249,7 @@ impl Receiver for Desk<'_> {
                 queue.push_all(requests);
             }
         }
-        self.idle_here = None;
+        (self.arrived, self.idle_here) = (None, None);
     }
 
     fn has_more_coming(&self) -> bool {
@@ -269,7 +280,7 @@ impl Desk<'_> {
     }
 
     fn queue(&mut self, ticket: Ticket, work: Work, timeout_us: u32) {
-        let arrived = self.node.env.now();
+        let arrived = *self.arrived.get_or_insert_with(|| self.node.env.now());
         let timeout = Duration::from_micros(u64::from(timeout_us));
         let deadline = arrived.after(timeout.min(self.node.limits.longest_call));
         let thread = self.seat();

@@ -13,9 +13,9 @@
 //! The server's thread owns the door (`server`). A client that was let in belongs to one
 //! coordinator, whose thread reads and writes its socket (`connection`). A coordinator's *workers*
 //! take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered
-//! exactly once whatever becomes of them. What is remembered of calls with an id lives in the cluster
-//! (`calls`). Counters belong to one thread each (`counters`) and meet when somebody scrapes them
-//! (`metrics`).
+//! exactly once whatever becomes of them. What is remembered of calls with an id lives in the
+//! cluster (`calls`). Counters belong to one thread each (`counters`) and meet when somebody
+//! scrapes them (`metrics`).
 
 #![forbid(unsafe_code)]
 

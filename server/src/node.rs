@@ -148,12 +148,13 @@ impl Node {
 
     /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
-        if self.draining.load(Ordering::Relaxed) || !self.host().takes_part(self.index) {
+        let host = self.host();
+        if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
             return Err(Failure::Leaving);
         }
         let Some(shard) = shard else { return Ok(()) };
         let known = ShardId::from_low_bits(u64::from(shard));
-        let owner = self.host().shard_owner(self.index, known);
+        let owner = host.shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
             return Ok(());
         }

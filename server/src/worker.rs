@@ -138,7 +138,7 @@ impl Worker<'_> {
         let mut last = None;
         loop {
             // Not before the first attempt: a call that has waited too long is not begun.
-            if self.session.now() >= deadline {
+            if self.alarm.recent() >= deadline {
                 return Err(Miss::Failed(last.map_or(Failure::Timeout, failure::of)));
             }
             let miss = match self.attempt(ticket, work, deadline).await {
@@ -171,9 +171,8 @@ impl Worker<'_> {
                 Work::Call { stored, .. } => stored.kind,
                 Work::Outcome(_) => Kind::Serializable,
             };
-            let now_ms = session.now().0 / 1_000_000;
             let mut txn = begin(session, kind).await?;
-            let done = prepare(node, &mut txn, work, result, now_ms).await?;
+            let done = prepare(node, &mut txn, work, result).await?;
             Ok::<_, Miss>((txn, done))
         };
         let (txn, done) = match within(alarm, deadline, run).await {
@@ -213,8 +212,8 @@ async fn prepare(
     txn: &mut Transaction,
     work: &Work,
     result: &mut Vec<u8>,
-    now_ms: u64,
 ) -> Result<Prepared, Miss> {
+    let now_ms = || node.env.now().0 / 1_000_000;
     match work {
         Work::Call { stored, arguments, identity: None } => {
             stored.procedure.run(txn, arguments, result).await?;
@@ -231,7 +230,7 @@ async fn prepare(
                 Memory::Taken => return Err(Miss::Failed(Failure::IdTaken)),
             }
             stored.procedure.run(txn, arguments, result).await?;
-            let (id, fingerprint) = (*id, *fingerprint);
+            let (id, fingerprint, now_ms) = (*id, *fingerprint, now_ms());
             record.write(txn, Entry { id, fingerprint, result: Some(result), now_ms })?;
             Ok(Prepared::ToCommit(Attempt::Committed))
         }
@@ -241,7 +240,8 @@ async fn prepare(
                 Memory::Done(before) => Ok(Prepared::Recalled(Attempt::Recalled(before))),
                 Memory::GivenUp => Ok(Prepared::Recalled(Attempt::Never)),
                 Memory::Nothing | Memory::Taken => {
-                    record.write(txn, Entry { id: *id, fingerprint: 0, result: None, now_ms })?;
+                    let entry = Entry { id: *id, fingerprint: 0, result: None, now_ms: now_ms() };
+                    record.write(txn, entry)?;
                     Ok(Prepared::ToCommit(Attempt::Never))
                 }
             }

@@ -1,5 +1,5 @@
-//! How an executor sleeps where something more than other threads may wake it: on descriptors, and on
-//! a bell that other threads, and other processes, ring.
+//! How an executor sleeps where something more than other threads may wake it: on descriptors, and
+//! on a bell that other threads, and other processes, ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,3 +1,5 @@
+//! Tests of the executor, on the machine's clock.
+
 use super::*;
 use std::io::{Read, Write};
 

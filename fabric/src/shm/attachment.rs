@@ -34,7 +34,8 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Attaches to `node`, one of `nodes`, at its socket in `directory`; `gates` are this process's.
+    /// Attaches to `node`, one of `nodes`, at its socket in `directory`; `gates` are this
+    /// process's.
     pub(super) fn new(
         directory: &Path,
         node: NodeId,
@@ -125,8 +126,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Opens a lane of the node, with the bell to be rung when it sleeps; `None` if somebody else has
-    /// it.
+    /// Opens a lane of the node, with the bell to be rung when it sleeps; `None` if somebody else
+    /// has it.
     pub(super) fn open_lane(
         &self,
         lane: LaneId,

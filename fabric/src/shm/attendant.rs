@@ -1,8 +1,8 @@
 //! A process's attendant: the thread that does what lanes must not wait for.
 //!
-//! It finds out where messages go, makes connections anew, and notices hosts that hang up. It sleeps
-//! when there is nothing to do. Lanes wake it by the process's *bell*; messages from other processes
-//! do not concern it: every lane has a bell of its own, which is rung there.
+//! It finds out where messages go, makes connections anew, and notices hosts that hang up. It
+//! sleeps when there is nothing to do. Lanes wake it by the process's *bell*; messages from other
+//! processes do not concern it: every lane has a bell of its own, which is rung there.
 //!
 //! A host that does not answer holds it up for the time that a host may take.
 
