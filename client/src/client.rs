@@ -24,13 +24,15 @@ use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op,
 use crate::retry::{self, Next, Repetition, Tried};
 use crate::transaction::Transaction;
 
-/// How much longer than its time-out a call waits for an answer before its outcome counts as
-/// unknown: the server answers when the time is up, and the answer has a way to go.
-const GRACE: Duration = Duration::from_millis(250);
+/// How much longer than its time-out a call waits for an answer, at least, before its outcome
+/// counts as unknown: the server answers when the time is up, and the answer has a way to go.
+const GRACE: Duration = Duration::from_millis(150);
 /// The longest first pause before a request is repeated; it doubles with every further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// How often it doubles.
 const MOST_DOUBLINGS: u32 = 6;
+/// Room for the arguments of most calls, in bytes.
+const USUAL_BYTES: usize = 64;
 
 /// A cluster, as an application sees it. Cheap to clone; all clones share their connections, one
 /// to each compute node, which are made when they are needed. Must be used within a `tokio`
@@ -64,11 +66,12 @@ impl Client {
     /// # Errors
     /// [`ConnectError`] of the last server that was tried.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
+        let env = Env::real(config.seed);
         let mut last = ConnectError::NoAddress;
         for address in &config.servers {
-            match Connection::open(address, &config).await {
+            match Connection::open(address, &config, &env).await {
                 Ok((connection, directory)) => {
-                    return Ok(Self::over(config.clone(), connection, directory));
+                    return Ok(Self::over(config.clone(), env, connection, directory));
                 }
                 Err(error) => last = error,
             }
@@ -76,12 +79,11 @@ impl Client {
         Err(last)
     }
 
-    fn over(config: Config, connection: Arc<Connection>, directory: Directory) -> Self {
+    fn over(config: Config, env: Env, connection: Arc<Connection>, directory: Directory) -> Self {
         let nodes: Vec<Node> = directory.nodes.iter().map(|_| Node::default()).collect();
         if let Some(node) = nodes.get(usize::from(directory.node)) {
             *lock(&node.connection) = Some(connection);
         }
-        let env = Env::real(config.seed);
         let rng = Mutex::new(env.rng(0));
         let map = RwLock::new(Arc::new(Map::new(directory)));
         let next_number = AtomicU32::new(0);
@@ -100,9 +102,11 @@ impl Client {
     /// [`CallError`] if no server answers.
     pub async fn refresh(&self) -> Result<(), CallError> {
         let target = Target { kind: Kind::ReadOnly, shard: None };
-        let deadline = self.shared.deadline(self.shared.config.timeout);
         let op = |_, _| Op::Directory;
-        let (_, answer) = self.shared.carry_out(target, Repetition::Harmless, deadline, op).await?;
+        let timeout = self.shared.config.timeout;
+        let (shared, map) = (&self.shared, self.shared.map());
+        let harmless = Repetition::Harmless;
+        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Directory(directory)) => {
                 let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +119,7 @@ impl Client {
 
     /// Calls the stored transaction of this name. Await what it returns.
     pub fn call<A: Serialize, R>(&self, procedure: &str, arguments: &A) -> Call<R> {
-        let mut encoded = Vec::new();
+        let mut encoded = Vec::with_capacity(USUAL_BYTES);
         let encoding = frame::try_write(&mut encoded, arguments);
         Call {
             shared: Arc::clone(&self.shared),
@@ -134,11 +138,12 @@ impl Client {
     /// # Errors
     /// [`CallError`] if nobody knows yet; ask again.
     pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
-        let shared = &self.shared;
+        let (shared, map) = (&self.shared, self.shared.map());
         let target = Target { kind: Kind::Serializable, shard: None };
-        let deadline = shared.deadline(shared.config.timeout);
+        let timeout = shared.config.timeout;
         let op = |_, timeout_us| Op::Outcome { id, timeout_us };
-        let (_, answer) = shared.carry_out(target, Repetition::Harmless, deadline, op).await?;
+        let harmless = Repetition::Harmless;
+        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Never) => Ok(None),
             Ok(Answer::Done(Bytes(result))) => decoded(result).map(Some),
@@ -213,9 +218,9 @@ impl<R: DeserializeOwned> Call<R> {
                 id: self.id,
             })
         };
-        let deadline = shared.deadline(self.timeout);
         let target = Target { kind, shard };
-        let (_, answer) = shared.carry_out(target, repetition, deadline, op).await?;
+        let timeout = self.timeout;
+        let (_, answer) = shared.carry_out(&map, target, repetition, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Done(Bytes(result))) => decoded(result),
             Ok(Answer::Rejected(Bytes(error))) => Err(CallError::Rejected(Rejection(error.into()))),
@@ -260,25 +265,23 @@ impl Shared {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn deadline(&self, timeout: Duration) -> Nanos {
-        self.env.now().after(timeout)
-    }
-
     /// Sends a request until it is answered for good. `op` makes it of the shard whose owner is
     /// asked, if it is one, and the time that is left, in microseconds.
     pub(crate) async fn carry_out<'a>(
         &self,
+        map: &Map,
         target: Target,
         repetition: Repetition,
-        deadline: Nanos,
+        timeout: Duration,
         op: impl Fn(Option<u16>, u32) -> Op<'a>,
     ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
-        let map = self.map();
         let mut route = Route::default();
         let mut pauses = 0;
         let mut obstacle = CallError::Failed(Failure::Timeout);
+        let mut now = self.env.now();
+        let deadline = now.after(timeout);
         loop {
-            let left = deadline.since(self.env.now());
+            let left = deadline.since(now);
             if left.is_zero() {
                 return Err(obstacle);
             }
@@ -288,12 +291,13 @@ impl Shared {
             let Some(Choice { node, preferred }) = route.choose(preferred, self.nodes.len()) else {
                 route.forgive();
                 self.pause(&mut pauses).await;
+                now = self.env.now();
                 continue;
             };
             // Only the owner can be wrong about being it; whoever stands in for it serves all.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
-            let answered = self.try_once(node, &map.nodes[node], &op, left + GRACE).await;
+            let answered = self.try_once(node, &map.nodes[node], &op, deadline.after(GRACE)).await;
             let answer = match &answered {
                 Ok((_, message)) => decode(message).map_err(|_| CallError::Protocol)?,
                 Err(_) => Answer::Never,
@@ -323,7 +327,17 @@ impl Shared {
                     self.pause(&mut pauses).await;
                 }
             }
+            now = self.env.now();
         }
+    }
+
+    /// Sends the next step of something that has begun at the other end of a connection.
+    pub(crate) async fn ask(
+        &self,
+        connection: &Connection,
+        op: &Op<'_>,
+    ) -> Result<Vec<u8>, Unanswered> {
+        connection.ask(op, &self.env, self.env.now().after(self.config.timeout)).await
     }
 
     async fn try_once(
@@ -331,17 +345,17 @@ impl Shared {
         node: usize,
         address: &str,
         op: &Op<'_>,
-        patience: Duration,
+        until: Nanos,
     ) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
         let connection = match self.connection(node, address).await {
             Ok(connection) => connection,
             Err(error) => return Err(Unreached::Not(error.to_string())),
         };
-        match tokio::time::timeout(patience, connection.ask(op)).await {
-            Ok(Ok(answer)) => Ok((connection, answer)),
-            Ok(Err(Unanswered::NotSent)) => Err(Unreached::Not("the connection is lost".into())),
-            Ok(Err(Unanswered::Lost)) => Err(Unreached::Lost),
-            Err(_) => Err(Unreached::Late),
+        match connection.ask(op, &self.env, until).await {
+            Ok(answer) => Ok((connection, answer)),
+            Err(Unanswered::NotSent) => Err(Unreached::Not("the connection is lost".into())),
+            Err(Unanswered::Lost) => Err(Unreached::Lost),
+            Err(Unanswered::Late) => Err(Unreached::Late),
         }
     }
 
@@ -360,7 +374,7 @@ impl Shared {
         if let Some(connection) = working() {
             return Ok(connection);
         }
-        let (connection, _) = Connection::open(address, &self.config).await?;
+        let (connection, _) = Connection::open(address, &self.config, &self.env).await?;
         *lock(&known.connection) = Some(Arc::clone(&connection));
         Ok(connection)
     }

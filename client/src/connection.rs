@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use lotus_fabric::env::{Env, Nanos};
 use slab::Slab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::config::Config;
 use crate::error::ConnectError;
@@ -18,6 +20,9 @@ use crate::stream::Stream;
 
 /// The number of requests whose answer nobody waits for.
 const UNASKED: u32 = u32::MAX;
+/// How often those are looked for who have waited too long. Requests are many and time-outs far:
+/// one timer of a connection does for all of them.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A connection. It lives as long as its loop runs, which is until either side closes it.
 #[derive(Debug)]
@@ -25,9 +30,17 @@ pub(crate) struct Connection {
     outbox: Outbox,
     /// Who waits for which number; `None` once the connection is lost. A number is free again when
     /// its answer has come, wanted or not.
-    waiting: Mutex<Option<Slab<oneshot::Sender<Vec<u8>>>>>,
+    waiting: Mutex<Option<Slab<Waiter>>>,
     /// One permit for each request that the server lets be in flight.
     permits: Semaphore,
+}
+
+/// Whoever waits for an answer.
+#[derive(Debug)]
+struct Waiter {
+    /// `None` once he has waited too long.
+    sender: Option<oneshot::Sender<Vec<u8>>>,
+    until: Nanos,
 }
 
 /// Why there is no answer.
@@ -37,6 +50,8 @@ pub(crate) enum Unanswered {
     NotSent,
     /// It was lost afterwards.
     Lost,
+    /// It took too long.
+    Late,
 }
 
 impl Connection {
@@ -44,6 +59,7 @@ impl Connection {
     pub(crate) async fn open(
         address: &str,
         config: &Config,
+        env: &Env,
     ) -> Result<(Arc<Self>, Directory), ConnectError> {
         let opened = tokio::time::timeout(config.connect_timeout, shake_hands(address, config));
         let (mut stream, mut incoming, directory) = match opened.await {
@@ -69,6 +85,7 @@ impl Connection {
             permits: Semaphore::new(directory.in_flight.max(1) as usize),
         });
         let bounds = Bounds { frame_bytes: ANSWER_BYTES, write_patience: config.write_patience };
+        tokio::spawn(Arc::clone(&connection).give_up(env.clone()));
         let served = Arc::clone(&connection);
         tokio::spawn(async move {
             let guard = LoseOnDrop(served);
@@ -80,12 +97,28 @@ impl Connection {
         Ok((connection, *directory))
     }
 
-    /// Sends a request and waits for its answer: a message to be decoded.
-    pub(crate) async fn ask(&self, op: &Op<'_>) -> Result<Vec<u8>, Unanswered> {
-        let permit = self.permits.acquire().await.map_err(|_| Unanswered::NotSent)?;
+    /// Sends a request and waits for its answer, a message to be decoded, until then and at most
+    /// [`LOOK`] longer.
+    pub(crate) async fn ask(
+        &self,
+        op: &Op<'_>,
+        env: &Env,
+        until: Nanos,
+    ) -> Result<Vec<u8>, Unanswered> {
+        let permit = match self.permits.try_acquire() {
+            Ok(permit) => permit,
+            Err(TryAcquireError::Closed) => return Err(Unanswered::NotSent),
+            Err(TryAcquireError::NoPermits) => {
+                let patience = until.since(env.now());
+                let acquired = tokio::time::timeout(patience, self.permits.acquire()).await;
+                let acquired = acquired.map_err(|_| Unanswered::Late)?;
+                acquired.map_err(|_| Unanswered::NotSent)?
+            }
+        };
         let (sender, answer) = oneshot::channel();
+        let waiter = Waiter { sender: Some(sender), until };
         let number = match &mut *self.lock() {
-            Some(waiting) => waiting.insert(sender) as u32,
+            Some(waiting) => waiting.insert(waiter) as u32,
             None => return Err(Unanswered::NotSent),
         };
         // Comes back with the answer.
@@ -93,7 +126,8 @@ impl Connection {
         if self.outbox.push(|out| protocol::send(out, number, op)).is_err() {
             return Err(Unanswered::NotSent);
         }
-        answer.await.map_err(|_| Unanswered::Lost)
+        let lost = |_| if env.now() < until { Unanswered::Lost } else { Unanswered::Late };
+        answer.await.map_err(lost)
     }
 
     /// Sends a request whose answer nobody waits for.
@@ -112,7 +146,18 @@ impl Connection {
         self.permits.is_closed()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Slab<oneshot::Sender<Vec<u8>>>>> {
+    /// Tells those who have waited too long, until the connection is lost.
+    async fn give_up(self: Arc<Self>, env: Env) {
+        while !self.is_lost() {
+            tokio::time::sleep(LOOK).await;
+            let now = env.now();
+            let mut waiting = self.lock();
+            let all = waiting.iter_mut().flat_map(Slab::iter_mut);
+            all.filter(|(_, waiter)| waiter.until <= now).for_each(|(_, late)| late.sender = None);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Slab<Waiter>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +174,9 @@ impl Receiver for Answers<'_> {
         let waiter = self.0.lock().as_mut().and_then(|all| all.try_remove(number as usize));
         self.0.permits.add_permits(1);
         // He may have gone away.
-        let _ = waiter.ok_or(Garbage)?.send(message.to_vec());
+        if let Some(sender) = waiter.ok_or(Garbage)?.sender {
+            let _ = sender.send(message.to_vec());
+        }
         Ok(())
     }
 }

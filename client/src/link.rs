@@ -1,6 +1,7 @@
 //! One connection at work: a loop that writes what was queued and takes in what comes.
 //!
-//! Clients and servers run the same loop, each with its own [`Receiver`]. Any thread may queue
+//! Clients and servers run the same loop, each with its own [`Receiver`] and over its own [`Wire`]:
+//! a client on its `tokio` runtime, a server on a coordinator's executor. Any thread may queue
 //! bytes in the [`Outbox`]; the loop is woken for the first of them and then writes all that has
 //! gathered with one call, so the busier a connection is, the fewer wakes and calls a message
 //! takes. There is one task for a connection, and one buffer in each direction.
@@ -11,11 +12,12 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use crate::frame::{Incoming, Oversized};
 use crate::protocol::Garbage;
@@ -23,6 +25,8 @@ use crate::stream::Stream;
 
 /// How much is read with one call, in bytes.
 const READ_BYTES: usize = 64 << 10;
+/// How often a connection is read before others have their turn.
+const READS_IN_A_ROW: usize = 8;
 /// A buffer that has grown beyond this is given back when it is empty.
 const KEPT_BYTES: usize = 1 << 20;
 
@@ -38,6 +42,8 @@ struct Waiting {
     /// The loop, if it waits for bytes.
     waker: Option<Waker>,
     closed: bool,
+    /// Nobody waits for what is queued to be written.
+    cut: bool,
 }
 
 /// The connection is closed, or about to be; nothing was queued.
@@ -66,16 +72,33 @@ impl Outbox {
         wake(state);
     }
 
+    /// The same, and the loop ends as soon as it is told, whatever has not been written.
+    pub fn cut(&self) {
+        let mut state = self.lock();
+        (state.closed, state.cut) = (true, true);
+        wake(state);
+    }
+
     /// Whether there is something to take, or nothing will come any more.
     fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Closed>> {
         let mut state = self.lock();
-        if !state.bytes.is_empty() {
+        if !state.cut && !state.bytes.is_empty() {
             return Poll::Ready(Ok(()));
         }
         if state.closed {
             return Poll::Ready(Err(Closed));
         }
         // Without regard to an older one: there is only one loop.
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether what is queued is given up; if not, the loop is woken when it is.
+    fn poll_cut(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.cut {
+            return Poll::Ready(());
+        }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -109,6 +132,11 @@ pub trait Receiver {
 
     /// All frames that came together have been taken.
     fn received(&mut self) {}
+
+    /// Whether something is under way here that will be answered before long.
+    fn has_more_coming(&self) -> bool {
+        false
+    }
 
     /// Whether another frame may be taken now. If not, it is asked again after [`Outbox::push`].
     fn is_ready(&self) -> bool {
@@ -149,85 +177,154 @@ pub enum End {
     Broken(#[from] io::Error),
 }
 
+/// A connection's bytes and clock, on whatever runs the loop.
+pub trait Wire {
+    /// How time passes there.
+    type Timer: Future<Output = ()>;
+
+    /// Appends what has come to `into`, as much as it has room for; zero bytes are the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>>;
+
+    /// Writes some of `bytes`.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Waits for a moment in which it does not pay any more to let answers gather; only asked
+    /// while there are more to come.
+    fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Waits so long.
+    fn timer(&self, time: Duration) -> Self::Timer;
+}
+
+impl Wire for Stream {
+    type Timer = tokio::time::Sleep;
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        pin!(self.read_buf(into)).poll(cx)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, bytes)
+    }
+
+    fn timer(&self, time: Duration) -> Self::Timer {
+        tokio::time::sleep(time)
+    }
+}
+
 /// Runs a connection to its end. `incoming` may hold bytes that came with the handshake.
-pub async fn run(
-    stream: &mut Stream,
+pub async fn run<W: Wire>(
+    wire: &mut W,
     outbox: &Outbox,
     incoming: &mut Incoming,
     receiver: &mut impl Receiver,
     bounds: Bounds,
 ) -> End {
-    let ended = match stream {
-        Stream::Plain(socket) => exchange(socket.split(), outbox, incoming, receiver, bounds).await,
-        Stream::Sealed(sealed) => {
-            exchange(tokio::io::split(sealed), outbox, incoming, receiver, bounds).await
-        }
+    incoming.set_limit(bounds.frame_bytes);
+    let mut exchange = Exchange {
+        wire,
+        outbox,
+        incoming,
+        receiver,
+        patience: bounds.write_patience,
+        outgoing: Vec::new(),
+        written: 0,
+        stalled: None,
     };
-    match ended {
-        Ok(never) => match never {},
-        Err(end) => end,
-    }
+    poll_fn(|cx| exchange.poll(cx)).await
 }
 
-async fn exchange(
-    (mut reader, mut writer): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
-    outbox: &Outbox,
-    incoming: &mut Incoming,
-    receiver: &mut impl Receiver,
-    bounds: Bounds,
-) -> Result<std::convert::Infallible, End> {
-    let (mut outgoing, mut written) = (Vec::new(), 0);
-    incoming.set_limit(bounds.frame_bytes);
-    loop {
-        take_in(incoming, receiver)?;
-        if written == outgoing.len() {
-            written = 0;
-            outgoing.clear();
-            if outgoing.capacity() > KEPT_BYTES {
-                outgoing = Vec::new();
+/// Both directions of a connection.
+struct Exchange<'c, W: Wire, R> {
+    wire: &'c mut W,
+    outbox: &'c Outbox,
+    incoming: &'c mut Incoming,
+    receiver: &'c mut R,
+    patience: Duration,
+    outgoing: Vec<u8>,
+    /// How much of it has been written.
+    written: usize,
+    /// Runs while nothing can be written.
+    stalled: Option<Pin<Box<W::Timer>>>,
+}
+
+impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..READS_IN_A_ROW {
+            if let Err(end) = self.take_in() {
+                return Poll::Ready(end);
+            }
+            // Answers leave before more work is taken in.
+            if let Poll::Ready(end) = self.poll_send(cx) {
+                return Poll::Ready(end);
+            }
+            if !self.receiver.is_ready() {
+                return Poll::Pending;
+            }
+            match self.wire.poll_read(cx, self.incoming.space(READ_BYTES)) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(End::Hangup),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Pending => return Poll::Pending,
             }
         }
-        let is_writing = !outgoing.is_empty();
-        tokio::select! {
-            // In this order: answers leave before more work is taken in.
-            biased;
-            count = patiently(bounds.write_patience, writer.write(&outgoing[written..])),
-                if is_writing => written += count?,
-            ready = poll_fn(|cx| outbox.poll_ready(cx)), if !is_writing => {
-                ready.map_err(|Closed| End::Closed)?;
-                outbox.swap(&mut outgoing);
+        // One that has so much to say lets others have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Takes in the whole frames that have come, as many of them as the receiver is ready for.
+    fn take_in(&mut self) -> Result<(), End> {
+        let mut any = false;
+        while self.receiver.is_ready()
+            && let Some(frame) = self.incoming.take_frame()?
+        {
+            self.receiver.receive(frame)?;
+            any = true;
+        }
+        if any {
+            self.receiver.received();
+        }
+        Ok(())
+    }
+
+    /// Writes what is queued, as much of it as can be written now. Ready only at the end.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            if self.written == self.outgoing.len() {
+                self.written = 0;
+                self.outgoing.clear();
+                if self.outgoing.capacity() > KEPT_BYTES {
+                    self.outgoing = Vec::new();
+                }
+                match ready!(self.outbox.poll_ready(cx)) {
+                    Err(Closed) => return Poll::Ready(End::Closed),
+                    Ok(()) if self.receiver.has_more_coming() => {
+                        ready!(self.wire.poll_gathered(cx));
+                    }
+                    Ok(()) => {}
+                }
+                self.outbox.swap(&mut self.outgoing);
             }
-            count = reader.read_buf(incoming.space(READ_BYTES)), if receiver.is_ready() => {
-                if count? == 0 {
-                    return Err(End::Hangup);
+            match self.wire.poll_write(cx, &self.outgoing[self.written..]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(End::Hangup),
+                Poll::Ready(Ok(count)) => {
+                    self.written += count;
+                    self.stalled = None;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Pending => {
+                    if self.outbox.poll_cut(cx).is_ready() {
+                        return Poll::Ready(End::Closed);
+                    }
+                    let (wire, patience) = (&self.wire, self.patience);
+                    let timer = || Box::pin(wire.timer(patience));
+                    ready!(self.stalled.get_or_insert_with(timer).as_mut().poll(cx));
+                    return Poll::Ready(End::Stalled(patience));
                 }
             }
         }
-    }
-}
-
-/// Takes in the whole frames that have come, as many of them as the receiver is ready for.
-fn take_in(incoming: &mut Incoming, receiver: &mut impl Receiver) -> Result<(), End> {
-    let mut any = false;
-    while receiver.is_ready()
-        && let Some(frame) = incoming.take_frame()?
-    {
-        receiver.receive(frame)?;
-        any = true;
-    }
-    if any {
-        receiver.received();
-    }
-    Ok(())
-}
-
-async fn patiently(
-    patience: Duration,
-    write: impl Future<Output = io::Result<usize>>,
-) -> Result<usize, End> {
-    match tokio::time::timeout(patience, write).await {
-        Ok(Ok(0)) => Err(End::Hangup),
-        Ok(count) => Ok(count?),
-        Err(_) => Err(End::Stalled(patience)),
     }
 }

@@ -195,8 +195,8 @@ impl Transaction {
             StepEnd::Execute => Repetition::Harmless,
             StepEnd::Commit => Repetition::Harmful,
         };
-        let deadline = self.shared.deadline(self.shared.timeout());
-        let begun = self.shared.carry_out(target, repetition, deadline, op).await;
+        let timeout = self.shared.timeout();
+        let begun = self.shared.carry_out(&map, target, repetition, timeout, op).await;
         let (connection, answer) = begun?;
         self.seat = Seat::At(connection, number);
         Ok(answer)
@@ -213,8 +213,7 @@ impl Transaction {
             StepEnd::Execute => CallError::Unreachable("the connection was lost".to_owned()),
             StepEnd::Commit => CallError::Unknown,
         };
-        let asked = tokio::time::timeout(self.shared.timeout(), connection.ask(op)).await;
-        let answer = asked.map_err(|_| lost())?.map_err(|_| lost())?;
+        let answer = self.shared.ask(connection, op).await.map_err(|_| lost())?;
         match decode(&answer) {
             Ok(Answer::Failed(Failure::Unknown)) => Err(CallError::Unknown),
             Ok(Answer::Failed(failure)) => Err(CallError::Failed(failure)),

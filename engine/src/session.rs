@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::{ShardId, TableId};
 use lotus_fabric::trace::Trace;
 use lotus_mvcc::PrimaryKey;
@@ -137,6 +138,11 @@ impl SessionView {
     #[inline]
     pub fn transaction_begins(&self) {
         self.slot.coordinator.node.env.transaction_begins();
+    }
+
+    /// What the coordinator's coroutines run on: for tasks beside them, and sockets.
+    pub fn executor(&self) -> &Handle {
+        &self.slot.coordinator.executor
     }
 
     /// This coordinator.

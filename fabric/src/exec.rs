@@ -15,10 +15,15 @@
 //! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
 //! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 
-use std::cell::{Cell, RefCell};
+mod bed;
+mod sockets;
+
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
+use std::io;
+use std::net::TcpStream;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +34,10 @@ use std::time::Duration;
 
 use crate::env::{Env, Nanos};
 use crate::{prefetch, transport};
+
+pub(crate) use bed::Bed;
+pub use sockets::Socket;
+use sockets::Sockets;
 
 /// Names a task of one executor. Reused after the task ends; a stale one causes a spurious poll.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -46,6 +55,8 @@ const TURNS_PER_CLOCK_READ: u32 = 64;
 /// How often a busy executor looks at the clock for a timer that is further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
+/// How often a busy executor looks at its sockets.
+const TURNS_PER_SOCKETS_LOOK: u32 = 4;
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
@@ -88,6 +99,8 @@ struct Core {
     recent: Cell<Nanos>,
     /// Whether this turn polls more than one task.
     company: Cell<bool>,
+    /// Once there is one.
+    sockets: OnceCell<Rc<Sockets>>,
     foreign: Arc<Foreign>,
 }
 
@@ -204,6 +217,26 @@ impl Handle {
         self.sleep_until(self.now().after(duration))
     }
 
+    /// Lets a task of this executor have a connection. The executor looks after it from now on, and
+    /// sleeps on it.
+    ///
+    /// # Errors
+    /// The process has too many files open.
+    pub fn adopt(&self, stream: TcpStream) -> io::Result<Socket> {
+        let sockets = match self.core.sockets.get() {
+            Some(sockets) => sockets,
+            None => {
+                let sockets = Rc::new(Sockets::new()?);
+                let lanes = self.core.foreign.sleeper.get();
+                // The same one, if there was one.
+                let sleeper = sockets::sleeper(lanes, &sockets)?;
+                self.core.foreign.sleeper.get_or_init(|| sleeper);
+                self.core.sockets.get_or_init(|| sockets)
+            }
+        };
+        Socket::new(stream, sockets, self)
+    }
+
     /// Wakes the executor's thread from anywhere.
     pub fn waker(&self) -> Arc<dyn transport::Wake> {
         Arc::clone(&self.core.foreign) as Arc<dyn transport::Wake>
@@ -241,6 +274,7 @@ impl Executor {
             timers: RefCell::default(),
             current: Cell::new(TaskId(0)),
             company: Cell::new(false),
+            sockets: OnceCell::new(),
             foreign: Arc::new(Foreign::default()),
         };
         let handle = Handle { core: Rc::new(core) };
@@ -273,8 +307,16 @@ impl Executor {
             progress |= driver.drive();
         }
         progress |= self.take_foreign_wakes();
+        progress |= self.look_at_sockets(progress);
         progress |= self.fire_timers(progress);
         progress
+    }
+
+    #[inline]
+    fn look_at_sockets(&self, busy: bool) -> bool {
+        let Some(sockets) = self.handle.core.sockets.get() else { return false };
+        let due = !busy || self.turns.is_multiple_of(TURNS_PER_SOCKETS_LOOK);
+        due && sockets.look(&self.handle)
     }
 
     /// The same without the drivers and timers, for a simulator: at one moment they have nothing
@@ -543,80 +585,4 @@ impl std::task::Wake for TaskWaker {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn executor() -> Executor {
-        Executor::new(Env::real(0))
-    }
-
-    #[test]
-    fn tasks_take_turns() {
-        let mut executor = executor();
-        let handle = executor.handle().clone();
-        let order = Rc::new(RefCell::new(Vec::new()));
-        for task in 0..2 {
-            let (handle, order) = (handle.clone(), Rc::clone(&order));
-            executor.handle().spawn(async move {
-                for step in 0..2 {
-                    order.borrow_mut().push((step, task));
-                    handle.yield_now().await;
-                }
-            });
-        }
-        while executor.live_tasks() > 0 {
-            assert!(executor.turn());
-        }
-        assert_eq!(*order.borrow(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
-    }
-
-    #[test]
-    fn a_wake_from_another_thread_ends_a_park() {
-        let mut executor = executor();
-        let (sender, receiver) = async_channel::bounded::<u32>(1);
-        let env = executor.handle().env().clone();
-        let thread = env.spawn("sender", move || {
-            std::thread::park_timeout(Duration::from_millis(20));
-            sender.send_blocking(7)
-        });
-        assert_eq!(executor.run(async move { receiver.recv().await }), Ok(7));
-        thread.expect("spawns").join().expect("no panic").expect("received");
-    }
-
-    #[test]
-    fn timers_fire_in_order_and_not_early() {
-        let mut executor = executor();
-        let handle = executor.handle().clone();
-        let start = handle.now();
-        let later = handle.clone();
-        let end = executor.run(async move {
-            later.sleep(Duration::from_millis(3)).await;
-            later.now()
-        });
-        assert!(end.since(start) >= Duration::from_millis(3));
-    }
-
-    #[test]
-    fn a_finished_task_leaves_its_place_to_the_next() {
-        let mut executor = executor();
-        let first = executor.handle().spawn(async {});
-        executor.turn();
-        assert_eq!(executor.live_tasks(), 0);
-        assert_eq!(executor.handle().spawn(async {}), first);
-    }
-
-    #[test]
-    fn an_executor_drops_its_futures_though_they_hold_handles_on_it() {
-        let executor = executor();
-        let (alive, handle) = (Rc::new(()), executor.handle().clone());
-        for _ in 0..3 {
-            let (alive, handle) = (Rc::clone(&alive), handle.clone());
-            executor.handle().spawn(async move {
-                handle.suspend().await;
-                drop(alive);
-            });
-        }
-        drop(executor);
-        assert_eq!(Rc::strong_count(&alive), 1);
-    }
-}
+mod tests;

@@ -78,6 +78,12 @@ pub trait Sleep: Wake {
 
     /// Sleeps for `at_most`.
     fn sleep(&self, at_most: std::time::Duration);
+
+    /// Lets the readiness of `other` for reading end a sleep as well, until it is closed.
+    ///
+    /// # Errors
+    /// The system is out of memory.
+    fn watch(&self, other: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()>;
 }
 
 /// Why the control path refused.

@@ -1,16 +1,27 @@
 //! One client's connection: from its handshake to its end.
+//!
+//! The handshake is carried out on the server's thread. Then the connection moves to a coordinator,
+//! whose thread reads it, runs its transactions and writes the answers: a request meets no other
+//! thread on its way, unless the coordinator has more of them than workers and others have not.
+//! A connection within TLS stays on the server's thread: what it costs to open and to seal would
+//! hold up a coordinator's transactions.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_client::frame::Incoming;
 use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
-use lotus_client::link::{self, Bounds, End, Receiver};
+use lotus_client::link::{self, Bounds, End, Receiver, Wire};
 use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
 use lotus_client::stream::Stream;
+use lotus_fabric::env::Nanos;
+use lotus_fabric::exec::{Handle, Socket};
 use lotus_fabric::tcp::{Key, NO_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -18,10 +29,13 @@ use crate::calls;
 use crate::interactive::{self, Open};
 use crate::node::Node;
 use crate::ticket::{Peer, Ticket};
-use crate::worker::{Identity, Request, Work};
+use crate::worker::{Errand, Identity, Request, Work};
 
 /// Ended transactions that a connection remembers, to say why they ended.
 const MOST_ENDED: usize = 256;
+/// For how many turns of a busy coordinator answers gather before they leave together: about as
+/// long as it takes to serve a few requests.
+const GATHERING_TURNS: u32 = 8;
 
 /// Why somebody was not let in.
 #[derive(Debug, thiserror::Error)]
@@ -108,30 +122,126 @@ async fn shake_hands(
     }
 }
 
-/// Serves a client that was let in, to its end.
+/// A client that was let in, on its way to the coordinator that will serve it.
+pub(crate) struct Newcomer {
+    pub(crate) stream: std::net::TcpStream,
+    /// What it has sent already.
+    pub(crate) incoming: Incoming,
+    pub(crate) presence: Presence,
+}
+
+/// A client's place among those that are connected.
+pub(crate) struct Presence {
+    node: Arc<Node>,
+    peer: Arc<Peer>,
+    number: u64,
+    client: SocketAddr,
+}
+
+impl Presence {
+    /// Enters; `number` is this connection's alone.
+    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: SocketAddr) -> Self {
+        let peer = Arc::new(Peer::default());
+        node.enter(number, &peer);
+        add(&node.doors.admitted);
+        Self { node: Arc::clone(node), peer, number, client }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.peer.outbox.close();
+        self.node.leave(self.number);
+    }
+}
+
+/// Serves a client to its end, as a task of coordinator `home`.
+pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
+    let Newcomer { stream, incoming, presence } = newcomer;
+    match executor.adopt(stream) {
+        Ok(socket) => serve(&mut Seated { socket, waited: 0 }, incoming, &presence, home).await,
+        Err(error) => {
+            let Presence { node, client, .. } = &presence;
+            tracing::warn!(node = node.index, %client, %error, "cannot serve a client");
+        }
+    }
+}
+
+/// Serves a client to its end; its requests go to coordinator `home` as long as that has workers
+/// with nothing to do.
 pub(crate) async fn serve(
-    node: &Arc<Node>,
-    stream: &mut Stream,
-    peer: &Arc<Peer>,
+    wire: &mut impl Wire,
     mut incoming: Incoming,
-) -> End {
+    Presence { node, peer, client, .. }: &Presence,
+    home: usize,
+) {
     let bounds = Bounds {
         frame_bytes: node.limits.request_bytes,
         write_patience: node.limits.write_patience,
     };
     let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
-    let peer = Arc::clone(peer);
-    let mut desk = Desk { node, peer: Arc::clone(&peer), queued, next: 0, open: BTreeMap::new() };
+    let mut desk = Desk {
+        node,
+        peer,
+        home,
+        queued,
+        arrived: None,
+        idle_here: None,
+        next: home,
+        open: BTreeMap::new(),
+    };
     // Dropping the desk ends the transactions that are open.
-    link::run(stream, &peer.outbox, &mut incoming, &mut desk, bounds).await
+    let end = link::run(wire, &peer.outbox, &mut incoming, &mut desk, bounds).await;
+    note_end(node, &end, *client);
+}
+
+/// A connection in the hands of a coordinator's task.
+struct Seated {
+    socket: Socket,
+    /// For how many turns answers have been gathering.
+    waited: u32,
+}
+
+impl Wire for Seated {
+    type Timer = Pin<Box<dyn Future<Output = ()>>>;
+
+    fn poll_read(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        self.socket.poll_read(into)
+    }
+
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.socket.poll_write(bytes)
+    }
+
+    /// As long as the coordinator has something else to do, and not for long.
+    fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        let executor = self.socket.executor();
+        if self.waited >= GATHERING_TURNS || !executor.has_company() {
+            self.waited = 0;
+            return Poll::Ready(());
+        }
+        self.waited += 1;
+        executor.wake(executor.current());
+        Poll::Pending
+    }
+
+    fn timer(&self, time: Duration) -> Self::Timer {
+        Box::pin(self.socket.executor().sleep(time))
+    }
 }
 
 /// Takes a client's requests in and hands them on.
 struct Desk<'n> {
     node: &'n Arc<Node>,
-    peer: Arc<Peer>,
+    peer: &'n Arc<Peer>,
+    /// The coordinator whose thread this is, or that serves first what comes within TLS.
+    home: usize,
     /// Requests that came together, by coordinator.
-    queued: Vec<Vec<Request>>,
+    queued: Vec<Vec<Errand>>,
+    /// When the first of them was taken in.
+    arrived: Option<Nanos>,
+    /// Workers here that had nothing to do when the first of them came, and still have not.
+    idle_here: Option<usize>,
     /// The coordinator whose turn it is.
     next: usize,
     /// Interactive transactions, by the client's numbers.
@@ -147,7 +257,7 @@ impl Receiver for Desk<'_> {
             self.open.remove(&txn);
             return Ok(());
         }
-        let ticket = Ticket::new(&self.peer, number);
+        let ticket = Ticket::new(self.peer, number);
         match op {
             Op::Call(call) => self.call(ticket, &call),
             Op::Outcome { id, timeout_us } => match self.node.check(None) {
@@ -167,6 +277,11 @@ impl Receiver for Desk<'_> {
                 queue.push_all(requests);
             }
         }
+        (self.arrived, self.idle_here) = (None, None);
+    }
+
+    fn has_more_coming(&self) -> bool {
+        self.peer.in_flight() > 0
     }
 
     fn is_ready(&self) -> bool {
@@ -193,11 +308,11 @@ impl Desk<'_> {
     }
 
     fn queue(&mut self, ticket: Ticket, work: Work, timeout_us: u32) {
-        let arrived = self.node.env.now();
+        let arrived = *self.arrived.get_or_insert_with(|| self.node.env.now());
         let timeout = Duration::from_micros(u64::from(timeout_us));
         let deadline = arrived.after(timeout.min(self.node.limits.longest_call));
-        let thread = self.turn();
-        self.queued[thread].push(Request { ticket, work, arrived, deadline });
+        let thread = self.seat();
+        self.queued[thread].push(Errand::Serve(Request { ticket, work, arrived, deadline }));
     }
 
     fn step(&mut self, ticket: Ticket, step: &Step<'_>, message: &[u8]) {
@@ -217,8 +332,7 @@ impl Desk<'_> {
             // Those that have expired long ago; of the others there are not as many.
             self.open.retain(|_, open| !open.has_ended());
         }
-        let thread = self.turn();
-        let Some(place) = self.node.take_place(thread) else {
+        let Some(place) = self.node.take_place(self.home) else {
             return ticket.fail(Failure::Busy(Room::Transactions));
         };
         let open = interactive::begin(self.node, place, begin.kind);
@@ -227,14 +341,25 @@ impl Desk<'_> {
         self.open.insert(step.txn, open);
     }
 
-    fn turn(&mut self) -> usize {
+    /// The coordinator of the next request: this one, where a hand-over is for nothing, while
+    /// workers wait here; then all of them in turn.
+    fn seat(&mut self) -> usize {
+        let (node, home) = (self.node, self.home);
+        if self.queued.len() == 1 {
+            return home;
+        }
+        let idle = self.idle_here.get_or_insert_with(|| node.queues[home].idle());
+        if let Some(left) = idle.checked_sub(1) {
+            *idle = left;
+            return home;
+        }
         self.next = (self.next + 1) % self.queued.len();
         self.next
     }
 }
 
 /// Counts how a connection ended, and says it to whoever listens.
-pub(crate) fn note_end(node: &Node, end: &End, client: std::net::SocketAddr) {
+fn note_end(node: &Node, end: &End, client: SocketAddr) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::Stalled(_) => {
             add(&node.doors.misbehaved);
@@ -244,7 +369,7 @@ pub(crate) fn note_end(node: &Node, end: &End, client: std::net::SocketAddr) {
     }
 }
 
-/// One more of what only this thread counts.
+/// One more.
 pub(crate) fn add(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -7,14 +7,15 @@
 //!
 //! # What it is not
 //! It starts no node and owns no data. What runs, runs in the coordinators' coroutine slots like
-//! any other job; `tokio` never reaches them.
+//! any other job, and connections are tasks beside them; `tokio` never reaches either.
 //!
 //! # Who owns what
-//! The server's thread owns the sockets (`server`, `connection`). A coordinator's *workers* take
-//! requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered exactly
-//! once whatever becomes of them. What is remembered of calls with an id lives in the cluster
-//! (`calls`). Counters belong to one thread each (`counters`) and meet when somebody scrapes them
-//! (`metrics`).
+//! The server's thread owns the door (`server`). A client that was let in belongs to one
+//! coordinator, whose thread reads and writes its socket (`connection`). A coordinator's *workers*
+//! take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered
+//! exactly once whatever becomes of them. What is remembered of calls with an id lives in the
+//! cluster (`calls`). Counters belong to one thread each (`counters`) and meet when somebody
+//! scrapes them (`metrics`).
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,10 @@ use crate::host::Host;
 use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::ticket::Peer;
-use crate::worker::{self, Request};
+use crate::worker::{self, Errand};
+
+/// How often a server that stops looks whether others have ended.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// See the module's essay.
 pub(crate) struct Node {
@@ -32,7 +35,7 @@ pub(crate) struct Node {
     /// The table of call records.
     pub(crate) calls: TableId,
     /// By coordinator.
-    pub(crate) queues: Vec<Queue<Request>>,
+    pub(crate) queues: Vec<Queue<Errand>>,
     pub(crate) counters: Vec<Counters>,
     /// Open interactive transactions, by coordinator, and how many there may be on each.
     interactive: Vec<AtomicUsize>,
@@ -45,7 +48,7 @@ pub(crate) struct Node {
     pub(crate) doors: Doors,
 }
 
-/// What was counted at the doors. Written by the server's thread alone.
+/// What was counted at the doors.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
     /// Clients that came in.
@@ -145,12 +148,13 @@ impl Node {
 
     /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
-        if self.draining.load(Ordering::Relaxed) || !self.host().takes_part(self.index) {
+        let host = self.host();
+        if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
             return Err(Failure::Leaving);
         }
         let Some(shard) = shard else { return Ok(()) };
         let known = ShardId::from_low_bits(u64::from(shard));
-        let owner = self.host().shard_owner(self.index, known);
+        let owner = host.shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
             // It may write, and what is written while a memory node is silent ends with an unknown
             // outcome, which takes its time.
@@ -208,7 +212,6 @@ impl Node {
     /// Takes nothing new, waits until everything is answered or patience ends, and closes all
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
-        const LOOK: Duration = Duration::from_millis(2);
         self.draining.store(true, Ordering::Relaxed);
         let deadline = self.env.now().after(patience);
         let is_busy = || self.peers().values().any(|peer| peer.in_flight() > 0);
@@ -217,6 +220,18 @@ impl Node {
         }
         self.peers().values().for_each(|peer| peer.outbox.close());
         self.queues.iter().for_each(Queue::close);
+    }
+
+    /// Waits until no client is connected.
+    pub(crate) async fn left(&self) {
+        while self.connections() > 0 {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Ends all connections, whatever has not been written.
+    pub(crate) fn cut(&self) {
+        self.peers().values().for_each(|peer| peer.outbox.cut());
     }
 
     fn peers(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Peer>>> {

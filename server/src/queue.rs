@@ -1,4 +1,5 @@
-//! Requests on their way from a server's thread to one coordinator's workers.
+//! What is on its way to one coordinator's workers: requests, mostly from connections that the same
+//! thread reads, and connections that the server's thread has let in.
 //!
 //! Many are handed over at once, and a worker that is busy takes the next one without being
 //! woken: the fuller the queue, the fewer wakes. Workers that find it empty wait on it with their
@@ -39,6 +40,11 @@ impl<T> Queue<T> {
         let woken: Vec<Waker> = state.idle.drain(first..).collect();
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// How many workers wait for something to do.
+    pub(crate) fn idle(&self) -> usize {
+        self.lock().idle.len()
     }
 
     /// The next item; `None` once the queue is closed and empty.

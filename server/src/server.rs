@@ -1,8 +1,8 @@
 //! Starting and stopping: one thread with a `tokio` runtime of its own for each server.
 //!
-//! That thread reads, decodes and hands requests to the coordinators' workers; workers put answers
-//! into the outbox of the connection and wake it if it sleeps. No transaction runs here, and no
-//! socket is touched there.
+//! That thread opens the door, and shows metrics. Clients that it has let in go to the coordinators
+//! in turn, whose threads read and serve them (`connection`). No request is read here, and no
+//! transaction runs here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,12 +21,12 @@ use tokio::task::JoinSet;
 
 use crate::calls;
 use crate::config::{CallRecords, Config, StartError};
-use crate::connection::{self, add};
+use crate::connection::{self, Newcomer, Presence, add};
 use crate::host::Host;
 use crate::http;
 use crate::node::{Node, Parts};
 use crate::registry::Registry;
-use crate::ticket::Peer;
+use crate::worker::Errand;
 
 /// How long connections may take to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -172,9 +172,14 @@ async fn run(
         Err(error) => tracing::error!(node = node.index, %error, "the listener cannot be used"),
     }
     node.drain(node.limits.drain).await;
-    let ended = async { while tasks.join_next().await.is_some() {} };
-    // Whoever has not ended by then is cut off when the set is dropped.
-    let _ = tokio::time::timeout(CLOSING, ended).await;
+    let ended = async {
+        while tasks.join_next().await.is_some() {}
+        node.left().await;
+    };
+    // Tasks that have not ended by then are dropped with their set.
+    if tokio::time::timeout(CLOSING, ended).await.is_err() {
+        node.cut();
+    }
     tracing::info!(node = node.index, "stopped");
 }
 
@@ -206,7 +211,7 @@ impl Doorman<'_> {
             number += 1;
             let (node, security) = (Arc::clone(self.node), Arc::clone(&self.security));
             let guest = Guest::enter(&self.guests);
-            tasks.spawn(attend(node, security, stream, client, number, guest));
+            tasks.spawn(receive(node, security, stream, client, number, guest));
         }
     }
 }
@@ -227,8 +232,8 @@ impl Drop for Guest {
     }
 }
 
-/// One connection, from its first byte to its last.
-async fn attend(
+/// One connection, until it is a coordinator's; within TLS, to its end.
+async fn receive(
     node: Arc<Node>,
     security: Arc<Security>,
     socket: TcpStream,
@@ -243,7 +248,10 @@ async fn attend(
             return;
         }
     };
-    let is_full = || node.is_draining() || node.connections() >= node.limits.connections;
+    let is_full = || {
+        let is_open = !node.is_draining() && node.host().takes_part(node.index);
+        !is_open || node.connections() >= node.limits.connections
+    };
     let incoming = match connection::admit(&node, &mut stream, security.key(), is_full).await {
         Ok(incoming) => incoming,
         Err(turned) => {
@@ -255,16 +263,25 @@ async fn attend(
         }
     };
     drop(guest);
+    let presence = Presence::enter(&node, number, client);
+    let home = number as usize % node.queues.len();
     if let Err(error) = keep_alive(&stream) {
         tracing::debug!(node = node.index, %client, %error, "no keepalive");
     }
-    add(&node.doors.admitted);
-    let peer = Arc::new(Peer::default());
-    node.enter(number, &peer);
-    let end = connection::serve(&node, &mut stream, &peer, incoming).await;
-    peer.outbox.close();
-    node.leave(number);
-    connection::note_end(&node, &end, client);
+    let socket = match stream {
+        Stream::Plain(socket) => socket.into_std(),
+        Stream::Sealed(_) => {
+            return connection::serve(&mut stream, incoming, &presence, home).await;
+        }
+    };
+    match socket {
+        Ok(stream) => {
+            let newcomer = Box::new(Newcomer { stream, incoming, presence });
+            // If nobody serves there any more, this closes it.
+            node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
+        }
+        Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
+    }
 }
 
 /// Lets the kernel find out about clients that vanish without a word.

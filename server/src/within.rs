@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,34 +25,44 @@ pub(crate) enum Cut {
 /// A slot's sense of time.
 pub(crate) struct Alarm {
     view: SessionView,
+    /// When the slot's task is woken to look at the clock.
     due: Nanos,
-    sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Alarm {
     pub(crate) const fn new(view: SessionView) -> Self {
-        Self { view, due: Nanos(0), sleep: None }
+        Self { view, due: Nanos(0) }
+    }
+
+    /// A time not long ago.
+    pub(crate) fn recent(&self) -> Nanos {
+        self.view.executor().recent()
     }
 
     /// Whether `deadline` is over. If not, the task is polled again when it may be.
-    fn poll_late(&mut self, cx: &mut std::task::Context<'_>, deadline: Nanos) -> bool {
-        loop {
-            if let Some(sleep) = self.sleep.as_mut().filter(|_| self.due <= deadline) {
-                if sleep.as_mut().poll(cx).is_pending() {
-                    return false;
-                }
-                // What is over is not asked again, by the next call for example.
-                self.sleep = None;
-            }
-            let now = self.view.now();
-            if now >= deadline {
-                return true;
-            }
-            self.due = now.after(TICK).min(deadline);
-            let (view, due) = (self.view.clone(), self.due);
-            self.sleep = Some(Box::pin(async move { view.sleep_until(due).await }));
+    fn poll_late(&mut self, deadline: Nanos) -> bool {
+        let executor = self.view.executor();
+        if self.due <= deadline && executor.recent() < self.due {
+            return false;
         }
+        let now = executor.now();
+        if now >= deadline {
+            return true;
+        }
+        self.due = now.after(TICK).min(deadline);
+        executor.wake_at(self.due, executor.current());
+        false
     }
+}
+
+/// Runs `code` until it is done or panics.
+pub(crate) async fn sheltered(code: impl Future<Output = ()>) {
+    let mut code = pin!(code);
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(cx)));
+        polled.unwrap_or(Poll::Ready(()))
+    })
+    .await;
 }
 
 /// Runs `code` until it is done, panics, or the deadline is over; then it is dropped.
@@ -65,7 +75,7 @@ pub(crate) async fn within<T>(
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(cx))) {
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Err(_) => Poll::Ready(Err(Cut::Panicked)),
-        Ok(Poll::Pending) if alarm.poll_late(cx, deadline) => Poll::Ready(Err(Cut::Late)),
+        Ok(Poll::Pending) if alarm.poll_late(deadline) => Poll::Ready(Err(Cut::Late)),
         Ok(Poll::Pending) => Poll::Pending,
     })
     .await

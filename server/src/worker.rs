@@ -7,12 +7,20 @@ use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
 use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
+use crate::connection::{Newcomer, attend};
 use crate::counters::{Counters, Ending};
 use crate::failure;
 use crate::node::Node;
 use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
-use crate::within::{Alarm, Cut, within};
+use crate::within::{Alarm, Cut, sheltered, within};
+
+/// What a worker may find in its queue.
+pub(crate) enum Errand {
+    Serve(Request),
+    /// A connection is to live on the worker's thread.
+    Attend(Box<Newcomer>),
+}
 
 /// A request on its way to a worker.
 pub(crate) struct Request {
@@ -40,8 +48,15 @@ pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
     let mut worker = Worker { node: &node, counters, session, alarm, result: Vec::new() };
-    while let Some(request) = node.queues[thread].pop().await {
-        worker.serve(request).await;
+    while let Some(errand) = node.queues[thread].pop().await {
+        match errand {
+            Errand::Serve(request) => worker.serve(request).await,
+            Errand::Attend(newcomer) => {
+                let view = worker.session.view();
+                let executor = view.executor();
+                executor.spawn(sheltered(attend(*newcomer, thread, executor.clone())));
+            }
+        }
     }
 }
 
@@ -119,11 +134,12 @@ impl Worker<'_> {
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
         let mut attempts = 0;
-        let mut last = Failure::Timeout;
+        // In words only once nothing else is to be tried.
+        let mut last = None;
         loop {
             // Not before the first attempt: a call that has waited too long is not begun.
-            if self.session.now() >= deadline {
-                return Err(Miss::Failed(last));
+            if self.alarm.recent() >= deadline {
+                return Err(Miss::Failed(last.map_or(Failure::Timeout, failure::of)));
             }
             let miss = match self.attempt(ticket, work, deadline).await {
                 Ok(attempt) => return Ok(attempt),
@@ -139,7 +155,7 @@ impl Worker<'_> {
             if matches!(error, TxnError::Timeout) {
                 self.node.check_memory().map_err(Miss::Failed)?;
             }
-            last = failure::of(error);
+            last = Some(error);
             self.session.back_off(attempts).await;
             attempts += 1;
         }
@@ -158,9 +174,8 @@ impl Worker<'_> {
                 Work::Call { stored, .. } => stored.kind,
                 Work::Outcome(_) => Kind::Serializable,
             };
-            let now_ms = session.now().0 / 1_000_000;
             let mut txn = begin(session, kind).await?;
-            let done = prepare(node, &mut txn, work, result, now_ms).await?;
+            let done = prepare(node, &mut txn, work, result).await?;
             Ok::<_, Miss>((txn, done))
         };
         let (txn, done) = match within(alarm, deadline, run).await {
@@ -203,8 +218,8 @@ async fn prepare(
     txn: &mut Transaction,
     work: &Work,
     result: &mut Vec<u8>,
-    now_ms: u64,
 ) -> Result<Prepared, Miss> {
+    let now_ms = || node.env.now().0 / 1_000_000;
     match work {
         Work::Call { stored, arguments, identity: None } => {
             stored.procedure.run(txn, arguments, result).await?;
@@ -221,7 +236,7 @@ async fn prepare(
                 Memory::Taken => return Err(Miss::Failed(Failure::IdTaken)),
             }
             stored.procedure.run(txn, arguments, result).await?;
-            let (id, fingerprint) = (*id, *fingerprint);
+            let (id, fingerprint, now_ms) = (*id, *fingerprint, now_ms());
             record.write(txn, Entry { id, fingerprint, result: Some(result), now_ms })?;
             Ok(Prepared::ToCommit(Attempt::Committed))
         }
@@ -231,7 +246,8 @@ async fn prepare(
                 Memory::Done(before) => Ok(Prepared::Recalled(Attempt::Recalled(before))),
                 Memory::GivenUp => Ok(Prepared::Recalled(Attempt::Never)),
                 Memory::Nothing | Memory::Taken => {
-                    record.write(txn, Entry { id: *id, fingerprint: 0, result: None, now_ms })?;
+                    let entry = Entry { id: *id, fingerprint: 0, result: None, now_ms: now_ms() };
+                    record.write(txn, entry)?;
                     Ok(Prepared::ToCommit(Attempt::Never))
                 }
             }

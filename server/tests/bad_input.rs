@@ -231,6 +231,36 @@ fn there_is_room_for_so_many() {
     drop(admitted);
 }
 
+/// Its coordinators serve nobody any more: whoever came in would wait for them.
+#[test]
+fn a_node_that_has_left_lets_nobody_in() {
+    let bank = Bank::open(2);
+    bank.cluster.kill(1);
+    let mut raw = Raw::open(bank.servers[1].address());
+    let mut hello = Vec::new();
+    let _guest = Guest::start(None, &mut hello).unwrap();
+    raw.stream.write_all(&hello).unwrap();
+    assert_eq!(raw.refusal(), Refusal::Full);
+    assert_eq!(raw.next(), None);
+}
+
+/// A server that stops writes what waits to be read, but not for ever.
+#[test]
+fn who_does_not_read_does_not_keep_a_server_from_stopping() {
+    let mut bank = Bank::open_with(1, |config| {
+        config.limits.write_patience = 2 * PATIENCE;
+        config.limits.drain = Duration::from_millis(50);
+        config.limits.in_flight = 4;
+    });
+    let mut raw = Raw::admitted(bank.servers[0].address());
+    raw.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let request = blob(128 << 10);
+    // Writes until the server reads no more: its answers fill the socket.
+    while raw.stream.write_all(&request).is_ok() {}
+    bank.servers.remove(0).stop().unwrap();
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
 #[test]
 fn who_does_not_read_is_closed() {
     let bank = Bank::open_with(1, |config| {

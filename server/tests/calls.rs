@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{ACCOUNTS, Bank, INITIAL, balance, run};
+use lotus::Cluster;
 use lotus_client::{CallError, CallId, Failure};
 
 #[test]
@@ -114,7 +115,19 @@ fn conflicts_are_retried_at_the_server_until_time_is_up() {
 
 #[test]
 fn many_calls_share_a_connection() {
-    let bank = Bank::open(2);
+    many_calls(Bank::open(2));
+}
+
+/// A connection belongs to one coordinator; the others take part in what it cannot do alone.
+#[test]
+fn many_calls_on_a_connection_are_shared_by_coordinators() {
+    let builder = Cluster::embedded().threads(3).memory_nodes(1).replicas(1);
+    many_calls(Bank::over(builder.lock_table_bytes(1 << 16).start().unwrap(), |config| {
+        config.workers = Some(1);
+    }));
+}
+
+fn many_calls(bank: Bank) {
     run(async {
         let client = bank.client().await;
         let table = client.table("accounts").unwrap();

@@ -4,15 +4,12 @@
 //! what applications see. The nodes are asked for what only they know (`errands`): what they have
 //! sent and aborted, and whether the data is as it must be.
 //!
-//! # The ledger
-//! Balances move from one benchmark to the next, so what all of them have done stands at the
-//! authority. A benchmark that is cut short leaves its entry open: what it has done is not known
-//! then, and no later one can judge the balances.
+//! What all benchmarks have done to the balances stands in the cluster's `ledger`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_benchmarks::audit::{Audit, Check, Effects};
+use lotus_benchmarks::audit::{Audit, Check};
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::deployment::{Caches, Memory, Ownership, Traffic};
 use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
@@ -21,14 +18,14 @@ use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::env::Env;
 use lotus_router::Authority;
-use serde::{Deserialize, Serialize};
 
+use super::authority;
 use super::errands::{Counted, Done, Errand, ask};
 use super::file::ClusterFile;
+use super::ledger::{self, Ledger};
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
 use super::shards::silent_memory;
-use super::{authority, records};
 use crate::applications::{self, failed};
 use crate::args::{BenchArgs, WorkloadArgs};
 
@@ -36,18 +33,8 @@ use crate::args::{BenchArgs, WorkloadArgs};
 const COUNTING: Duration = Duration::from_secs(30);
 /// How long a node may take to look at all data.
 const AUDITING: Duration = Duration::from_secs(600);
-/// Where the ledger is.
-const LEDGER: &str = "benchmarks/effects";
 /// Requests in flight, unless somebody says otherwise.
 const IN_FLIGHT: usize = 64;
-
-/// What benchmarks have done to the balances since the cluster was loaded.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Ledger {
-    effects: Effects,
-    /// Benchmarks that have begun and not ended.
-    open: u32,
-}
 
 /// The arguments of a benchmark, with the sizes that the cluster was loaded with.
 ///
@@ -117,7 +104,7 @@ pub fn drive<W: Workload>(
         return Err(refuse(format!("{} does not answer", node.in_words())));
     }
     let before = count(&authority, &nodes)?;
-    let ledger = open(&authority)?;
+    ledger::open(&authority).map_err(|error| failed(&error))?;
     progress.enter(Phase::Running);
     let load = applications::Load {
         workload: Arc::clone(&workload),
@@ -129,7 +116,7 @@ pub fn drive<W: Workload>(
     let driven = runtime.block_on(load.generate(&client, in_flight));
     let Driven { mut tally, elapsed_s, .. } =
         driven.map_err(|error| explain(error, &authority, &nodes))?;
-    let ledger = close(&authority, &tally.effects, ledger)?;
+    let ledger = ledger::close(&authority, &tally.effects).map_err(|error| failed(&error))?;
     let after = count(&authority, &nodes)?;
 
     let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
@@ -196,27 +183,6 @@ fn count(authority: &dyn Authority, nodes: &[Node]) -> Result<Vec<Counted>, Benc
     nodes.iter().map(count).collect()
 }
 
-/// Opens an entry of the ledger; what it said before.
-fn open(authority: &dyn Authority) -> Result<Ledger, BenchError> {
-    let (_, found) = records::read::<Ledger>(authority, LEDGER).map_err(|error| failed(&error))?;
-    let ledger = found.unwrap_or_default();
-    let opened = Ledger { open: ledger.open + 1, ..ledger };
-    records::write(authority, LEDGER, &opened).map_err(|error| failed(&error))?;
-    Ok(ledger)
-}
-
-/// Closes the entry that was opened on `before`; what the ledger says now.
-fn close(
-    authority: &dyn Authority,
-    effects: &Effects,
-    before: Ledger,
-) -> Result<Ledger, BenchError> {
-    let mut ledger = before;
-    ledger.effects.merge(effects);
-    records::write(authority, LEDGER, &ledger).map_err(|error| failed(&error))?;
-    Ok(ledger)
-}
-
 fn audit<W: Workload>(
     authority: &dyn Authority,
     node: Node,
@@ -232,7 +198,7 @@ fn audit<W: Workload>(
     checks.extend(workload.judge(&tally.by_transaction));
     if ledger.open > 0 {
         let why = format!(
-            "{} earlier benchmarks of this cluster were cut short, and what they did to the \
+            "{} benchmarks of this cluster run still or were cut short, and what they did to the \
              balances is not known",
             ledger.open
         );

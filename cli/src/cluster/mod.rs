@@ -24,6 +24,7 @@ mod file;
 #[cfg(feature = "etcd")]
 mod in_etcd;
 mod key;
+mod ledger;
 mod load;
 mod mailbox;
 mod node;

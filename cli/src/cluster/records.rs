@@ -91,3 +91,25 @@ pub fn write(
         }
     }
 }
+
+/// Changes a value to what `change` makes of it, or of the default if there is none, although
+/// others may change it at the same time: it is then called anew. What the value is now.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`]; then it may have been changed, and may not.
+pub fn update<T: Serialize + DeserializeOwned + Default>(
+    authority: &dyn Authority,
+    key: &str,
+    mut change: impl FnMut(&mut T),
+) -> Result<T, AuthorityError> {
+    loop {
+        let (version, found) = read::<T>(authority, key)?;
+        let mut value = found.unwrap_or_default();
+        change(&mut value);
+        let bytes = serde_json::to_vec(&value).expect("strings and numbers");
+        match authority.compare_and_swap(key, version, &bytes) {
+            Err(AuthorityError::Conflict { .. }) => {}
+            outcome => return outcome.map(|_| value),
+        }
+    }
+}

@@ -21,12 +21,6 @@ use crate::region::{Memory, Rights, View};
 /// How long a host may take to answer: longer than it takes to fence anybody.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What this process brings along.
-pub(super) struct Dowry<'a> {
-    pub(super) gates: BorrowedFd<'a>,
-    pub(super) bell: BorrowedFd<'a>,
-}
-
 /// See the module's essay.
 pub(super) struct Attachment {
     socket: Mutex<Socket>,
@@ -40,12 +34,13 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Attaches to `node`, one of `nodes`, at its socket in `directory`.
+    /// Attaches to `node`, one of `nodes`, at its socket in `directory`; `gates` are this
+    /// process's.
     pub(super) fn new(
         directory: &Path,
         node: NodeId,
         nodes: u16,
-        dowry: &Dowry<'_>,
+        gates: BorrowedFd<'_>,
         cut: Arc<AtomicBool>,
     ) -> Result<Self, ShmError> {
         let path = socket::path(directory, node);
@@ -55,7 +50,7 @@ impl Attachment {
             return Err(ShmError::OtherUser);
         }
         let hello = Request::Hello { version: VERSION, nodes, node };
-        let (reply, files) = ask(&socket, hello, &[dowry.gates, dowry.bell])?;
+        let (reply, files) = ask(&socket, hello, &[gates])?;
         let (Reply::Welcome, [board]) = (reply, &files[..]) else {
             return Err(unexpected(reply));
         };
@@ -131,9 +126,14 @@ impl Attachment {
         Ok(())
     }
 
-    /// Opens a lane of the node; `None` if somebody else has it.
-    pub(super) fn open_lane(&self, lane: LaneId) -> Result<Option<Mailbox>, ShmError> {
-        match self.ask(Request::OpenLane { lane })? {
+    /// Opens a lane of the node, with the bell to be rung when it sleeps; `None` if somebody else
+    /// has it.
+    pub(super) fn open_lane(
+        &self,
+        lane: LaneId,
+        bell: BorrowedFd<'_>,
+    ) -> Result<Option<Mailbox>, ShmError> {
+        match self.ask_with(Request::OpenLane { lane }, &[bell])? {
             (Reply::Refused(Refusal::LaneTaken), _) => Ok(None),
             (Reply::Lane, files) => {
                 let [mailbox] = &files[..] else { return Err(ShmError::Nonsense) };
@@ -143,8 +143,8 @@ impl Attachment {
         }
     }
 
-    /// Where `from` puts messages for a lane of the node, and its owner's bell; `None` if nobody
-    /// has opened it.
+    /// Where `from` puts messages for a lane of the node, and the lane's bell; `None` if nobody has
+    /// opened it.
     pub(super) fn find_lane(
         &self,
         lane: LaneId,
@@ -180,11 +180,19 @@ impl Attachment {
     }
 
     fn ask(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
+        self.ask_with(request, &[])
+    }
+
+    fn ask_with(
+        &self,
+        request: Request,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ShmError> {
         let socket = self.socket();
         if self.is_lost() {
             return Err(ShmError::HungUp);
         }
-        ask(&socket, request, &[]).inspect_err(|_| self.lost.store(true, Ordering::Release))
+        ask(&socket, request, files).inspect_err(|_| self.lost.store(true, Ordering::Release))
     }
 
     fn socket(&self) -> MutexGuard<'_, Socket> {

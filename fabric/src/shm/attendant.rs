@@ -1,11 +1,10 @@
 //! A process's attendant: the thread that does what lanes must not wait for.
 //!
-//! It finds out where messages go, makes connections anew, notices hosts that hang up, and wakes
-//! lanes that sleep when a message comes from another process, which rings the process's *bell*.
-//! It sleeps itself when there is nothing to do.
+//! It finds out where messages go, makes connections anew, and notices hosts that hang up. It
+//! sleeps when there is nothing to do. Lanes wake it by the process's *bell*; messages from other
+//! processes do not concern it: every lane has a bell of its own, which is rung there.
 //!
-//! A host that does not answer holds it up for the time that a host may take. Lanes that sleep are
-//! then woken late, by their own timers.
+//! A host that does not answer holds it up for the time that a host may take.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, Weak};
@@ -14,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::attachment::Attachment;
-use super::mailbox::{Mailbox, Producer};
+use super::mailbox::Producer;
 use super::{Shared, bell};
 use crate::ids::{Endpoint, NodeId};
 use crate::transport::{Token, Wake};
@@ -73,7 +72,6 @@ impl Outlet {
 /// A lane of this process that can be woken.
 pub(super) struct Sleeper {
     pub(super) at: Endpoint,
-    pub(super) mailbox: Arc<Mailbox>,
     pub(super) wake: Arc<dyn Wake>,
 }
 
@@ -110,18 +108,12 @@ pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs:
                 BELL => {
                     // Before we look at what it was rung for.
                     bell::silence(bell);
-                    wake_sleepers(&shared);
                     jobs.try_iter().for_each(|job| shared.carry_out(job));
                 }
                 node => shared.look_at(NodeId(node as u16)),
             }
         }
     }
-}
-
-fn wake_sleepers(shared: &Shared) {
-    let lanes = shared.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-    lanes.iter().filter(|lane| lane.mailbox.is_rung()).for_each(|lane| lane.wake.wake());
 }
 
 impl Shared {

@@ -220,12 +220,12 @@ impl Server {
 
     /// Answers one request.
     fn serve_one(&mut self, id: PeerId, socket: Socket) -> Option<Peer> {
-        let request = match socket.receive_now() {
+        let (request, files) = match socket.receive_now() {
             Ok(None) => return Some(Peer::Attached(socket)),
-            Ok(Some(Received::Packet(packet, _))) => Request::decode(&packet),
-            _ => None,
+            Ok(Some(Received::Packet(packet, files))) => (Request::decode(&packet), files),
+            _ => (None, Vec::new()),
         };
-        let answer = request.and_then(|request| self.service.answer(id, request));
+        let answer = request.and_then(|request| self.service.answer(id, request, files));
         if answer.is_some_and(|answer| send(&socket, &answer)) {
             return Some(Peer::Attached(socket));
         }

@@ -16,8 +16,9 @@ use super::attendant::{Answer, Errand, Job, Outlet};
 use super::gates::Gate;
 use super::mailbox::{Consumer, Mailbox};
 use crate::copies::{Initiator, Round, Targets};
+use crate::exec::Bed;
 use crate::ids::{Endpoint, Epoch, NodeId};
-use crate::transport::{Sink, Token, Transport, Wake};
+use crate::transport::{Sink, Sleep, Token, Transport, Wake};
 use crate::verbs::{Capabilities, VerbError, Work};
 
 /// Messages that wait until their receiver is found.
@@ -40,6 +41,7 @@ pub(super) struct ShmLane {
     /// Answers still to come.
     asked: usize,
     wake: Arc<dyn Wake>,
+    bed: Arc<Bed>,
 }
 
 /// By node; `None` for one that was never there.
@@ -68,11 +70,12 @@ pub(super) struct Parts {
     pub(super) gate: Gate,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) wake: Arc<dyn Wake>,
+    pub(super) bed: Arc<Bed>,
 }
 
 impl ShmLane {
     pub(super) fn new(shared: Arc<Shared>, parts: Parts) -> Self {
-        let Parts { at, epoch, connections, gate, mailbox, wake } = parts;
+        let Parts { at, epoch, connections, gate, mailbox, wake, bed } = parts;
         let nodes = connections.0.len();
         let (reply_to, answers) = crossbeam_channel::unbounded();
         Self {
@@ -88,6 +91,7 @@ impl ShmLane {
             reply_to,
             asked: 0,
             wake,
+            bed,
         }
     }
 
@@ -201,6 +205,10 @@ impl Transport for ShmLane {
         // The thread is about to sleep: whoever sends from now on wakes it.
         self.asleep.set(true);
         !self.inbox.go_to_sleep()
+    }
+
+    fn sleeper(&self) -> Option<Arc<dyn Sleep>> {
+        Some(Arc::clone(&self.bed) as Arc<dyn Sleep>)
     }
 }
 

@@ -86,12 +86,6 @@ impl Mailbox {
         (self.memory.word(SENDERS).load(Ordering::Acquire) as usize).min(RINGS)
     }
 
-    /// Whether some sender rang for this mailbox, or may have: its receiver does not say that it
-    /// sleeps.
-    pub(super) fn is_rung(&self) -> bool {
-        self.memory.word(ASLEEP).load(Ordering::Acquire) == 0
-    }
-
     /// Whether a receiver that said it would sleep has to be woken. Only once for each sleep.
     fn take_sleeper(&self) -> bool {
         let asleep = self.memory.word(ASLEEP);

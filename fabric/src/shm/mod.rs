@@ -45,7 +45,7 @@ mod service;
 mod socket;
 mod wire;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,10 +56,11 @@ pub use error::ShmError;
 pub use host::Host;
 
 use crate::env::Env;
+use crate::exec::Bed;
 use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::region::Rights;
 use crate::transport::{Fabric, FabricError, Transport, Wake};
-use attachment::{Attachment, Dowry};
+use attachment::Attachment;
 use attendant::{Job, Sleeper, Watch};
 use gates::Gates;
 use lane::{Connections, Parts, ShmLane};
@@ -170,9 +171,9 @@ impl Shared {
         if let Some(attachment) = slot.as_ref().filter(|known| !known.is_lost()) {
             return Ok(Arc::clone(attachment));
         }
-        let dowry = Dowry { gates: self.gates.file(), bell: self.bell.as_fd() };
         let (nodes, cut) = (self.nodes.len() as u16, Arc::clone(&node.cut));
-        let attachment = Arc::new(Attachment::new(&self.directory, id, nodes, &dowry, cut)?);
+        let attachment =
+            Arc::new(Attachment::new(&self.directory, id, nodes, self.gates.file(), cut)?);
         *slot = Some(Arc::clone(&attachment));
         drop(slot);
         attachment.with_descriptor(|socket| self.watch.add(id, socket))?;
@@ -243,16 +244,17 @@ impl Fabric for ShmFabric {
     ) -> Result<Box<dyn Transport>, FabricError> {
         let shared = &self.shared;
         let host = shared.needed(at.node)?;
-        let mailbox = host.open_lane(at.lane).map_err(|error| error.at(at.node))?;
+        let bed = Arc::new(Bed::new().map_err(|error| ShmError::System(error).at(at.node))?);
+        let mailbox = host.open_lane(at.lane, bed.bell()).map_err(|error| error.at(at.node))?;
         let mailbox = Arc::new(mailbox.ok_or(FabricError::LaneTaken(at))?);
         let Some(gate) = shared.gates.open(at.node) else {
             let _ = host.close_lane(at);
             return Err(ShmError::TooManyLanes(at).at(at.node));
         };
-        let sleeper = Sleeper { at, mailbox: Arc::clone(&mailbox), wake: Arc::clone(&wake) };
+        let sleeper = Sleeper { at, wake: Arc::clone(&wake) };
         shared.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(sleeper);
         let connections = shared.connections();
-        let parts = Parts { at, epoch, connections, gate, mailbox, wake };
+        let parts = Parts { at, epoch, connections, gate, mailbox, wake, bed };
         Ok(Box::new(ShmLane::new(Arc::clone(shared), parts)))
     }
 

@@ -69,6 +69,8 @@ struct OpenLane {
     owner: PeerId,
     mailbox: Mailbox,
     file: Arc<OwnedFd>,
+    /// Rung for messages while the owner sleeps.
+    bell: Arc<OwnedFd>,
     /// Who sends through which ring.
     rings: Vec<Option<(PeerId, Endpoint)>>,
 }
@@ -77,7 +79,6 @@ struct OpenLane {
 struct Attached {
     process: Process,
     gates: ForeignGates,
-    bell: Arc<OwnedFd>,
 }
 
 impl Service {
@@ -108,18 +109,23 @@ impl Service {
         if (node, nodes) != (self.node, self.nodes) {
             return Some(Refusal::OtherCluster.into());
         }
-        let [gates, bell] = <[OwnedFd; 2]>::try_from(files).ok()?;
+        let [gates] = <[OwnedFd; 1]>::try_from(files).ok()?;
         let gates = match ForeignGates::map(&gates) {
             Ok(gates) => gates,
             Err(error) => return Some(system(&error).into()),
         };
-        self.attached.insert(peer, Attached { process, gates, bell: Arc::new(bell) });
+        self.attached.insert(peer, Attached { process, gates });
         let files = vec![Arc::clone(&self.board.file)];
         Some(Answer { reply: Reply::Welcome, files })
     }
 
     /// Answers a process that is attached; `None` ends the connection.
-    pub(super) fn answer(&mut self, peer: PeerId, request: Request) -> Option<Answer> {
+    pub(super) fn answer(
+        &mut self,
+        peer: PeerId,
+        request: Request,
+        files: Vec<OwnedFd>,
+    ) -> Option<Answer> {
         Some(match request {
             Request::Hello { .. } => return None,
             Request::Goodbye => {
@@ -131,7 +137,10 @@ impl Service {
                 self.register(region, bytes, rights).unwrap_or_else(Answer::from)
             }
             Request::NextRegion { from } => self.next_region(from),
-            Request::OpenLane { lane } => self.open_lane(peer, lane).unwrap_or_else(Answer::from),
+            Request::OpenLane { lane } => {
+                let [bell] = <[OwnedFd; 1]>::try_from(files).ok()?;
+                self.open_lane(peer, lane, bell).unwrap_or_else(Answer::from)
+            }
             Request::FindLane { lane, from } => {
                 self.find_lane(peer, lane, from).unwrap_or_else(Answer::from)
             }
@@ -193,7 +202,7 @@ impl Service {
         }
     }
 
-    fn open_lane(&mut self, peer: PeerId, lane: LaneId) -> Result<Answer, Refusal> {
+    fn open_lane(&mut self, peer: PeerId, lane: LaneId, bell: OwnedFd) -> Result<Answer, Refusal> {
         if self.lanes.contains_key(&lane) {
             return Err(Refusal::LaneTaken);
         }
@@ -201,13 +210,13 @@ impl Service {
         let mailbox = Mailbox::map(&file).map_err(|error| system(&error))?;
         let file = Arc::new(file);
         let files = vec![Arc::clone(&file)];
-        self.lanes.insert(lane, OpenLane { owner: peer, mailbox, file, rings: Vec::new() });
+        let (bell, rings) = (Arc::new(bell), Vec::new());
+        self.lanes.insert(lane, OpenLane { owner: peer, mailbox, file, bell, rings });
         Ok(Answer { reply: Reply::Lane, files })
     }
 
     fn find_lane(&mut self, peer: PeerId, lane: LaneId, from: Endpoint) -> Result<Answer, Refusal> {
         let lane = self.lanes.get_mut(&lane).ok_or(Refusal::NoLane)?;
-        let owner = self.attached.get(&lane.owner).ok_or(Refusal::NoLane)?;
         let place = |wanted: Option<(PeerId, Endpoint)>| {
             lane.rings.iter().position(|sender| *sender == wanted)
         };
@@ -218,7 +227,7 @@ impl Service {
         lane.rings.resize(lane.rings.len().max(ring + 1), None);
         lane.rings[ring] = Some((peer, from));
         lane.mailbox.set_senders(lane.rings.len());
-        let files = vec![Arc::clone(&lane.file), Arc::clone(&owner.bell)];
+        let files = vec![Arc::clone(&lane.file), Arc::clone(&lane.bell)];
         Ok(Answer { reply: Reply::Ring { index: ring as u16 }, files })
     }
 
@@ -290,7 +299,7 @@ mod tests {
             };
             let process = Process::of(credentials).expect("we live");
             let gates = Gates::new().expect("gates").file().try_clone_to_owned();
-            let files = vec![gates.expect("a descriptor"), bell::new().expect("a bell")];
+            let files = vec![gates.expect("a descriptor")];
             let hello = Request::Hello { version: VERSION, nodes: NODES, node: NodeId(0) };
             let answer = service.greet(peer, process, hello, files);
             assert!(answer.is_some_and(|answer| answer.reply == Reply::Welcome));
@@ -299,7 +308,9 @@ mod tests {
     }
 
     fn reply(service: &mut Service, peer: PeerId, request: Request) -> Reply {
-        service.answer(peer, request).expect("the connection goes on").reply
+        let opens = matches!(request, Request::OpenLane { .. });
+        let files = opens.then(|| bell::new().expect("a bell")).into_iter().collect();
+        service.answer(peer, request, files).expect("the connection goes on").reply
     }
 
     fn sender(lane: u16) -> Endpoint {
@@ -348,7 +359,7 @@ mod tests {
     fn whoever_says_goodbye_is_forgotten() {
         let mut service = service();
         assert!(service.process(1).is_some());
-        assert!(service.answer(1, Request::Goodbye).is_none());
+        assert!(service.answer(1, Request::Goodbye, Vec::new()).is_none());
         assert!(service.process(1).is_none());
     }
 }

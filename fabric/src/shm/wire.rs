@@ -8,7 +8,7 @@ use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
 
 /// Raised with every change of packets, mailboxes, gates or boards.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Tells a process of this fabric from anything else that found the socket.
 const MAGIC: u64 = u64::from_le_bytes(*b"lotusshm");
 
@@ -19,13 +19,13 @@ type Words = [u64; PACKET_BYTES / 8];
 /// What a process asks of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
-    /// Comes first, with the process's gates and its bell.
+    /// Comes first, with the process's gates.
     Hello { version: u16, nodes: u16, node: NodeId },
     /// Make a region.
     Register { region: RegionId, bytes: u64, rights: Rights },
     /// The first region whose number is not below this.
     NextRegion { from: u16 },
-    /// Give me this lane of the node.
+    /// Give me this lane of the node. With the bell that is to be rung when it sleeps.
     OpenLane { lane: LaneId },
     /// Where does `from` put messages for this lane of the node?
     FindLane { lane: LaneId, from: Endpoint },
@@ -50,7 +50,7 @@ pub(super) enum Reply {
     NoMoreRegions,
     /// With the mailbox.
     Lane,
-    /// With the mailbox, and the bell of its owner.
+    /// With the mailbox, and the lane's bell.
     Ring { index: u16 },
     /// Not done.
     Refused(Refusal),

@@ -18,7 +18,7 @@ use super::handshake::Hello;
 use super::limits::Limits;
 use super::link::Link;
 use super::mail::Mail;
-use super::socket::{BELL, Ready, Watch};
+use super::socket::{BELL, OTHERS, Ready, Watch};
 use super::target::Visitor;
 use crate::ids::{Endpoint, Epoch, NodeId};
 use crate::transport::{Sink, Sleep, Token, Transport};
@@ -114,7 +114,7 @@ impl TcpLane {
                 link.turn(&mut self.common);
             } else if tag == BELL {
                 self.common.watch.silence();
-            } else {
+            } else if tag != OTHERS {
                 self.mail.turn(tag, &self.common, sink);
             }
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -237,6 +237,8 @@ pub(super) struct Watch {
 
 /// The bell's own tag.
 pub(super) const BELL: Tag = Tag::MAX;
+/// The tag of what only ends a sleep: somebody else looks at it.
+pub(super) const OTHERS: Tag = Tag::MAX - 1;
 /// Events taken in one go.
 const EVENTS: usize = 64;
 
@@ -315,6 +317,10 @@ impl Sleep for Watch {
 
     fn sleep(&self, at_most: Duration) {
         self.is_ready_within(at_most);
+    }
+
+    fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        self.add(other, OTHERS, Interest::READ)
     }
 }
 

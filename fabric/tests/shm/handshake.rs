@@ -16,6 +16,7 @@ use rustix::net::{
 use super::{Directory, REGION, env, join};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lotusshm");
+const VERSION: u64 = 2;
 
 fn packet(words: [u64; 6]) -> Vec<u8> {
     words.into_iter().flat_map(u64::to_le_bytes).collect()
@@ -66,7 +67,7 @@ fn a_host_survives_whatever_connects() {
         &packet([3, 0, 0, 0, 0, 0]),
         &packet([1, MAGIC + 1, 1, 2, 0, 0]),
         // A hello without its files.
-        &hello(1, 2, 0),
+        &hello(VERSION, 2, 0),
     ];
     for bytes in strange {
         let socket = connect(directory.path());
@@ -75,7 +76,7 @@ fn a_host_survives_whatever_connects() {
     }
     // Gone before a word, and gone before the answer.
     drop(connect(directory.path()));
-    send(&connect(directory.path()), &hello(1, 2, 0));
+    send(&connect(directory.path()), &hello(VERSION, 2, 0));
     // Silent for ever; nobody waits for them.
     let _silent: Vec<_> = (0..50).map(|_| connect(directory.path())).collect();
     let fabric = join(directory.path(), 1, 2);
@@ -87,7 +88,8 @@ fn a_process_of_another_version_or_cluster_is_told_so() {
     let directory = Directory::new();
     let _host = Host::start(directory.path(), NodeId(0), 2, &env()).expect("hosts");
     // Refused, by version and as a member of another cluster; the second field is the version.
-    let cases = [(hello(77, 2, 0), 1, 1), (hello(1, 3, 0), 2, 0), (hello(1, 2, 1), 2, 0)];
+    let cases =
+        [(hello(77, 2, 0), 1, VERSION), (hello(VERSION, 3, 0), 2, 0), (hello(VERSION, 2, 1), 2, 0)];
     for (hello, code, detail) in cases {
         let socket = connect(directory.path());
         send(&socket, &hello);
@@ -131,7 +133,7 @@ fn false_host(directory: &Path, answer: Option<Vec<u8>>) -> std::thread::JoinHan
     rustix::net::listen(&listener, 1).expect("listens");
     let serve = move || {
         let socket = rustix::net::accept(&listener).expect("a connection");
-        assert_eq!(reply(&socket)[..5], [1, MAGIC, 1, 2, 0], "a hello");
+        assert_eq!(reply(&socket)[..5], [1, MAGIC, VERSION, 2, 0], "a hello");
         answer.into_iter().for_each(|answer| send(&socket, &answer));
     };
     env().spawn("false-host", serve).expect("a thread")
@@ -146,7 +148,7 @@ fn a_host_that_hangs_up_or_talks_nonsense_is_an_error() {
         // Welcome, and no board.
         (Some(packet([1, MAGIC, 0, 0, 0, 0])), "Nonsense"),
         (Some(packet([2, 0, 0, 0, 0, 0])), "Nonsense"),
-        (Some(packet([7, MAGIC, 1, 9, 0, 0])), "Version { ours: 1, theirs: 9 }"),
+        (Some(packet([7, MAGIC, 1, 9, 0, 0])), "Version { ours: 2, theirs: 9 }"),
     ];
     for (answer, expected) in cases {
         let directory = Directory::new();

@@ -1,0 +1,69 @@
+//! How an executor sleeps where something more than other threads may wake it: on descriptors, and
+//! on a bell that other threads, and other processes, ring.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use super::SPIN;
+use crate::transport::{Sleep, Wake};
+
+/// See the module's essay.
+pub(crate) struct Bed {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+const BELL: u64 = 0;
+const OTHERS: u64 = 1;
+
+impl Bed {
+    /// One whose bell nobody has rung.
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, bell })
+    }
+
+    /// The bell: a counter in the kernel that whoever has it can add to, in other processes, too.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Sleep for Bed {
+    fn spin(&self) -> Duration {
+        SPIN
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        let mut events = Vec::with_capacity(2);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        // Fails only for an interrupted wait, which is then over.
+        let _ = epoll::wait(&self.epoll, room, Some(&timespec(at_most)));
+        if events.iter().any(|event| event.data.u64() == BELL) {
+            // Lets it be rung again. Not readable means silent already.
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        }
+    }
+
+    fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(OTHERS);
+        Ok(epoll::add(&self.epoll, other, data, epoll::EventFlags::IN)?)
+    }
+}
+
+impl Wake for Bed {
+    fn wake(&self) {
+        // Fails only if the count would overflow: then it rings anyway.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// A duration as the system calls take it.
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

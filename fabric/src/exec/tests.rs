@@ -1,0 +1,136 @@
+//! Tests of the executor, on the machine's clock.
+
+use super::*;
+use std::io::{Read, Write};
+
+fn executor() -> Executor {
+    Executor::new(Env::real(0))
+}
+
+#[test]
+fn tasks_take_turns() {
+    let mut executor = executor();
+    let handle = executor.handle().clone();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for task in 0..2 {
+        let (handle, order) = (handle.clone(), Rc::clone(&order));
+        executor.handle().spawn(async move {
+            for step in 0..2 {
+                order.borrow_mut().push((step, task));
+                handle.yield_now().await;
+            }
+        });
+    }
+    while executor.live_tasks() > 0 {
+        assert!(executor.turn());
+    }
+    assert_eq!(*order.borrow(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+}
+
+#[test]
+fn a_wake_from_another_thread_ends_a_park() {
+    let mut executor = executor();
+    let (sender, receiver) = async_channel::bounded::<u32>(1);
+    let env = executor.handle().env().clone();
+    let thread = env.spawn("sender", move || {
+        std::thread::park_timeout(Duration::from_millis(20));
+        sender.send_blocking(7)
+    });
+    assert_eq!(executor.run(async move { receiver.recv().await }), Ok(7));
+    thread.expect("spawns").join().expect("no panic").expect("received");
+}
+
+#[test]
+fn timers_fire_in_order_and_not_early() {
+    let mut executor = executor();
+    let handle = executor.handle().clone();
+    let start = handle.now();
+    let later = handle.clone();
+    let end = executor.run(async move {
+        later.sleep(Duration::from_millis(3)).await;
+        later.now()
+    });
+    assert!(end.since(start) >= Duration::from_millis(3));
+}
+
+#[test]
+fn a_finished_task_leaves_its_place_to_the_next() {
+    let mut executor = executor();
+    let first = executor.handle().spawn(async {});
+    executor.turn();
+    assert_eq!(executor.live_tasks(), 0);
+    assert_eq!(executor.handle().spawn(async {}), first);
+}
+
+#[test]
+fn an_executor_drops_its_futures_though_they_hold_handles_on_it() {
+    let executor = executor();
+    let (alive, handle) = (Rc::new(()), executor.handle().clone());
+    for _ in 0..3 {
+        let (alive, handle) = (Rc::clone(&alive), handle.clone());
+        executor.handle().spawn(async move {
+            handle.suspend().await;
+            drop(alive);
+        });
+    }
+    drop(executor);
+    assert_eq!(Rc::strong_count(&alive), 1);
+}
+
+/// A socket's two ends: one in the hands of a task, the other outside.
+fn connection(executor: &Executor) -> (Socket, TcpStream) {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let outside = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    (executor.handle().adopt(stream).unwrap(), outside)
+}
+
+#[test]
+fn a_sleeping_executor_is_woken_by_what_comes_and_by_other_threads() {
+    let mut executor = executor();
+    let (mut socket, mut outside) = connection(&executor);
+    let (sender, receiver) = async_channel::bounded::<u32>(1);
+    let env = executor.handle().env().clone();
+    let thread = env.spawn("outside", move || {
+        std::thread::park_timeout(Duration::from_millis(20));
+        outside.write_all(b"word").unwrap();
+        let mut answer = [0; 4];
+        outside.read_exact(&mut answer).unwrap();
+        std::thread::park_timeout(Duration::from_millis(20));
+        sender.send_blocking(7).unwrap();
+        answer
+    });
+    let (came, told) = executor.run(async move {
+        let mut came = Vec::with_capacity(64);
+        let count = std::future::poll_fn(|_| socket.poll_read(&mut came)).await.unwrap();
+        let sent = std::future::poll_fn(|_| socket.poll_write(&came[..count])).await.unwrap();
+        assert_eq!(sent, count);
+        let told = receiver.recv().await;
+        // The other end is gone, or about to be.
+        let end = std::future::poll_fn(|_| socket.poll_read(&mut came)).await;
+        assert!(matches!(end, Ok(0)), "{end:?}");
+        (came, told)
+    });
+    assert_eq!((&came[..], told), (&b"word"[..], Ok(7)));
+    assert_eq!(&thread.expect("spawns").join().expect("no panic"), b"word");
+}
+
+#[test]
+fn a_socket_that_takes_no_more_is_written_to_again_when_it_does() {
+    const BYTES: usize = 32 << 20;
+    let mut executor = executor();
+    let (mut socket, mut outside) = connection(&executor);
+    let env = executor.handle().env().clone();
+    let reader = env.spawn("outside", move || {
+        let mut all = Vec::new();
+        outside.read_to_end(&mut all).map(|_| all.len())
+    });
+    executor.run(async move {
+        let bytes = vec![1; BYTES];
+        let mut sent = 0;
+        while sent < BYTES {
+            sent += std::future::poll_fn(|_| socket.poll_write(&bytes[sent..])).await.unwrap();
+        }
+    });
+    assert_eq!(reader.expect("spawns").join().expect("no panic").expect("read"), BYTES);
+}
