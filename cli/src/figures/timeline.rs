@@ -142,6 +142,6 @@ mod tests {
     fn a_table_has_a_column_for_each_jump() {
         let text = show("balanced", &timeline(&[5e6; 8]), 0.08);
         assert!(text.contains("| jump at 0 ms | jump at 80 ms |"), "{text}");
-        assert!(text.contains("| 5,000,000 |"), "{text}");
+        assert!(text.contains("|     5,000,000 |"), "{text}");
     }
 }
