@@ -3,11 +3,11 @@
 # namespace of its own, with TLS everywhere. Starts every node by hand, as an operator would, drives
 # the cluster from the client's host, and sees that certificates of another authority open nothing.
 # Nothing is left, however it ends. Needs root for namespaces; without, the hosts are loopback
-# addresses. The argument is the program, by default target/release/lotus.
+# addresses. The argument is the program, by default that of the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-lotus=$(realpath "${1:-target/release/lotus}")
+lotus=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/lotus}")
 mine=lotus-$$
 work=$(mktemp -d)
 hosts=(mn-0 mn-1 mn-2 cn-0 cn-1 cn-2 client)
