@@ -547,7 +547,7 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
 #[cfg(feature = "tls")]
 #[test]
 fn applications_are_served_over_tls_if_they_have_certificates_of_their_own() {
-    let (described, host) = Described::tcp_with("applications", 5, "", TLS);
+    let (described, host) = Described::tcp_with("applications", 8, "", TLS);
     let tls = format!("{TLS}client_certificate = \"app.pem\"\nclient_key = \"app.key\"\n");
     let served = |file: String, node: u16| {
         let address = format!("address = \"{host}:{}\"\n", 7403 + node);
