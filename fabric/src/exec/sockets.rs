@@ -40,6 +40,8 @@ pub(super) struct Sockets {
 /// What is known of a socket.
 struct Entry {
     readable: Cell<bool>,
+    /// The other side has sent all that it will. It is said once, perhaps with the last bytes.
+    ended: Cell<bool>,
     writable: Cell<bool>,
     /// Who has found it not ready.
     task: Cell<TaskId>,
@@ -67,8 +69,10 @@ impl Sockets {
             let Some(entry) = entries.get(event.data.u64() as usize) else { continue };
             let flags = event.flags;
             let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-            let came = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | broken;
+            let end = epoll::EventFlags::RDHUP | broken;
+            let came = epoll::EventFlags::IN | end;
             let left = epoll::EventFlags::OUT | broken;
+            entry.ended.set(entry.ended.get() || flags.intersects(end));
             entry.readable.set(entry.readable.get() || flags.intersects(came));
             entry.writable.set(entry.writable.get() || flags.intersects(left));
             if entry.task.get() != TaskId::NONE {
@@ -106,6 +110,7 @@ impl Socket {
             | epoll::EventFlags::ET;
         let entry = Rc::new(Entry {
             readable: Cell::new(true),
+            ended: Cell::new(false),
             writable: Cell::new(true),
             task: Cell::new(TaskId::NONE),
         });
@@ -135,8 +140,8 @@ impl Socket {
                 entry.wait(executor)
             }
             Ok(count) => {
-                // Less than there was room for is all that there was; the end is asked for anew.
-                entry.readable.set(count == room || count == 0);
+                // Less than there was room for is all that there was, but for the end.
+                entry.readable.set(count == room || count == 0 || entry.ended.get());
                 Poll::Ready(Ok(count))
             }
             Err(error) => Poll::Ready(Err(error.into())),

@@ -115,6 +115,30 @@ fn a_sleeping_executor_is_woken_by_what_comes_and_by_other_threads() {
     assert_eq!(&thread.expect("spawns").join().expect("no panic"), b"word");
 }
 
+/// Last words and the end come in one event; there is no other one for the end.
+#[test]
+fn the_end_is_noticed_that_came_with_the_last_words() {
+    let mut executor = executor();
+    let (mut socket, mut outside) = connection(&executor);
+    let handle = executor.handle().clone();
+    let end = executor.run(async move {
+        let mut came = Vec::with_capacity(64);
+        assert!(socket.poll_read(&mut came).is_pending(), "nothing has come");
+        outside.write_all(b"word").unwrap();
+        drop(outside);
+        let count = std::future::poll_fn(|_| socket.poll_read(&mut came)).await.unwrap();
+        assert_eq!(&came[..count], b"word");
+        for _ in 0..10_000 {
+            if let Poll::Ready(end) = socket.poll_read(&mut came) {
+                return Some(end.unwrap());
+            }
+            handle.yield_now().await;
+        }
+        None
+    });
+    assert_eq!(end, Some(0));
+}
+
 #[test]
 fn a_socket_that_takes_no_more_is_written_to_again_when_it_does() {
     const BYTES: usize = 32 << 20;
