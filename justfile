@@ -30,6 +30,7 @@ fuzz seconds="30":
     RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_verbs -- -max_total_time={{seconds}} -max_len=4096
     RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_handshake -- -max_total_time={{seconds}} -max_len=4096
     RUSTC_BOOTSTRAP=1 cargo fuzz run datagrams -- -max_total_time={{seconds}} -max_len=65536
+    RUSTC_BOOTSTRAP=1 cargo fuzz run client_frames -- -max_total_time={{seconds}} -max_len=4096
 
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:

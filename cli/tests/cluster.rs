@@ -252,12 +252,20 @@ fn a_compute_node_that_is_killed_is_expelled_and_the_rest_goes_on() {
 
 #[test]
 fn a_port_in_use_is_named_and_nothing_is_left_running() {
-    let (described, host) = Described::tcp("taken", 1);
-    let _taken = TcpListener::bind((host, 7402)).expect("nobody else has it");
-    let refused = refusal(&described.cluster(&["up"]));
-    assert!(refused.contains("memory node 1 did not start"), "{refused}");
-    assert!(refused.contains(&format!("cannot listen at {host}:7402")), "{refused}");
-    assert!(described.left().is_empty(), "{:?}", described.left());
+    let (described, host) = Described::serving_tcp("taken", 1);
+    let ports = [
+        (7402, "memory node 1"),
+        (7404, "compute node 1"),
+        (7501, "compute node 1"),
+        (METRICS + 1, "compute node 1"),
+    ];
+    for (port, node) in ports {
+        let _taken = TcpListener::bind((host, port)).expect("nobody else has it");
+        let refused = refusal(&described.cluster(&["up"]));
+        assert!(refused.contains(&format!("{node} did not start")), "{refused}");
+        assert!(refused.contains(&format!("cannot listen at {host}:{port}")), "{refused}");
+        assert!(described.left().is_empty(), "{:?}", described.left());
+    }
 }
 
 #[test]

@@ -1,0 +1,42 @@
+//! What applications and compute nodes say to each other, as strangers would have it: frames, cut
+//! anywhere, each taken as every kind of message, and as a step of the handshake of either side.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use lotus_client::frame::{self, Incoming};
+use lotus_client::handshake::{Doorkeeper, Guest};
+use lotus_client::protocol::{Answer, Op, REQUEST_BYTES, decode, split};
+use lotus_client::Key;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((cut, bytes)) = bytes.split_first() else { return };
+    let key = Key::new(&[7; 16]).expect("long enough");
+    let (mut open, mut guarded) = (Doorkeeper::default(), Doorkeeper::default());
+    let mut sent = Vec::new();
+    let mut guest = Guest::start(Some(&key), &mut sent).expect("randomness");
+
+    let mut incoming = Incoming::new(REQUEST_BYTES);
+    for chunk in bytes.chunks(usize::from(*cut) + 1) {
+        incoming.space(chunk.len()).extend_from_slice(chunk);
+        while let Ok(Some(frame)) = incoming.take_frame() {
+            let _ = open.step(frame, None, &mut sent);
+            let admitted = guarded.step(frame, Some(&key), &mut sent);
+            assert_ne!(admitted, Ok(true), "admitted without the key");
+            let welcomed = guest.step(frame, &mut sent);
+            assert!(!matches!(welcomed, Ok(Some(_))), "a server without the key was believed");
+            let Ok((_, message)) = split(frame) else { continue };
+            // What decodes says the same when it is sent on.
+            let mut again = Vec::new();
+            if let Ok(op) = decode::<Op<'_>>(message) {
+                frame::write(&mut again, &op);
+                assert_eq!(decode::<Op<'_>>(&again), Ok(op));
+            }
+            again.clear();
+            if let Ok(answer) = decode::<Answer<'_>>(message) {
+                frame::write(&mut again, &answer);
+                assert_eq!(decode::<Answer<'_>>(&again), Ok(answer));
+            }
+        }
+    }
+});
