@@ -48,6 +48,9 @@ impl TaskId {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
+/// How often tasks are polled before the drivers are. Who has yielded posts along with the others
+/// then: what goes through the operating system leaves in fewer pieces.
+const ROUNDS_PER_TURN: u32 = 4;
 /// How long an idle executor spins before it parks.
 const SPIN: Duration = Duration::from_micros(20);
 /// How often a busy executor looks at the clock for [`Handle::recent`].
@@ -259,7 +262,7 @@ pub trait Driver {
 pub struct Executor {
     handle: Handle,
     drivers: Vec<Box<dyn Driver>>,
-    /// What this turn polls; empty between turns.
+    /// What this round polls; empty between rounds.
     turn: Vec<TaskId>,
     turns: u32,
 }
@@ -300,9 +303,17 @@ impl Executor {
         self.handle.core.tasks.borrow().live
     }
 
-    /// Polls every task that is ready, then the drivers and timers. Whether anything happened.
+    /// Polls the tasks that are ready, and those that this makes ready, for a few rounds; then the
+    /// drivers and timers. Whether anything happened.
     pub fn turn(&mut self) -> bool {
-        let mut progress = self.poll_ready();
+        self.count_turn();
+        let mut progress = false;
+        for _ in 0..ROUNDS_PER_TURN {
+            if !self.poll_ready() {
+                break;
+            }
+            progress = true;
+        }
         for driver in &mut self.drivers {
             progress |= driver.drive();
         }
@@ -322,20 +333,26 @@ impl Executor {
     /// The same without the drivers and timers, for a simulator: at one moment they have nothing
     /// new.
     pub(crate) fn turn_of_tasks(&mut self) {
+        self.count_turn();
         self.handle.core.prefetch_ready();
         self.poll_ready();
         self.take_foreign_wakes();
     }
 
     #[inline]
-    fn poll_ready(&mut self) -> bool {
-        let core = &*self.handle.core;
-        std::mem::swap(&mut self.turn, &mut core.tasks.borrow_mut().ready);
-        let progress = !self.turn.is_empty();
+    fn count_turn(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.handle.now();
         }
+    }
+
+    /// Polls every task that is ready, once. Whether there was one.
+    #[inline]
+    fn poll_ready(&mut self) -> bool {
+        let core = &*self.handle.core;
+        std::mem::swap(&mut self.turn, &mut core.tasks.borrow_mut().ready);
+        let progress = !self.turn.is_empty();
         core.company.set(self.turn.len() > 1);
         for id in self.turn.drain(..) {
             core.poll(id);

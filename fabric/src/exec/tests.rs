@@ -27,6 +27,39 @@ fn tasks_take_turns() {
     assert_eq!(*order.borrow(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
 }
 
+/// Counts how often it is driven.
+struct Driven(Rc<Cell<u32>>);
+
+impl Driver for Driven {
+    fn drive(&mut self) -> bool {
+        self.0.set(self.0.get() + 1);
+        false
+    }
+
+    fn has_input(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn drivers_come_after_those_who_yield_but_do_not_wait_for_ever() {
+    let mut executor = executor();
+    let driven = Rc::new(Cell::new(0));
+    executor.add_driver(Driven(Rc::clone(&driven)));
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let (handle, at) = (executor.handle().clone(), Rc::clone(&seen));
+    executor.handle().spawn(async move {
+        for _ in 0..=ROUNDS_PER_TURN {
+            at.borrow_mut().push(driven.get());
+            handle.yield_now().await;
+        }
+    });
+    while executor.live_tasks() > 0 {
+        assert!(executor.turn());
+    }
+    assert_eq!(*seen.borrow(), [0, 0, 0, 0, 1]);
+}
+
 #[test]
 fn a_wake_from_another_thread_ends_a_park() {
     let mut executor = executor();
