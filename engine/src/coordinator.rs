@@ -85,6 +85,8 @@ pub(crate) struct Coordinator {
     pub(crate) refused: Cell<Epoch>,
     /// It resolves what others have left.
     pub(crate) recovers: Cell<bool>,
+    /// It sees to it that its node may serve timestamps.
+    pub(crate) ascends: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -127,6 +129,7 @@ impl Coordinator {
             waits_for: Cell::new(FIRST_EPOCH),
             refused: Cell::new(FIRST_EPOCH),
             recovers: Cell::new(false),
+            ascends: Cell::new(false),
             rpc,
             slots: RefCell::default(),
             tables: RefCell::new(Rc::new([])),

@@ -43,6 +43,7 @@ pub mod may;
 mod members;
 mod memory;
 mod older;
+mod oracle;
 mod orders;
 mod ownership;
 mod part;

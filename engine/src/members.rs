@@ -47,6 +47,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::{Coordinator, Locks, beside};
 use crate::error::TxnError;
+use crate::oracle;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
 use crate::shared::{ComputeNode, Peer, Shared};
@@ -143,6 +144,12 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     };
     let deliberating = async {
         let mut released = Vec::new();
+        if coordinator.thread == 0
+            && let Ok(Ok(now)) = coordinator.shared.council.ask(|of| membership::read(of)).await
+        {
+            // Nobody gets timestamps before the first oracle has a bound.
+            oracle::keep(coordinator, &now);
+        }
         while let Ok(news) = hearing.recv().await {
             // What waited for the last turn may say nothing of who is silent now.
             if coordinator.executor.now().since(news.asked) < lease {
@@ -192,6 +199,7 @@ async fn turn(
     if coordinator.executor.now().since(asked) < lease {
         node.resume();
     }
+    oracle::keep(coordinator, &now);
     if now.epoch() == FIRST_EPOCH {
         return;
     }
@@ -366,6 +374,7 @@ impl Coordinator {
                 }
                 locks.forget(node);
             }
+            self.turn_to_oracle();
             self.refused.set(seen);
         }
         if !self.grace.is_over() {
@@ -379,6 +388,17 @@ impl Coordinator {
             if self.grace.is_over() {
                 noted.store(seen.0, Ordering::Release);
             }
+        }
+    }
+
+    /// Asks for timestamps who serves them, as far as this node knows.
+    fn turn_to_oracle(&self) {
+        let who = self.node.members.with_expelled(|expelled| {
+            let is_out = |node| expelled.iter().any(|(lost, _)| *lost == node);
+            oracle::who_serves(&self.shared.peers, is_out)
+        });
+        if let Some(oracle) = who {
+            self.timestamps.turn_to(oracle, &self.node, &self.executor);
         }
     }
 }

@@ -139,6 +139,7 @@ impl Plan {
             locks: Arc::new(locks),
             shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
             routes: Arc::clone(&self.shards),
+            peers: self.compute_nodes.len(),
             threads: config.threads,
             balanced: config.balance.is_some(),
             // Other locks are not asked of a row's owner, who then knows nothing of its writers.

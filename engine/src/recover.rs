@@ -46,7 +46,7 @@ const NO_FLOOR: u64 = u64::MAX;
 
 /// Why a recoverer stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stop {
+pub(crate) enum Stop {
     /// It has been expelled itself. Another one takes over.
     Expelled,
     /// It has met what the protocol rules out. Nothing more is touched.
@@ -117,7 +117,7 @@ async fn resolve_part(
     let recoverer = Recoverer { coordinator, dead, nodes: coordinator.memory_nodes() };
     let late = broken(Rule::FencesComeFirst);
     if !late {
-        recoverer.fence(now).await?;
+        fence(coordinator, now).await?;
     }
     recoverer.learn_tables().await?;
     if part.index == 0 {
@@ -130,9 +130,41 @@ async fn resolve_part(
         recoverer.resolve_slot(slot as u16).await?;
     }
     if late {
-        recoverer.fence(now).await?;
+        fence(coordinator, now).await?;
     }
     Ok(())
+}
+
+/// Returns when no verb of anybody who is out can still take effect anywhere.
+pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result<(), Stop> {
+    if broken(Rule::NodesAreFenced) {
+        return Ok(());
+    }
+    for (member, since) in now.expelled() {
+        for target in coordinator.memory_nodes() {
+            let node = member.node;
+            let fence = move |shared: &Shared| shared.fabric.fence(target, node, since).is_ok();
+            until_done(coordinator, fence).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the council do something until it is done. A node that does not answer may do so later.
+async fn until_done(
+    coordinator: &Coordinator,
+    work: impl Fn(&Shared) -> bool + Copy + Send + 'static,
+) -> Result<(), Stop> {
+    loop {
+        let shared = Arc::clone(&coordinator.shared);
+        if coordinator.shared.council.apart(move || work(&shared)).await == Ok(true) {
+            return Ok(());
+        }
+        if coordinator.node.has_failed() {
+            return Err(Stop::Expelled);
+        }
+        coordinator.executor.sleep(RETRY_PAUSE).await;
+    }
 }
 
 /// Settles what one dead node has left.
@@ -150,45 +182,12 @@ impl Coordinator {
 }
 
 impl Recoverer<'_> {
-    /// Returns when no verb of anybody who is out can still take effect anywhere.
-    async fn fence(&self, now: &Membership) -> Result<(), Stop> {
-        if broken(Rule::NodesAreFenced) {
-            return Ok(());
-        }
-        for (member, since) in now.expelled() {
-            for &target in &self.nodes {
-                let node = member.node;
-                self.until_done(move |shared| shared.fabric.fence(target, node, since).is_ok())
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
     /// The dead node may have used tables that this process has never heard of.
     async fn learn_tables(&self) -> Result<(), Stop> {
         if self.coordinator.shared.is_whole() {
             return Ok(());
         }
-        self.until_done(|shared| shared.learn_tables().is_ok()).await
-    }
-
-    /// Has the council do something until it is done. A node that does not answer may do so later.
-    async fn until_done(
-        &self,
-        work: impl Fn(&Shared) -> bool + Copy + Send + 'static,
-    ) -> Result<(), Stop> {
-        let coordinator = self.coordinator;
-        loop {
-            let shared = Arc::clone(&coordinator.shared);
-            if coordinator.shared.council.apart(move || work(&shared)).await == Ok(true) {
-                return Ok(());
-            }
-            if coordinator.node.has_failed() {
-                return Err(Stop::Expelled);
-            }
-            coordinator.executor.sleep(RETRY_PAUSE).await;
-        }
+        until_done(self.coordinator, |shared| shared.learn_tables().is_ok()).await
     }
 
     /// The dead node reads nothing any more: it cannot, since it is fenced.

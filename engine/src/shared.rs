@@ -28,6 +28,7 @@ use crate::error::TxnError;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
+use crate::oracle::Oracle;
 use crate::silent::Silent;
 use crate::version_tables::VersionTables;
 
@@ -94,6 +95,8 @@ pub(crate) struct ComputeNode {
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
     pub(crate) members: NodeMembers,
+    /// Its part in serving timestamps.
+    pub(crate) oracle: Oracle,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
     /// Memory nodes that do not answer it.
@@ -119,6 +122,8 @@ pub(crate) struct NodeParts {
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) routes: Arc<ShardMap>,
+    /// How many compute nodes there are.
+    pub(crate) peers: usize,
     pub(crate) threads: usize,
     /// How many version tables it caches.
     pub(crate) cached: usize,
@@ -194,6 +199,7 @@ impl ComputeNode {
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
+            oracle: Oracle::new(parts.peers, threads),
             silent: Silent::default(),
             standing: AtomicU8::new(SERVES),
             killed: async_channel::bounded(1),

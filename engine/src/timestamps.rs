@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::rpc::Rpc;
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::oracle::{OracleClient, OracleServer};
+use lotus_mvcc::oracle::OracleClient;
 use lotus_sabotage::{Rule, broken};
 
 use crate::config::TimestampKind;
 use crate::error::TxnError;
+use crate::oracle;
 use crate::shared::{ComputeNode, Shared};
 
 /// How far snapshots lag behind once their freshness is sabotaged.
@@ -28,12 +30,8 @@ impl Timestamps {
                 Self::Clock { shared: Arc::clone(shared), executor }
             }
             TimestampKind::Oracle => {
-                let oracle = shared.peers[0].id;
-                if node.id == oracle {
-                    let shared = Arc::clone(shared);
-                    OracleServer::serve(rpc, move |now| shared.clock.next(now.0));
-                }
-                Self::Oracle(OracleClient::new(rpc.clone(), oracle))
+                oracle::serve(shared, node, rpc);
+                Self::Oracle(OracleClient::new(rpc.clone(), shared.peers[0].id))
             }
         }
     }
@@ -56,6 +54,17 @@ impl Timestamps {
             Self::Clock { shared, .. } => shared.clock.latest(),
             Self::Oracle(client) => client.latest(),
         }
+    }
+
+    /// Asks `oracle` from now on, and nobody else; lets it know soon.
+    pub(crate) fn turn_to(&self, oracle: NodeId, node: &Arc<ComputeNode>, executor: &Handle) {
+        let Self::Oracle(client) = self else { return };
+        if !client.turn_to(oracle) {
+            return;
+        }
+        let (client, node) = (client.clone(), Arc::clone(node));
+        executor
+            .spawn(async move { while client.timestamp().await.is_err() && !node.has_failed() {} });
     }
 
     /// Learns of timestamps that others were issued, where nobody here has asked for one.

@@ -303,12 +303,17 @@ impl Executor {
         self.handle.core.tasks.borrow().live
     }
 
-    /// Polls the tasks that are ready, and those that this makes ready, for a few rounds; then the
-    /// drivers and timers. Whether anything happened.
+    /// Polls every task that is ready, then the drivers and timers. Whether anything happened.
     pub fn turn(&mut self) -> bool {
+        self.turn_of_rounds(1)
+    }
+
+    /// Polls the tasks that are ready, and those that this makes ready, for so many rounds; then
+    /// the drivers and timers. Whether anything happened.
+    fn turn_of_rounds(&mut self, rounds: u32) -> bool {
         self.count_turn();
         let mut progress = false;
-        for _ in 0..ROUNDS_PER_TURN {
+        for _ in 0..rounds {
             if !self.poll_ready() {
                 break;
             }
@@ -390,7 +395,7 @@ impl Executor {
         let task = self.handle.spawn(Root::stand_in(Rc::clone(&root)));
         let mut idle_since = None;
         loop {
-            if self.turn() {
+            if self.turn_of_rounds(ROUNDS_PER_TURN) {
                 idle_since = None;
                 let Some(waker) = root.due.take() else { continue };
                 self.handle.core.current.set(task);

@@ -8,18 +8,22 @@
 //! Transactions that share a timestamp hold no lock in common, so their order does not matter;
 //! versions of one row still differ, because the second writer asks after the first unlocked.
 //!
-//! # What it is not
-//! Replicated. An oracle that fails over needs a persisted bound and a lease, which come with
-//! recovery; here the node that serves is fixed.
+//! # When another node takes over
+//! Both sides know only their part: a server that may issue nothing yet keeps who asks waiting; a
+//! client that is told to ask another node ([`OracleClient::turn_to`]) takes no answer of the old
+//! one any more, also if it is on its way. Who serves when is decided elsewhere.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::TaskId;
+use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, NodeId};
-use lotus_fabric::rpc::{Patience, Rpc, RpcError, Service};
+use lotus_fabric::rpc::{Patience, Reply, Responder, Rpc, RpcError, Service};
 use lotus_sabotage::{Rule, broken};
 
 use crate::timestamp::Timestamp;
@@ -28,23 +32,59 @@ use crate::timestamp::Timestamp;
 pub const TIMESTAMP_SERVICE: Service = Service(2);
 
 const PATIENCE: Patience = Patience { retry_after: Duration::from_millis(20), tries: 50 };
+/// How often a server looks whether it may answer those who wait.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// The serving side.
+/// The serving side, for one coordinator.
 #[derive(Debug)]
 pub struct OracleServer;
 
 impl OracleServer {
-    /// Answers requests on `rpc` from `next`, which is given the physical time and returns a
-    /// timestamp later than every one before, on whichever lane it was issued.
-    pub fn serve(rpc: &Rpc, mut next: impl FnMut(Nanos) -> Timestamp + 'static) {
+    /// Answers requests on `rpc` from `next`, which is given who asks and the physical time, and
+    /// returns a timestamp later than every one before, on whichever lane it was issued; or `None`
+    /// while it may issue none. Who asks then is answered later, or asks again.
+    pub fn serve(rpc: &Rpc, next: impl Fn(Endpoint, Nanos) -> Option<Timestamp> + Clone + 'static) {
         let executor = rpc.lane().executor().clone();
+        let waiting = Rc::new(RefCell::new(Vec::<Responder>::new()));
         rpc.serve(
             TIMESTAMP_SERVICE,
             Box::new(move |responder, _| {
-                responder.respond(&next(executor.now()).raw().to_le_bytes());
+                if let Some(timestamp) = next(responder.from(), executor.now()) {
+                    return responder.respond(&timestamp.raw().to_le_bytes());
+                }
+                let mut queue = waiting.borrow_mut();
+                // Each client has one request under way: an older one was given up.
+                queue.retain(|older| older.from() != responder.from());
+                queue.push(responder);
+                if queue.len() == 1 {
+                    let waiting = Rc::clone(&waiting);
+                    executor.spawn(attend(executor.clone(), waiting, next.clone()));
+                }
             }),
         );
     }
+}
+
+/// Answers those who wait as soon as that may be, or forgets them: they ask again.
+async fn attend(
+    executor: Handle,
+    waiting: Rc<RefCell<Vec<Responder>>>,
+    next: impl Fn(Endpoint, Nanos) -> Option<Timestamp>,
+) {
+    let give_up = executor.now().after(PATIENCE.retry_after);
+    while executor.now() < give_up {
+        executor.sleep(LOOK_AGAIN).await;
+        for responder in waiting.take() {
+            match next(responder.from(), executor.now()) {
+                Some(timestamp) => responder.respond(&timestamp.raw().to_le_bytes()),
+                None => waiting.borrow_mut().push(responder),
+            }
+        }
+        if waiting.borrow().is_empty() {
+            return;
+        }
+    }
+    waiting.borrow_mut().clear();
 }
 
 /// The asking side, shared by the coroutines of one coordinator.
@@ -55,7 +95,10 @@ pub struct OracleClient {
 
 struct Core {
     rpc: Rpc,
-    oracle: Endpoint,
+    /// Whom to ask.
+    oracle: Cell<Endpoint>,
+    /// Who waits for its answer.
+    asking: Cell<Option<TaskId>>,
     /// How many requests have been sent.
     sent: Cell<u64>,
     in_flight: Cell<bool>,
@@ -72,7 +115,8 @@ impl OracleClient {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
         let core = Core {
             rpc,
-            oracle,
+            oracle: Cell::new(oracle),
+            asking: Cell::new(None),
             sent: Cell::new(0),
             in_flight: Cell::new(false),
             ended: Cell::new((0, Ok(Timestamp::ZERO))),
@@ -80,6 +124,21 @@ impl OracleClient {
             waiting: RefCell::default(),
         };
         Self { core: Rc::new(core) }
+    }
+
+    /// Asks `oracle` from now on, and takes no answer of another node, also if it was asked for
+    /// before. Whether that is a change.
+    pub fn turn_to(&self, oracle: NodeId) -> bool {
+        let core = &*self.core;
+        let before = core.oracle.get();
+        if before.node == oracle {
+            return false;
+        }
+        core.oracle.set(Endpoint { node: oracle, ..before });
+        if let Some(task) = core.asking.take() {
+            core.rpc.lane().executor().wake(task);
+        }
+        true
     }
 
     /// The latest timestamp that was received: all that are asked for from now on are later.
@@ -129,7 +188,12 @@ impl<'a> Request<'a> {
 
     async fn answer(mut self) {
         let core = self.core;
-        let reply = core.rpc.call(core.oracle, TIMESTAMP_SERVICE, &[], PATIENCE).await;
+        // Until whoever was asked is still the one to ask.
+        let reply = loop {
+            if let Some(reply) = Self::ask(core, core.oracle.get()).await {
+                break reply;
+            }
+        };
         self.outcome = reply.and_then(|reply| {
             let bytes = reply.first_chunk::<8>().filter(|_| reply.len() == 8);
             let timestamp = bytes.and_then(|bytes| Timestamp::new(u64::from_le_bytes(*bytes)));
@@ -137,11 +201,23 @@ impl<'a> Request<'a> {
             timestamp.ok_or(RpcError::TimedOut)
         });
     }
+
+    /// What `oracle` says; `None` if another one is to be asked meanwhile.
+    async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
+        let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &[], PATIENCE));
+        core.asking.set(Some(core.rpc.lane().executor().current()));
+        let reply = poll_fn(|cx| match core.oracle.get() == oracle {
+            true => call.as_mut().poll(cx).map(Some),
+            false => Poll::Ready(None),
+        });
+        reply.await
+    }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
         self.core.in_flight.set(false);
+        self.core.asking.set(None);
         self.core.ended.set((self.number, self.outcome));
         let latest = self.core.latest.get().max(self.outcome.unwrap_or_default());
         self.core.latest.set(latest);

@@ -61,19 +61,32 @@ impl SharedClock {
     /// If 63 bits are exhausted, which at one nanosecond a step takes 292 years.
     #[inline]
     pub fn next(&self, physical_now_ns: u64) -> Timestamp {
+        self.next_within(physical_now_ns, Timestamp::MAX).expect("timestamps are exhausted")
+    }
+
+    /// The same, but nothing later than `bound`; `None` if everything up to there was issued.
+    #[inline]
+    pub fn next_within(&self, physical_now_ns: u64, bound: Timestamp) -> Option<Timestamp> {
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
-            let next = physical_now_ns.max(last + 1);
-            assert!(next <= Timestamp::MAX.0, "timestamps are exhausted");
+            let next = physical_now_ns.min(bound.0).max(last + 1);
+            if next > bound.0 {
+                return None;
+            }
             // Release: whoever reads this timestamp as its snapshot also sees what the writer
             // did before it drew it, the INVISIBLE cells above all (H1). Every store to the word
             // is such a read-modify-write, so later ones keep that promise for earlier ones.
             match self.last.compare_exchange_weak(last, next, Ordering::Release, Ordering::Relaxed)
             {
-                Ok(_) => return Timestamp(next),
+                Ok(_) => return Some(Timestamp(next)),
                 Err(current) => last = current,
             }
         }
+    }
+
+    /// Issues nothing up to `past` from now on.
+    pub fn skip(&self, past: Timestamp) {
+        self.last.fetch_max(past.0, Ordering::Release);
     }
 
     /// A snapshot time: at least every timestamp issued before this call (H18).
@@ -100,6 +113,16 @@ mod tests {
         let issued = [100, 100, 50, 200, 0].map(|now| clock.next(now).raw());
         assert_eq!(issued, [100, 101, 102, 200, 201]);
         assert_eq!(clock.latest().raw(), 201);
+    }
+
+    #[test]
+    fn a_clock_stops_at_its_bound_and_goes_on_behind_what_it_skips() {
+        let (clock, bound) = (SharedClock::after(Timestamp::LOADED), Timestamp(101));
+        let issued = [99, 500, 7, 102].map(|now| clock.next_within(now, bound).map(Timestamp::raw));
+        assert_eq!(issued, [Some(99), Some(101), None, None]);
+        clock.skip(Timestamp(200));
+        clock.skip(Timestamp(150));
+        assert_eq!(clock.next_within(120, Timestamp(300)), Some(Timestamp(201)));
     }
 
     #[test]

@@ -212,6 +212,14 @@ rules! {
     RequestsAreNotJoined "requests-are-not-joined" "H18"
     "who needs a timestamp shares the request under way"
 
+    "A successor of the oracle issues nothing before all have turned to it and who is out is fenced"
+    SuccessorsWait "successors-wait" "H18"
+    "a successor serves timestamps as soon as the oracle is expelled"
+
+    "A successor of the oracle begins behind everything that was issued before"
+    BoundsOutlastOracles "bounds-outlast-oracles" "H18"
+    "a successor begins at what its own clock says"
+
     "An owner grants no more locks of a shard before it looks who holds some"
     OwnersStopFirst "owners-stop-first" "H19"
     "an owner grants locks of a shard while it gives it away"

@@ -41,6 +41,8 @@ files! {
     "h17-recoverers-die"
     "h18-delayed-timestamps"
     "h18-fresh-snapshots"
+    "h18-oracles-die"
+    "h18-oracles-return"
     "h18-writers-behind"
     "h19-shards-move"
     "h19-shards-move-and-nodes-die"

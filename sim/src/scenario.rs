@@ -380,9 +380,6 @@ impl Scenario {
                     let compute = *node >= self.first_compute_node();
                     must(compute, "a memory node crashes, and none takes its place yet")?;
                     must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
-                    let oracle = self.cluster.timestamps == Timestamps::Oracle
-                        && *node == self.first_compute_node();
-                    must(!oracle, "the oracle crashes, and none takes its place yet")?;
                 }
                 Fault::Restart { .. } => must(false, "nodes do not return yet")?,
                 _ => {}
@@ -500,7 +497,8 @@ impl Scenario {
         Profile::named(&self.network.profile).map_err(|error| self.impossible(error))
     }
 
-    /// The schedule, and at the end of the storm the opposite of everything that lasts.
+    /// The schedule, and at the end of the storm the opposite of everything that lasts. What has
+    /// not happened by then does not happen: while it is calm, or when the run is looked over.
     pub(crate) fn schedule_with_healing(&self) -> Vec<Scheduled> {
         let opposite = |entry: &Scheduled| match entry.fault {
             Fault::Cut { from, to } => Some(Fault::Mend { from, to }),
@@ -514,7 +512,7 @@ impl Scenario {
             _ => None,
         };
         let healing = self.schedule.iter().filter_map(opposite);
-        let healing = healing.chain([Fault::SetRates(Rates::default())]);
+        let healing = healing.chain([Fault::SetRates(Rates::default()), Fault::Disarm]);
         let when = When::At(self.storm());
         let healing = healing.map(|fault| Scheduled { when, fault });
         self.schedule.iter().cloned().chain(healing).collect()
@@ -586,7 +584,8 @@ fault = { pause = { node = 3, lasting-us = 500.5 } }
         scenario.schedule.push(Scheduled { when, fault: Fault::Isolate { node } });
         let all = scenario.schedule_with_healing();
         let healing: Vec<_> = all.iter().filter(|e| e.when == When::At(scenario.storm())).collect();
-        assert_eq!(healing.len(), 2);
+        assert_eq!(healing.len(), 3);
         assert_eq!(healing[0].fault, Fault::Rejoin { node });
+        assert_eq!(healing[2].fault, Fault::Disarm);
     }
 }

@@ -72,7 +72,7 @@ pub fn scenario(seed: u64) -> Scenario {
 /// Lets compute nodes die, or stand still for longer than their lease, but for one at least. What
 /// would let the others lose their leases as well is left out.
 fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
-    let Topology { compute_nodes, locks, timestamps, .. } = scenario.cluster;
+    let Topology { compute_nodes, locks, .. } = scenario.cluster;
     if compute_nodes < 2 || locks != Locks::Lotus {
         return;
     }
@@ -88,14 +88,13 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
         if rng.random_bool(0.3) {
             continue;
         }
-        let oracle = timestamps == Timestamps::Oracle && node == 0;
         let node = NodeId(first + node);
         let when = match rng.random_range(0..3) {
             0 => When::AfterVerbs { node, count: rng.random_range(1..3_000) },
             1 => When::AfterMessages { node, count: rng.random_range(1..500) },
             _ => When::At(Duration::from_micros(rng.random_range(0..scenario.storm_us))),
         };
-        let fault = if oracle || rng.random_bool(0.4) {
+        let fault = if rng.random_bool(0.4) {
             Fault::Pause { node, lasting: Duration::from_micros(rng.random_range(100..4_000)) }
         } else {
             Fault::Crash { node, memory: MemoryFate::Kept }

@@ -55,7 +55,7 @@ fn drivers_come_after_those_who_yield_but_do_not_wait_for_ever() {
         }
     });
     while executor.live_tasks() > 0 {
-        assert!(executor.turn());
+        assert!(executor.turn_of_rounds(ROUNDS_PER_TURN));
     }
     assert_eq!(*seen.borrow(), [0, 0, 0, 0, 1]);
 }

@@ -122,6 +122,8 @@ pub enum Fault {
     },
     /// Chance has other rates from now on: a storm begins, or ends.
     SetRates(Rates),
+    /// What waits for a node to have done something so often does not happen any more.
+    Disarm,
     /// The node's processes end. Verbs that they have in flight land or do not, as the seed says.
     /// The run stops, so that the caller sees it.
     Crash {
@@ -153,7 +155,7 @@ impl Fault {
             | Self::ClockJump { node, .. }
             | Self::Crash { node, .. }
             | Self::Restart { node } => (Some(node), None),
-            Self::SetRates(_) => (None, None),
+            Self::SetRates(_) | Self::Disarm => (None, None),
         };
         [first, second].into_iter().flatten()
     }

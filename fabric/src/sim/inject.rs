@@ -95,6 +95,11 @@ impl State {
                 self.wake_cores_of(node);
             }
             Fault::SetRates(ref rates) => self.chances = Chances::new(rates.clone()),
+            Fault::Disarm => {
+                for node in &mut self.nodes {
+                    (node.verbs_due, node.messages_due) = (u64::MAX, u64::MAX);
+                }
+            }
             Fault::Crash { node, memory } => return Some(Next::Crash(node, memory)),
             Fault::Restart { node } => return Some(Next::Restart(node)),
         }

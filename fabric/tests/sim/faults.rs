@@ -280,6 +280,18 @@ fn a_storm_begins_and_ends_by_schedule() {
 }
 
 #[test]
+fn what_waits_for_a_count_can_be_disarmed() {
+    let lossy = Fault::SetRates(Rates { message_loss: 1.0, ..Rates::default() });
+    let lossy = Scheduled { when: When::AfterMessages { node: CLIENT, count: 500 }, fault: lossy };
+    let disarm = |time| Scheduled { when: When::At(micros(time)), fault: Fault::Disarm };
+    for (time, expected) in [(300, 995..1_001), (700, 490..510)] {
+        let schedule = vec![lossy.clone(), disarm(time)];
+        let heard = messages(&mut world(Config { schedule, ..ideal(1, 3) }));
+        assert!(expected.contains(&heard.len()), "{} heard", heard.len());
+    }
+}
+
+#[test]
 fn runs_end_at_their_limits() {
     let limited = |limits| {
         let mut world = world(Config { limits, ..ideal(1, 3) });

@@ -156,6 +156,8 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::LogSlotsAreOwn, &["h16-many-log-slots"], &[LOGGED]),
     hunted(Rule::SnapshotsAreFresh, &["h18-fresh-snapshots"], &[Isolation]),
     hunted(Rule::RequestsAreNotJoined, &["h18-delayed-timestamps"], &[Isolation]),
+    hunted(Rule::SuccessorsWait, &["h18-oracles-return"], &[Isolation, Property(READS)]),
+    hunted(Rule::BoundsOutlastOracles, &["h18-oracles-die"], &[Isolation, Property(READS)]),
     hunted(Rule::OwnersStopFirst, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
     hunted(Rule::HandOversDrain, &["h19-shards-move"], &[Isolation, OWNED, LOCKED, CACHED]),
     hunted(
