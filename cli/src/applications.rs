@@ -7,8 +7,8 @@
 //! by the server; they are counted where the workload's code runs.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus::{Cluster, Machines, Transaction};
@@ -237,19 +237,22 @@ impl<W: Workload> Load<W> {
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
-        let load = Arc::new(self);
+        let types = W::TRANSACTIONS.len();
+        // One for all: they share this thread, and its cache.
+        let (load, tally) = (Arc::new(self), Arc::new(Mutex::new(Tally::new(types))));
         let mut tasks = JoinSet::new();
         for application in 0..in_flight {
-            let (load, client) = (Arc::clone(&load), client.clone());
+            let (load, tally, client) = (Arc::clone(&load), Arc::clone(&tally), client.clone());
             let rng = load.clock.rng(application as u64);
             tasks.spawn(async move {
-                load.keep_asking(&client, rng, Window { started: now, counts_from, until }).await
+                let window = Window { started: now, counts_from, until };
+                load.keep_asking(&client, rng, window, &tally).await
             });
         }
-        let mut tally = Tally::new(W::TRANSACTIONS.len());
         while let Some(ended) = tasks.join_next().await {
-            tally.merge(&ended.map_err(|error| failed(&error))??);
+            ended.map_err(|error| failed(&error))??;
         }
+        let tally = std::mem::replace(&mut *lock(&tally), Tally::new(types));
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
         Ok(Driven { tally, elapsed_s, logs: Vec::new() })
     }
@@ -260,9 +263,9 @@ impl<W: Workload> Load<W> {
         client: &Client,
         mut rng: SmallRng,
         window: Window,
-    ) -> Result<Tally, BenchError> {
+        tally: &Mutex<Tally>,
+    ) -> Result<(), BenchError> {
         let procedures = Procedures::of::<W>(self.options.load.isolation);
-        let mut tally = Tally::new(W::TRANSACTIONS.len());
         let mut now = self.clock.now();
         while now < window.until && self.progress.failure().is_none() {
             let request = self.workload.draw_at(&mut rng, now.since(window.started));
@@ -274,6 +277,7 @@ impl<W: Workload> Load<W> {
             }
             let called = call.send().await;
             let issued = std::mem::replace(&mut now, self.clock.now());
+            let mut tally = lock(tally);
             tally.last_end_ns = now.0;
             match called {
                 Ok(effect) => {
@@ -286,8 +290,12 @@ impl<W: Workload> Load<W> {
                 Err(error) => forgive(error)?,
             }
         }
-        Ok(tally)
+        Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets the workload's own refusals pass; after anything else the run makes no sense.
