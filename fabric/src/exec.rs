@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
 use std::io;
-use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -217,12 +217,12 @@ impl Handle {
         self.sleep_until(self.now().after(duration))
     }
 
-    /// Lets a task of this executor have a connection. The executor looks after it from now on, and
-    /// sleeps on it.
+    /// Lets a task of this executor have a connection, a stream of whatever kind. The executor
+    /// looks after it from now on, and sleeps on it.
     ///
     /// # Errors
     /// The process has too many files open.
-    pub fn adopt(&self, stream: TcpStream) -> io::Result<Socket> {
+    pub fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<Socket> {
         let sockets = match self.core.sockets.get() {
             Some(sockets) => sockets,
             None => {
@@ -234,7 +234,7 @@ impl Handle {
                 self.core.sockets.get_or_init(|| sockets)
             }
         };
-        Socket::new(stream, sockets, self)
+        Socket::new(stream.into(), sockets, self)
     }
 
     /// Wakes the executor's thread from anywhere.
