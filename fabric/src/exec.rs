@@ -50,13 +50,16 @@ impl TaskId {
 
 /// How long an idle executor spins before it parks.
 const SPIN: Duration = Duration::from_micros(20);
+/// The same for one that has sockets: each turn asks the kernel, and whoever is to send may wait
+/// for this core.
+const SPIN_ON_SOCKETS: Duration = Duration::from_micros(5);
 /// How often a busy executor looks at the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
 /// How often a busy executor looks at the clock for a timer that is further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
 /// How often a busy executor looks at its sockets.
-const TURNS_PER_SOCKETS_LOOK: u32 = 4;
+const TURNS_PER_SOCKETS_LOOK: u32 = 16;
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
@@ -397,7 +400,9 @@ impl Executor {
     }
 
     fn spin(&self) -> Duration {
-        self.handle.core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin())
+        let core = &*self.handle.core;
+        let spin = core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin());
+        if core.sockets.get().is_some() { spin.min(SPIN_ON_SOCKETS) } else { spin }
     }
 
     fn take_foreign_wakes(&self) -> bool {
