@@ -6,9 +6,11 @@
 //! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
 //! by the server; they are counted where the workload's code runs.
 
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus::{Cluster, Machines, Transaction};
@@ -21,11 +23,15 @@ use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
+use lotus_client::stream::LOCAL;
 use lotus_client::{CallError, Client, Kind};
 use lotus_fabric::env::{Env, Nanos, SmallRng};
-use lotus_server::{Abort, Config, Key, Registry, Security, Server};
+use lotus_router::remote::listen_unix;
+use lotus_server::{Abort, Config, Key, LocalDoor, Registry, Security, Server};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
+
+use crate::nodes::{Sockets, client_socket};
 
 /// A transaction that takes so long means that something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +55,8 @@ where
 {
     harness::run_by(cluster, workload, options, progress, |cluster, workload| {
         let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
-        let (servers, address, key) = serve(cluster, workload, options, &aborts)?;
+        let sockets = Sockets::new(options.cluster.cns as u16).map_err(|error| failed(&error))?;
+        let (servers, address, key) = serve(cluster, workload, options, sockets.path(), &aborts)?;
         let clock = cluster.cluster().machines().outside();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(&error))?;
@@ -146,12 +153,13 @@ impl Procedures {
     }
 }
 
-/// Starts a server for each compute node; the address of the first, and the key of all: other
-/// users of the machine reach the ports, too.
+/// Starts a server for each compute node; the address of the first, at its socket in `directory`,
+/// and the key of all: other users of the machine reach the ports, too.
 fn serve<M, W>(
     cluster: &Embedded<M>,
     workload: &Arc<W>,
     options: &Options,
+    directory: &Path,
     aborts: &Arc<Aborts>,
 ) -> Result<(Vec<Server>, String, Key), BenchError>
 where
@@ -169,14 +177,31 @@ where
     let mut servers = Vec::new();
     for (node, listener) in listeners.into_iter().enumerate() {
         let mut config = Config::new(listener, addresses.clone());
+        let door = local_door(directory, node, options.cluster.cns);
+        config.local = Some(door.map_err(|error| failed(&error))?);
         config.security = Security::SharedKey(key.clone());
         config.workers = Some(options.cluster.coroutines);
         let registry = registry(workload, aborts);
         let server = Server::start(cluster.shared(), node, registry, config);
         servers.push(server.map_err(|error| failed(&error))?);
     }
-    let first = addresses.into_iter().next().unwrap_or_default();
-    Ok((servers, first, key))
+    Ok((servers, local_address(directory, 0), key))
+}
+
+/// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
+///
+/// # Errors
+/// The path is too long, or somebody listens there.
+pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
+    Ok(LocalDoor {
+        listener: listen_unix(&directory.join(client_socket(node)))?,
+        nodes: (0..nodes).map(|node| local_address(directory, node)).collect(),
+    })
+}
+
+/// Where clients on this host reach compute node `node`.
+pub fn local_address(directory: &Path, node: usize) -> String {
+    format!("{LOCAL}{}", directory.join(client_socket(node)).display())
 }
 
 /// The workload's transactions as stored ones.
@@ -237,19 +262,22 @@ impl<W: Workload> Load<W> {
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
-        let load = Arc::new(self);
+        let types = W::TRANSACTIONS.len();
+        // One for all: they share this thread, and its cache.
+        let (load, tally) = (Arc::new(self), Arc::new(Mutex::new(Tally::new(types))));
         let mut tasks = JoinSet::new();
         for application in 0..in_flight {
-            let (load, client) = (Arc::clone(&load), client.clone());
+            let (load, tally, client) = (Arc::clone(&load), Arc::clone(&tally), client.clone());
             let rng = load.clock.rng(application as u64);
             tasks.spawn(async move {
-                load.keep_asking(&client, rng, Window { started: now, counts_from, until }).await
+                let window = Window { started: now, counts_from, until };
+                load.keep_asking(&client, rng, window, &tally).await
             });
         }
-        let mut tally = Tally::new(W::TRANSACTIONS.len());
         while let Some(ended) = tasks.join_next().await {
-            tally.merge(&ended.map_err(|error| failed(&error))??);
+            ended.map_err(|error| failed(&error))??;
         }
+        let tally = std::mem::replace(&mut *lock(&tally), Tally::new(types));
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
         Ok(Driven { tally, elapsed_s, logs: Vec::new() })
     }
@@ -260,9 +288,9 @@ impl<W: Workload> Load<W> {
         client: &Client,
         mut rng: SmallRng,
         window: Window,
-    ) -> Result<Tally, BenchError> {
+        tally: &Mutex<Tally>,
+    ) -> Result<(), BenchError> {
         let procedures = Procedures::of::<W>(self.options.load.isolation);
-        let mut tally = Tally::new(W::TRANSACTIONS.len());
         let mut now = self.clock.now();
         while now < window.until && self.progress.failure().is_none() {
             let request = self.workload.draw_at(&mut rng, now.since(window.started));
@@ -274,6 +302,7 @@ impl<W: Workload> Load<W> {
             }
             let called = call.send().await;
             let issued = std::mem::replace(&mut now, self.clock.now());
+            let mut tally = lock(tally);
             tally.last_end_ns = now.0;
             match called {
                 Ok(effect) => {
@@ -286,8 +315,12 @@ impl<W: Workload> Load<W> {
                 Err(error) => forgive(error)?,
             }
         }
-        Ok(tally)
+        Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets the workload's own refusals pass; after anything else the run makes no sense.

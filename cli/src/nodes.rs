@@ -200,12 +200,19 @@ impl Drop for Sockets {
     }
 }
 
+/// The name of the socket at which compute node `index` of a cluster serves applications of this
+/// host.
+pub fn client_socket(index: usize) -> String {
+    format!("client-{index}.sock")
+}
+
 /// Removes what a cluster leaves in its directory, and the directory if that was all.
 pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in 0..nodes {
-        for extension in ["sock", "lock"] {
+        let own = ["sock", "lock"].map(|extension| format!("node-{node}.{extension}"));
+        for name in own.into_iter().chain([client_socket(node.into())]) {
             // What is not there need not go.
-            let _ = fs::remove_file(directory.join(format!("node-{node}.{extension}")));
+            let _ = fs::remove_file(directory.join(name));
         }
     }
     let _ = fs::remove_dir(directory);

@@ -314,6 +314,8 @@ fn a_running_cluster_is_driven_again_and_again() {
     assert!(refused.contains("authority"), "{refused}");
 
     described.done(&["up"]);
+    let doors = [0, 1].map(|node| described.directory.join(format!("c.state/client-{node}.sock")));
+    assert!(doors.iter().all(|door| door.exists()), "applications of this host have their doors");
     let refused = refusal(&bench("kvs", &[]));
     assert!(refused.contains("is loaded with smallbank"), "{refused}");
     let json = described.directory.join("report.json");
@@ -336,6 +338,7 @@ fn a_running_cluster_is_driven_again_and_again() {
         assert!(!metrics.contains(&format!("{committed}0\n")), "{metrics}");
     }
     described.done(&["down"]);
+    assert!(doors.iter().all(|door| !door.exists()));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 

@@ -7,7 +7,8 @@ use lotus_fabric::tcp::Security;
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses of some compute nodes; the first that answers names all of them.
+    /// Addresses of some compute nodes; the first that answers names all of them. `host:port`, or
+    /// `unix:/path` for the door that a server on this host may have.
     pub servers: Vec<String>,
     /// What the servers demand: a shared key, or TLS with a certificate of this application's own.
     /// Without either, the default, only servers that let in everybody do.

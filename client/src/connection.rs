@@ -7,7 +7,6 @@ use std::time::Duration;
 use lotus_fabric::env::{Env, Nanos};
 use slab::Slab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::config::Config;
@@ -207,7 +206,7 @@ async fn shake_hands(
     address: &str,
     config: &Config,
 ) -> Result<(Stream, Incoming, Box<Directory>), Obstacle> {
-    let mut stream = Stream::outgoing(TcpStream::connect(address).await?, &config.security)?;
+    let mut stream = Stream::connect(address, &config.security).await?;
     let mut incoming = Incoming::new(ANSWER_BYTES);
     let mut out = Vec::new();
     let mut guest = Guest::start(config.security.key(), &mut out)?;

@@ -2,7 +2,7 @@
 //!
 //! # What it is
 //! [`Client`], with which an application calls stored transactions by name and runs interactive
-//! ones, over one TCP connection to each compute node; and the protocol that both ends speak
+//! ones, over one connection to each compute node; and the protocol that both ends speak
 //! ([`protocol`], [`handshake`], [`frame`], [`stream`], [`link`]), which `lotus-server` uses as
 //! well.
 //!

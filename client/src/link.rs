@@ -39,6 +39,8 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
+    /// How many messages they are.
+    messages: usize,
     /// The loop, if it waits for bytes.
     waker: Option<Waker>,
     closed: bool,
@@ -51,7 +53,7 @@ struct Waiting {
 pub struct Closed;
 
 impl Outbox {
-    /// Appends what `write` appends.
+    /// Appends the message that `write` appends.
     ///
     /// # Errors
     /// [`Closed`]; `write` is then not called.
@@ -61,6 +63,7 @@ impl Outbox {
             return Err(Closed);
         }
         write(&mut state.bytes);
+        state.messages += 1;
         wake(state);
         Ok(())
     }
@@ -79,11 +82,11 @@ impl Outbox {
         wake(state);
     }
 
-    /// Whether there is something to take, or nothing will come any more.
-    fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Closed>> {
+    /// How many messages there are to take, once there are any; or nothing will come any more.
+    fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<usize, Closed>> {
         let mut state = self.lock();
         if !state.cut && !state.bytes.is_empty() {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(state.messages));
         }
         if state.closed {
             return Poll::Ready(Err(Closed));
@@ -105,7 +108,9 @@ impl Outbox {
 
     /// Exchanges what is queued for an empty buffer.
     fn swap(&self, empty: &mut Vec<u8>) {
-        std::mem::swap(&mut self.lock().bytes, empty);
+        let mut state = self.lock();
+        std::mem::swap(&mut state.bytes, empty);
+        state.messages = 0;
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -133,8 +138,8 @@ pub trait Receiver {
     /// All frames that came together have been taken.
     fn received(&mut self) {}
 
-    /// Whether something is under way here that will be answered before long.
-    fn has_more_coming(&self) -> bool {
+    /// Whether so much is under way here that the `_waiting` messages should wait for it.
+    fn has_more_coming(&self, _waiting: usize) -> bool {
         false
     }
 
@@ -301,10 +306,10 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 }
                 match ready!(self.outbox.poll_ready(cx)) {
                     Err(Closed) => return Poll::Ready(End::Closed),
-                    Ok(()) if self.receiver.has_more_coming() => {
+                    Ok(waiting) if self.receiver.has_more_coming(waiting) => {
                         ready!(self.wire.poll_gathered(cx));
                     }
-                    Ok(()) => {}
+                    Ok(_) => {}
                 }
                 self.outbox.swap(&mut self.outgoing);
             }
@@ -326,5 +331,70 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Takes all that is written, in batches; nothing ever comes, and nobody stops gathering.
+    #[derive(Default)]
+    struct Sink(Vec<Vec<u8>>);
+
+    impl Wire for Sink {
+        type Timer = std::future::Pending<()>;
+
+        fn poll_read(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.push(bytes.to_vec());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+
+        fn timer(&self, _: Duration) -> Self::Timer {
+            std::future::pending()
+        }
+    }
+
+    /// Whose requests are under way.
+    struct Desk<'c>(&'c Cell<usize>);
+
+    impl Receiver for Desk<'_> {
+        fn receive(&mut self, _: &[u8]) -> Result<(), Garbage> {
+            Err(Garbage)
+        }
+
+        fn has_more_coming(&self, waiting: usize) -> bool {
+            self.0.get() > waiting
+        }
+    }
+
+    #[test]
+    fn messages_wait_for_as_many_as_are_said_to_come_and_leave_together() {
+        let (outbox, under_way) = (Outbox::default(), Cell::new(5));
+        let (mut sink, mut incoming) = (Sink::default(), Incoming::new(8));
+        let mut desk = Desk(&under_way);
+        let bounds = Bounds { frame_bytes: 8, write_patience: Duration::from_secs(1) };
+        let mut cx = Context::from_waker(Waker::noop());
+        {
+            let mut link = pin!(run(&mut sink, &outbox, &mut incoming, &mut desk, bounds));
+            for answered in 1..=5 {
+                under_way.set(5 - answered);
+                outbox.push(|out| out.push(answered as u8)).unwrap();
+                assert!(link.as_mut().poll(&mut cx).is_pending());
+            }
+            outbox.close();
+            assert!(matches!(link.as_mut().poll(&mut cx), Poll::Ready(End::Closed)));
+        }
+        // One waits for four more and two for three; three do not wait for two.
+        assert_eq!(sink.0, [vec![1, 2, 3], vec![4], vec![5]]);
     }
 }

@@ -1,4 +1,5 @@
-//! A connection's bytes between a client and a server: as they are, or sealed by TLS.
+//! A connection's bytes between a client and a server: over the network, as they are or sealed by
+//! TLS, or through a Unix socket of this host.
 //!
 //! TLS is that of the nodes (`lotus_fabric::tcp::Stream`), which reads and writes without waiting;
 //! this makes it wait as `tokio` does. A loop above need not know. TLS may have bytes that the
@@ -12,21 +13,41 @@ use std::task::{Context, Poll, ready};
 
 use lotus_fabric::tcp::{self, Caller, Security};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// The most that is read from TLS with one call: a record.
 const RECORD_BYTES: usize = 16 << 10;
+/// What an address begins with that is the path of a Unix socket.
+pub const LOCAL: &str = "unix:";
 
-/// A connection of either kind.
+/// A connection of any kind.
 #[derive(Debug)]
 pub enum Stream {
     /// As it is, after a handshake with or without a shared key.
     Plain(TcpStream),
     /// Within TLS.
     Sealed(Sealed),
+    /// As it is, and it never leaves this host.
+    Local(UnixStream),
 }
 
 impl Stream {
+    /// Connects to a server: at a host and port, or, if the address begins with [`LOCAL`], at the
+    /// Unix socket of that path.
+    ///
+    /// # Errors
+    /// The system refuses, or TLS cannot begin. It is not spoken through Unix sockets.
+    pub async fn connect(address: &str, security: &Security) -> io::Result<Self> {
+        match address.strip_prefix(LOCAL) {
+            None => Self::outgoing(TcpStream::connect(address).await?, security),
+            Some(_) if security.seals() => {
+                let why = "TLS is not spoken through Unix sockets";
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+            Some(path) => Ok(Self::Local(UnixStream::connect(path).await?)),
+        }
+    }
+
     /// The stream over a socket that this side has asked for.
     ///
     /// # Errors
@@ -66,6 +87,7 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
             Self::Sealed(sealed) => sealed.stream.write(bytes),
+            Self::Local(socket) => socket.try_write(bytes),
         }
     }
 
@@ -77,6 +99,7 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
             Self::Sealed(sealed) => sealed.stream.socket().write(bytes),
+            Self::Local(socket) => socket.try_write(bytes),
         }
     }
 }
@@ -86,6 +109,7 @@ impl AsFd for Stream {
         match self {
             Self::Plain(socket) => socket.as_fd(),
             Self::Sealed(sealed) => sealed.stream.as_fd(),
+            Self::Local(socket) => socket.as_fd(),
         }
     }
 }
@@ -99,6 +123,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_read(cx, into),
             Self::Sealed(sealed) => Pin::new(sealed).poll_read(cx, into),
+            Self::Local(socket) => Pin::new(socket).poll_read(cx, into),
         }
     }
 }
@@ -112,6 +137,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Sealed(sealed) => Pin::new(sealed).poll_write(cx, bytes),
+            Self::Local(socket) => Pin::new(socket).poll_write(cx, bytes),
         }
     }
 
@@ -123,6 +149,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Sealed(sealed) => Pin::new(sealed).poll_shutdown(cx),
+            Self::Local(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
 }

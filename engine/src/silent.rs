@@ -36,7 +36,10 @@ impl Silent {
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         let bits = self.0.load(Ordering::Relaxed);
-        (0..64).map(NodeId).filter(move |node| bits & bit(*node) != 0)
+        // Each call of an application asks: nothing is looked through while all answer.
+        (0..(u64::BITS - bits.leading_zeros()) as u16)
+            .map(NodeId)
+            .filter(move |node| bits & bit(*node) != 0)
     }
 }
 

@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
 use std::io;
-use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,13 +53,16 @@ impl TaskId {
 const ROUNDS_PER_TURN: u32 = 4;
 /// How long an idle executor spins before it parks.
 const SPIN: Duration = Duration::from_micros(20);
+/// The same for one that has sockets: each turn asks the kernel, and whoever is to send may wait
+/// for this core.
+const SPIN_ON_SOCKETS: Duration = Duration::from_micros(5);
 /// How often a busy executor looks at the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
 /// How often a busy executor looks at the clock for a timer that is further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
 /// How often a busy executor looks at its sockets.
-const TURNS_PER_SOCKETS_LOOK: u32 = 4;
+const TURNS_PER_SOCKETS_LOOK: u32 = 16;
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
@@ -220,12 +223,12 @@ impl Handle {
         self.sleep_until(self.now().after(duration))
     }
 
-    /// Lets a task of this executor have a connection. The executor looks after it from now on, and
-    /// sleeps on it.
+    /// Lets a task of this executor have a connection, a stream of whatever kind. The executor
+    /// looks after it from now on, and sleeps on it.
     ///
     /// # Errors
     /// The process has too many files open.
-    pub fn adopt(&self, stream: TcpStream) -> io::Result<Socket> {
+    pub fn adopt(&self, stream: impl Into<OwnedFd>) -> io::Result<Socket> {
         let sockets = match self.core.sockets.get() {
             Some(sockets) => sockets,
             None => {
@@ -237,7 +240,7 @@ impl Handle {
                 self.core.sockets.get_or_init(|| sockets)
             }
         };
-        Socket::new(stream, sockets, self)
+        Socket::new(stream.into(), sockets, self)
     }
 
     /// Wakes the executor's thread from anywhere.
@@ -419,7 +422,9 @@ impl Executor {
     }
 
     fn spin(&self) -> Duration {
-        self.handle.core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin())
+        let core = &*self.handle.core;
+        let spin = core.foreign.sleeper.get().map_or(SPIN, |sleeper| sleeper.spin());
+        if core.sockets.get().is_some() { spin.min(SPIN_ON_SOCKETS) } else { spin }
     }
 
     fn take_foreign_wakes(&self) -> bool {

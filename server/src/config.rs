@@ -1,6 +1,7 @@
 //! What a server may be told, and what of it makes no sense.
 
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use lotus_client::protocol::REQUEST_BYTES;
@@ -14,6 +15,8 @@ pub struct Config {
     pub listener: TcpListener,
     /// The addresses of the servers of all compute nodes, by their places, as clients reach them.
     pub nodes: Vec<String>,
+    /// A second door, for clients on this host: none unless told otherwise.
+    pub local: Option<LocalDoor>,
     /// Where metrics and health are served, over HTTP; nowhere unless told otherwise.
     pub metrics: Option<TcpListener>,
     /// Who may come in; everybody, and therefore on loopback only, unless told otherwise.
@@ -24,6 +27,17 @@ pub struct Config {
     pub limits: Limits,
     /// What is remembered of calls that have an id.
     pub call_records: CallRecords,
+}
+
+/// A door for clients on the same host: a Unix socket, which costs them and the server a fraction
+/// of what TCP does. Whoever may open its path finds it; [`Config::security`] holds there as well.
+#[derive(Debug)]
+pub struct LocalDoor {
+    /// Where they come, bound already. Whoever has bound it removes it from its path.
+    pub listener: UnixListener,
+    /// The addresses of all compute nodes, by their places, as clients on this host reach them:
+    /// `unix:/path` for those that have such a door here, `host:port` for others.
+    pub nodes: Vec<String>,
 }
 
 /// Bounds and patience of a server.
@@ -111,6 +125,9 @@ pub enum StartError {
              all may come in"
     )]
     Exposed(std::net::SocketAddr),
+    /// TLS is not spoken through Unix sockets.
+    #[error("a local door has no TLS: let clients of this host come over the network, too")]
+    SealedDoor,
     /// Workers, an interactive transaction and the engine's own errands need a coroutine each.
     #[error("{workers} workers do not fit beside others on {coroutines} coroutines")]
     Workers {
@@ -141,6 +158,7 @@ impl Config {
         Self {
             listener,
             nodes,
+            local: None,
             metrics: None,
             security: Security::default(),
             workers: None,
@@ -158,6 +176,14 @@ impl Config {
         let address = self.listener.local_addr()?;
         if !self.security.allows(address.ip()) {
             return Err(StartError::Exposed(address));
+        }
+        if let Some(local) = &self.local {
+            if local.nodes.len() != nodes {
+                return Err(StartError::Nodes { node, nodes, addresses: local.nodes.len() });
+            }
+            if self.security.seals() {
+                return Err(StartError::SealedDoor);
+            }
         }
         let (workers, coroutines) = (self.workers(cluster), cluster.coroutines);
         if workers == 0 || workers + 2 > coroutines {

@@ -7,8 +7,10 @@
 //! hold up a coordinator's transactions.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,9 +35,9 @@ use crate::worker::{Errand, Identity, Request, Work};
 
 /// Ended transactions that a connection remembers, to say why they ended.
 const MOST_ENDED: usize = 256;
-/// For how many turns of a busy coordinator answers gather before they leave together: about as
-/// long as it takes to serve a few requests.
-const GATHERING_TURNS: u32 = 8;
+/// For how many turns of a busy coordinator answers gather at most before they leave together:
+/// about as long as it takes to serve two dozen requests.
+const GATHERING_TURNS: u32 = 32;
 
 /// Why somebody was not let in.
 #[derive(Debug, thiserror::Error)]
@@ -64,13 +66,14 @@ impl Turned {
 pub(crate) async fn admit(
     node: &Node,
     stream: &mut Stream,
+    origin: Origin,
     key: Option<&Key>,
     is_full: impl Fn() -> bool,
 ) -> Result<Incoming, Turned> {
     let mut incoming = Incoming::new(HANDSHAKE_BYTES);
     let shaken = tokio::time::timeout(
         node.limits.greeting,
-        shake_hands(node, stream, &mut incoming, key, is_full),
+        shake_hands(node, stream, &mut incoming, origin, key, is_full),
     );
     match shaken.await {
         Ok(Ok(())) => Ok(incoming),
@@ -96,6 +99,7 @@ async fn shake_hands(
     node: &Node,
     stream: &mut Stream,
     incoming: &mut Incoming,
+    origin: Origin,
     key: Option<&Key>,
     is_full: impl Fn() -> bool,
 ) -> Result<(), Turned> {
@@ -109,7 +113,7 @@ async fn shake_hands(
                 return Err(Refusal::Full.into());
             }
             if admitted {
-                greet(&mut out, &Greeting::Welcome(node.directory()));
+                greet(&mut out, &Greeting::Welcome(node.directory(origin)));
             }
             stream.write_all(&out).await?;
             out.clear();
@@ -122,9 +126,26 @@ async fn shake_hands(
     }
 }
 
+/// Where a client comes from, and so how it reaches the compute nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    Network(SocketAddr),
+    /// It came through the door for clients of this host.
+    ThisHost,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::ThisHost => f.write_str("this host"),
+        }
+    }
+}
+
 /// A client that was let in, on its way to the coordinator that will serve it.
 pub(crate) struct Newcomer {
-    pub(crate) stream: std::net::TcpStream,
+    pub(crate) stream: OwnedFd,
     /// What it has sent already.
     pub(crate) incoming: Incoming,
     pub(crate) presence: Presence,
@@ -135,12 +156,12 @@ pub(crate) struct Presence {
     node: Arc<Node>,
     peer: Arc<Peer>,
     number: u64,
-    client: SocketAddr,
+    client: Origin,
 }
 
 impl Presence {
     /// Enters; `number` is this connection's alone.
-    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: SocketAddr) -> Self {
+    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: Origin) -> Self {
         let peer = Arc::new(Peer::default());
         node.enter(number, &peer);
         add(&node.doors.admitted);
@@ -188,6 +209,7 @@ pub(crate) async fn serve(
         arrived: None,
         idle_here: None,
         next: home,
+        origin: *client,
         open: BTreeMap::new(),
     };
     // Dropping the desk ends the transactions that are open.
@@ -244,6 +266,7 @@ struct Desk<'n> {
     idle_here: Option<usize>,
     /// The coordinator whose turn it is.
     next: usize,
+    origin: Origin,
     /// Interactive transactions, by the client's numbers.
     open: BTreeMap<u32, Open>,
 }
@@ -265,7 +288,7 @@ impl Receiver for Desk<'_> {
                 Err(failure) => ticket.fail(failure),
             },
             Op::Step(step) => self.step(ticket, &step, message),
-            Op::Directory => ticket.answer(&Answer::Directory(self.node.directory())),
+            Op::Directory => ticket.answer(&Answer::Directory(self.node.directory(self.origin))),
             Op::Abandon { .. } => {}
         }
         Ok(())
@@ -280,8 +303,9 @@ impl Receiver for Desk<'_> {
         (self.arrived, self.idle_here) = (None, None);
     }
 
-    fn has_more_coming(&self) -> bool {
-        self.peer.in_flight() > 0
+    /// As long as more is under way than waits: so half of what is in flight travels together.
+    fn has_more_coming(&self, waiting: usize) -> bool {
+        self.peer.in_flight() > waiting
     }
 
     fn is_ready(&self) -> bool {
@@ -359,7 +383,7 @@ impl Desk<'_> {
 }
 
 /// Counts how a connection ended, and says it to whoever listens.
-fn note_end(node: &Node, end: &End, client: SocketAddr) {
+fn note_end(node: &Node, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::Stalled(_) => {
             add(&node.doors.misbehaved);

@@ -36,7 +36,7 @@ mod ticket;
 mod within;
 mod worker;
 
-pub use config::{CallRecords, Config, Limits, StartError};
+pub use config::{CallRecords, Config, Limits, LocalDoor, StartError};
 pub use lotus_client::protocol::Kind;
 pub use lotus_fabric::tcp::{Key, Security};
 pub use registry::{Abort, Registry};

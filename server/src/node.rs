@@ -11,6 +11,7 @@ use lotus_fabric::env::Env;
 
 use crate::calls;
 use crate::config::{CallRecords, Limits};
+use crate::connection::Origin;
 use crate::counters::Counters;
 use crate::host::Host;
 use crate::queue::Queue;
@@ -40,8 +41,9 @@ pub(crate) struct Node {
     /// Open interactive transactions, by coordinator, and how many there may be on each.
     interactive: Vec<AtomicUsize>,
     interactive_limit: usize,
-    /// The addresses of all servers.
+    /// The addresses of all servers, for clients elsewhere and for those on this host.
     addresses: Vec<String>,
+    local_addresses: Vec<String>,
     /// It takes nothing new.
     draining: AtomicBool,
     peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
@@ -71,6 +73,7 @@ pub(crate) struct Parts {
     pub(crate) calls: TableId,
     pub(crate) interactive_limit: usize,
     pub(crate) addresses: Vec<String>,
+    pub(crate) local_addresses: Vec<String>,
 }
 
 impl Node {
@@ -89,6 +92,7 @@ impl Node {
             interactive: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
             interactive_limit: parts.interactive_limit,
             addresses: parts.addresses,
+            local_addresses: parts.local_addresses,
             draining: AtomicBool::new(false),
             peers: Mutex::default(),
             doors: Doors::default(),
@@ -117,8 +121,8 @@ impl Node {
         }
     }
 
-    /// Who and what there is.
-    pub(crate) fn directory(&self) -> Box<Directory> {
+    /// Who and what there is, for a client from there.
+    pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
         let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
         let tables = tables.map(|(id, spec)| protocol::Table {
             name: spec.name.into_owned(),
@@ -130,13 +134,17 @@ impl Node {
             shards: spec.shards as u16,
         });
         let names = self.registry.names();
+        let addresses = match client {
+            Origin::Network(_) => &self.addresses,
+            Origin::ThisHost => &self.local_addresses,
+        };
         let owners = ShardId::all().map(|shard| {
             let owner = self.host().shard_owner(self.index, shard);
             Owner { node: owner.compute_node.map(|node| node as u16), epoch: owner.epoch }
         });
         Box::new(Directory {
             node: self.index as u16,
-            nodes: self.addresses.clone(),
+            nodes: addresses.clone(),
             tables: tables.collect(),
             procedures: names
                 .map(|(name, kind)| Procedure { name: name.to_owned(), kind })

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -15,13 +16,13 @@ use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
 use lotus_client::stream::Stream;
 use lotus_fabric::env::Env;
 use lotus_fabric::tcp::Security;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::calls;
-use crate::config::{CallRecords, Config, StartError};
-use crate::connection::{self, Newcomer, Presence, add};
+use crate::config::{CallRecords, Config, LocalDoor, StartError};
+use crate::connection::{self, Newcomer, Origin, Presence, add};
 use crate::host::Host;
 use crate::http;
 use crate::node::{Node, Parts};
@@ -73,6 +74,8 @@ impl Server {
         let (workers, interactive) =
             (config.workers(cluster.config()), config.interactive(cluster.config()));
         let host: Arc<dyn Host> = cluster;
+        let (local, local_addresses) =
+            config.local.map(|LocalDoor { listener, nodes }| (listener, nodes)).unzip();
         let shared = Node::new(Parts {
             calls: records_table(&*host, &config.call_records)?,
             host: Arc::clone(&host),
@@ -82,9 +85,13 @@ impl Server {
             call_records: config.call_records,
             interactive_limit: interactive,
             addresses: config.nodes,
+            local_addresses: local_addresses.unwrap_or_default(),
         });
         let address = config.listener.local_addr()?;
         config.listener.set_nonblocking(true)?;
+        if let Some(listener) = &local {
+            listener.set_nonblocking(true)?;
+        }
         let metrics = config.metrics.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
         if let Some(listener) = &config.metrics {
             listener.set_nonblocking(true)?;
@@ -92,7 +99,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
         let security = Arc::new(config.security);
-        let doors = (config.listener, config.metrics);
+        let doors = Doors { clients: config.listener, local, metrics: config.metrics };
         let served = Arc::clone(&shared);
         let body = move || runtime.block_on(run(served, doors, security, stopped));
         let thread = Env::real(0).spawn(&format!("lotus-server-{node}"), body)?;
@@ -150,9 +157,16 @@ fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, Clus
     }
 }
 
+/// Where others come, bound and nothing more.
+struct Doors {
+    clients: std::net::TcpListener,
+    local: Option<std::os::unix::net::UnixListener>,
+    metrics: Option<std::net::TcpListener>,
+}
+
 async fn run(
     node: Arc<Node>,
-    (clients, metrics): (std::net::TcpListener, Option<std::net::TcpListener>),
+    Doors { clients, local, metrics }: Doors,
     security: Arc<Security>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -160,11 +174,12 @@ async fn run(
     if let Some(listener) = metrics {
         tasks.spawn(http::serve(Arc::clone(&node), listener, stopped.clone()));
     }
-    match TcpListener::from_std(clients) {
-        Ok(listener) => {
+    let local = local.map(UnixListener::from_std).transpose();
+    match TcpListener::from_std(clients).and_then(|clients| Ok((clients, local?))) {
+        Ok((clients, local)) => {
             let doorman = Doorman { node: &node, security, guests: Arc::default() };
             tokio::select! {
-                () = doorman.stand(listener, &mut tasks) => {}
+                () = doorman.stand(&clients, local.as_ref(), &mut tasks) => {}
                 // An error means that the server itself is gone, which is the same.
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
@@ -192,11 +207,16 @@ struct Doorman<'n> {
 }
 
 impl Doorman<'_> {
-    async fn stand(&self, listener: TcpListener, tasks: &mut JoinSet<()>) {
+    async fn stand(
+        &self,
+        clients: &TcpListener,
+        local: Option<&UnixListener>,
+        tasks: &mut JoinSet<()>,
+    ) {
         let mut number = 0_u64;
         loop {
             while tasks.try_join_next().is_some() {}
-            let (stream, client) = match listener.accept().await {
+            let (arrival, client) = match accept(clients, local).await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(node = self.node.index, %error, "cannot accept a connection");
@@ -211,8 +231,34 @@ impl Doorman<'_> {
             number += 1;
             let (node, security) = (Arc::clone(self.node), Arc::clone(&self.security));
             let guest = Guest::enter(&self.guests);
-            tasks.spawn(receive(node, security, stream, client, number, guest));
+            tasks.spawn(receive(node, security, arrival, client, number, guest));
         }
+    }
+}
+
+/// Somebody at a door.
+enum Arrival {
+    FromNetwork(TcpStream),
+    FromThisHost(UnixStream),
+}
+
+/// Waits for the next one at either door.
+async fn accept(
+    clients: &TcpListener,
+    local: Option<&UnixListener>,
+) -> io::Result<(Arrival, Origin)> {
+    let here = async {
+        match local {
+            Some(listener) => listener.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        accepted = clients.accept() => {
+            let (socket, address) = accepted?;
+            Ok((Arrival::FromNetwork(socket), Origin::Network(address)))
+        }
+        accepted = here => Ok((Arrival::FromThisHost(accepted?.0), Origin::ThisHost)),
     }
 }
 
@@ -236,12 +282,16 @@ impl Drop for Guest {
 async fn receive(
     node: Arc<Node>,
     security: Arc<Security>,
-    socket: TcpStream,
-    client: SocketAddr,
+    arrival: Arrival,
+    client: Origin,
     number: u64,
     guest: Guest,
 ) {
-    let mut stream = match Stream::incoming(socket, &security) {
+    let stream = match arrival {
+        Arrival::FromNetwork(socket) => Stream::incoming(socket, &security),
+        Arrival::FromThisHost(socket) => Ok(Stream::Local(socket)),
+    };
+    let mut stream = match stream {
         Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(node = node.index, %client, %error, "a connection cannot be used");
@@ -252,7 +302,8 @@ async fn receive(
         let is_open = !node.is_draining() && node.host().takes_part(node.index);
         !is_open || node.connections() >= node.limits.connections
     };
-    let incoming = match connection::admit(&node, &mut stream, security.key(), is_full).await {
+    let admitted = connection::admit(&node, &mut stream, client, security.key(), is_full);
+    let incoming = match admitted.await {
         Ok(incoming) => incoming,
         Err(turned) => {
             if turned.is_refusal() {
@@ -265,11 +316,14 @@ async fn receive(
     drop(guest);
     let presence = Presence::enter(&node, number, client);
     let home = number as usize % node.queues.len();
-    if let Err(error) = keep_alive(&stream) {
+    if let Origin::Network(_) = client
+        && let Err(error) = keep_alive(&stream)
+    {
         tracing::debug!(node = node.index, %client, %error, "no keepalive");
     }
     let socket = match stream {
-        Stream::Plain(socket) => socket.into_std(),
+        Stream::Plain(socket) => socket.into_std().map(OwnedFd::from),
+        Stream::Local(socket) => socket.into_std().map(OwnedFd::from),
         Stream::Sealed(_) => {
             return connection::serve(&mut stream, incoming, &presence, home).await;
         }

@@ -5,12 +5,17 @@
 mod common;
 
 use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use common::{ACCOUNTS, Bank, INITIAL, balance, run};
-use lotus_client::{Client, Kind};
+use lotus::Cluster;
+use lotus_client::stream::LOCAL;
+use lotus_client::{Client, ConnectError, Kind};
 use lotus_fabric::tcp::{APPLICATIONS, Tls};
-use lotus_server::{Key, Security};
+use lotus_server::{Config, Key, LocalDoor, Registry, Security, Server, StartError};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 const CLUSTER: &str = "orders.lotus";
@@ -84,6 +89,29 @@ fn what_an_application_says_goes_through() {
         txn.commit().await.unwrap();
     });
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+/// A Unix socket never leaves the host, and neither side speaks TLS there.
+#[test]
+fn there_is_no_local_door_beside_tls() {
+    let ours = Authority::new("local");
+    let door = ours.directory.join("door");
+    let cluster = Cluster::embedded().compute_nodes(1).memory_nodes(1).replicas(1);
+    let cluster = Arc::new(cluster.lock_table_bytes(1 << 16).start().unwrap());
+    let mut config =
+        Config::new(TcpListener::bind("127.0.0.1:0").unwrap(), vec!["127.0.0.1:1".to_owned()]);
+    config.security = ours.sign(CLUSTER, &ours);
+    let nodes = vec![format!("{LOCAL}{}", door.display())];
+    let address = nodes[0].clone();
+    config.local = Some(LocalDoor { listener: UnixListener::bind(&door).unwrap(), nodes });
+    let started = Server::start(cluster, 0, Registry::new(), config);
+    assert!(matches!(started, Err(StartError::SealedDoor)));
+
+    let mut config = lotus_client::Config::new(address);
+    config.security = ours.sign(&format!("{APPLICATIONS}{CLUSTER}"), &ours);
+    let told = run(Client::connect(config)).err().unwrap();
+    assert!(matches!(told, ConnectError::Unreachable { .. }), "{told}");
+    assert!(told.to_string().contains("TLS is not spoken through Unix sockets"), "{told}");
 }
 
 /// Who serves, who asks, and a part of what the latter is told.

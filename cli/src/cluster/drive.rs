@@ -21,12 +21,12 @@ use lotus_router::Authority;
 
 use super::authority;
 use super::errands::{Counted, Done, Errand, ask};
-use super::file::ClusterFile;
+use super::file::{ClusterFile, Net};
 use super::ledger::{self, Ledger};
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
 use super::shards::silent_memory;
-use crate::applications::{self, failed};
+use crate::applications::{self, failed, local_address};
 use crate::args::{BenchArgs, WorkloadArgs};
 
 /// How long a node may take to settle and count.
@@ -167,9 +167,16 @@ pub fn shape(file: &ClusterFile) -> ClusterConfig {
 }
 
 async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
-    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
     let mut config = Config::new("");
-    config.servers = servers.map(|address| address.to_string()).collect();
+    if let Net::Shm { directory } = &file.net {
+        // All nodes are on this host.
+        let nodes = 0..file.compute_nodes.len();
+        config.servers = nodes.map(|node| local_address(directory, node)).collect();
+    } else {
+        config.servers.clear();
+    }
+    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
+    config.servers.extend(servers.map(|address| address.to_string()));
     config.security = file.as_application().map_err(|error| failed(&error))?;
     Client::connect(config).await.map_err(|error| failed(&error))
 }

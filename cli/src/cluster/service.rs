@@ -9,11 +9,11 @@ use lotus_benchmarks::workload::Workload;
 use lotus_server::{Config, Registry, Server};
 
 use super::errands::{self, Errands, Look};
-use super::file::ClusterFile;
+use super::file::{ClusterFile, Net};
 use super::load::Use;
 use super::node::Node;
 use super::operator::Operator;
-use crate::applications::{Aborts, registry};
+use crate::applications::{Aborts, local_door, registry};
 
 /// What runs beside a compute node. Dropping it stops it.
 pub struct Service {
@@ -110,6 +110,11 @@ where
     let all = file.compute_nodes.iter().filter_map(|node| node.client);
     let addresses = all.map(|address| address.to_string()).collect();
     let mut config = Config::new(bind(address, "applications")?, addresses);
+    if let Net::Shm { directory } = &file.net {
+        let door = local_door(directory, index, file.compute_nodes.len());
+        let why = |error| format!("cannot serve applications of this host: {error}");
+        config.local = Some(door.map_err(why)?);
+    }
     config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
     config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own errands.

@@ -11,7 +11,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,7 +89,7 @@ impl Sockets {
 
 /// A connection in the hands of a task. Read and written without waiting, by that task alone.
 pub struct Socket {
-    stream: TcpStream,
+    stream: OwnedFd,
     entry: Rc<Entry>,
     key: usize,
     sockets: Rc<Sockets>,
@@ -99,11 +98,11 @@ pub struct Socket {
 
 impl Socket {
     pub(super) fn new(
-        stream: TcpStream,
+        stream: OwnedFd,
         sockets: &Rc<Sockets>,
         executor: &Handle,
     ) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
+        rustix::io::ioctl_fionbio(&stream, true)?;
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP

@@ -2,6 +2,8 @@
 
 use super::*;
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 
 fn executor() -> Executor {
     Executor::new(Env::real(0))
@@ -170,6 +172,31 @@ fn the_end_is_noticed_that_came_with_the_last_words() {
         None
     });
     assert_eq!(end, Some(0));
+}
+
+#[test]
+fn a_socket_of_this_host_is_read_and_written_like_others() {
+    let mut executor = executor();
+    let (own, mut outside) = UnixStream::pair().unwrap();
+    let mut socket = executor.handle().adopt(own).unwrap();
+    let env = executor.handle().env().clone();
+    let thread = env.spawn("outside", move || {
+        std::thread::park_timeout(Duration::from_millis(20));
+        outside.write_all(b"word").unwrap();
+        let mut answer = [0; 4];
+        outside.read_exact(&mut answer).unwrap();
+        answer
+    });
+    executor.run(async move {
+        let mut came = Vec::with_capacity(64);
+        assert!(socket.poll_read(&mut came).is_pending(), "it does not wait in the kernel");
+        let count = std::future::poll_fn(|_| socket.poll_read(&mut came)).await.unwrap();
+        let sent = std::future::poll_fn(|_| socket.poll_write(&came[..count])).await.unwrap();
+        assert_eq!(sent, count);
+        let end = std::future::poll_fn(|_| socket.poll_read(&mut came)).await;
+        assert!(matches!(end, Ok(0)), "{end:?}");
+    });
+    assert_eq!(&thread.expect("spawns").join().expect("no panic"), b"word");
 }
 
 #[test]

@@ -33,7 +33,7 @@ use std::time::Duration;
 pub use client::{ConnectError, RemoteAuthority};
 use lotus_fabric::tcp::{self, Caller};
 pub use lotus_fabric::tcp::{Key, Security};
-pub use server::{AuthorityServer, ServeError};
+pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
 /// The protocol's version. Both ends must have the same.

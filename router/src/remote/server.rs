@@ -122,7 +122,10 @@ impl Drop for AuthorityServer {
 }
 
 /// A socket that only this user can connect to. One that nobody answers at is stale and removed.
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+///
+/// # Errors
+/// The path cannot be made, or somebody listens there.
+pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
