@@ -131,13 +131,14 @@ impl AbortCounts {
 }
 
 /// The names of the stored transactions that run a workload's requests.
-struct Procedures {
+pub struct Procedures {
     read: String,
     write: String,
 }
 
 impl Procedures {
-    fn of<W: Workload>(isolation: Isolation) -> Self {
+    /// Those of a workload, for transactions that write under this isolation.
+    pub fn of<W: Workload>(isolation: Isolation) -> Self {
         let level = match isolation {
             Isolation::Serializable => "sr",
             Isolation::Snapshot => "si",
@@ -145,7 +146,8 @@ impl Procedures {
         Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
     }
 
-    fn serving(&self, access: Access) -> &str {
+    /// The one that runs a request.
+    pub fn serving(&self, access: Access) -> &str {
         match access {
             Access::ReadOnly => &self.read,
             Access::ReadWrite => &self.write,
@@ -324,7 +326,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Lets the workload's own refusals pass; after anything else the run makes no sense.
-fn forgive(error: CallError) -> Result<(), BenchError> {
+///
+/// # Errors
+/// That which makes no sense.
+pub fn forgive(error: CallError) -> Result<(), BenchError> {
     let fatal = match &error {
         CallError::Rejected(rejection) => match rejection.decode() {
             Some(Refusal::Logic) => return Ok(()),

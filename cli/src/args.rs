@@ -21,7 +21,7 @@ use lotus_benchmarks::harness::Options;
 use crate::deploy;
 
 #[cfg(feature = "tcp")]
-pub use cluster::{ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
+pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
 use values::{count, one_of, positive_secs, rate, secs};
 pub use values::{lock_table_bytes, memory_bytes};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
@@ -60,6 +60,10 @@ pub enum Command {
     /// Shows which compute node of a running cluster owns which shards, and moves them.
     #[cfg(feature = "tcp")]
     Shards(ShardsArgs),
+    /// Kills and pauses nodes of a cluster of processes under load, and audits what is left.
+    #[cfg(feature = "tcp")]
+    #[command(arg_required_else_help = true)]
+    Chaos(ChaosArgs),
     /// Runs a memory node of a cluster until a signal ends it.
     #[cfg(feature = "tcp")]
     Mn(NodeArgs),

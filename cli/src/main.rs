@@ -55,6 +55,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "tcp")]
         Command::Cluster(args) => cluster::run(args),
         #[cfg(feature = "tcp")]
+        Command::Chaos(args) => cluster::chaos(args),
+        #[cfg(feature = "tcp")]
         Command::Shards(args) => cluster::shards(args),
         #[cfg(feature = "tcp")]
         Command::Mn(args) => cluster::serve(cluster::Kind::Memory, args).map(|()| Verdict::Sound),

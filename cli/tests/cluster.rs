@@ -19,7 +19,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
-use common::lotus;
+use common::{host, lotus};
 
 /// The longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,12 +30,6 @@ const LOAD: &str = "[load.smallbank]\naccounts = 200\n";
 
 /// Where the first compute node answers about itself.
 const METRICS: u16 = 7600;
-
-/// An address that only this test of this process uses: all of 127/8 is this machine.
-fn host(number: u32) -> Ipv4Addr {
-    let process = std::process::id() % (1 << 18);
-    Ipv4Addr::from(0x7f40_0000 | process << 4 | number)
-}
 
 /// A description of a cluster in a directory of its own. What it has started ends with it.
 struct Described {

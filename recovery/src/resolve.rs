@@ -15,7 +15,10 @@
 //! 5. Swap done into every surviving log, from the decision; only then release the locks. If a
 //!    log holds neither, start over.
 //!
-//! Any number of recoverers may do this, at once or after one another, and stop anywhere. Where
+//! Any number of recoverers may do this, at once or after one another, and stop anywhere. At once
+//! only while no memory node is lost: if the one log goes that an entry was whole on, somebody who
+//! has not seen it finds nothing to do while somebody who has is at work. So the engine has them
+//! claim, and fence whoever had claimed before (`recovery/tests/model/`). Where
 //! [`decide`] answers [`Decision::AlreadyResolved`], steps 3 and 4 fall away, and step 5 swaps
 //! from what was read: another recoverer may just have decided what this one saw no trace of.
 //!

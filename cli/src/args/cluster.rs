@@ -1,8 +1,10 @@
-//! Arguments of `lotus cluster`, `lotus shards`, `lotus mn` and `lotus cn`.
+//! Arguments of `lotus cluster`, `lotus chaos`, `lotus shards`, `lotus mn` and `lotus cn`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::values::positive_secs;
 
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
@@ -46,6 +48,27 @@ pub struct ClusterPlace {
     /// .state].
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ChaosArgs {
+    #[command(flatten)]
+    pub place: ClusterPlace,
+    /// What is done to whom, and when: a file, or one drawn from the seed (random).
+    #[arg(long, value_name = "FILE|random")]
+    pub schedule: PathBuf,
+    /// How long there is load, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = positive_secs)]
+    pub secs: f64,
+    /// Where random choices start [default: the time].
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// The workload; the cluster must be loaded with it [default: what it is loaded with].
+    #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
+    pub workload: Option<String>,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

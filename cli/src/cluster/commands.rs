@@ -37,6 +37,17 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// A sentence; then nothing that was started is left.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
+    let here = start(file, patience)?;
+    let all = Node::all(file).count();
+    let (path, state) = (file.path.display(), file.state.display());
+    say(&format!("{path}: {all} nodes serve, {here} of them on this host; logs in {state}\n"))
+}
+
+/// Starts the nodes of this host, and waits until all nodes serve; how many are here.
+///
+/// # Errors
+/// A sentence; then nothing that was started is left.
+pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     let state = State::lock(file)?;
     let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
     if ours.is_empty() {
@@ -64,12 +75,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
         remove_sockets(file);
         return Err(why);
     }
-    let all = Node::all(file).count();
-    let (path, state) = (file.path.display(), file.state.display());
-    say(&format!(
-        "{path}: {all} nodes serve, {} of them on this host; logs in {state}\n",
-        ours.len()
-    ))
+    Ok(ours.len())
 }
 
 /// Refuses to start nodes beside others of the same cluster.
@@ -190,8 +196,23 @@ fn await_health(
 /// A sentence: another command is at work, or a node does not end.
 pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
     let path = file.path.display();
+    match stop(file)? {
+        (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
+        (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
+        (ran, all) => {
+            let dead = all - ran;
+            say(&format!("{path}: {ran} nodes have ended; {dead} had before\n"))
+        }
+    }
+}
+
+/// Ends the nodes of this host: how many ran, and how many were started here.
+///
+/// # Errors
+/// A sentence: another command is at work, or a node does not end.
+pub fn stop(file: &ClusterFile) -> Result<(usize, usize), String> {
     if !file.state.exists() {
-        return say(&format!("{path}: nothing runs on this host\n"));
+        return Ok((0, 0));
     }
     let state = State::lock(file)?;
     let known: Vec<Node> =
@@ -211,14 +232,7 @@ pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
     if known.contains(&HOST) {
         let _ = authority(file).and_then(|authority| authority.end_life());
     }
-    match (ran, known.len()) {
-        (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
-        (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
-        (ran, all) => {
-            let dead = all - ran;
-            say(&format!("{path}: {ran} nodes have ended; {dead} had before\n"))
-        }
-    }
+    Ok((ran, known.len()))
 }
 
 /// Ends nodes: compute nodes first, which need the others; the authority's host last. Children of

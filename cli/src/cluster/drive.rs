@@ -32,7 +32,7 @@ use crate::args::{BenchArgs, WorkloadArgs};
 /// How long a node may take to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
 /// How long a node may take to look at all data.
-const AUDITING: Duration = Duration::from_secs(600);
+pub const AUDITING: Duration = Duration::from_secs(600);
 /// Requests in flight, unless somebody says otherwise.
 const IN_FLIGHT: usize = 64;
 
@@ -92,12 +92,7 @@ pub fn drive<W: Workload>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;
     let client = runtime.block_on(connect(file))?;
-    let specs = workload.tables(&file.settings);
-    let table = |name: &str| {
-        client.table(name).ok_or_else(|| refuse(format!("the cluster has no table {name}")))
-    };
-    let tables: Vec<_> = specs.iter().map(|spec| table(&spec.name)).collect::<Result<_, _>>()?;
-    workload.attach(&tables);
+    attach(&client, &mut workload, file)?;
     let workload = Arc::new(workload);
 
     if let Some(node) = silent_memory(&authority, &nodes) {
@@ -166,7 +161,28 @@ pub fn shape(file: &ClusterFile) -> ClusterConfig {
     file.settings.clone()
 }
 
-async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
+/// Tells a workload where its tables are.
+///
+/// # Errors
+/// The cluster has no such table.
+pub fn attach<W: Workload>(
+    client: &Client,
+    workload: &mut W,
+    file: &ClusterFile,
+) -> Result<(), BenchError> {
+    let specs = workload.tables(&file.settings);
+    let missing = |name: &str| failed(&format!("the cluster has no table {name}"));
+    let table = |name: &str| client.table(name).ok_or_else(|| missing(name));
+    let tables: Vec<_> = specs.iter().map(|spec| table(&spec.name)).collect::<Result<_, _>>()?;
+    workload.attach(&tables);
+    Ok(())
+}
+
+/// Connects to a running cluster as an application.
+///
+/// # Errors
+/// No compute node lets it in.
+pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     let mut config = Config::new("");
     if let Net::Shm { directory } = &file.net {
         // All nodes are on this host.

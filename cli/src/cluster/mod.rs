@@ -9,6 +9,7 @@
 //!   cluster; `errands`: what it asks of the nodes;
 //! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
 //!   shards in few words; `mailbox`: how nodes are asked;
+//! * `chaos`: processes that are killed and paused while they are driven;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
 //!
@@ -16,6 +17,7 @@
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
 //! that `lotus cluster up` has started.
 
+mod chaos;
 mod commands;
 mod daemon;
 mod drive;
@@ -40,7 +42,7 @@ mod trust;
 use std::time::Duration;
 
 use crate::Verdict;
-use crate::args::{ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
+use crate::args::{ChaosArgs, ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
 
 pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
@@ -70,6 +72,15 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Status { json, .. } => commands::status(&file, json),
         ClusterTask::Down { .. } => commands::down(&file),
     }
+}
+
+/// `lotus chaos`.
+///
+/// # Errors
+/// A sentence; then nothing runs any more.
+pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
+    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+    chaos::run(&file.map_err(|error| error.to_string())?, args)
 }
 
 /// `lotus shards`.

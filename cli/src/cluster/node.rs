@@ -1,8 +1,10 @@
 //! Names of nodes: a kind, and a place among its kind.
 
 use std::fmt;
+use std::str::FromStr;
 
 use lotus_fabric::ids::NodeId;
+use serde::{Deserialize, Serialize};
 
 use super::file::ClusterFile;
 
@@ -16,7 +18,8 @@ pub enum Kind {
 }
 
 /// A node of a cluster. Shown as `mn-0` or `cn-0`, as its files are called.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Node {
     /// What it is for.
     pub kind: Kind,
@@ -59,5 +62,34 @@ impl Node {
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.command(), self.index)
+    }
+}
+
+impl FromStr for Node {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let wrong = || format!("`{name}` is no node: they are called cn-0, mn-0 and so on");
+        let (kind, index) = name.split_once('-').ok_or_else(wrong)?;
+        let kind = match kind {
+            "mn" => Kind::Memory,
+            "cn" => Kind::Compute,
+            _ => return Err(wrong()),
+        };
+        Ok(Self { kind, index: index.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl TryFrom<String> for Node {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<Node> for String {
+    fn from(node: Node) -> Self {
+        node.to_string()
     }
 }

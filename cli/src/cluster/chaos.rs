@@ -1,0 +1,250 @@
+//! `lotus chaos`: a cluster of processes is started, driven and struck, and what is left of it is
+//! audited.
+//!
+//! # What it is
+//! * `schedule`: what is done to whom, and when; what a cluster survives;
+//! * `callers`: the load, which knows in the end what became of each of its calls;
+//! * `report`: what is said about it.
+//!
+//! Processes are killed and paused with signals, as an operator or a kernel would. When the load
+//! has ended, whoever is paused goes on, and everybody who is out must have been recovered. Then
+//! each compute node that serves still audits all data: nothing INVISIBLE, no lock, no open log,
+//! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
+//!
+//! # What it is not
+//! Network partitions: all nodes are on this host, and loopback has no cables to pull. The
+//! simulator cuts them (docs/simulation.md).
+
+mod callers;
+mod report;
+mod schedule;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_benchmarks::audit::{Audit, Check, Effects};
+use lotus_benchmarks::output::Output;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::env::Env;
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::Authority;
+use rustix::process::Signal;
+
+use super::commands::{start, stop};
+use super::drive::{AUDITING, attach, connect};
+use super::errands::{Done, Errand, ask};
+use super::file::ClusterFile;
+use super::load::Use;
+use super::node::{Kind, Node};
+use super::processes::{Seen as SeenProcess, State, wait_until};
+use crate::args::ChaosArgs;
+use crate::{Verdict, screen};
+use callers::{Callers, Seen};
+use report::Report;
+use schedule::{Bounds, Fault, Strike};
+
+/// How long nodes may take to start.
+const STARTING: Duration = Duration::from_secs(60);
+/// How long recovery may take when the load has ended.
+const RECOVERING: Duration = Duration::from_secs(60);
+/// The name of the schedule that is drawn.
+const RANDOM: &str = "random";
+
+/// Runs a schedule against a cluster that does not run yet, and says what came of it.
+///
+/// # Errors
+/// A sentence: the schedule makes no sense, the cluster does not start, or the load fails in a way
+/// that no fault explains. Then nothing runs any more.
+pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
+    let load = file.load.as_ref();
+    let load = load.ok_or_else(|| format!("{} loads nothing to drive", file.path.display()))?;
+    if let Some(wanted) = args.workload.as_ref().filter(|wanted| *wanted != load.name()) {
+        let path = file.path.display();
+        return Err(format!("{path} loads {}, not {wanted}", load.name()));
+    }
+    if !file.serves_applications() {
+        return Err(format!("{} gives compute nodes no client address", file.path.display()));
+    }
+    let output = args.json.as_deref().map(Output::check).transpose();
+    let output = output.map_err(|error| error.to_string())?;
+    let env = Env::real(0);
+    let seed = args.seed.unwrap_or_else(|| env.now().0);
+    let span = Duration::from_secs_f64(args.secs);
+    let bounds = Bounds {
+        memory_nodes: file.settings.mns,
+        compute_nodes: file.settings.cns,
+        lease: file.lease,
+        span,
+    };
+    let strikes = read(&args.schedule, &bounds, seed)?;
+    announce(&args.schedule, seed, &strikes);
+
+    start(file, STARTING)?;
+    let state = State::look(file);
+    let outcome = load.with(Ordeal { file, state: &state, seed, span, strikes: &strikes });
+    resume_all(file, &state);
+    let stopped = stop(file);
+    let report = outcome?;
+    stopped?;
+    let data = [&output];
+    if let Some(output) = &output {
+        screen::write_json(output, &report).map_err(|error| error.to_string())?;
+    }
+    screen::show(&report.table(), &data).map_err(|error| error.to_string())?;
+    Ok(if report.audit.passed { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn read(path: &Path, bounds: &Bounds, seed: u64) -> Result<Vec<Strike>, String> {
+    if path == Path::new(RANDOM) {
+        return Ok(bounds.draw(seed));
+    }
+    let named = |why: &dyn std::fmt::Display| format!("{}, {why}", path.display());
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    bounds.parse(&text).map_err(|error| named(&error))
+}
+
+/// Shows the schedule in the form in which it can be read again.
+fn announce(path: &Path, seed: u64, strikes: &[Strike]) {
+    let drawn = path == Path::new(RANDOM);
+    let head = if drawn { format!("# drawn from seed {seed}\n") } else { String::new() };
+    // Nobody listens if this fails.
+    let _ = io::stderr().write_all(format!("{head}{}", schedule::write(strikes)).as_bytes());
+}
+
+/// Whoever stands still could not even end.
+fn resume_all(file: &ClusterFile, state: &State) {
+    Node::all(file).for_each(|node| state.signal(node, Signal::CONT));
+}
+
+/// What a cluster goes through, once it serves.
+struct Ordeal<'a> {
+    file: &'a ClusterFile,
+    state: &'a State,
+    seed: u64,
+    span: Duration,
+    strikes: &'a [Strike],
+}
+
+impl Use for Ordeal<'_> {
+    type Outcome = Result<Report, String>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { file, state, seed, span, strikes } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let clock = Env::real(seed);
+        let seen = runtime.block_on(async {
+            let client = connect(file).await?;
+            attach(&client, &mut workload, file)?;
+            let workload = Arc::new(workload);
+            let until = clock.now().after(span);
+            let callers = Callers { workload, clock: clock.clone(), until, span };
+            let (seen, ()) = tokio::join!(callers.call(&client), strike(file, state, strikes));
+            seen
+        });
+        let seen = seen.map_err(|error| error.to_string())?;
+        self.judge::<W>(seen)
+    }
+}
+
+/// Strikes as the schedule says, then lets everybody go on.
+async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) {
+    let began = tokio::time::Instant::now();
+    for strike in strikes {
+        tokio::time::sleep_until(began + Duration::from_millis(strike.at_ms)).await;
+        let signal = match strike.fault {
+            Fault::Kill => Signal::KILL,
+            Fault::Pause => Signal::STOP,
+            Fault::Resume => Signal::CONT,
+            Fault::Restart => continue,
+        };
+        state.signal(strike.node, signal);
+    }
+    resume_all(file, state);
+}
+
+impl Ordeal<'_> {
+    /// Waits until those who are out have been recovered, and has everybody else look.
+    fn judge<W: Workload>(&self, seen: Seen) -> Result<Report, String> {
+        let authority = super::authority(self.file)?;
+        let mut checks = Vec::new();
+        let members = self.await_recovery(&authority);
+        let out: Vec<Node> = members.iter().flat_map(|now| self.out(now)).collect();
+        let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
+        let detail = match &members {
+            Some(now) => format!("epoch {}, out: {}", now.epoch().0, names(&out)),
+            None => "the authority does not answer".to_owned(),
+        };
+        checks.push(Check::new("whoever is out has been recovered", recovered, detail));
+        checks.push(Check::new(
+            "what became of every call is known",
+            seen.open == 0,
+            format!("{} of {} unanswered calls are open", seen.open, seen.unanswered),
+        ));
+        let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
+        for node in serving.filter(|node| !out.contains(node)) {
+            checks.extend(audit(&authority, node, seen.tally.effects)?);
+        }
+        Ok(Report {
+            file: self.file.path.display().to_string(),
+            seed: self.seed,
+            secs: self.span.as_secs_f64(),
+            workload: W::NAME,
+            schedule: self.strikes.to_vec(),
+            epoch: members.map(|now| now.epoch().0),
+            expelled: out,
+            committed: seen.tally.all_committed,
+            refused: seen.refused,
+            unanswered: seen.unanswered,
+            found_committed: seen.found,
+            longest_silence_ms: seen.silence.as_millis() as u64,
+            audit: Audit::new(checks),
+        })
+    }
+
+    /// The membership, as soon as nothing is left to recover; or as it is when that takes too long.
+    fn await_recovery(&self, authority: &dyn Authority) -> Option<Membership> {
+        let mut members = None;
+        wait_until(&Env::real(0), RECOVERING, || {
+            members = membership::read(authority).ok();
+            members.as_ref().is_some_and(|now| self.is_recovered(now))
+        });
+        members
+    }
+
+    /// Whether everybody who has ended is out, and everybody who is out is recovered.
+    fn is_recovered(&self, now: &Membership) -> bool {
+        let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
+        let all = || Node::all(self.file).filter(|node| node.kind == Kind::Compute);
+        let noticed = all().filter(ended).all(|node| !now.is_live(node.id(self.file)));
+        noticed && now.may_adopt()
+    }
+
+    fn out(&self, now: &Membership) -> Vec<Node> {
+        let all = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
+        all.filter(|node| !now.is_live(node.id(self.file))).collect()
+    }
+}
+
+/// What a node finds.
+fn audit(
+    authority: &dyn Authority,
+    node: Node,
+    effects: Effects,
+) -> Result<impl Iterator<Item = Check>, String> {
+    match ask(authority, node, Errand::Audit(effects), AUDITING)? {
+        Done::Audited(checks) => Ok(checks
+            .into_iter()
+            .map(move |check| Check { name: format!("{node}: {}", check.name), ..check })),
+        _ => Err(format!("{} has looked at nothing", node.in_words())),
+    }
+}
+
+fn names(nodes: &[Node]) -> String {
+    let names: Vec<String> = nodes.iter().map(Node::to_string).collect();
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,83 @@
+//! What `lotus chaos` says: a table for a person, JSON for a program.
+
+use std::fmt::Write as _;
+
+use comfy_table::Table;
+use lotus_benchmarks::audit::Audit;
+use serde::Serialize;
+
+use super::schedule::Strike;
+use crate::cluster::node::Node;
+
+/// What came of an ordeal.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The description of the cluster.
+    pub file: String,
+    /// Where random choices started.
+    pub seed: u64,
+    /// How long there was load.
+    pub secs: f64,
+    /// What was called.
+    pub workload: &'static str,
+    /// What was done to the nodes.
+    pub schedule: Vec<Strike>,
+    /// The epoch of the membership afterwards.
+    pub epoch: Option<u32>,
+    /// Who does not take part any more.
+    pub expelled: Vec<Node>,
+    /// Calls that have committed.
+    pub committed: u64,
+    /// Calls that the workload itself refused.
+    pub refused: u64,
+    /// Calls that had no answer, or an error.
+    pub unanswered: u64,
+    /// How many of those turned out to be committed.
+    pub found_committed: u64,
+    /// The longest time in which nothing committed, in milliseconds.
+    pub longest_silence_ms: u64,
+    /// What was found.
+    pub audit: Audit,
+}
+
+impl Report {
+    /// For a person.
+    pub fn table(&self) -> String {
+        let mut strikes = Table::new();
+        strikes.load_preset(comfy_table::presets::NOTHING);
+        strikes.set_header(["at ms", "node", "fault"]);
+        for Strike { at_ms, node, fault } in &self.schedule {
+            strikes.add_row([at_ms.to_string(), node.to_string(), fault.name().to_owned()]);
+        }
+        let mut checks = Table::new();
+        checks.load_preset(comfy_table::presets::NOTHING);
+        for check in &self.audit.checks {
+            let passed = if check.passed { "ok" } else { "FAILED" };
+            checks.add_row([passed, &check.name, &check.detail]);
+        }
+        let mut text = format!("{}\n\n", strikes.trim_fmt());
+        // Strings take all that is written to them.
+        let _ = writeln!(
+            text,
+            "{} on {}, {} s, seed {}: {} committed, {} refused, {} unanswered of which {} had \
+             committed; {} ms without a commit at most; {}\n",
+            self.workload,
+            self.file,
+            self.secs,
+            self.seed,
+            self.committed,
+            self.refused,
+            self.unanswered,
+            self.found_committed,
+            self.longest_silence_ms,
+            self.out(),
+        );
+        let _ = writeln!(text, "{}\n\n{}", checks.trim_fmt(), self.audit.verdict());
+        text
+    }
+
+    fn out(&self) -> String {
+        let names = super::names(&self.expelled);
+        format!("expelled: {names}")
+    }
+}

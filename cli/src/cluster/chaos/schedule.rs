@@ -1,0 +1,287 @@
+//! What is done to the nodes, and when: JSON lines, one fault each.
+//!
+//! # What it is
+//! ```text
+//! {"at_ms":1200,"node":"cn-1","fault":"pause"}
+//! {"at_ms":1900,"node":"cn-1","fault":"resume"}
+//! # from here on it is gone
+//! {"at_ms":4000,"node":"cn-1","fault":"kill"}
+//! ```
+//! Faults come in the order of time. Empty lines, and those that begin with `#`, say nothing. What
+//! makes no sense is an error that names the line. [`Bounds::draw`] makes a schedule of a seed.
+//!
+//! # What may be struck
+//! [`Bounds::may_strike`] is the one place that knows what a cluster survives.
+//!
+//! # What it is not
+//! Nothing is done here; all of it is pure.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::node::{Kind, Node};
+
+/// What is done to a node's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// It ends at once (SIGKILL).
+    Kill,
+    /// It stands still (SIGSTOP).
+    Pause,
+    /// It goes on (SIGCONT).
+    Resume,
+    /// It is started again.
+    Restart,
+}
+
+impl Fault {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// One fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Strike {
+    /// Milliseconds since the load began.
+    pub at_ms: u64,
+    /// Whom it strikes.
+    pub node: Node,
+    /// What is done.
+    pub fault: Fault,
+}
+
+/// Why a schedule cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: {why}")]
+pub struct ScheduleError {
+    /// Counted from one.
+    pub line: usize,
+    /// A sentence.
+    pub why: String,
+}
+
+/// What a schedule has to keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Memory nodes.
+    pub memory_nodes: usize,
+    /// Compute nodes.
+    pub compute_nodes: usize,
+    /// How long a compute node may be silent, if that matters at all.
+    pub lease: Option<Duration>,
+    /// How long there is load.
+    pub span: Duration,
+}
+
+/// What a schedule has made of a node so far.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Runs,
+    Stands,
+    Dead,
+}
+
+impl Bounds {
+    /// Whether a cluster survives that this is done to this node, now.
+    ///
+    /// # Errors
+    /// A sentence that says why it would not.
+    pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
+        match (node.kind, fault) {
+            (_, Fault::Restart) => Err("a node that has ended cannot return yet"),
+            (Kind::Memory, _) => Err("no memory node can be spared yet"),
+            (Kind::Compute, _) if node.index == 0 => {
+                Err("it issues the timestamps, and nobody takes its place yet")
+            }
+            (Kind::Compute, _) if self.lease.is_none() => {
+                Err("without lease_ms nobody notices that it is gone")
+            }
+            (Kind::Compute, Fault::Kill | Fault::Pause | Fault::Resume) => Ok(()),
+        }
+    }
+
+    /// Reads a schedule.
+    ///
+    /// # Errors
+    /// [`ScheduleError`].
+    pub fn parse(&self, text: &str) -> Result<Vec<Strike>, ScheduleError> {
+        let mut strikes: Vec<Strike> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            if line.trim().is_empty() || line.trim_start().starts_with('#') {
+                continue;
+            }
+            let refuse = |why| ScheduleError { line: index + 1, why };
+            let strike = serde_json::from_str(line);
+            let strike = strike.map_err(|error| refuse(in_one_line(&error)))?;
+            self.check(&strikes, strike).map_err(refuse)?;
+            strikes.push(strike);
+        }
+        Ok(strikes)
+    }
+
+    /// Whether a fault can follow what comes before it.
+    fn check(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
+        let Strike { at_ms, node, fault } = strike;
+        let count = match node.kind {
+            Kind::Memory => self.memory_nodes,
+            Kind::Compute => self.compute_nodes,
+        };
+        if usize::from(node.index) >= count {
+            return Err(format!("there is no {node}: there are {count} of its kind, from 0 on"));
+        }
+        if let Err(why) = self.may_strike(node, fault) {
+            return Err(format!("{node} cannot be struck by {}: {why}", fault.name()));
+        }
+        if before.last().is_some_and(|last| at_ms < last.at_ms) {
+            return Err(format!("at_ms goes back to {at_ms}"));
+        }
+        if u128::from(at_ms) > self.span.as_millis() {
+            return Err(format!("at_ms is {at_ms}, when there is no load any more"));
+        }
+        let fate = before.iter().rfind(|earlier| earlier.node == node);
+        let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
+            Fault::Kill => Fate::Dead,
+            Fault::Pause => Fate::Stands,
+            Fault::Resume | Fault::Restart => Fate::Runs,
+        });
+        match (fate, fault) {
+            (Fate::Dead, _) => Err(format!("{node} has been killed before")),
+            (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
+            (Fate::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, and
+    /// most are killed in the end, or paused for longer than the lease.
+    pub fn draw(&self, seed: u64) -> Vec<Strike> {
+        let Some(lease) = self.lease else { return Vec::new() };
+        let (span, lease) = (self.span.as_millis() as u64, lease.as_millis() as u64);
+        let nodes = (0..self.compute_nodes as u16)
+            .map(|index| Node { kind: Kind::Compute, index })
+            .filter(|node| self.may_strike(*node, Fault::Kill).is_ok());
+        let mut strikes: Vec<Strike> = Vec::new();
+        for node in nodes {
+            let mut rng = Env::real(seed).rng(u64::from(node.index));
+            let mut strike = |at_ms: u64, fault| {
+                strikes.push(Strike { at_ms: at_ms.min(span), node, fault });
+            };
+            let mut now = rng.random_range(span / 20..=span / 8);
+            while now < span / 2 {
+                let pause = rng.random_range(lease / 8..=lease / 2);
+                strike(now, Fault::Pause);
+                strike(now + pause, Fault::Resume);
+                now += pause + rng.random_range(span / 10..=span / 4);
+            }
+            match rng.random_range(0..5) {
+                0 => {}
+                1 | 2 => {
+                    strike(now, Fault::Pause);
+                    strike(now + rng.random_range(lease * 3 / 2..=lease * 2), Fault::Resume);
+                }
+                _ => strike(now, Fault::Kill),
+            }
+        }
+        strikes.sort_by_key(|strike| strike.at_ms);
+        strikes
+    }
+}
+
+/// A schedule as it is written.
+pub fn write(strikes: &[Strike]) -> String {
+    let mut text = String::new();
+    for strike in strikes {
+        let line = serde_json::to_string(strike).expect("names and numbers");
+        // Strings take all that is written to them.
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// What is wrong with a line, which is one line itself.
+fn in_one_line(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    // Which line it is, is known better.
+    said.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds() -> Bounds {
+        Bounds {
+            memory_nodes: 2,
+            compute_nodes: 4,
+            lease: Some(Duration::from_secs(2)),
+            span: Duration::from_secs(20),
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_line() {
+        let cases = [
+            (r#"{"at_ms":1,"node":"cn-1","fault":"melt"}"#, 1, "unknown variant `melt`"),
+            (r#"{"at_ms":1,"node":"cn-x","fault":"kill"}"#, 1, "`cn-x` is no node"),
+            (r#"{"at_ms":1,"node":"cn-1"}"#, 1, "missing field `fault`"),
+            ("# a word\n\n{\"at_ms\":1,\"node\":\"cn-9\",\"fault\":\"kill\"}", 3, "no cn-9"),
+            (r#"{"at_ms":1,"node":"mn-1","fault":"kill"}"#, 1, "no memory node can be spared"),
+            (r#"{"at_ms":1,"node":"cn-0","fault":"pause"}"#, 1, "issues the timestamps"),
+            (r#"{"at_ms":1,"node":"cn-1","fault":"restart"}"#, 1, "cannot return yet"),
+            (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
+            (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
+        ];
+        for (text, line, why) in cases {
+            let refused = bounds().parse(text).expect_err(text);
+            assert!(refused.line == line && refused.why.contains(why), "{text}: {refused}");
+        }
+        let twice = |one: &str, other: &str| {
+            let line =
+                |fault: &str| format!("{{\"at_ms\":1,\"node\":\"cn-1\",\"fault\":{fault}}}\n");
+            bounds().parse(&[line(one), line(other)].concat()).expect_err(other)
+        };
+        assert_eq!(twice("\"kill\"", "\"pause\"").why, "cn-1 has been killed before");
+        assert_eq!(twice("\"pause\"", "\"pause\"").to_string(), "line 2: cn-1 is paused already");
+        let back = "{\"at_ms\":5,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":4,\"node\":\"cn-1\",\"fault\":\"resume\"}";
+        assert_eq!(bounds().parse(back).expect_err("it goes back").line, 2);
+        let nobody_notices = Bounds { lease: None, ..bounds() };
+        let killed = r#"{"at_ms":1,"node":"cn-1","fault":"kill"}"#;
+        assert!(nobody_notices.parse(killed).is_err() && nobody_notices.draw(1).is_empty());
+    }
+
+    #[test]
+    fn what_is_drawn_can_be_written_and_read_again() {
+        let (mut killed, mut outlasted, mut paused) = (0, 0, 0);
+        for seed in 0..200 {
+            let drawn = bounds().draw(seed);
+            assert_eq!(drawn, bounds().draw(seed));
+            assert_eq!(bounds().parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");
+            killed += drawn.iter().filter(|strike| strike.fault == Fault::Kill).count();
+            for (index, strike) in drawn.iter().enumerate() {
+                let mut later = drawn[index..].iter().filter(|later| later.node == strike.node);
+                if strike.fault == Fault::Pause {
+                    let resumed = later.nth(1).expect("whoever is paused is resumed");
+                    match resumed.at_ms - strike.at_ms {
+                        0..=1000 => paused += 1,
+                        _ => outlasted += 1,
+                    }
+                }
+            }
+        }
+        assert!(killed > 100 && outlasted > 100 && paused > 500, "{killed} {outlasted} {paused}");
+    }
+}

@@ -1,0 +1,107 @@
+//! `lotus chaos`: processes that are killed and paused while they are driven.
+
+#![cfg(feature = "tcp")]
+
+#[allow(dead_code, reason = "sockets need shorter paths than a scratch directory has")]
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use serde_json::Value;
+
+use common::{host, lotus};
+
+/// Three compute nodes over `shm`, and a lease for a busy machine.
+const SMALL: &str = "fabric = \"shm\"\nclient_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
+                     lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n\
+                     [[memory_node]]\n[[memory_node]]\n";
+
+/// A cluster and a schedule, in a directory of their own.
+struct Described {
+    directory: PathBuf,
+}
+
+impl Described {
+    fn new(name: &str, number: u32, schedule: &str) -> Self {
+        let name = format!("lotus-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let host = host(number);
+        let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+        let nodes: String = (7500..7503).map(node).collect();
+        let file = format!("{SMALL}{nodes}[load.smallbank]\naccounts = 200\n");
+        fs::write(directory.join("c.toml"), file).expect("it is ours");
+        fs::write(directory.join("schedule"), schedule).expect("it is ours");
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).into_os_string().into_string().expect("UTF-8")
+    }
+
+    fn chaos(&self, schedule: &str, flags: &[&str]) -> Output {
+        let file = self.path("c.toml");
+        lotus(&[&["chaos", "--file", &file, "--schedule", schedule], flags].concat())
+    }
+
+    /// The sentence with which it is refused, before anything is started.
+    #[track_caller]
+    fn refusal(&self, schedule: &str, flags: &[&str]) -> String {
+        let output = self.chaos(schedule, flags);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(!self.directory.join("c.state").exists(), "{}", text(&output));
+        text(&output)
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = lotus(&["cluster", "down", "--file", &self.path("c.toml")]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
+    let schedule = "# a pause that the lease outlasts, and one that it does not\n\
+                    {\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"resume\"}\n\
+                    {\"at_ms\":900,\"node\":\"cn-2\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1200,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":7500,\"node\":\"cn-1\",\"fault\":\"resume\"}\n";
+    let described = Described::new("chaos", 0, schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "8", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!(["cn-1", "cn-2"]), "{report}");
+    assert_eq!(report["schedule"].as_array().map(Vec::len), Some(5), "{report}");
+    assert!(report["committed"].as_u64() > Some(0), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    let has = |name: &str| checks.iter().any(|check| check["name"] == name);
+    assert!(has("whoever is out has been recovered"), "{report}");
+    assert!(has("cn-0: no lock is left held") && has("cn-0: the sum of all balances"), "{report}");
+    // Nothing is left running.
+    let down = lotus(&["cluster", "down", "--file", &described.path("c.toml")]);
+    assert!(text(&down).contains("nothing runs"), "{}", text(&down));
+}
+
+#[test]
+fn what_a_cluster_would_not_survive_is_refused_before_it_starts() {
+    let schedule = "\n{\"at_ms\":300,\"node\":\"mn-1\",\"fault\":\"kill\"}\n";
+    let described = Described::new("refused", 1, schedule);
+    let path = described.path("schedule");
+    let refused = described.refusal(&path, &[]);
+    assert!(refused.contains("schedule, line 2: mn-1 cannot be struck by kill"), "{refused}");
+    let refused = described.refusal(&described.path("none"), &[]);
+    assert!(refused.contains("cannot read"), "{refused}");
+    let refused = described.refusal("random", &["--workload", "tpcc"]);
+    assert!(refused.contains("loads smallbank, not tpcc"), "{refused}");
+}

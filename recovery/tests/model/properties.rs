@@ -1,0 +1,167 @@
+//! What must be true always, at rest, and in the end; and what must be possible.
+//!
+//! # At rest
+//! A state is *at rest* if no commit is under way and everybody who is out is resolved. Then memory
+//! says which transactions there were: the newest version of a row, the one that its writer had
+//! replaced, and so on, are the row's *history*.
+//!
+//! # Readers
+//! There are none as such. A snapshot reads a version from the primary as soon as it is visible
+//! there, so every version that was ever visible there is taken as read.
+
+use stateright::Property;
+
+use crate::rules::World;
+use crate::state::{Fate, KEYS, NEWEST, NODES, Phase, State, Txn, Verdict, newest};
+
+/// H3: who was told that it is committed finds it there, in every row.
+pub const DURABLE: &str = "what was reported as committed is there";
+/// A transaction is in all of its rows, or in none.
+pub const ATOMIC: &str = "a transaction takes effect in all of its rows or in none";
+/// H12, H15: at rest all replicas are alike.
+pub const ALIKE: &str = "at rest all replicas are alike";
+/// H3: nothing that a snapshot may have read is undone.
+pub const SHOWN_STAYS: &str = "nothing that was read is undone";
+/// H17: recoverers agree, in what they have recorded and in what they have done.
+pub const AGREED: &str = "recoverers never decide differently";
+/// H1, H4: a tag stands under its writer's lock, or nobody grants the lock.
+pub const LOCKED: &str = "an open transaction keeps its locks";
+/// Recovery meets nothing that the protocol rules out.
+pub const CONSISTENT: &str = "no recoverer meets a contradiction";
+/// When nothing can happen any more, nothing is in doubt, and nobody who is gone holds a lock.
+pub const SETTLED: &str = "in the end nothing is in doubt or locked";
+
+/// A recoverer makes a transaction visible.
+pub const FORWARD: &str = "a transaction is sent forward";
+/// A recoverer undoes a transaction.
+pub const UNDONE: &str = "a transaction is undone";
+/// A survivor has locked a row of the lost node.
+pub const INHERITED: &str = "an heir locks a row";
+
+/// All of them, and what shows that they are not true of an empty world only.
+pub fn all() -> Vec<Property<World>> {
+    vec![
+        Property::always(DURABLE, |_, state| durable(state)),
+        Property::always(ATOMIC, |_, state| {
+            !at_rest(state) || txns(state).all(|t| atomic(state, t))
+        }),
+        Property::always(ALIKE, |_, state| !at_rest(state) || alike(state)),
+        Property::always(SHOWN_STAYS, |_, state| shown_stays(state)),
+        Property::always(AGREED, |_, state| agreed(state)),
+        Property::always(LOCKED, |_, state| locked(state)),
+        Property::always(CONSISTENT, |_, state: &State| !state.contradiction),
+        Property::always(SETTLED, |world, state| settled(state) || !world.is_over(state)),
+        Property::sometimes(FORWARD, |_, state| fates(state).any(|fate| fate.forward)),
+        Property::sometimes(UNDONE, |_, state| fates(state).any(|fate| fate.back)),
+        Property::sometimes(INHERITED, |_, state| inherited(state)),
+    ]
+}
+
+/// Whether no commit is under way, and everybody who is out is resolved.
+fn at_rest(state: &State) -> bool {
+    state.nodes.iter().zip(&state.recoveries).all(|(node, recovery)| {
+        let commits = matches!(node.phase, Phase::Posted { .. });
+        if node.expelled { recovery.resolved } else { !node.dead && !commits }
+    })
+}
+
+/// All attempts that have begun.
+fn txns(state: &State) -> impl Iterator<Item = Txn> {
+    (0..NODES).flat_map(|node| {
+        let attempts = 1..=state.nodes[node].attempt;
+        attempts.map(move |attempt| Txn { node: node as u8, attempt })
+    })
+}
+
+fn fate(state: &State, txn: Txn) -> Fate {
+    state.fates[usize::from(txn.node)][usize::from(txn.attempt) - 1]
+}
+
+fn fates(state: &State) -> impl Iterator<Item = &Fate> {
+    state.fates.iter().flatten()
+}
+
+fn inherited(state: &State) -> bool {
+    let mut locks = state.locks.iter().enumerate();
+    locks.any(|(key, lock)| usize::from(lock.owner) != key && lock.holder.is_some())
+}
+
+/// The versions of a row, the newest first, but for the one that was there at the beginning.
+fn history(state: &State, key: usize) -> impl Iterator<Item = u8> {
+    let (_, memory) = state.surviving().next().expect("one memory node is there");
+    let before = move |time: &u8| {
+        let writer = txns(state).find(|txn| fate(state, *txn).time == *time)?;
+        Some(fate(state, writer).base[key])
+    };
+    std::iter::successors(Some(newest(&memory.rows[key])), before).take_while(|time| *time > NEWEST)
+}
+
+/// Whether each row that a transaction has written has it in its history.
+fn rows_with(state: &State, txn: Txn) -> impl Iterator<Item = bool> {
+    let fate = fate(state, txn);
+    let written = (0..KEYS).filter(move |key| fate.base[*key] != 0);
+    written.map(move |key| fate.time != 0 && history(state, key).any(|time| time == fate.time))
+}
+
+fn atomic(state: &State, txn: Txn) -> bool {
+    rows_with(state, txn).all(|there| there) || rows_with(state, txn).all(|there| !there)
+}
+
+fn durable(state: &State) -> bool {
+    let rest = at_rest(state);
+    let mut told = txns(state).filter(|txn| fate(state, *txn).told);
+    told.all(|txn| !fate(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
+}
+
+fn shown_stays(state: &State) -> bool {
+    let rest = at_rest(state);
+    let mut shown = txns(state).filter(|txn| fate(state, *txn).shown);
+    shown.all(|txn| !fate(state, txn).back && (!rest || rows_with(state, txn).all(|there| there)))
+}
+
+fn alike(state: &State) -> bool {
+    let mut rows = state.surviving().map(|(_, memory)| memory.rows);
+    let first = rows.next();
+    rows.all(|rows| Some(rows) == first)
+}
+
+fn agreed(state: &State) -> bool {
+    let logs_agree = (0..NODES).all(|node| {
+        let logs = || state.surviving().filter_map(move |(_, memory)| memory.logs[node]);
+        let decided = |verdict: Verdict| matches!(verdict, Verdict::Back | Verdict::Forward(_));
+        let decided = || logs().filter(move |entry| decided(entry.verdict));
+        decided().all(|one| {
+            decided().all(|other| one.attempt != other.attempt || one.verdict == other.verdict)
+        })
+    });
+    logs_agree && txns(state).all(|txn| !(fate(state, txn).forward && fate(state, txn).back))
+}
+
+fn locked(state: &State) -> bool {
+    state.surviving().all(|(_, memory)| {
+        (0..KEYS).all(|key| {
+            let lock = &state.locks[key];
+            let served = !state.nodes[usize::from(lock.owner)].dead;
+            let mut writers = memory.rows[key].iter().filter_map(|word| word.writer());
+            !served || writers.all(|writer| lock.holder == Some(writer))
+        })
+    })
+}
+
+/// Whether nothing is left that somebody would have to see to. A commit that waits for a memory
+/// node that was lost is not over, and keeps what it has.
+fn settled(state: &State) -> bool {
+    let waits = |node: usize| {
+        let it = &state.nodes[node];
+        let lost = state.memory.iter().any(|memory| memory.lost);
+        lost && it.is_member() && !matches!(it.phase, Phase::Resting)
+    };
+    let open = |txn: Txn| waits(usize::from(txn.node));
+    let words = state.surviving().flat_map(|(_, memory)| memory.rows.iter().flatten());
+    let in_doubt = words.filter_map(|word| word.writer()).any(|writer| !open(writer));
+    let mut holders =
+        state.locks.iter().filter(|lock| state.nodes[usize::from(lock.owner)].is_member());
+    let locked = holders.any(|lock| lock.holder.is_some_and(|holder| !open(holder)));
+    let resolved = |node: usize| state.recoveries[node].resolved || !state.nodes[node].expelled;
+    !in_doubt && !locked && (0..NODES).all(resolved)
+}

@@ -1,0 +1,59 @@
+//! What is explored: who writes what, which faults may come, and which rule is broken.
+
+use crate::state::{Faults, KEYS, NODES};
+
+/// A rule that can be broken, to see that somebody notices. Those that the engine can break as well
+/// have the names of `sabotage/src/rule.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Rule {
+    /// H2: everybody who is out is fenced before anything is read.
+    NodesAreFenced,
+    /// H3: versions turn visible on backups first, then on primaries.
+    BackupsFirst,
+    /// H3: the caller is told when all backups are visible, not before.
+    RepliesWait,
+    /// H3: a timestamp on any cell sends a transaction forward.
+    TimestampsDecide,
+    /// H4: a dead node's locks are dropped once its transactions are settled.
+    LocksOutlastRecovery,
+    /// H4: a shard is adopted once all who are out are resolved.
+    AdoptionWaits,
+    /// H4: nobody begins to commit on locks that a lost node had granted.
+    LostLocksEndAttempts,
+    /// H8: a request of a node that is out is not granted any more.
+    TheExpelledAreRefused,
+    /// H9: a request of an attempt that is over is not granted any more.
+    StaleRequestsAreRefused,
+    /// H12: on each connection the log goes before the cells.
+    LogBeforeCells,
+    /// H12: a log entry names the whole write set.
+    LogNamesAll,
+    /// H15: what is undone is undone on every replica, also where it never landed.
+    AllReplicasAreRepaired,
+    /// H17: whoever takes over a log fences those who had it before.
+    RecoverersAreFenced,
+    /// H17: a decision is on all logs before a cell is touched.
+    DecisionsAreRecorded,
+}
+
+/// One world to explore.
+#[derive(Clone, Copy, Debug)]
+pub struct World {
+    /// Which rows the transactions of each node write.
+    pub writes: [[bool; KEYS]; NODES],
+    /// How many attempts each node makes, successful or not.
+    pub attempts: [u8; NODES],
+    pub faults: Faults,
+    pub broken: Option<Rule>,
+}
+
+impl World {
+    pub fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+
+    pub fn writes(&self, node: usize) -> impl Iterator<Item = usize> {
+        let writes = self.writes[node];
+        (0..KEYS).filter(move |key| writes[*key])
+    }
+}

@@ -1,0 +1,404 @@
+//! What there is at one instant: memory nodes, compute nodes, locks, messages, recoverers.
+//!
+//! # What it is
+//! Plain values, as small as will do, for millions of them are kept. Words of cells and decisions
+//! are translated to and from those of the engine where a decision is asked for.
+//!
+//! # Messages
+//! A message that was sent is never taken away: it may be delivered now, later, again, or never.
+//! So loss, delay, duplication and reordering need no actions of their own.
+//!
+//! # What it is not
+//! Nothing happens here; see [`crate::commit`], [`crate::locks`] and [`crate::recover`].
+
+use std::fmt;
+
+use lotus_fabric::ids::{Incarnation, TxnId};
+use lotus_mvcc::Timestamp;
+use lotus_mvcc::layout::cvt::Version;
+use lotus_recovery::{CellSeen, DecisionWord};
+
+/// Rows. The primary of row `k` is memory node `k`, and compute node `k` owns its lock at first.
+pub const KEYS: usize = 2;
+/// Memory nodes; each has every row and every log slot.
+pub const REPLICAS: usize = 3;
+/// Cells of a CVT.
+pub const CELLS: usize = 2;
+/// Compute nodes that run transactions, one slot each. Recoverers are on further ones.
+pub const NODES: usize = 2;
+/// The most that a node may attempt, one after the other.
+pub const MAX_ATTEMPTS: usize = 2;
+
+/// The versions that every row has at first.
+const OLDEST: u8 = 2;
+pub const NEWEST: u8 = 3;
+
+/// A time as the engine has it.
+pub fn timestamp(time: u8) -> Timestamp {
+    Timestamp::new(u64::from(time)).expect("63 bits")
+}
+
+/// One attempt of a node's slot; attempts count from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Txn {
+    pub node: u8,
+    pub attempt: u8,
+}
+
+impl Txn {
+    /// As the engine would name it.
+    pub fn id(self) -> TxnId {
+        let incarnation = Incarnation::new(u16::from(self.node) + 1).expect("not zero");
+        TxnId::new(incarnation, 0, u64::from(self.attempt))
+    }
+
+    fn of(id: TxnId) -> Self {
+        Self { node: id.incarnation().raw() as u8 - 1, attempt: id.attempt() as u8 }
+    }
+}
+
+/// A version word: 0, a timestamp, or with the top bit set the tag of a writer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Word(u8);
+
+impl Word {
+    pub fn at(time: u8) -> Self {
+        assert!(0 < time && time < 0x80, "a commit timestamp");
+        Self(time)
+    }
+
+    pub fn tag(txn: Txn) -> Self {
+        Self(0x80 | txn.node << 4 | txn.attempt)
+    }
+
+    pub fn writer(self) -> Option<Txn> {
+        (self.0 >= 0x80).then_some(Txn { node: self.0 >> 4 & 1, attempt: self.0 & 15 })
+    }
+
+    /// The timestamp; 0 if there is none.
+    pub fn time(self) -> u8 {
+        if self.0 < 0x80 { self.0 } else { 0 }
+    }
+
+    /// The engine's word.
+    pub fn raw(self) -> u64 {
+        match self.writer() {
+            Some(txn) => Version::Invisible(txn.id()).encode(),
+            None if self.0 == 0 => Version::None.encode(),
+            None => Version::Committed(timestamp(self.0)).encode(),
+        }
+    }
+
+    pub fn from_raw(raw: u64) -> Self {
+        match Version::decode(raw) {
+            Version::None => Self(0),
+            Version::Invisible(id) => Self::tag(Txn::of(id)),
+            Version::Committed(time) => Self::at(time.raw() as u8),
+        }
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.writer() {
+            Some(Txn { node, attempt }) => write!(f, "tag {node}.{attempt}"),
+            None => write!(f, "@{}", self.0),
+        }
+    }
+}
+
+/// The version words of one row on one memory node.
+pub type Row = [Word; CELLS];
+
+/// The newest committed version in a row; 0 if there is none.
+pub fn newest(row: &Row) -> u8 {
+    row.iter().map(|word| word.time()).max().unwrap_or(0)
+}
+
+/// What the engine would make of a cell.
+pub fn seen(row: &Row, cell: u8) -> CellSeen {
+    let cell = usize::from(cell);
+    let others = row.iter().enumerate().filter(|(other, _)| *other != cell);
+    let newest_other = others.map(|(_, word)| word.time()).max().unwrap_or(0);
+    CellSeen { word: row[cell].raw(), newest_other: timestamp(newest_other) }
+}
+
+/// What a log says about its transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    Undecided,
+    Back,
+    Forward(u8),
+    Done,
+}
+
+impl Verdict {
+    /// The engine's word.
+    pub fn word(self) -> DecisionWord {
+        match self {
+            Self::Undecided => DecisionWord::Undecided,
+            Self::Back => DecisionWord::Back,
+            Self::Forward(time) => DecisionWord::Forward(timestamp(time)),
+            Self::Done => DecisionWord::Done,
+        }
+    }
+}
+
+/// A whole log entry: the write set by the cell of each row, and what was decided.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Entry {
+    pub attempt: u8,
+    pub cells: [Option<u8>; KEYS],
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MemoryNode {
+    pub lost: bool,
+    pub rows: [Row; KEYS],
+    pub logs: [Option<Entry>; NODES],
+    /// Which compute nodes it refuses.
+    pub fenced: [bool; NODES],
+}
+
+impl MemoryNode {
+    fn new() -> Self {
+        let row = [Word::at(OLDEST), Word::at(NEWEST)];
+        Self { lost: false, rows: [row; KEYS], logs: [None; NODES], fenced: [false; NODES] }
+    }
+
+    /// What is the same about all that are lost.
+    pub fn gone() -> Self {
+        Self { lost: true, ..Self::new() }
+    }
+}
+
+/// Who has granted the locks that an attempt holds.
+pub type Grants = [Option<u8>; KEYS];
+
+/// How far a node has come with its attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// It has none.
+    Resting,
+    /// It has asked for all its locks.
+    Locking(Grants),
+    /// It has posted a batch; so many verbs of it have landed on each memory node.
+    Posted { batch: Batch, cells: [Option<u8>; KEYS], grants: Grants, landed: [u8; REPLICAS] },
+    /// Everything is visible everywhere.
+    Visible(Grants),
+}
+
+/// The batches of a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Batch {
+    /// Log and INVISIBLE cells.
+    Data,
+    /// Version words on backups, or on all replicas where that rule is broken.
+    Backups(u8),
+    /// Version words on primaries.
+    Primaries(u8),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Node {
+    pub dead: bool,
+    pub expelled: bool,
+    /// Whether it has taken note that the other one is out.
+    pub notices_loss: bool,
+    /// Whether it has dropped the other one's locks, which it does once.
+    pub has_dropped_locks: bool,
+    /// The last attempt that has begun.
+    pub attempt: u8,
+    pub phase: Phase,
+}
+
+impl Node {
+    /// Whether it takes part, as far as everybody else is concerned.
+    pub fn is_member(&self) -> bool {
+        !self.dead && !self.expelled
+    }
+}
+
+/// The lock of a row, in the table of whoever owns it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lock {
+    pub owner: u8,
+    pub holder: Option<Txn>,
+    /// The watermark: the other node's attempts up to this one are over.
+    pub over: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MessageKind {
+    Request,
+    Granted,
+    Refused,
+    End,
+}
+
+/// Between a transaction's node and the node that owned a row's lock at first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Message {
+    pub kind: MessageKind,
+    pub txn: Txn,
+    pub key: u8,
+}
+
+/// All messages that were ever sent, one bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Network(u32);
+
+impl Network {
+    fn bit(message: Message) -> u32 {
+        let Message { kind, txn, key } = message;
+        let place = kind as usize * NODES + usize::from(txn.node);
+        let place = place * MAX_ATTEMPTS + usize::from(txn.attempt) - 1;
+        1 << (place * KEYS + usize::from(key))
+    }
+
+    pub fn send(&mut self, kind: MessageKind, txn: Txn, key: usize) {
+        self.0 |= Self::bit(Message { kind, txn, key: key as u8 });
+    }
+
+    pub fn sent(self) -> impl Iterator<Item = Message> {
+        use MessageKind::{End, Granted, Refused, Request};
+        let kinds = [Request, Granted, Refused, End].into_iter();
+        let txns = kinds.flat_map(|kind| {
+            (0..NODES as u8).flat_map(move |node| {
+                (1..=MAX_ATTEMPTS as u8).map(move |attempt| (kind, Txn { node, attempt }))
+            })
+        });
+        txns.flat_map(|(kind, txn)| (0..KEYS as u8).map(move |key| Message { kind, txn, key }))
+            .filter(move |message| self.0 & Self::bit(*message) != 0)
+    }
+}
+
+/// What a recoverer has read, and decided upon that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Plan {
+    /// The last attempt that any log names.
+    pub entry: Entry,
+    pub logs: [Option<Entry>; REPLICAS],
+    pub rows: [Option<[Row; KEYS]>; REPLICAS],
+    /// [`Verdict::Done`] if there is nothing to do.
+    pub verdict: Verdict,
+}
+
+/// How far a plan has been carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stage {
+    /// So many logs have the decision.
+    Record(u8),
+    /// So many swaps of each memory node have landed.
+    Repair { part: Replicas, landed: [u8; REPLICAS] },
+    /// These logs say that it is done.
+    Finish([bool; REPLICAS]),
+}
+
+/// Which replicas a batch of repairs goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Replicas {
+    All,
+    Backups,
+    Primaries,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Recoverer {
+    /// So many memory nodes refuse everybody who is out.
+    Fencing(u8),
+    ReadLogs,
+    ReadRows([Option<Entry>; REPLICAS]),
+    Act(Plan, Stage),
+}
+
+/// The recovery of one node: who has claimed its log, and who had before and does not know it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Recovery {
+    pub current: Option<Recoverer>,
+    pub former: Option<Recoverer>,
+    pub resolved: bool,
+}
+
+/// What has become of an attempt, as nobody in the cluster knows it: for the properties.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Fate {
+    /// Its commit timestamp, once drawn.
+    pub time: u8,
+    /// The version that it replaces in each row.
+    pub base: [u8; KEYS],
+    /// Whether its caller was told that it is committed.
+    pub told: bool,
+    /// Whether a snapshot may have read it.
+    pub shown: bool,
+    /// Whether a recoverer has made a cell visible, or emptied one.
+    pub forward: bool,
+    pub back: bool,
+}
+
+/// How many faults may come yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Faults {
+    /// Compute nodes that die.
+    pub deaths: u8,
+    /// Compute nodes that are taken for dead.
+    pub suspicions: u8,
+    /// Recoverers that stop, for good or until they have been replaced.
+    pub stops: u8,
+    /// Memory nodes that are lost.
+    pub losses: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    pub memory: [MemoryNode; REPLICAS],
+    pub nodes: [Node; NODES],
+    pub locks: [Lock; KEYS],
+    pub network: Network,
+    pub recoveries: [Recovery; NODES],
+    pub fates: [[Fate; MAX_ATTEMPTS]; NODES],
+    pub clock: u8,
+    pub faults: Faults,
+    /// Whether a recoverer has met what the protocol rules out.
+    pub contradiction: bool,
+}
+
+impl State {
+    pub fn new(faults: Faults) -> Self {
+        let node = Node {
+            dead: false,
+            expelled: false,
+            notices_loss: false,
+            has_dropped_locks: false,
+            attempt: 0,
+            phase: Phase::Resting,
+        };
+        let lock = |key: usize| Lock { owner: key as u8, holder: None, over: 0 };
+        Self {
+            memory: [MemoryNode::new(); REPLICAS],
+            nodes: [node; NODES],
+            locks: std::array::from_fn(lock),
+            network: Network::default(),
+            recoveries: [Recovery::default(); NODES],
+            fates: [[Fate::default(); MAX_ATTEMPTS]; NODES],
+            clock: NEWEST,
+            faults,
+            contradiction: false,
+        }
+    }
+
+    pub fn fate(&mut self, txn: Txn) -> &mut Fate {
+        &mut self.fates[usize::from(txn.node)][usize::from(txn.attempt) - 1]
+    }
+
+    /// The attempt that a node is at, or was at last.
+    pub fn txn(&self, node: usize) -> Txn {
+        Txn { node: node as u8, attempt: self.nodes[node].attempt }
+    }
+
+    /// Memory nodes that are there.
+    pub fn surviving(&self) -> impl Iterator<Item = (usize, &MemoryNode)> {
+        self.memory.iter().enumerate().filter(|(_, memory)| !memory.lost)
+    }
+}
