@@ -17,6 +17,7 @@ use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::env::Env;
+use lotus_recovery::membership;
 use lotus_router::Authority;
 
 use super::authority;
@@ -87,7 +88,10 @@ pub fn drive<W: Workload>(
     }
     let authority = authority(file).map_err(refuse)?;
     authority.connect().map_err(|error| failed(&error))?;
-    let nodes: Vec<Node> = Node::all(file).filter(|node| node.kind == Kind::Compute).collect();
+    // Who is out answers nobody; those who are left have its shards.
+    let now = membership::read(&authority).map_err(|error| failed(&error))?;
+    let serves = |node: &Node| node.kind == Kind::Compute && now.is_live(node.id(file));
+    let nodes: Vec<Node> = Node::all(file).filter(serves).collect();
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(&error))?;

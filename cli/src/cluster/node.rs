@@ -34,6 +34,11 @@ impl Node {
         of(Kind::Memory, file.settings.mns).chain(of(Kind::Compute, file.settings.cns))
     }
 
+    /// The compute node of a place.
+    pub const fn compute(index: u16) -> Self {
+        Self { kind: Kind::Compute, index }
+    }
+
     /// Its number in the fabric.
     pub fn id(self, file: &ClusterFile) -> NodeId {
         match self.kind {

@@ -103,9 +103,6 @@ impl Bounds {
         match (node.kind, fault) {
             (_, Fault::Restart) => Err("a node that has ended cannot return yet"),
             (Kind::Memory, _) => Err("no memory node can be spared yet"),
-            (Kind::Compute, _) if node.index == 0 => {
-                Err("it issues the timestamps, and nobody takes its place yet")
-            }
             (Kind::Compute, _) if self.lease.is_none() => {
                 Err("without lease_ms nobody notices that it is gone")
             }
@@ -151,6 +148,12 @@ impl Bounds {
         if u128::from(at_ms) > self.span.as_millis() {
             return Err(format!("at_ms is {at_ms}, when there is no load any more"));
         }
+        let others = (0..self.compute_nodes as u16).map(Node::compute);
+        let is_struck = |other: &Node| before.iter().any(|earlier| earlier.node == *other);
+        let spares_others = others.filter(|other| *other != node).any(|other| !is_struck(&other));
+        if node.kind == Kind::Compute && !spares_others {
+            return Err(format!("{node} is the last compute node that nothing has struck"));
+        }
         let fate = before.iter().rfind(|earlier| earlier.node == node);
         let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
             Fault::Kill => Fate::Dead,
@@ -166,12 +169,14 @@ impl Bounds {
     }
 
     /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, and
-    /// most are killed in the end, or paused for longer than the lease.
+    /// most are killed in the end, or paused for longer than the lease. One compute node is spared.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let (span, lease) = (self.span.as_millis() as u64, lease.as_millis() as u64);
+        let spared = Env::real(seed).rng(u64::MAX).random_range(0..self.compute_nodes as u16);
         let nodes = (0..self.compute_nodes as u16)
-            .map(|index| Node { kind: Kind::Compute, index })
+            .filter(|index| *index != spared)
+            .map(Node::compute)
             .filter(|node| self.may_strike(*node, Fault::Kill).is_ok());
         let mut strikes: Vec<Strike> = Vec::new();
         for node in nodes {
@@ -239,7 +244,6 @@ mod tests {
             (r#"{"at_ms":1,"node":"cn-1"}"#, 1, "missing field `fault`"),
             ("# a word\n\n{\"at_ms\":1,\"node\":\"cn-9\",\"fault\":\"kill\"}", 3, "no cn-9"),
             (r#"{"at_ms":1,"node":"mn-1","fault":"kill"}"#, 1, "no memory node can be spared"),
-            (r#"{"at_ms":1,"node":"cn-0","fault":"pause"}"#, 1, "issues the timestamps"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"restart"}"#, 1, "cannot return yet"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
             (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
@@ -258,6 +262,9 @@ mod tests {
         let back = "{\"at_ms\":5,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
                     {\"at_ms\":4,\"node\":\"cn-1\",\"fault\":\"resume\"}";
         assert_eq!(bounds().parse(back).expect_err("it goes back").line, 2);
+        let kill = |node| format!("{{\"at_ms\":1,\"node\":\"cn-{node}\",\"fault\":\"kill\"}}\n");
+        let all = [0, 1, 3, 2].map(kill).concat();
+        assert_eq!(bounds().parse(&all).expect_err("one must be left").line, 4);
         let nobody_notices = Bounds { lease: None, ..bounds() };
         let killed = r#"{"at_ms":1,"node":"cn-1","fault":"kill"}"#;
         assert!(nobody_notices.parse(killed).is_err() && nobody_notices.draw(1).is_empty());
