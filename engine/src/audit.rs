@@ -25,6 +25,7 @@ use crate::cluster::Cluster;
 use crate::error::ClusterError;
 use crate::memory;
 use crate::shared::Shared;
+use crate::silent::{MemoryStanding, MemoryStatus};
 
 /// The verdict on one property.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +80,7 @@ impl<M: Machines> Cluster<M> {
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.extend(self.locks_left());
         findings.push(self.contradictions());
+        findings.push(self.copies_left()?);
         Ok(findings)
     }
 
@@ -124,6 +126,17 @@ impl<M: Machines> Cluster<M> {
             Ok(used)
         })?;
         used.map_err(unreachable_nodes)
+    }
+
+    /// Which memory nodes are lost, and how many copies of each row there are without them.
+    fn copies_left(&self) -> Result<Finding, ClusterError> {
+        let MemoryStatus { nodes, copies, .. } = self.memory_status()?;
+        let fewest = copies.iter().copied().min().unwrap_or(0);
+        let of = self.shared.placement.replica_count();
+        let lost = |node: &usize| nodes[*node] != MemoryStanding::Serving;
+        let lost: Vec<usize> = (0..nodes.len()).filter(lost).collect();
+        let detail = format!("{fewest} of {of} copies at least; memory nodes lost: {lost:?}");
+        Ok(Finding { name: "every row has a copy left", passed: fewest > 0, detail })
     }
 
     fn contradictions(&self) -> Finding {

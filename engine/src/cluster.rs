@@ -477,7 +477,7 @@ impl<M: Machines> Cluster<M> {
                 shared.write_first_owners(&mut batch);
             }
             let left = placement.nodes();
-            let places = shared.placement.nodes().into_iter().enumerate();
+            let places = shared.placement.primaries().enumerate();
             for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
                 for node in &shared.nodes {
                     let word = members::beat_word(&shared.placement, memory, node.index);

@@ -84,7 +84,7 @@ impl MemoryStatus {
             members.filter(|member| !out_of_reach.contains(&member.node)).count()
         };
         Self {
-            nodes: first.nodes().into_iter().map(standing).collect(),
+            nodes: first.primaries().map(standing).collect(),
             copies: left.groups().map(|(_, set)| used(set)).collect(),
         }
     }

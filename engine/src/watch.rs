@@ -46,7 +46,7 @@ struct Inbox {
 
 impl Watch {
     pub(crate) fn new(coordinator: &Coordinator, lease: Duration) -> Self {
-        let memory = coordinator.shared.placement.nodes();
+        let memory: Vec<NodeId> = coordinator.shared.placement.primaries().collect();
         let count = memory.len();
         let peers = coordinator.shared.peers.len();
         let inbox =

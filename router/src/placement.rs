@@ -150,6 +150,12 @@ impl Placement {
         Some(Self { groups, replicas: self.replicas })
     }
 
+    /// The primary of each group: of a placement that has lost none, every memory node once, in the
+    /// order in which they were named.
+    pub fn primaries(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.groups.iter().map(|set| set.primary().node)
+    }
+
     /// Every memory node that has a copy of some group, in the order of their numbers.
     pub fn nodes(&self) -> Vec<NodeId> {
         let members = self.groups.iter().flat_map(|set| set.members());
@@ -242,6 +248,8 @@ mod tests {
         let left = [vec![100, 102], vec![102, 103], vec![102, 103, 100], vec![103, 100]];
         assert_eq!(members(&one), left);
         assert_eq!(one.nodes(), [100, 102, 103].map(NodeId));
+        assert!(whole.primaries().eq(nodes(4)));
+        assert!(one.primaries().eq([100, 102, 102, 103].map(NodeId)));
         for ((group, before), (_, after)) in whole.groups().zip(one.groups()) {
             assert!(after.members().iter().all(|member| before.members().contains(member)));
             assert!(after.members().iter().all(|member| member.region == group.region()));

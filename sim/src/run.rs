@@ -83,6 +83,8 @@ pub struct Figures {
     pub events: u64,
     /// Virtual time.
     pub virtual_time: Duration,
+    /// Memory nodes that were lost.
+    pub memory_lost: u64,
     /// What went wrong.
     pub faults: FaultCounts,
 }
@@ -262,6 +264,7 @@ fn drive(
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };
+    figures.memory_lost = lost.len() as u64;
     figures.version_table_hits = outcome.caches.version_tables.hits;
     figures.aborted = outcome.tally.total().aborted;
     Ok((violations, figures))
