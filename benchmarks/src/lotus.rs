@@ -457,7 +457,10 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::SnapshotTooOld { .. } => TxnError::Aborted(AbortReason::SnapshotTooOld),
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
-        Lotus::Unavailable { .. } => TxnError::Aborted(AbortReason::Unavailable),
+        // What is lost may come back, as long as nobody has given it up.
+        Lotus::Unavailable { .. } | Lotus::DataLost { .. } => {
+            TxnError::Aborted(AbortReason::Unavailable)
+        }
         Lotus::Unknown(_) => TxnError::Unknown,
         Lotus::Fenced => TxnError::Lost,
         Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),

@@ -82,6 +82,15 @@ impl Described {
         (described, host)
     }
 
+    /// With a third memory node, at `host` if nodes have addresses, and so many copies.
+    fn with_three_copies(self, host: Option<Ipv4Addr>) -> Self {
+        let file = fs::read_to_string(self.file()).expect("it is ours");
+        let address = host.map_or(String::new(), |host| format!("address = \"{host}:7405\"\n"));
+        let file = file.replace("replicas = 2", "replicas = 3");
+        fs::write(self.file(), format!("{file}[[memory_node]]\n{address}")).expect("it is ours");
+        self
+    }
+
     fn tcp_with(name: &str, number: u32, head: &str, tail: &str) -> (Self, Ipv4Addr) {
         let host = host(number);
         let node = |kind, port| format!("[[{kind}_node]]\naddress = \"{host}:{port}\"\n");
@@ -421,16 +430,70 @@ fn kill(process: u32) {
     assert!(killed.expect("there is such a command").success());
 }
 
-/// Every replica takes part in a commit, so nothing can be written without a memory node; whoever
-/// wants to is told so, and told which.
-fn a_memory_node_disappears(described: &Described, host: Ipv4Addr) {
+/// A memory node that is killed while transactions run is given up: they go on with the copies that
+/// are left, lose nothing, and everybody who asks is told. The last copies are given up by nobody.
+fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     let bench = |secs: &str| {
         let file = described.file();
-        lotus(&["bench", "smallbank", "--cluster", &file, "--secs", secs, "--warmup", "0"])
+        let output =
+            lotus(&["bench", "smallbank", "--cluster", &file, "--secs", secs, "--warmup", "0"]);
+        (output.status.success(), text(&output))
     };
     described.done(&["up"]);
+    let committed = || {
+        let metrics = get((host, METRICS), "/metrics");
+        let name = "lotus_transactions_total{outcome=\"committed\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| bench("60"));
+        let running = scope.spawn(|| bench("20"));
+        wait_until("transactions commit", || committed() > 0);
+        kill(node(&described.status(), "mn-2").0);
+        wait_until("it is lost", || node(&described.status(), "mn-2").1 == "lost");
+        let before = committed();
+        wait_until("transactions go on", || committed() > before + 100);
+        let (sound, said) = running.join().expect("it does not panic");
+        assert!(sound, "{said}{}", described.logs());
+    });
+    let status = described.status();
+    assert_eq!((&status["healthy"], &status["copies"]), (&Value::from(false), &Value::from(2)));
+    for name in ["mn-0", "mn-1", "cn-0", "cn-1"] {
+        assert_eq!(node(&status, name).1, "serving", "{name}");
+    }
+    assert!(described.logs().contains("memory node 2 is lost: all goes on without it"));
+    for node in 0..2 {
+        let health = get((host, METRICS + node), "/health");
+        assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("serving\n"), "{health}");
+        let metrics = get((host, METRICS + node), "/metrics");
+        let says = |line: &str| assert!(metrics.contains(&format!("\n{line}\n")), "{metrics}");
+        says("lotus_memory_nodes_lost 1");
+        says("lotus_memory_nodes_silent 0");
+        says("lotus_copies 2");
+    }
+    let moved = lotus(&["shards", "move", "0", "--to", "cn-1", "--file", &described.file()]);
+    assert!(moved.status.success(), "{}", text(&moved));
+
+    // One copy of everything is left, on the node whose process keeps the authority.
+    kill(node(&described.status(), "mn-1").0);
+    wait_until("it is lost", || node(&described.status(), "mn-1").1 == "lost");
+    wait_until("transactions go on", || bench("1").0);
+    assert_eq!(described.status()["copies"], 1);
+    assert!(described.done(&["down"]).contains("3 nodes have ended; 2 had before"));
+    assert!(!described.logs().contains("panicked"), "{}", described.logs());
+}
+
+/// Who has the last copies is not given up: whoever wants to write is told which node is missing.
+fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
+    let bench = || {
+        let file = described.file();
+        lotus(&["bench", "smallbank", "--cluster", &file, "--secs", "60", "--warmup", "0"])
+    };
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    fs::write(described.file(), file.replace("replicas = 3", "replicas = 1")).expect("it is ours");
+    described.done(&["up"]);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(bench);
         wait_until("transactions commit", || {
             let metrics = get((host, METRICS), "/metrics");
             let committed = "lotus_transactions_total{outcome=\"committed\"} ";
@@ -438,9 +501,12 @@ fn a_memory_node_disappears(described: &Described, host: Ipv4Addr) {
         });
         kill(node(&described.status(), "mn-1").0);
         let stopped = refusal_of(&running.join().expect("it does not panic"));
-        assert!(stopped.contains("memory node 1 does not answer"), "{stopped}");
+        let named = stopped.contains("memory node 1");
+        assert!(named, "{stopped}");
     });
-    let refused = refusal_of(&bench("1"));
+    wait_until("its loss is known", || node(&described.status(), "mn-1").1 == "last copies lost");
+    assert_eq!(described.status()["copies"], 0);
+    let refused = refusal_of(&bench());
     assert!(refused.contains("memory node 1 does not answer"), "{refused}");
     // Of the compute nodes, whoever has tried to write.
     let healths = [0, 1].map(|node| get((host, METRICS + node), "/health"));
@@ -448,11 +514,9 @@ fn a_memory_node_disappears(described: &Described, host: Ipv4Addr) {
         health.starts_with("HTTP/1.1 503") && health.ends_with("a memory node does not answer\n")
     };
     assert!(healths.iter().any(says_so), "{healths:?}");
-    assert!(described.logs().contains("memory node 1 does not answer: nothing can be written"));
-    assert_eq!(node(&described.status(), "mn-1").1, "ended");
     let moved = lotus(&["shards", "move", "0", "--to", "cn-1", "--file", &described.file()]);
     assert!(refusal(&moved).contains("memory node 1 does not answer"), "{}", text(&moved));
-    assert!(described.done(&["down"]).contains("3 nodes have ended; 1 had before"));
+    assert!(described.done(&["down"]).contains("4 nodes have ended; 1 had before"));
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
@@ -464,15 +528,27 @@ fn refusal_of(output: &Output) -> String {
 }
 
 #[test]
-fn a_memory_node_that_disappears_is_named_over_shm() {
+fn transactions_go_on_without_memory_nodes_over_shm() {
     let (described, host) = Described::serving("gone", 6);
-    a_memory_node_disappears(&described, host);
+    memory_nodes_disappear(&described.with_three_copies(None), host);
 }
 
 #[test]
-fn a_memory_node_that_disappears_is_named_over_tcp() {
+fn transactions_go_on_without_memory_nodes_over_tcp() {
     let (described, host) = Described::serving_tcp("gone-tcp", 7);
-    a_memory_node_disappears(&described, host);
+    memory_nodes_disappear(&described.with_three_copies(Some(host)), host);
+}
+
+#[test]
+fn last_copies_that_disappear_are_named_over_shm() {
+    let (described, host) = Described::serving("last", 10);
+    last_copies_disappear(&described.with_three_copies(None), host);
+}
+
+#[test]
+fn last_copies_that_disappear_are_named_over_tcp() {
+    let (described, host) = Described::serving_tcp("last-tcp", 11);
+    last_copies_disappear(&described.with_three_copies(Some(host)), host);
 }
 
 /// A certificate authority, and what it signs.

@@ -13,19 +13,19 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cell, Contents, Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::record::Record;
-use lotus_mvcc::layout::region::{
-    CURSOR_OFFSET, HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind,
-};
+use lotus_mvcc::layout::region::{HEADER_BYTES, RegionLayout, SLAB_BYTES, SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
 use lotus_recovery::log::{LogEntry, LogError, WriteKind};
 use lotus_recovery::unresolved;
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{GroupId, Replica};
+use lotus_router::{GroupId, Placement, Replica};
 use zerocopy::IntoBytes;
 
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
+use crate::memory;
 use crate::shared::Shared;
+use crate::silent::{MemoryStanding, MemoryStatus};
 
 /// The verdict on one property.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,9 +58,10 @@ impl<M: Machines> Cluster<M> {
     /// If the memory nodes cannot be read. What is wrong with what is there is in the findings.
     pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
-        let groups = shared.placement.group_count();
+        let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
         let by_group = shared.control.in_parallel(groups, |group| {
-            shared.control.with_lane(|lane| Scan { shared, lane }.group(GroupId(group as u8)))
+            let group = GroupId(group as u8);
+            shared.control.with_lane(|lane| Scan { shared, placement, lane }.group(group))
         });
         let mut tallies = vec![
             Tally::new("every replica is byte for byte the same"),
@@ -72,13 +73,14 @@ impl<M: Machines> Cluster<M> {
             tallies.iter_mut().zip(group).for_each(|(all, part)| all.merge(part));
         }
         let rest = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, lane };
+            let scan = Scan { shared, placement, lane };
             Ok([scan.check_cached().await?, scan.logs().await?])
         })?;
         tallies.extend(rest.map_err(unreachable_nodes)?);
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.extend(self.locks_left());
         findings.push(self.contradictions());
+        findings.push(self.copies_left()?);
         Ok(findings)
     }
 
@@ -89,9 +91,10 @@ impl<M: Machines> Cluster<M> {
     pub fn scan(&self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), ClusterError> {
         let shared = &*self.shared;
         let table = shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
+        let placement = &shared.surviving();
         let scanned = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, lane };
-            for (group, _) in shared.placement.groups() {
+            let scan = Scan { shared, placement, lane };
+            for (group, _) in placement.groups() {
                 scan.rows(&table, group, &mut |row| {
                     let Some((record, words)) = row.newest() else { return };
                     if let (Some(value), Ok(key)) = (record.value_range(), record.primary_key()) {
@@ -111,16 +114,29 @@ impl<M: Machines> Cluster<M> {
     /// If the memory nodes cannot be read.
     pub fn memory_use(&self) -> Result<MemoryUse, ClusterError> {
         let shared = &*self.shared;
-        let replicas = shared.placement.replica_count() as u64;
+        let placement = &shared.surviving();
         let used = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, lane };
-            let mut replica_bytes = 0;
-            for (group, _) in shared.placement.groups() {
-                replica_bytes += scan.cursor(group).await? - shared.region.first_slab();
+            let scan = Scan { shared, placement, lane };
+            let mut used = MemoryUse { replica_bytes: 0, total_bytes: 0 };
+            for (group, replicas) in placement.groups() {
+                let bytes = scan.end(group).await? - shared.region.first_slab();
+                used.replica_bytes += bytes;
+                used.total_bytes += bytes * replicas.members().len() as u64;
             }
-            Ok(MemoryUse { replica_bytes, total_bytes: replica_bytes * replicas })
+            Ok(used)
         })?;
         used.map_err(unreachable_nodes)
+    }
+
+    /// Which memory nodes are lost, and how many copies of each row there are without them.
+    fn copies_left(&self) -> Result<Finding, ClusterError> {
+        let MemoryStatus { nodes, copies, .. } = self.memory_status()?;
+        let fewest = copies.iter().copied().min().unwrap_or(0);
+        let of = self.shared.placement.replica_count();
+        let lost = |node: &usize| nodes[*node] != MemoryStanding::Serving;
+        let lost: Vec<usize> = (0..nodes.len()).filter(lost).collect();
+        let detail = format!("{fewest} of {of} copies at least; memory nodes lost: {lost:?}");
+        Ok(Finding { name: "every row has a copy left", passed: fewest > 0, detail })
     }
 
     fn contradictions(&self) -> Finding {
@@ -265,6 +281,8 @@ impl<'a> SeenRow<'a> {
 /// Reads everything through one lane.
 pub(crate) struct Scan<'a> {
     pub(crate) shared: &'a Shared,
+    /// What is left of the memory nodes.
+    pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
 }
 
@@ -337,14 +355,12 @@ impl Scan<'_> {
     }
 
     fn primary(&self, group: GroupId) -> Replica {
-        self.shared.placement.replicas(group).primary()
+        self.placement.replicas(group).primary()
     }
 
     /// The end of what is allocated in a group.
-    async fn cursor(&self, group: GroupId) -> Result<u64, BatchError> {
-        let cursor = self.primary(group).at(CURSOR_OFFSET);
-        // Allocations that failed for want of room may have left it beyond the end.
-        Ok(self.read(cursor, WORD_BYTES).await?[0].min(self.shared.region.end()))
+    async fn end(&self, group: GroupId) -> Result<u64, BatchError> {
+        memory::allocated_end(&self.lane, self.primary(group), &self.shared.region).await
     }
 
     pub(crate) async fn read(
@@ -367,9 +383,9 @@ impl Scan<'_> {
         named: &BTreeMap<u64, u64>,
         tally: &mut Tally,
     ) -> Result<(), BatchError> {
-        let end = self.cursor(group).await?;
+        let end = self.end(group).await?;
         let records = self.record_slabs(group).await?;
-        let members = self.shared.placement.replicas(group).members();
+        let members = self.placement.replicas(group).members();
         let counts = |at: u64| {
             let record = records.contains(&(at / SLAB_BYTES));
             !record || named.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
@@ -403,7 +419,7 @@ impl Scan<'_> {
             return Ok(records);
         }
         let first = self.shared.region.first_slab();
-        for slab in (first..self.cursor(group).await?).step_by(SLAB_BYTES as usize) {
+        for slab in (first..self.end(group).await?).step_by(SLAB_BYTES as usize) {
             let word = RegionLayout::directory_word(slab);
             let entry = self.read(self.primary(group).at(word), WORD_BYTES).await?[0];
             if SlabEntry::decode(entry).is_some_and(|entry| entry.kind == SlabKind::Records) {
@@ -477,9 +493,7 @@ impl Scan<'_> {
     async fn logs(self) -> Result<Tally, BatchError> {
         let mut tally = Tally::new("nothing is unresolved in the logs");
         let log = self.shared.log;
-        let memory_nodes: Vec<_> =
-            self.shared.placement.groups().map(|(_, set)| set.primary().node).collect();
-        for memory_node in memory_nodes {
+        for memory_node in self.placement.nodes() {
             for node in &self.shared.peers {
                 for slot in 0..self.shared.config.slots() as u16 {
                     let offset = log.offset(node.index as u16, slot);
@@ -505,7 +519,7 @@ impl Scan<'_> {
         let mut words = Vec::new();
         for write in entry.writes().filter(|write| write.kind != WriteKind::Link) {
             let at = write.cvt + cell_offset(usize::from(write.cell));
-            for replica in self.shared.placement.replicas(GroupId(write.group)).members() {
+            for replica in self.placement.replicas(GroupId(write.group)).members() {
                 words.push(batch.read(replica.at(at), WORD_BYTES));
             }
         }

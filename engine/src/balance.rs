@@ -113,9 +113,16 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
     };
     let (mut balancer, mut published) = (Balancer::default(), vec![0; usize::from(ShardId::COUNT)]);
     let mut ordered: Vec<Receiver<Outcome>> = Vec::new();
+    let mut placed = coordinator.configuration.placed();
     while !coordinator.node.has_failed() {
         coordinator.executor.sleep(interval).await;
         let (load, requests) = counts.take();
+        if std::mem::replace(&mut placed, coordinator.configuration.placed())
+            < coordinator.configuration.placed()
+        {
+            // A promoted copy has none of it.
+            published.fill(u32::MAX);
+        }
         let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
             return coordinator.node.expel();
         };
@@ -166,21 +173,22 @@ impl Coordinator {
         published: &mut [u32],
     ) -> Result<Vec<Option<NodeLoad>>, Fenced> {
         let (shared, node) = (&self.shared, &self.node);
-        let primary = shared.placement.replicas(LOADS_GROUP).primary();
         let changed: Vec<usize> =
             (0..requests.len()).filter(|shard| requests[*shard] != published[*shard]).collect();
         for some in changed.chunks(WRITES_AT_ONCE) {
             self.insist(|batch| {
                 for shard in some {
                     let word = RATES_OFFSET + (shard * WORD_BYTES) as u64;
+                    let primary = self.primary(LOADS_GROUP);
                     batch.write_word(primary.at(word), u64::from(requests[*shard]));
                 }
             })
             .await?;
         }
         published.copy_from_slice(requests);
-        let word = |index: usize| primary.at(LOADS_OFFSET + (index * WORD_BYTES) as u64);
         let exchange = |batch: &mut Batch| {
+            let primary = self.primary(LOADS_GROUP);
+            let word = |index: usize| primary.at(LOADS_OFFSET + (index * WORD_BYTES) as u64);
             batch.write_word(word(node.index), load.to_word());
             batch.read(word(0), shared.peers.len() * WORD_BYTES)
         };

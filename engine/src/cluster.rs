@@ -21,7 +21,7 @@ use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
-use lotus_router::{AuthorityError, Intent};
+use lotus_router::{AuthorityError, Intent, Placement};
 
 use crate::audit::unreachable_nodes;
 use crate::builder::ClusterBuilder;
@@ -61,6 +61,11 @@ pub struct Seat {
     pub compute_node: usize,
     /// The coordinator on that node, from zero.
     pub thread: usize,
+}
+
+/// What whoever takes slabs is told meanwhile.
+fn leaving() -> ClusterError {
+    ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
 }
 
 impl Cluster {
@@ -106,6 +111,7 @@ impl<M: Machines> Cluster<M> {
             part::found(&shared.config, &shared.peers, shared.council.authority())?;
         }
         shared.learn_tables()?;
+        shared.learn_losses();
         for node in &shared.nodes {
             for thread in 0..shared.config.threads {
                 let handle = cluster.start_coordinator(node, thread)?;
@@ -128,6 +134,7 @@ impl<M: Machines> Cluster<M> {
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
         let shape = IndexShape::of(&spec, shared.placement.group_count())?;
+        let taking = shared.take_by_control().ok_or_else(leaving)?;
         let mut bases = None;
         loop {
             let mut catalogue = shared.learn_tables()?;
@@ -136,8 +143,8 @@ impl<M: Machines> Cluster<M> {
             }
             let id = TableId(catalogue.tables.len() as u16);
             let bases = match &bases {
-                Some(bases) => self.name_slabs(&shape, bases, id)?,
-                None => bases.insert(self.take_index(&shape, id)?),
+                Some(bases) => self.name_slabs(&taking.placement, &shape, bases, id)?,
+                None => bases.insert(self.take_index(&taking.placement, &shape, id)?),
             };
             let table = TableDef::new(id, spec.clone(), bases.clone())?;
             match catalogue.enter(table, shared.council.authority()) {
@@ -153,10 +160,15 @@ impl<M: Machines> Cluster<M> {
     }
 
     /// Takes the memory of an index in every group: where it begins in each.
-    fn take_index(&self, shape: &IndexShape, id: TableId) -> Result<Vec<u64>, ClusterError> {
+    fn take_index(
+        &self,
+        placement: &Placement,
+        shape: &IndexShape,
+        id: TableId,
+    ) -> Result<Vec<u64>, ClusterError> {
         let shared = &self.shared;
         let mut bases = Vec::new();
-        for (group, replicas) in shared.placement.groups() {
+        for (group, replicas) in placement.groups() {
             let needed = shape.index_bytes(usize::from(group.0));
             if needed == 0 {
                 bases.push(shared.region.first_slab());
@@ -177,11 +189,12 @@ impl<M: Machines> Cluster<M> {
     /// Enters slabs that were taken for an index under the number that its table has now.
     fn name_slabs<'a>(
         &self,
+        placement: &Placement,
         shape: &IndexShape,
         bases: &'a Vec<u64>,
         id: TableId,
     ) -> Result<&'a Vec<u64>, ClusterError> {
-        for ((group, replicas), base) in self.shared.placement.groups().zip(bases) {
+        for ((group, replicas), base) in placement.groups().zip(bases) {
             let needed = shape.index_bytes(usize::from(group.0));
             let entry = self.index_slab(id);
             let named = self.shared.control.with_lane(|lane| async move {
@@ -230,11 +243,15 @@ impl<M: Machines> Cluster<M> {
     ) -> Result<(), ClusterError> {
         let def = self.shared.table(table).ok_or(ClusterError::UnknownTable(table))?;
         let shared = &*self.shared;
+        let taking = shared.take_by_control().ok_or_else(leaving)?;
+        let placement = &taking.placement;
         let workers = shared.control.workers();
         let loads = shared.control.in_parallel(workers, |worker| {
             let table = Arc::clone(&def);
             shared.control.with_lane(|lane| async move {
-                Loader { shared, lane, table, source, loaded }.run(rows, worker, workers).await
+                Loader { shared, placement, lane, table, source, loaded }
+                    .run(rows, worker, workers)
+                    .await
             })?
         });
         loads.into_iter().collect()
@@ -449,7 +466,8 @@ impl<M: Machines> Cluster<M> {
         let shared = &self.shared;
         let written = self.shared.control.with_lane(|lane| async move {
             let mut batch = lane.batch();
-            let replicas = shared.placement.groups().flat_map(|(_, replicas)| replicas.members());
+            let placement = shared.surviving();
+            let replicas = placement.groups().flat_map(|(_, replicas)| replicas.members());
             for replica in replicas.filter(|_| founds) {
                 for (index, word) in shared.region.encode().into_iter().enumerate() {
                     batch.write_word(replica.at((index * WORD_BYTES) as u64), word);
@@ -458,9 +476,13 @@ impl<M: Machines> Cluster<M> {
             if founds {
                 shared.write_first_owners(&mut batch);
             }
-            for node in &shared.nodes {
-                let word = members::beat_word(&shared.placement, node.index);
-                batch.write_word(word, members::JOINED_BEAT);
+            let left = placement.nodes();
+            let places = shared.placement.primaries().enumerate();
+            for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
+                for node in &shared.nodes {
+                    let word = members::beat_word(&shared.placement, memory, node.index);
+                    batch.write_word(word, members::JOINED_BEAT);
+                }
             }
             batch.post().await.map(drop)
         })?;

@@ -229,6 +229,9 @@ impl<'a> Commit<'a> {
                 if error == VerbError::Revoked {
                     return Err(Expelled);
                 }
+                if coordinator.has_left(failure.node) {
+                    break;
+                }
                 self.check_deadline();
                 coordinator.executor.sleep(RETRY_PAUSE).await;
                 outcome = coordinator.reconnect(failure.node).await;
@@ -279,7 +282,7 @@ impl Coordinator {
 impl Body {
     /// Works out where everything goes.
     pub(crate) fn plan_commit(&mut self, coordinator: &Coordinator) {
-        let placement = &coordinator.shared.placement;
+        let placement = coordinator.placement();
         let plan = &mut self.plan;
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
@@ -347,18 +350,18 @@ impl Body {
     /// Log, records and cells, in this order for each memory node (H12).
     #[inline]
     fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
-        let shared = &coordinator.shared;
+        let placement = coordinator.placement();
         let log = self.stage_log(coordinator, commit, batch);
         for index in 0..self.plan.writes.len() {
             self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
         }
-        for node in &self.plan.nodes {
+        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
             let log_at = coordinator.log_place(*node, commit);
             if !broken(Rule::LogBeforeCells) {
                 batch.write(log_at, log);
             }
             let here = self.plan.writes.iter().filter_map(|write| {
-                let members = shared.placement.replicas(write.group).members();
+                let members = placement.replicas(write.group).members();
                 let replica = members.iter().find(|replica| replica.node == *node)?;
                 Some((write, replica, write.buffers.as_ref()?))
             });
@@ -372,7 +375,7 @@ impl Body {
                 batch.write(log_at, log);
             }
             for link in &self.plan.links {
-                let members = shared.placement.replicas(link.group).members();
+                let members = placement.replicas(link.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
                     batch.write_word(replica.at(link.link), link.bucket);
                 }
@@ -443,8 +446,9 @@ impl Body {
         batch: &mut Batch,
     ) {
         let word = Version::Committed(commit_ts).encode();
+        let placement = coordinator.placement();
         for write in &self.plan.writes {
-            let set = coordinator.shared.placement.replicas(write.group);
+            let set = placement.replicas(write.group);
             for replica in replicas.of(set) {
                 batch.write_word(replica.at(write.version_word()), word);
             }

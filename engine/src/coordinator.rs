@@ -25,7 +25,7 @@ use lotus_locktable::{
 };
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
-use lotus_mvcc::slab::SlabAllocator;
+use lotus_mvcc::slab::{Purpose, SlabAllocator};
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::{GroupId, Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
@@ -33,6 +33,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::balance;
 use crate::cache_counters::CacheCounters;
 use crate::config::LockKind;
+use crate::configuration::Configuration;
 use crate::error::TxnError;
 use crate::grace::Grace;
 use crate::hand_over;
@@ -79,6 +80,9 @@ pub(crate) struct Coordinator {
     pub(crate) caches: Cell<CacheCounters>,
     /// Its commits under way.
     pub(crate) grace: Grace,
+    pub(crate) configuration: Configuration,
+    /// Slabs whose entry waits for a memory node, by what they are for.
+    pub(crate) stalled: RefCell<Vec<Purpose>>,
     /// The epoch whose losses it waits to take note of.
     pub(crate) waits_for: Cell<Epoch>,
     /// The epoch whose losses it does not serve any more.
@@ -87,6 +91,8 @@ pub(crate) struct Coordinator {
     pub(crate) recovers: Cell<bool>,
     /// It sees to it that its node may serve timestamps.
     pub(crate) ascends: Cell<bool>,
+    /// It looks after shards and words that others have left.
+    pub(crate) tends: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -130,6 +136,9 @@ impl Coordinator {
             refused: Cell::new(FIRST_EPOCH),
             recovers: Cell::new(false),
             ascends: Cell::new(false),
+            tends: Cell::new(false),
+            configuration: Configuration::of(&node.configuration),
+            stalled: RefCell::default(),
             rpc,
             slots: RefCell::default(),
             tables: RefCell::new(Rc::new([])),
@@ -165,13 +174,16 @@ impl Coordinator {
     #[cold]
     pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
         for failure in error.failures() {
+            if self.has_left(failure.node) {
+                continue;
+            }
             // A node that does not answer now is tried again by the next transaction.
             let reconnected = self.reconnect(failure.node).await;
             if failure.error == VerbError::Revoked || reconnected == Err(VerbError::Revoked) {
                 return TxnError::Fenced;
             }
         }
-        TxnError::Timeout
+        self.node.configuration.why_timeout()
     }
 
     /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.

@@ -60,6 +60,14 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
+    /// A memory node that has the last copies of what the attempt needed does not answer half of
+    /// the compute nodes. The attempt had no effect, and no other will have one unless it comes
+    /// back.
+    #[error("the last copies of some rows are lost with memory node {memory_node}")]
+    DataLost {
+        /// The memory node, from zero.
+        memory_node: usize,
+    },
     /// The row does not exist, so it cannot be updated or deleted.
     #[error("table {} has no row {key:?}", table.0)]
     NotFound {

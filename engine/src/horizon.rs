@@ -24,16 +24,15 @@ use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
-use lotus_router::{GroupId, MAX_COMPUTE_NODES};
+use lotus_router::MAX_COMPUTE_NODES;
 
+use crate::configuration::FLOORS_GROUP;
 use crate::coordinator::Coordinator;
 
 /// How many intervals an idle coordinator lets pass at most.
 const MAX_INTERVALS: u32 = 8;
 /// After how many exchanges the owners of shards are read although none is known to have changed.
 const UNMOVED: u32 = 64;
-/// Whose header page has the floors.
-const FLOORS_GROUP: GroupId = GroupId(0);
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_FLOORS, "each has a word");
 const _: () = assert!(CHANGES_OFFSET + WORD_BYTES as u64 == FLOORS_OFFSET, "one READ brings both");
@@ -118,7 +117,7 @@ impl Coordinator {
     /// Writes this node's floor and reads those of all, and how often shards have changed owners.
     async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
-        let primary = shared.placement.replicas(FLOORS_GROUP).primary();
+        let primary = self.primary(FLOORS_GROUP);
         let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
         let mut batch = self.lane.batch();
         batch.write_word(word(node.index), node.horizon.node_floor().raw());

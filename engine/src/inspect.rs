@@ -13,6 +13,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::{TableDef, Timestamp};
+use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::{LogEntry, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Replica};
@@ -40,20 +41,29 @@ const COMPARED_AT_ONCE: usize = 64;
 
 impl<M: Machines> Cluster<M> {
     /// Looks at the cells of all replicas, the logs and what is cached, at this very moment.
-    /// Nothing may run meanwhile, but anything may be under way.
+    /// Nothing may run meanwhile, but anything may be under way. Memory nodes that do not answer
+    /// are left out.
     ///
     /// # Errors
     /// `Unreachable`, if a memory node cannot be read.
     pub fn inspect(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
+        let placement = &shared.surviving();
+        // While a memory node is being left nobody reads a copy that is to be promoted.
+        let now = membership::read(shared.council.authority());
+        let reduced = now.map_or(FIRST_EPOCH, |now| now.reduced());
+        let read = shared.nodes.iter().any(|node| node.configuration.has_resumed(reduced));
         let inspected = shared.control.with_lane(|lane| async move {
-            let scan = Scan { shared, lane };
+            let scan = Scan { shared, placement, lane };
             let (mut logged, mut backed) = (Tally::new(LOGGED), Tally::new(BACKED));
             let (mut locked, holders) = (Tally::new(LOCKED), shared.write_holders());
             for table in shared.all_tables() {
-                for (group, replicas) in shared.placement.groups() {
+                for (group, replicas) in placement.groups() {
                     let mut copies = Vec::new();
                     for replica in replicas.members() {
+                        if !scan.answers(*replica).await {
+                            continue;
+                        }
                         let rows = scan.cells(&table, group, *replica).await?;
                         scan.check_logged(group, *replica, &rows, &mut logged).await?;
                         if shared.config.locks == LockKind::Lotus {
@@ -62,7 +72,9 @@ impl<M: Machines> Cluster<M> {
                         }
                         copies.push(rows);
                     }
-                    if shared.config.visible_order == VisibleOrder::BackupsFirst {
+                    let whole = copies.len() == replicas.members().len();
+                    let ordered = shared.config.visible_order == VisibleOrder::BackupsFirst;
+                    if whole && read && ordered {
                         check_backed(&copies, &mut backed);
                     }
                 }
@@ -147,6 +159,11 @@ impl Shared {
 }
 
 impl Scan<'_> {
+    /// Whether a memory node answers.
+    async fn answers(&self, replica: Replica) -> bool {
+        self.read(replica.at(0), WORD_BYTES).await.is_ok()
+    }
+
     /// All rows of a table that one replica has.
     async fn cells(
         &self,
@@ -227,11 +244,12 @@ impl Scan<'_> {
                 let read = |(name, offset, cells): &(LockName, u64, Vec<u64>)| {
                     let group = shared.placement.group_of(name.shard());
                     let cells_at = offset + cell_offset(0);
-                    let primary = shared.placement.replicas(group).primary();
+                    let primary = self.placement.replicas(group).primary();
                     batch.read(primary.at(cells_at), cells.len() * WORD_BYTES)
                 };
                 let buffers: Vec<_> = some.iter().map(read).collect();
-                let done = batch.post().await?;
+                // A memory node that does not answer has not been noticed yet, or is waited for.
+                let Ok(done) = batch.post().await else { continue };
                 for ((name, offset, cells), buffer) in some.iter().zip(buffers) {
                     tally.seen += 1;
                     if done.words(buffer) != cells && !node.locks.is_write_locked(name) {

@@ -18,7 +18,7 @@ use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
-use lotus_router::ReplicaSet;
+use lotus_router::{Placement, ReplicaSet};
 
 use crate::error::ClusterError;
 use crate::memory::{self, SlabError};
@@ -34,6 +34,8 @@ pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 /// One worker's part of a load.
 pub(crate) struct Loader<'a> {
     pub(crate) shared: &'a Shared,
+    /// What is left of the memory nodes.
+    pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
     pub(crate) table: Arc<TableDef>,
     pub(crate) source: &'a RowSource<'a>,
@@ -103,7 +105,7 @@ impl<'a> Writer<'a> {
         let loader = self.loader;
         let table = &*loader.table;
         let shard = rows[0].0.shard();
-        let replicas = *loader.shared.placement.replicas(loader.shared.placement.group_of(shard));
+        let replicas = *loader.placement.replicas(loader.placement.group_of(shard));
         let mut image = ShardImage::new(table, shard);
         let mut value = Vec::new();
         for (key, number) in rows {
@@ -150,7 +152,7 @@ impl<'a> Writer<'a> {
             }
             let kind = slots.slab();
             let entry = SlabEntry { kind, table, owner: shared.nodes[0].incarnation };
-            let replicas = shared.placement.replicas(group);
+            let replicas = self.loader.placement.replicas(group);
             let lane = &self.loader.lane;
             let taken = memory::take_slabs(lane, replicas, &shared.region, bytes, entry).await;
             let offset = taken.map_err(|error| match error {

@@ -5,14 +5,16 @@
 //! knows of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to
 //! date. A turn of coordinator 0:
 //!
-//! 1. It counts up its node's beat, in the header page of the first group's primary, and reads the
-//!    beats of all in the same batch. Past its own lease the node begins no transactions until a
-//!    beat has landed and it still takes part.
-//! 2. It expels whom it suspects, and learns who has been expelled by others.
+//! 1. It counts up its node's beat on every memory node, and reads the beats of all in the same
+//!    batch. Past its own lease the node begins no transactions until a beat has landed somewhere
+//!    and it still takes part.
+//! 2. It expels whom it suspects, complains of memory nodes that do not answer, and learns who has
+//!    been expelled, and what is lost, by others.
 //! 3. Shards of those who are out belong to nobody from now on, as far as this node is concerned:
 //!    whoever has a lock of theirs and has not begun to commit will not (H4), and nobody asks them
 //!    for more. What their words in the memory pool say does not count any more.
-//! 4. Once all its coordinators have [taken note](Coordinator::take_note), it acknowledges.
+//! 4. Once all its coordinators have [stopped](crate::configuration) for a memory node that is
+//!    lost, it says so; once they have [taken note](Coordinator::take_note), it acknowledges.
 //! 5. It drops the locks that resolved ones had in this node's table.
 //! 6. It takes over the shards of those who are out that it is the heir of, if that may be.
 //! 7. It resolves a part of the log of those who are out ([`crate::recover`]), beside all this.
@@ -25,6 +27,12 @@
 //! # What it is not
 //! Needed for safety: that a node suspects another too early costs work and breaks nothing. And it
 //! is not how a node returns: that would be a new incarnation, which there is no way to start yet.
+//!
+//! # Memory nodes
+//! One that has not answered for a lease, while another one has, is complained of, and lost when
+//! half of the compute nodes complain. A compute node that stays alone with its complaint cannot
+//! commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more it takes
+//! itself out, and is recovered.
 //!
 //! # The authority
 //! It may take a round trip, or not answer for a while, so step 1 goes on beside the others: a node
@@ -41,27 +49,30 @@ use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_recovery::{Contradiction, Detector, Lease, Membership};
+use lotus_recovery::{Contradiction, Membership};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::{Coordinator, Locks, beside};
-use crate::error::TxnError;
 use crate::oracle;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
 use crate::shared::{ComputeNode, Peer, Shared};
+use crate::watch::Watch;
 
 /// Turns in a lease: so many beats may be late before anybody is suspected.
 const TURNS_PER_LEASE: u32 = 8;
+/// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
+const TURNS_WHILE_CHANGING: u32 = 64;
 /// The beat of a node that has just joined. Before, its word is zero, and nobody suspects it.
 pub(crate) const JOINED_BEAT: u64 = 1;
-/// Whose header page has the beats.
-const BEATS_GROUP: GroupId = GroupId(0);
+/// For so many leases a compute node stays alone with a complaint.
+const PATIENCE_LEASES: u32 = 4;
 
-/// Where a node's beat is counted, by its place among the compute nodes.
-pub(crate) fn beat_word(placement: &Placement, index: usize) -> RemoteAddr {
-    let primary = placement.replicas(BEATS_GROUP).primary();
+/// Where a compute node's beat is counted, by its place, on the memory node at place `memory`: in
+/// the header page of the group whose first primary that is.
+pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> RemoteAddr {
+    let primary = first.replicas(GroupId(memory as u8)).primary();
     primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64)
 }
 
@@ -126,15 +137,13 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let Some(lease) = coordinator.shared.config.lease else { return };
     let (heard, hearing) = async_channel::bounded(1);
     let beating = async {
-        let mut watch = Watch {
-            detector: Detector::new(lease),
-            lease: Lease::new(lease, coordinator.executor.now()),
-            beat: JOINED_BEAT,
-        };
+        let mut watch = Watch::new(coordinator, lease);
         while !coordinator.node.has_failed() {
-            coordinator.executor.sleep(lease / TURNS_PER_LEASE).await;
+            let changing = !coordinator.node.configuration.is_open();
+            let turns = if changing { TURNS_WHILE_CHANGING } else { TURNS_PER_LEASE };
+            coordinator.executor.sleep(lease / turns).await;
             if coordinator.thread == 0
-                && let Some(news) = watch.listen(coordinator).await
+                && let Some(news) = watch.listen(coordinator)
             {
                 // Full while the last turn waits for an answer. Who is silent will be so still.
                 let _ = heard.try_send(news);
@@ -152,7 +161,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         }
         while let Ok(news) = hearing.recv().await {
             // What waited for the last turn may say nothing of who is silent now.
-            if coordinator.executor.now().since(news.asked) < lease {
+            if coordinator.executor.now().since(news.at) < lease {
                 turn(coordinator, news, lease, &mut released).await;
                 coordinator.take_note();
             }
@@ -161,98 +170,72 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     beside(deliberating, beating).await;
 }
 
-/// What coordinator 0 remembers from beat to beat.
-struct Watch {
-    detector: Detector,
-    lease: Lease,
-    beat: u64,
-}
-
-/// What a beat has brought: it was sent at `asked`, so nobody suspects this node before a lease has
-/// passed since.
-struct Heard {
-    asked: Nanos,
-    suspects: Vec<NodeId>,
+/// What beats have brought.
+pub(crate) struct Heard {
+    pub(crate) at: Nanos,
+    /// When the last one was sent that has landed, if any has since the last turn: nobody suspects
+    /// this node before a lease has passed since.
+    pub(crate) asked: Option<Nanos>,
+    pub(crate) suspects: Vec<NodeId>,
+    /// Memory nodes that do not answer, and for how long they have not.
+    pub(crate) silent: Vec<(NodeId, Duration)>,
 }
 
 /// Steps 2 to 7. `released` are those whose locks have been dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
-    Heard { asked, suspects }: Heard,
+    Heard { asked, suspects, silent, .. }: Heard,
     lease: Duration,
     released: &mut Vec<Incarnation>,
 ) {
     let (node, council) = (&coordinator.node, &coordinator.shared.council);
-    let me = node.id;
-    let expel = move |authority: &dyn Authority| {
+    let (me, shared) = (node.id, Arc::clone(&coordinator.shared));
+    let about: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
+    let judge = move |authority: &dyn Authority| {
         for suspect in suspects {
             // Unanswered, it is tried again in the next turn.
             let _ = membership::change(authority, |now| now.expel(me, suspect));
         }
-        membership::read(authority)
+        membership::change(authority, |now| now.complain(me, &about, &shared.placement))
     };
-    let Ok(Ok(mut now)) = council.ask(expel).await else { return };
-    if !now.is_live(me) {
+    let Ok(Ok(outcome)) = council.ask(judge).await else { return };
+    let mut now = outcome.membership();
+    if !now.is_live(me) || coordinator.is_alone(&now, &silent, lease) {
         return node.expel();
     }
     // The answer may have taken so long that it is not true any more.
-    if coordinator.executor.now().since(asked) < lease {
+    if asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease) {
         node.resume();
     }
+    node.configuration.learn(&now, &coordinator.shared.placement);
     oracle::keep(coordinator, &now);
     if now.epoch() == FIRST_EPOCH {
         return;
     }
     coordinator.disown(&now);
+    coordinator.take_note();
     let noted = node.members.noted_by_all();
-    if noted >= now.epoch() {
-        let acknowledge = move |authority: &dyn Authority| {
-            membership::change(authority, |now| now.acknowledge(me, noted))
-        };
-        if let Ok(Ok(outcome)) = council.ask(acknowledge).await {
-            now = outcome.membership();
-        }
+    let stopped = node.configuration.stopped_by_all();
+    let over = noted >= now.epoch() && node.configuration.carried() >= now.reduced();
+    let report = move |authority: &dyn Authority| {
+        membership::change(authority, |now| {
+            let stop = now.stop(me, stopped);
+            let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
+            if over { acknowledge().or(stop.clone()) } else { stop.clone() }
+        })
+    };
+    if let Ok(Ok(outcome)) = council.ask(report).await {
+        now = outcome.membership();
+        node.configuration.learn(&now, &coordinator.shared.placement);
     }
     drop_locks(coordinator, &now, noted, released);
-    if coordinator.adopt().await == Err(Fenced) {
-        return node.expel();
-    }
+    coordinator.tend(&now);
     if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
         let of = Rc::clone(coordinator);
         coordinator.executor.spawn(async move {
             recover::recover(&of).await;
             of.recovers.set(false);
         });
-    }
-}
-
-impl Watch {
-    /// Beats, and hears everybody's beats. `None` if nothing was heard.
-    async fn listen(&mut self, coordinator: &Coordinator) -> Option<Heard> {
-        let (shared, node) = (&coordinator.shared, &coordinator.node);
-        let word = |index: usize| beat_word(&shared.placement, index);
-        if !self.lease.is_held(coordinator.executor.now()) {
-            node.suspend();
-        }
-        self.beat += 1;
-        let asked = coordinator.executor.now();
-        let mut batch = coordinator.lane.batch();
-        batch.write_word(word(node.index), self.beat);
-        let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
-        match batch.post().await {
-            Ok(done) => {
-                self.lease.renew(asked);
-                let suspects = self.detector.hear(asked, done.words(all));
-                let suspects = suspects.into_iter().map(|index| shared.peers[index].id).collect();
-                Some(Heard { asked, suspects })
-            }
-            Err(error) => {
-                if coordinator.after_failure(error).await == TxnError::Fenced {
-                    node.expel();
-                }
-                None
-            }
-        }
     }
 }
 
@@ -296,10 +279,13 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
     let has_failed = |peer: &Peer| shared.hosted(peer.index).map(|node| node.has_failed());
     let is_lost = |peer: &&Peer| has_failed(peer) == Some(true) || !now.is_live(peer.id);
     let lost: Vec<_> = shared.peers.iter().filter(is_lost).collect();
+    let serving = || shared.nodes.iter().filter(|node| !node.has_failed());
+    if !now.may_resume() || !serving().all(|node| node.configuration.is_open()) {
+        return false;
+    }
     if lost.is_empty() {
         return true;
     }
-    let serving = || shared.nodes.iter().filter(|node| !node.has_failed());
     let holds_none_of_theirs = |node: &Arc<ComputeNode>| {
         lost.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
     };
@@ -331,6 +317,36 @@ impl Coordinator {
             node.routes.disown(*lost);
         }
         members.seen.store(now.epoch().0, Ordering::Release);
+    }
+
+    /// Whether this node does not get on without a memory node that the others do not miss.
+    fn is_alone(&self, now: &Membership, silent: &[(NodeId, Duration)], lease: Duration) -> bool {
+        let first = &self.shared.placement;
+        silent.iter().any(|(node, silent_for)| {
+            let misses = now.lost_memory().iter().all(|lost| lost.node != *node);
+            misses
+                && *silent_for >= lease * (1 + PATIENCE_LEASES)
+                && now.can_do_without(*node, first)
+        })
+    }
+
+    /// Looks after what others have left, beside all else: it may wait for memory nodes, and it is
+    /// by the turns meanwhile that those are lost that do not answer.
+    fn tend(self: &Rc<Self>, now: &Membership) {
+        if self.tends.replace(true) {
+            return;
+        }
+        let (of, now) = (Rc::clone(self), now.clone());
+        self.executor.spawn(async move {
+            let tended = match of.carry_over(&now).await {
+                Ok(()) => of.adopt().await,
+                Err(Fenced) => Err(Fenced),
+            };
+            if tended == Err(Fenced) {
+                of.node.expel();
+            }
+            of.tends.set(false);
+        });
     }
 
     /// Takes over the shards of those who are out that this node is the heir of, if that may be
@@ -365,6 +381,8 @@ impl Coordinator {
     fn take_note(&self) {
         let members = &self.node.members;
         let seen = members.seen();
+        // A memory node that was lost up to then is known: this coordinator stops first.
+        self.follow();
         let noted = &members.noted[self.thread];
         if self.refused.get() < seen {
             for (node, incarnation) in members.with_expelled(<[_]>::to_vec) {
@@ -377,7 +395,7 @@ impl Coordinator {
             self.turn_to_oracle();
             self.refused.set(seen);
         }
-        if !self.grace.is_over() {
+        if !self.grace.is_over() || !self.has_finished() {
             return;
         }
         // What is over is the period for what was seen when it began.

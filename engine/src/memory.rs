@@ -5,16 +5,23 @@
 //! enters the slabs in the directory of every replica. Offsets mean the same on all of them, so
 //! replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
 //! it. A node that dies between the two steps leaks the slabs it took, nothing else.
+//!
+//! # Promoted copies
+//! The cursor of a backup stands where it was formatted. Once that is the primary, whoever takes
+//! its first slab there raises the cursor beyond all that the directory names. Nobody is about to
+//! enter any other then: before transactions resume, what was being taken is entered, and what the
+//! dead had entered somewhere is entered everywhere ([`crate::configuration`]).
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::lane::{BatchError, Lane};
-use lotus_fabric::verbs::VerbError;
+use lotus_fabric::verbs::{MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
 use lotus_mvcc::slab::Purpose;
-use lotus_router::{GroupId, ReplicaSet};
+use lotus_router::{GroupId, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
@@ -55,6 +62,7 @@ pub(crate) async fn take_slabs(
     bytes: u64,
     entry: SlabEntry,
 ) -> Result<u64, SlabError> {
+    raise_cursor(lane, replicas.primary(), layout).await?;
     let offset = advance_cursor(lane, replicas, layout, bytes).await?;
     enter(lane, replicas, offset, bytes, entry).await?;
     Ok(offset)
@@ -88,6 +96,53 @@ async fn advance_cursor(
     }
 }
 
+/// The end of what is allocated in a group, as one of its copies has it, whether that ever was the
+/// primary or not.
+pub(crate) async fn allocated_end(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<u64, BatchError> {
+    let mut batch = lane.batch();
+    let cursor = batch.read(replica.at(CURSOR_OFFSET), WORD_BYTES);
+    // Allocations that failed for want of room may have left it beyond the end.
+    let mut end = batch.post().await?.words(cursor)[0].min(layout.end());
+    let mut slab = end;
+    while slab < layout.end() {
+        let left = ((layout.end() - slab) / SLAB_BYTES) as usize * WORD_BYTES;
+        let mut batch = lane.batch();
+        let at = replica.at(RegionLayout::directory_word(slab));
+        let words = batch.read(at, left.min(MAX_VERB_BYTES));
+        let done = batch.post().await?;
+        let entries = done.words(words);
+        if let Some(last) = entries.iter().rposition(|entry| *entry != 0) {
+            end = slab + (last as u64 + 1) * SLAB_BYTES;
+        }
+        slab += entries.len() as u64 * SLAB_BYTES;
+    }
+    Ok(end)
+}
+
+/// Lets the cursor of a copy be beyond all that its directory names.
+async fn raise_cursor(
+    lane: &Lane,
+    replica: Replica,
+    layout: &RegionLayout,
+) -> Result<(), BatchError> {
+    let end = allocated_end(lane, replica, layout).await?;
+    let mut seen = 0;
+    while seen < end && !broken(Rule::PromotedCursorsAreRaised) {
+        let mut batch = lane.batch();
+        let held = batch.compare_and_swap(replica.at(CURSOR_OFFSET), seen, end);
+        match batch.post().await?.words(held)[0] {
+            found if found == seen => break,
+            // Nobody knew where it was, or somebody else came first.
+            found => seen = found,
+        }
+    }
+    Ok(())
+}
+
 /// Enters slabs in the directory of every replica. May be repeated.
 pub(crate) async fn enter(
     lane: &Lane,
@@ -105,6 +160,18 @@ pub(crate) async fn enter(
     batch.post().await.map(drop)
 }
 
+/// A slab that was taken and is not entered everywhere yet.
+struct Stalled<'a> {
+    of: &'a RefCell<Vec<Purpose>>,
+    purpose: Purpose,
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.of.borrow_mut().retain(|purpose| *purpose != self.purpose);
+    }
+}
+
 impl Coordinator {
     /// Adds a slab for at least one slot of `bytes` to this coordinator's own.
     ///
@@ -117,6 +184,10 @@ impl Coordinator {
         group: GroupId,
         bytes: u64,
     ) -> Result<(), TxnError> {
+        if self.stalled.borrow().contains(&purpose) {
+            // One is taken already, and cannot be entered for now: another could not be, either.
+            return Err(TxnError::Timeout);
+        }
         let (sender, outcome) = async_channel::bounded(1);
         let coordinator = Rc::clone(self);
         self.executor.spawn(async move {
@@ -134,15 +205,24 @@ impl Coordinator {
         bytes: u64,
         waiting: &async_channel::Sender<Result<(), TxnError>>,
     ) -> Result<(), TxnError> {
-        let (lane, replicas) = (&self.lane, self.shared.placement.replicas(group));
+        let _taking = self.begin_taking()?;
+        let (lane, layout) = (&self.lane, &self.shared.region);
         let kind = purpose.slots.slab();
         let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
-        let offset = match advance_cursor(lane, replicas, &self.shared.region, bytes).await {
+        if self.must_raise_cursor(group) {
+            if let Err(error) = raise_cursor(lane, self.primary(group), layout).await {
+                return Err(self.after_failure(error).await);
+            }
+            self.has_raised_cursor(group);
+        }
+        let offset = match advance_cursor(lane, &self.replicas(group), layout, bytes).await {
             Ok(offset) => offset,
             Err(SlabError::Full) => return Err(TxnError::TableFull { table: purpose.table }),
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),
         };
-        while let Err(error) = enter(lane, replicas, offset, SLAB_BYTES, entry).await {
+        let _stalled = Stalled { of: &self.stalled, purpose };
+        while let Err(error) = enter(lane, &self.replicas(group), offset, SLAB_BYTES, entry).await {
+            self.stalled.borrow_mut().push(purpose);
             let revoked = error.failures().iter().any(|f| f.error == VerbError::Revoked);
             let told = self.after_failure(error).await;
             let _ = waiting.try_send(Err(told));
@@ -153,7 +233,7 @@ impl Coordinator {
         }
         self.slabs.borrow_mut().add_slab(purpose, offset, SLAB_BYTES);
         if let Some(stretch) = stretch_ahead(offset) {
-            for replica in replicas.members() {
+            for replica in self.replicas(group).members() {
                 self.shared.fabric.prefault(replica.at(stretch), STRETCH_BYTES);
             }
         }

@@ -37,9 +37,9 @@ use crate::coordinator::Coordinator;
 use crate::shared::{ComputeNode, Shared};
 
 /// Whose header has the words.
-const OWNERS_GROUP: GroupId = GroupId(0);
+pub(crate) const OWNERS_GROUP: GroupId = GroupId(0);
 /// How many words are swapped in one batch.
-const SWAPS_AT_ONCE: usize = 256;
+pub(crate) const SWAPS_AT_ONCE: usize = 256;
 
 /// How many READs bring the words of all shards.
 const READS: usize = ShardId::COUNT as usize * WORD_BYTES / MAX_VERB_BYTES;
@@ -67,6 +67,15 @@ impl Transfer {
 /// This node has been fenced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fenced;
+
+/// Why something is not tried again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Halted {
+    /// This node has been fenced.
+    Fenced,
+    /// A memory node did not answer, and is lost.
+    Left,
+}
 
 fn word_of(replica: Replica, shard: ShardId) -> RemoteAddr {
     replica.at(OWNERS_OFFSET + u64::from(shard.raw()) * WORD_BYTES as u64)
@@ -137,8 +146,15 @@ impl Coordinator {
         &self,
         mut hear: impl FnMut(ShardId, Owner),
     ) -> Result<(), Fenced> {
-        let primary = self.shared.placement.replicas(OWNERS_GROUP).primary();
-        let (done, buffers) = self.insist(|batch| read_words(batch, primary)).await?;
+        let (done, buffers) = loop {
+            let placed = self.configuration.placed();
+            let read = |batch: &mut Batch| read_words(batch, self.primary(OWNERS_GROUP));
+            let (done, buffers) = self.insist(read).await?;
+            // What a memory node said that was lost meanwhile is not what others go by.
+            if placed == self.configuration.placed() {
+                break (done, buffers);
+            }
+        };
         let words = buffers.iter().flat_map(|buffer| done.words(*buffer));
         for (shard, word) in ShardId::all().zip(words) {
             let owner = Owner::from_word(*word);
@@ -151,13 +167,12 @@ impl Coordinator {
     /// Lets shards change hands, all at once; whether each did, or had done so already. The node
     /// knows the outcome.
     pub(crate) async fn give(&self, transfers: &[Transfer]) -> Result<Vec<bool>, Fenced> {
-        let replicas = self.shared.placement.replicas(OWNERS_GROUP);
         let mut given = Vec::new();
         for some in transfers.chunks(SWAPS_AT_ONCE) {
             let wanted: Vec<_> = some.iter().map(|one| (*one, one.from)).collect();
-            let found = self.swap(replicas.primary(), &wanted).await?;
+            let found = self.swap_primary(&wanted).await?;
             let done: Vec<_> = found.iter().zip(some).map(|(now, to)| *now == to.to).collect();
-            for backup in replicas.backups() {
+            for backup in self.replicas(OWNERS_GROUP).backups() {
                 let agreed = some.iter().zip(&done).filter(|(_, done)| **done);
                 self.raise(*backup, agreed.map(|(transfer, _)| *transfer).collect()).await?;
             }
@@ -166,16 +181,20 @@ impl Coordinator {
             }
             given.extend(done);
         }
-        let changes = replicas.primary().at(CHANGES_OFFSET);
-        self.insist(|batch| batch.fetch_and_add(changes, 1)).await?;
+        let changes = || self.primary(OWNERS_GROUP).at(CHANGES_OFFSET);
+        self.insist(|batch| batch.fetch_and_add(changes(), 1)).await?;
         Ok(given)
     }
 
     /// Lets a backup's words follow, from wherever they are: their movers may have died.
-    async fn raise(&self, backup: Replica, transfers: Vec<Transfer>) -> Result<(), Fenced> {
+    pub(crate) async fn raise(
+        &self,
+        backup: Replica,
+        transfers: Vec<Transfer>,
+    ) -> Result<(), Fenced> {
         let mut wanted: Vec<_> = transfers.iter().map(|one| (*one, one.from)).collect();
         while !wanted.is_empty() {
-            let found = self.swap(backup, &wanted).await?;
+            let Some(found) = self.swap(backup, &wanted).await? else { return Ok(()) };
             let behind = |(now, transfer): (Owner, Transfer)| {
                 (now.epoch < transfer.to.epoch).then_some((transfer, now))
             };
@@ -188,32 +207,79 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Swaps words that hold what is expected; what each holds afterwards.
+    /// Swaps words of the primary, whichever that is when it is done.
+    async fn swap_primary(&self, wanted: &[(Transfer, Owner)]) -> Result<Vec<Owner>, Fenced> {
+        loop {
+            let primary = self.primary(OWNERS_GROUP);
+            let found = self.swap(primary, wanted).await?;
+            if let Some(found) = found.filter(|_| primary == self.primary(OWNERS_GROUP)) {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Swaps words that hold what is expected; what each holds afterwards. `None` if the memory
+    /// node is lost.
     async fn swap(
         &self,
         replica: Replica,
         wanted: &[(Transfer, Owner)],
-    ) -> Result<Vec<Owner>, Fenced> {
+    ) -> Result<Option<Vec<Owner>>, Fenced> {
         let swap_all = |batch: &mut Batch| -> Vec<Buffer> {
             let swap = |(Transfer { shard, to, .. }, expected): &(Transfer, Owner)| {
                 batch.compare_and_swap(word_of(replica, *shard), expected.to_word(), to.to_word())
             };
             wanted.iter().map(swap).collect()
         };
-        let (done, buffers) = self.insist(swap_all).await?;
+        let (done, buffers) = match self.insist_here(swap_all).await {
+            Ok(swapped) => swapped,
+            Err(Halted::Left) => return Ok(None),
+            Err(Halted::Fenced) => return Err(Fenced),
+        };
         let held = wanted.iter().zip(buffers).map(|((transfer, expected), buffer)| {
             let found = Owner::from_word(done.words(buffer)[0]);
             if found == *expected { transfer.to } else { found }
         });
-        Ok(held.collect())
+        Ok(Some(held.collect()))
+    }
+
+    /// Who owns every shard, by the words of one copy; `None` if its memory node is lost.
+    pub(crate) async fn read_owners_of(
+        &self,
+        replica: Replica,
+    ) -> Result<Option<Vec<Owner>>, Fenced> {
+        match self.insist_here(|batch| read_words(batch, replica)).await {
+            Ok((done, buffers)) => {
+                let words = buffers.iter().flat_map(|buffer| done.words(*buffer));
+                Ok(Some(words.map(|word| Owner::from_word(*word)).collect()))
+            }
+            Err(Halted::Left) => Ok(None),
+            Err(Halted::Fenced) => Err(Fenced),
+        }
     }
 
     /// Posts what `add` puts into a batch, again and again until every verb has taken effect; each
-    /// must be one that may be repeated. What `add` has returned names what was read.
+    /// must be one that may be repeated, and go where the placement says at that moment. What `add`
+    /// has returned names what was read.
     pub(crate) async fn insist<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,
     ) -> Result<(Completed, T), Fenced> {
+        loop {
+            match self.insist_here(&add).await {
+                Ok(done) => return Ok(done),
+                Err(Halted::Fenced) => return Err(Fenced),
+                // Whatever takes its place.
+                Err(Halted::Left) => {}
+            }
+        }
+    }
+
+    /// As [`Self::insist`], until a memory node that does not answer is lost.
+    pub(crate) async fn insist_here<T>(
+        &self,
+        add: impl Fn(&mut Batch) -> T,
+    ) -> Result<(Completed, T), Halted> {
         loop {
             let mut batch = self.lane.batch();
             let added = add(&mut batch);
@@ -225,7 +291,10 @@ impl Coordinator {
                 let mut outcome = Err(failure.error);
                 while let Err(error) = outcome {
                     if error == VerbError::Revoked || self.node.has_failed() {
-                        return Err(Fenced);
+                        return Err(Halted::Fenced);
+                    }
+                    if self.has_left(failure.node) {
+                        return Err(Halted::Left);
                     }
                     self.executor.sleep(RETRY_PAUSE).await;
                     outcome = self.reconnect(failure.node).await;

@@ -17,6 +17,7 @@ use lotus_router::placement::LOG_REGION;
 use lotus_router::{Placement, Router, ShardMap};
 
 use crate::config::{Config, LockKind};
+use crate::configuration::Takers;
 use crate::control::Control;
 use crate::council::Council;
 use crate::error::ClusterError;
@@ -98,6 +99,7 @@ impl Plan {
             control,
             council,
             placement: self.placement,
+            takers: Takers::default(),
             shards: self.shards,
             router: self.router,
             log: self.log,
@@ -141,6 +143,7 @@ impl Plan {
             routes: Arc::clone(&self.shards),
             peers: self.compute_nodes.len(),
             threads: config.threads,
+            placement: self.placement.clone(),
             balanced: config.balance.is_some(),
             // Other locks are not asked of a row's owner, who then knows nothing of its writers.
             cached: match config.locks {

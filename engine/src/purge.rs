@@ -194,7 +194,7 @@ impl Coordinator {
         if self.tombstones.purge_time(group) >= to {
             return Ok(());
         }
-        for replica in self.shared.placement.replicas(group).members() {
+        for replica in self.replicas(group).members() {
             let word = replica.at(PURGE_TIME_OFFSET);
             let mut batch = self.lane.batch();
             let seen = batch.read(word, WORD_BYTES);
@@ -264,10 +264,11 @@ impl Body {
             (write, buffer)
         });
         let staged: Vec<_> = staged.collect();
-        for node in &self.plan.nodes {
+        let placement = coordinator.placement();
+        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
             batch.write(coordinator.log_place(*node, commit), log);
             for (write, cell) in &staged {
-                let members = coordinator.shared.placement.replicas(write.group).members();
+                let members = placement.replicas(write.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
                     batch.write(replica.at(write.version_word()), *cell);
                 }
@@ -285,6 +286,7 @@ impl Body {
     ) {
         let tag = Version::Invisible(commit.txn()).encode();
         let tables = self.tables.as_ref().expect("a row was added");
+        let placement = coordinator.placement();
         for write in &self.plan.writes {
             let table = &tables[usize::from(self.rows[write.row].table.0)].def;
             let at = write.version_word();
@@ -292,7 +294,7 @@ impl Body {
             let words = batch.words_mut(cvt);
             words.fill(0);
             words[(at - write.target.cvt) as usize / WORD_BYTES] = tag;
-            let set = coordinator.shared.placement.replicas(write.group);
+            let set = placement.replicas(write.group);
             for replica in replicas.of(set) {
                 batch.write(replica.at(write.target.cvt), cvt);
                 batch.write_word(replica.at(at), 0);

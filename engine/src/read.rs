@@ -151,6 +151,7 @@ impl Body {
                 // Boxed, like whatever is rare: it keeps the future of the common path small.
                 Err(error) => return Err(Box::pin(coordinator.after_failure(error)).await),
             };
+            coordinator.check_epoch(self.epoch)?;
             let again = self.absorb(coordinator, mode, &done)?;
             drop(done);
             if again {
@@ -258,9 +259,10 @@ impl Body {
 
     fn post_reads(&mut self, coordinator: &Coordinator, mode: Mode, batch: &mut Batch) {
         let tables = self.tables.as_ref().expect("a row was added");
+        let placement = coordinator.placement();
         for fetch in &mut self.fetches {
             let row = &self.rows[fetch.row];
-            let primary = coordinator.shared.placement.replicas(row.group).primary();
+            let primary = placement.replicas(row.group).primary();
             let table = &tables[usize::from(row.table.0)].def;
             fetch.before = match &fetch.wants {
                 Wants::Cvt | Wants::Bucket(_) => {

@@ -14,7 +14,8 @@
 //!
 //! # If it stops anywhere
 //! The claim is void once its holder is out, and the next one begins the part anew. All that was
-//! done is found done; what was decided is found decided, in the logs.
+//! done is found done; what was decided is found decided, in the logs. So it is when a memory node
+//! is lost meanwhile: the part is begun anew, on what is left ([`crate::configuration`]).
 //!
 //! # What stays lost
 //! Memory: the free slots of the dead node's slabs, slots that it had displaced and not used
@@ -32,23 +33,21 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
 use lotus_recovery::membership::{self, Outcome};
 use lotus_recovery::{Contradiction, Membership, PartId};
-use lotus_router::{Authority, GroupId, ReplicaSet};
+use lotus_router::{Authority, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
 use crate::coordinator::Coordinator;
-use crate::ownership::{Fenced, RETRY_PAUSE};
+use crate::ownership::{Halted, RETRY_PAUSE};
 use crate::shared::{Peer, Shared};
-
-/// Whose header page has the floors.
-const FLOORS_GROUP: GroupId = GroupId(0);
-/// The floor of who reads nothing any more.
-const NO_FLOOR: u64 = u64::MAX;
 
 /// Why a recoverer stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     /// It has been expelled itself. Another one takes over.
     Expelled,
+    /// A memory node is lost. It begins anew with those that are left (H15).
+    Restart,
     /// It has met what the protocol rules out. Nothing more is touched.
     Contradiction(Contradiction),
 }
@@ -63,8 +62,12 @@ impl From<Contradiction> for Stop {
 pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     let node = &coordinator.node;
     while let Some((part, now)) = claim(coordinator).await {
+        let placed = coordinator.configuration.placed();
         match resolve_part(coordinator, part, &now).await {
-            Ok(()) => finish(coordinator, part).await,
+            Ok(()) if placed == coordinator.configuration.placed() => {
+                finish(coordinator, part).await;
+            }
+            Ok(()) | Err(Stop::Restart) => {}
             Err(Stop::Expelled) => return node.expel(),
             Err(Stop::Contradiction(what)) => return node.members.report(what),
         }
@@ -86,7 +89,7 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
         (part, claimed)
     };
     match coordinator.shared.council.ask(claim).await.ok()? {
-        (part, Ok(Outcome::Changed(now))) => Some((part?, now)),
+        (Some(part), Ok(Outcome::Changed(now))) => Some((part, now)),
         _ => None,
     }
 }
@@ -114,7 +117,8 @@ async fn resolve_part(
     let dead = shared.peers.iter().find(|peer| peer.id == part.of);
     let dead = *dead.expect("every member is a compute node");
     let parts = now.parts_of(part.of);
-    let recoverer = Recoverer { coordinator, dead, nodes: coordinator.memory_nodes() };
+    let placement = Placement::clone(&coordinator.placement());
+    let recoverer = Recoverer { coordinator, dead, nodes: placement.nodes(), placement };
     let late = broken(Rule::FencesComeFirst);
     if !late {
         fence(coordinator, now).await?;
@@ -122,7 +126,7 @@ async fn resolve_part(
     recoverer.learn_tables().await?;
     if part.index == 0 {
         recoverer.take_floor_out().await?;
-        for (_, replicas) in shared.placement.groups() {
+        for (_, replicas) in recoverer.placement.groups() {
             recoverer.complete_directories(replicas).await?;
         }
     }
@@ -140,19 +144,22 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
     if broken(Rule::NodesAreFenced) {
         return Ok(());
     }
+    let targets = coordinator.placement().nodes();
     for (member, since) in now.expelled() {
-        for target in coordinator.memory_nodes() {
+        for &target in &targets {
             let node = member.node;
             let fence = move |shared: &Shared| shared.fabric.fence(target, node, since).is_ok();
-            until_done(coordinator, fence).await?;
+            until_done(coordinator, || coordinator.has_left(target), fence).await?;
         }
     }
     Ok(())
 }
 
-/// Has the council do something until it is done. A node that does not answer may do so later.
+/// Has the council do something until it is done, or is `out_of_place`. A node that does not answer
+/// may do so later.
 async fn until_done(
     coordinator: &Coordinator,
+    out_of_place: impl Fn() -> bool,
     work: impl Fn(&Shared) -> bool + Copy + Send + 'static,
 ) -> Result<(), Stop> {
     loop {
@@ -163,6 +170,9 @@ async fn until_done(
         if coordinator.node.has_failed() {
             return Err(Stop::Expelled);
         }
+        if out_of_place() {
+            return Err(Stop::Restart);
+        }
         coordinator.executor.sleep(RETRY_PAUSE).await;
     }
 }
@@ -171,14 +181,9 @@ async fn until_done(
 struct Recoverer<'a> {
     coordinator: &'a Coordinator,
     dead: Peer,
-    /// Every memory node.
+    /// Every memory node that is left.
     nodes: Vec<NodeId>,
-}
-
-impl Coordinator {
-    fn memory_nodes(&self) -> Vec<NodeId> {
-        self.shared.placement.groups().map(|(_, replicas)| replicas.primary().node).collect()
-    }
+    placement: Placement,
 }
 
 impl Recoverer<'_> {
@@ -187,22 +192,31 @@ impl Recoverer<'_> {
         if self.coordinator.shared.is_whole() {
             return Ok(());
         }
-        until_done(self.coordinator, |shared| shared.learn_tables().is_ok()).await
+        until_done(self.coordinator, || false, |shared| shared.learn_tables().is_ok()).await
     }
 
     /// The dead node reads nothing any more: it cannot, since it is fenced.
     async fn take_floor_out(&self) -> Result<(), Stop> {
-        let primary = self.coordinator.shared.placement.replicas(FLOORS_GROUP).primary();
+        let primary = self.placement.replicas(FLOORS_GROUP).primary();
         let word = primary.at(FLOORS_OFFSET + (self.dead.index * WORD_BYTES) as u64);
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }
 
     /// Enters slabs everywhere that are entered somewhere. Whoever lives enters the same.
     async fn complete_directories(&self, replicas: &ReplicaSet) -> Result<(), Stop> {
-        let cursor = replicas.primary().at(CURSOR_OFFSET);
-        let (seen, buffer) = self.post(|batch| batch.read(cursor, WORD_BYTES)).await?;
         let layout = &self.coordinator.shared.region;
-        let end = RegionLayout::directory_word(seen.words(buffer)[0].min(layout.end()));
+        // A promoted copy's cursor says nothing of where the directory ends.
+        let first = self.coordinator.shared.placement.groups();
+        let promoted = !first.into_iter().any(|(_, set)| set.primary() == replicas.primary());
+        let end = match promoted {
+            true => layout.end(),
+            false => {
+                let cursor = replicas.primary().at(CURSOR_OFFSET);
+                let (seen, buffer) = self.post(|batch| batch.read(cursor, WORD_BYTES)).await?;
+                seen.words(buffer)[0].min(layout.end())
+            }
+        };
+        let end = RegionLayout::directory_word(end);
         let mut at = RegionLayout::directory_word(layout.first_slab());
         while at < end {
             let bytes = (end - at).min(MAX_VERB_BYTES as u64) as usize;
@@ -229,7 +243,10 @@ impl Recoverer<'_> {
     /// Posts what `add` puts into a batch, again and again until every verb has taken effect; every
     /// verb of recovery may be repeated. What `add` has returned names what was read.
     async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
-        self.coordinator.insist(add).await.map_err(|Fenced| Stop::Expelled)
+        self.coordinator.insist_here(add).await.map_err(|halted| match halted {
+            Halted::Fenced => Stop::Expelled,
+            Halted::Left => Stop::Restart,
+        })
     }
 
     /// Swaps words, all at once; whether each holds what it should now.

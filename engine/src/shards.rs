@@ -69,9 +69,9 @@ impl<M: Machines> Cluster<M> {
     pub fn shards(&self) -> Result<Vec<ShardStatus>, ClusterError> {
         let shared = &self.shared;
         let read = shared.control.with_lane(|lane| async move {
-            let placement = &shared.placement;
-            let rates = balance::read_rates(&lane, placement).await?;
-            Ok::<_, BatchError>((rates, ownership::read_owners(&lane, placement).await?))
+            let placement = shared.surviving();
+            let rates = balance::read_rates(&lane, &placement).await?;
+            Ok::<_, BatchError>((rates, ownership::read_owners(&lane, &placement).await?))
         })?;
         let (rates, owners) = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
         if let Some(node) = self.shared.serving_node() {

@@ -22,6 +22,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::balance::NodeCounts;
 use crate::config::Config;
+use crate::configuration::{NodeConfiguration, Takers};
 use crate::control::Control;
 use crate::council::Council;
 use crate::error::TxnError;
@@ -42,7 +43,11 @@ pub(crate) struct Shared {
     /// Where coordinators open their lanes.
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) control: Control,
+    /// As it was at first. Who uses memory goes by the placement that is left
+    /// ([`crate::configuration`]).
     pub(crate) placement: Placement,
+    /// Control threads that take slabs.
+    pub(crate) takers: Takers,
     /// Where the membership and the tables are agreed on.
     pub(crate) council: Council,
     /// The routing layer's copy of who owns what, kept up by all nodes of this process.
@@ -97,6 +102,7 @@ pub(crate) struct ComputeNode {
     pub(crate) members: NodeMembers,
     /// Its part in serving timestamps.
     pub(crate) oracle: Oracle,
+    pub(crate) configuration: NodeConfiguration,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
     /// Memory nodes that do not answer it.
@@ -125,6 +131,8 @@ pub(crate) struct NodeParts {
     /// How many compute nodes there are.
     pub(crate) peers: usize,
     pub(crate) threads: usize,
+    /// As it was at first.
+    pub(crate) placement: Placement,
     /// How many version tables it caches.
     pub(crate) cached: usize,
     /// Whether its load is balanced.
@@ -200,6 +208,7 @@ impl ComputeNode {
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads),
             oracle: Oracle::new(parts.peers, threads),
+            configuration: NodeConfiguration::new(&parts.placement, threads),
             silent: Silent::default(),
             standing: AtomicU8::new(SERVES),
             killed: async_channel::bounded(1),
@@ -240,7 +249,7 @@ impl ComputeNode {
     pub(crate) fn check_standing(&self) -> Result<(), TxnError> {
         match self.standing.load(Ordering::Acquire) {
             SERVES => Ok(()),
-            SUSPENDED => Err(TxnError::Timeout),
+            SUSPENDED => Err(self.configuration.why_timeout()),
             _ => Err(TxnError::Fenced),
         }
     }

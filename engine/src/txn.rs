@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use lotus_fabric::ids::{Key, TableId, TxnId};
+use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
 use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
 use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
@@ -188,6 +188,8 @@ pub(crate) struct Body {
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
+    /// The configuration that it reads by.
+    pub(crate) epoch: Epoch,
     /// Slots of the rows to be purged, by their place in `rows`. Other rows there are none then.
     pub(crate) freed: Vec<(usize, u64)>,
     /// Whether this is a purge.
@@ -237,10 +239,12 @@ impl Transaction {
         let coordinator = &slot.coordinator;
         slot.idle().await;
         coordinator.node.check_standing()?;
+        let epoch = coordinator.enter_epoch()?;
         let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
         let id = slot.next_attempt()?;
         let mut body = slot.take_body().ok_or(misuse)?;
         body.held.begin(id);
+        body.epoch = epoch;
         // From here on the transaction's `drop` gives the buffers back.
         let mut begun = Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode };
         let from_snapshot = match mode {
@@ -461,6 +465,7 @@ impl Transaction {
         body.reserve(coordinator).await?;
         // The last thing before the point of no return, and after the last read (H4).
         body.check_locks(coordinator)?;
+        coordinator.check_epoch(body.epoch)?;
         if slot.has_yielded(id) {
             return Err(body.given_up());
         }

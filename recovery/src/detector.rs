@@ -1,11 +1,12 @@
 //! Who is suspected of being dead, and whether this node may still trust itself.
 //!
 //! # What it is
-//! Two small state machines over times and counts that are passed in. Every compute node counts up
-//! a word of its own in a memory node, its *beat*, and reads those of all others in the same batch.
-//! [`Detector`] says whose beat has not moved for a lease. [`Lease`] says whether this node's own
-//! beat is known to have landed within the last lease; if not, others may have given it up, and it
-//! begins nothing more until it knows better.
+//! Small state machines over times and counts that are passed in. Every compute node counts up a
+//! word of its own in each memory node, its *beat*, and reads those of all others in the same
+//! batch. [`Detector`] says whose beat has moved nowhere for a lease. [`Answers`] says which memory
+//! node has not answered for a lease, while another one has. [`Lease`] says whether this node's own
+//! beat is known to have landed somewhere within the last lease; if not, others may have given it
+//! up, and it begins nothing more until it knows better.
 //!
 //! # When silence counts
 //! Only while somebody listens. A node that has paused, or that was cut off from the memory node,
@@ -57,6 +58,48 @@ impl Detector {
             |(beat, since): &(u64, Nanos)| *beat != NOT_JOINED && asked.since(*since) >= self.lease;
         let suspects = self.peers.iter().enumerate().filter(|(_, peer)| silent(peer));
         suspects.map(|(index, _)| index).collect()
+    }
+}
+
+/// Watches which memory nodes answer.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    lease: Duration,
+    /// When somebody last looked.
+    looked: Option<Nanos>,
+    /// By memory node: when the last question was asked that it has answered, or since when it is
+    /// listened to.
+    since: Vec<Nanos>,
+}
+
+impl Answers {
+    /// Listens to so many memory nodes.
+    pub fn new(lease: Duration, memory_nodes: usize) -> Self {
+        Self { lease, looked: None, since: vec![Nanos(0); memory_nodes] }
+    }
+
+    /// The memory node at this place has answered what was asked then.
+    pub fn answered(&mut self, place: usize, asked: Nanos) {
+        self.since[place] = self.since[place].max(asked);
+    }
+
+    /// Which of the memory nodes at `places` have not answered for a lease, and for how long; none
+    /// of several if all have not, because that is this node's own fault. Whoever asks less often
+    /// than twice in a lease has not listened, and begins anew.
+    pub fn silent(&mut self, now: Nanos, places: &[usize]) -> Vec<(usize, Duration)> {
+        let attentive = self.looked.is_some_and(|looked| now.since(looked) < self.lease / 2);
+        self.looked = Some(now);
+        if !attentive {
+            self.since.fill(now);
+            return Vec::new();
+        }
+        let waited = |place: &usize| now.since(self.since[*place]);
+        let some_answer = places.iter().any(|place| waited(place) < self.lease / 2);
+        if places.len() > 1 && !some_answer {
+            return Vec::new();
+        }
+        let silent = places.iter().filter(|place| waited(place) >= self.lease);
+        silent.map(|place| (*place, waited(place))).collect()
     }
 }
 
@@ -151,6 +194,40 @@ mod tests {
             for (at, beats, suspects) in *steps {
                 assert_eq!(detector.hear(ms(*at), beats), *suspects, "{story}, at {at} ms");
             }
+        }
+    }
+
+    #[test]
+    fn a_memory_node_is_silent_while_another_one_answers() {
+        /// When whoever answered, in milliseconds.
+        type Asked<'a> = &'a [(u64, &'a [usize])];
+        type Case<'a> = (&'a str, Asked<'a>, &'a [usize], &'a [(usize, u128)]);
+        let silent = |asked: Asked<'_>, places: &[usize]| {
+            let mut answers = Answers::new(LEASE, 3);
+            let mut last = Vec::new();
+            for (at, answering) in asked {
+                answering.iter().for_each(|place| answers.answered(*place, ms(*at)));
+                last = answers.silent(ms(*at), places);
+            }
+            last.into_iter().map(|(place, since)| (place, since.as_millis())).collect::<Vec<_>>()
+        };
+        let all: &[usize] = &[0, 1, 2];
+        // (what, when who answered, who is left, who is silent for how long)
+        let cases: [Case<'_>; 6] = [
+            ("all answer", &[(0, all), (4, all), (8, all), (12, all)], all, &[]),
+            (
+                "one does not",
+                &[(0, all), (4, &[0, 2]), (8, &[0, 2]), (12, &[0, 2])],
+                all,
+                &[(1, 12)],
+            ),
+            ("nobody does", &[(0, all), (4, all), (8, &[]), (12, &[]), (16, &[])], all, &[]),
+            ("the last one", &[(0, all), (4, &[]), (8, &[]), (12, &[])], &[1], &[(1, 12)]),
+            ("one comes back", &[(0, all), (4, &[0]), (8, &[0]), (12, all)], all, &[]),
+            ("who has paused listens anew", &[(0, all), (4, &[0]), (40, &[0])], all, &[]),
+        ];
+        for (what, asked, places, expected) in cases {
+            assert_eq!(silent(asked, places), expected, "{what}");
         }
     }
 

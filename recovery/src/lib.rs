@@ -18,11 +18,11 @@ pub mod log;
 pub mod membership;
 pub mod resolve;
 
-pub use detector::{Detector, Lease};
+pub use detector::{Answers, Detector, Lease};
 pub use log::{
     DecisionWord, GeometryError, LogEntry, LogError, LogGeometry, LoggedWrite, WriteKind,
 };
-pub use membership::{Member, Membership, Part, PartId, Standing};
+pub use membership::{LostMemory, Member, Membership, Part, PartId, Standing};
 pub use resolve::{
     CellSeen, Contradiction, Decision, Repair, decide, decide_purge, repair, unresolved,
 };

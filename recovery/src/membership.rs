@@ -21,16 +21,31 @@
 //! Steps 2 and 3 go on side by side. Any member may die at any of them: the others read here what
 //! is left to do.
 //!
+//! # The life of a lost memory node
+//! 1. Whoever gets no answer from it [complains](Membership::complain). When half of those who take
+//!    part do, it is lost, the epoch grows, and nobody uses it again. It is never lost if a group
+//!    would be left without a copy: then data is [out of reach](Membership::out_of_reach).
+//! 2. *Stop.* Everybody gives up what has not begun to commit, and says so
+//!    ([`Membership::stop`]): from then on it reads nothing by the old placement.
+//! 3. *Finish.* When [all have](Membership::all_have_stopped), commits under way end without the
+//!    lost node, and the epoch is acknowledged as after any other loss.
+//! 4. *Resume.* When all have acknowledged and all who are out are resolved, transactions
+//!    [may begin](Membership::may_resume) by the new placement.
+//!
+//! Another loss meanwhile begins with step 2 anew, for both.
+//!
 //! # What it is not
 //! It judges nobody ([`crate::detector`] does), fences nobody and moves no shard; the engine does.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
+use lotus_router::Placement;
 use lotus_router::authority::{Authority, AuthorityError, Version};
+use lotus_sabotage::{Rule, broken};
 
 /// Where the membership is stored.
 const KEY: &str = "membership";
 /// The format that this module reads and writes.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// The epoch of a cluster that has lost nobody yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
@@ -40,6 +55,25 @@ pub const FIRST_EPOCH: Epoch = Epoch(1);
 pub struct Membership {
     epoch: Epoch,
     members: Vec<Member>,
+    /// Memory nodes that are lost, in the order of their losses.
+    lost: Vec<LostMemory>,
+    complaints: Vec<Complaint>,
+}
+
+/// A memory node that nobody uses any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostMemory {
+    /// The node.
+    pub node: NodeId,
+    /// The epoch that began with its loss.
+    pub since: Epoch,
+}
+
+/// A compute node gets no answer from a memory node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Complaint {
+    by: NodeId,
+    about: NodeId,
 }
 
 /// One life of a compute node.
@@ -52,6 +86,9 @@ pub struct Member {
     /// The last epoch whose losses it has taken note of: it serves none of the expelled, and no
     /// commit of its own is left that began before.
     pub acknowledged: Epoch,
+    /// The last loss of a memory node since which it reads and begins nothing by the placement of
+    /// before.
+    pub stopped: Epoch,
     /// Whether it takes part.
     pub standing: Standing,
 }
@@ -102,12 +139,14 @@ impl Membership {
             node,
             incarnation,
             acknowledged: FIRST_EPOCH,
+            stopped: FIRST_EPOCH,
             standing: Standing::Live,
         };
-        Self { epoch: FIRST_EPOCH, members: nodes.into_iter().map(member).collect() }
+        let members = nodes.into_iter().map(member).collect();
+        Self { epoch: FIRST_EPOCH, members, lost: Vec::new(), complaints: Vec::new() }
     }
 
-    /// Grows with every expulsion.
+    /// Grows with every loss: with every expulsion, and with every memory node that is lost.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -150,6 +189,101 @@ impl Membership {
         Some(next)
     }
 
+    /// The memory nodes that are lost, in the order of their losses.
+    pub fn lost_memory(&self) -> &[LostMemory] {
+        &self.lost
+    }
+
+    /// What is left of a placement without the memory nodes that are lost.
+    ///
+    /// # Panics
+    /// If it is not the placement by which they were lost.
+    #[must_use]
+    pub fn surviving(&self, placement: &Placement) -> Placement {
+        let lost: Vec<NodeId> = self.lost.iter().map(|lost| lost.node).collect();
+        placement.without(&lost).expect("no memory node is lost that a group needs")
+    }
+
+    /// The epoch that began with the last loss of a memory node.
+    pub fn reduced(&self) -> Epoch {
+        self.lost.last().map_or(FIRST_EPOCH, |lost| lost.since)
+    }
+
+    /// `by` gets no answer from these memory nodes, and does from all others. Those are lost then
+    /// that half of the members complain of, as long as every group keeps a copy. `None` if that
+    /// is nothing new.
+    #[must_use]
+    pub fn complain(&self, by: NodeId, about: &[NodeId], placement: &Placement) -> Option<Self> {
+        if !self.is_live(by) {
+            return None;
+        }
+        let mut next = self.clone();
+        next.complaints.retain(|one| one.by != by && self.is_live(one.by));
+        let news = about.iter().filter(|about| self.lost.iter().all(|lost| lost.node != **about));
+        next.complaints.extend(news.map(|about| Complaint { by, about: *about }));
+        next.complaints.sort_unstable_by_key(|one| (one.about, one.by));
+        while let Some(node) = next.doomed(placement) {
+            next.epoch = Epoch(next.epoch.0 + 1);
+            next.lost.push(LostMemory { node, since: next.epoch });
+            next.complaints.retain(|one| one.about != node);
+        }
+        (next != *self).then_some(next)
+    }
+
+    /// The memory nodes that have the last copies of some group, and that half of the members get
+    /// no answer from: what they have is lost, unless they come back.
+    pub fn out_of_reach(&self, placement: &Placement) -> Vec<NodeId> {
+        let last = |node: &NodeId| !self.can_do_without(*node, placement);
+        self.accused().into_iter().filter(last).collect()
+    }
+
+    /// Whether every group has a copy left without this memory node.
+    pub fn can_do_without(&self, node: NodeId, placement: &Placement) -> bool {
+        self.surviving(placement).without(&[node]).is_some()
+    }
+
+    /// The first memory node that is to be lost.
+    fn doomed(&self, placement: &Placement) -> Option<NodeId> {
+        self.accused().into_iter().find(|node| self.can_do_without(*node, placement))
+    }
+
+    /// The memory nodes that half of the members complain of.
+    fn accused(&self) -> Vec<NodeId> {
+        let members = self.live().count();
+        let mut about: Vec<NodeId> = self.complaints.iter().map(|one| one.about).collect();
+        about.dedup();
+        about.retain(|about| {
+            let theirs = self.complaints.iter().filter(|one| one.about == *about);
+            let heard = theirs.filter(|one| self.is_live(one.by)).count();
+            2 * heard >= members || broken(Rule::ComplaintsAreCounted)
+        });
+        about
+    }
+
+    /// `by` reads and begins nothing any more by the placement of before `epoch`.
+    #[must_use]
+    pub fn stop(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
+        let mut next = self.clone();
+        let live = self.is_live(by);
+        let member = next.member_mut(by).filter(|member| live && member.stopped < epoch)?;
+        member.stopped = epoch;
+        Some(next)
+    }
+
+    /// Whether nobody reads by the placement of before the last loss of a memory node.
+    pub fn all_have_stopped(&self) -> bool {
+        self.live().all(|member| member.stopped >= self.reduced())
+    }
+
+    /// Whether transactions may begin by the placement of after the last loss of a memory node:
+    /// nothing of before is under way, and of nobody who is out anything is in doubt.
+    pub fn may_resume(&self) -> bool {
+        let over = |member: &Member| member.acknowledged >= self.reduced();
+        self.all_have_stopped()
+            && self.live().all(over)
+            && (self.expelled().all(|(member, _)| self.is_resolved(member.node)))
+    }
+
     /// `by` has taken note of everybody who was expelled up to `epoch`.
     #[must_use]
     pub fn acknowledge(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
@@ -183,12 +317,13 @@ impl Membership {
         mine.or_else(own).or_else(any).map(|(id, ..)| id)
     }
 
-    /// `by` begins to resolve a part. `None` if somebody else who takes part does.
+    /// `by` begins to resolve a part, or goes on. `None` if somebody else who takes part does.
     #[must_use]
     pub fn claim(&self, by: NodeId, part: PartId) -> Option<Self> {
         let open = match *self.part(part)? {
             Part::Free => true,
-            Part::Claimed(holder) => !self.is_live(holder),
+            // Its own: the answer to its first claim was lost.
+            Part::Claimed(holder) => holder == by || !self.is_live(holder),
             Part::Done => false,
         };
         self.set(by, part, Part::Claimed(by)).filter(|_| open)

@@ -20,9 +20,15 @@
 //! the same offsets under the same region number everywhere: promoting a backup, or copying a
 //! group to a new node, changes no address but the node.
 //!
+//! # Losses
+//! A memory node that is lost leaves its groups: [`Placement::without`]. Groups keep their numbers
+//! and regions, the copies that are left keep their order, and the first of them is the primary.
+//!
 //! # What it is not
 //! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
 //! configuration epoch.
+
+use std::collections::BTreeSet;
 
 use lotus_fabric::ids::{NodeId, RegionId, RemoteAddr, ShardId};
 
@@ -129,13 +135,41 @@ impl Placement {
         Ok(Self { groups: groups.collect(), replicas })
     }
 
-    /// How many groups there are: as many as memory nodes.
+    /// What is left without these memory nodes; `None` if some group has no copy any more.
+    #[must_use]
+    pub fn without(&self, lost: &[NodeId]) -> Option<Self> {
+        let left = |set: &ReplicaSet| {
+            let mut left = ReplicaSet { count: 0, ..*set };
+            for member in set.members().iter().filter(|member| !lost.contains(&member.node)) {
+                left.members[usize::from(left.count)] = *member;
+                left.count += 1;
+            }
+            (left.count > 0).then_some(left)
+        };
+        let groups = self.groups.iter().map(left).collect::<Option<_>>()?;
+        Some(Self { groups, replicas: self.replicas })
+    }
+
+    /// The primary of each group: of a placement that has lost none, every memory node once, in the
+    /// order in which they were named.
+    pub fn primaries(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.groups.iter().map(|set| set.primary().node)
+    }
+
+    /// Every memory node that has a copy of some group, in the order of their numbers.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let members = self.groups.iter().flat_map(|set| set.members());
+        let nodes: BTreeSet<NodeId> = members.map(|member| member.node).collect();
+        nodes.into_iter().collect()
+    }
+
+    /// How many groups there are: as many memory nodes as there were at first.
     #[inline]
     pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many copies each group has, the primary included.
+    /// How many copies each group had at first, the primary included.
     #[inline]
     pub fn replica_count(&self) -> usize {
         self.replicas
@@ -201,6 +235,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_is_left_keeps_its_place_and_the_first_is_the_primary() {
+        let whole = Placement::new(&nodes(4), 3).unwrap();
+        let members = |placement: &Placement| -> Vec<Vec<u16>> {
+            let of = |set: &ReplicaSet| set.members().iter().map(|member| member.node.0).collect();
+            placement.groups().map(|(_, set)| of(set)).collect()
+        };
+        let one = whole.without(&[NodeId(101)]).expect("two copies of each are left");
+        let left = [vec![100, 102], vec![102, 103], vec![102, 103, 100], vec![103, 100]];
+        assert_eq!(members(&one), left);
+        assert_eq!(one.nodes(), [100, 102, 103].map(NodeId));
+        assert!(whole.primaries().eq(nodes(4)));
+        assert!(one.primaries().eq([100, 102, 102, 103].map(NodeId)));
+        for ((group, before), (_, after)) in whole.groups().zip(one.groups()) {
+            assert!(after.members().iter().all(|member| before.members().contains(member)));
+            assert!(after.members().iter().all(|member| member.region == group.region()));
+        }
+        let two = [NodeId(101), NodeId(102)];
+        let at_once = whole.without(&two).expect("one copy of each is left");
+        let in_turn = one.without(&two[1..]).expect("the same");
+        assert_eq!(members(&at_once), members(&in_turn));
+        assert_eq!(members(&at_once), [vec![100], vec![103], vec![103, 100], vec![103, 100]]);
+        // The copies of group 0 were on these.
+        assert!(whole.without(&[100, 101, 102].map(NodeId)).is_none());
+        assert_eq!(members(&whole.without(&[]).expect("all")), members(&whole));
     }
 
     #[test]

@@ -80,6 +80,10 @@ rules! {
     TimestampsDecide "timestamps-decide" "H3"
     "an interrupted transaction is undone, timestamp or not"
 
+    "Transactions begin by a new placement when nothing of before is under way or in doubt"
+    ResumptionWaits "resumption-waits" "H3"
+    "transactions begin by a new placement as soon as a memory node is lost"
+
     "All locks are held until the commit timestamp is drawn"
     LocksCoverCommit "locks-cover-commit" "H4"
     "locks are released when the commit begins"
@@ -275,6 +279,18 @@ rules! {
     "A new connection is made when the old one is closed at its target"
     OldConnectionsAreClosed "old-connections-are-closed" "H22"
     "what was sent over the old connection still lands after the new one works"
+
+    "Commits end without a lost memory node when nobody reads from it any more"
+    AllStopFirst "all-stop-first" "H23"
+    "commits end without a lost memory node while others still read from it"
+
+    "A memory node is lost when half of the compute nodes complain of it"
+    ComplaintsAreCounted "complaints-are-counted" "H23"
+    "a memory node is lost as soon as one compute node complains of it"
+
+    "A promoted replica hands out slabs that nobody has"
+    PromotedCursorsAreRaised "promoted-cursors-are-raised" "H23"
+    "a promoted replica hands out slabs from the first one on"
 }
 
 #[cfg(test)]

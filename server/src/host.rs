@@ -3,8 +3,8 @@
 use std::pin::Pin;
 
 use lotus::{
-    Cluster, ClusterError, CoordinatorFigures, Machines, NodeFigures, Seat, Session, ShardId,
-    ShardOwner, Submitted, TableId, TableSpec,
+    Cluster, ClusterError, CoordinatorFigures, Machines, MemoryStatus, NodeFigures, Seat, Session,
+    ShardId, ShardOwner, Submitted, TableId, TableSpec,
 };
 use lotus_fabric::env::Env;
 
@@ -24,6 +24,8 @@ pub(crate) trait Host: Send + Sync {
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
     fn takes_part(&self, compute_node: usize) -> bool;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
+    fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
+    fn memory_known(&self, compute_node: usize) -> MemoryStatus;
 }
 
 impl<M: Machines> Host for Cluster<M>
@@ -72,5 +74,13 @@ where
 
     fn silent_memory(&self, compute_node: usize) -> Vec<usize> {
         Self::silent_memory(self, compute_node)
+    }
+
+    fn needed_memory(&self, compute_node: usize) -> Vec<usize> {
+        Self::needed_memory(self, compute_node)
+    }
+
+    fn memory_known(&self, compute_node: usize) -> MemoryStatus {
+        Self::memory_known(self, compute_node)
     }
 }

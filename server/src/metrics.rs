@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus::{CoordinatorFigures, Hits, NodeFigures, Seat};
+use lotus::{CoordinatorFigures, Hits, MemoryStanding, MemoryStatus, NodeFigures, Seat};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -138,7 +138,15 @@ impl Scrape {
         let takes_part = usize::from(self.figures.takes_part);
         gauge(encoder, "takes_part", "1 while the node takes part in the cluster", takes_part)?;
         let silent = self.node.host().silent_memory(self.node.index).len();
-        gauge(encoder, "memory_nodes_silent", "Memory nodes that do not answer the node", silent)
+        gauge(encoder, "memory_nodes_silent", "Memory nodes that do not answer the node", silent)?;
+        let MemoryStatus { nodes, copies, .. } = self.node.host().memory_known(self.node.index);
+        let count = |what| nodes.iter().filter(|node| **node == what).count();
+        let help = "Memory nodes that were lost and are not used any more";
+        gauge(encoder, "memory_nodes_lost", help, count(MemoryStanding::Lost))?;
+        let help = "Memory nodes that have last copies and do not answer half of the compute nodes";
+        gauge(encoder, "memory_nodes_out_of_reach", help, count(MemoryStanding::OutOfReach))?;
+        let fewest = copies.into_iter().min().unwrap_or(0);
+        gauge(encoder, "copies", "Copies of each row that are in use, at least", fewest)
     }
 
     /// What the node gave to others (LOTUS §4.3).

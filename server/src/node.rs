@@ -164,18 +164,18 @@ impl Node {
         let known = ShardId::from_low_bits(u64::from(shard));
         let owner = host.shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
-            // It may write, and what is written while a memory node is silent ends with an unknown
-            // outcome, which takes its time.
+            // It may write, and what is written while such a memory node is silent ends with an
+            // unknown outcome, which takes its time.
             return self.check_memory();
         }
         let node = owner.compute_node.map(|node| node as u16);
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
     }
 
-    /// Whether all memory nodes answer, as far as is known.
+    /// Whether all memory nodes answer that nothing goes on without, as far as is known.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
         let Some(host) = self.host.upgrade() else { return Ok(()) };
-        let silent = host.silent_memory(self.index);
+        let silent = host.needed_memory(self.index);
         let failure = |node| Failure::Conflict(format!("memory node {node} does not answer"));
         silent.first().map_or(Ok(()), |node| Err(failure(node)))
     }

@@ -20,7 +20,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
 
 use crate::pairs::Pairs;
-use crate::properties::{balance, durability, isolation, progress};
+use crate::properties::{balance, durability, isolation, losses, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
 use crate::watched::Watched;
 
@@ -83,6 +83,8 @@ pub struct Figures {
     pub events: u64,
     /// Virtual time.
     pub virtual_time: Duration,
+    /// Memory nodes that were lost.
+    pub memory_lost: u64,
     /// What went wrong.
     pub faults: FaultCounts,
 }
@@ -180,7 +182,12 @@ pub fn run(
     let trace_hash = world.trace_hash();
     drop(world);
     figures.moves = watched.moves();
-    violations.extend(watched.into_found());
+    violations.extend(watched.take_found());
+    // The coordinators come to their end, and may panic on the way.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(watched))) {
+        let (property, detail) = (NO_PANIC.to_owned(), message(&*panic));
+        violations.push(Violation { property, detail });
+    }
     Ok(Outcome { violations, figures, trace_hash })
 }
 
@@ -252,9 +259,12 @@ fn drive(
         let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
         violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
     }
+    let lost = watched.lost_memory().map_err(|error| scenario.impossible(error))?;
+    violations.extend(losses::violations(scenario, &lost));
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };
+    figures.memory_lost = lost.len() as u64;
     figures.version_table_hits = outcome.caches.version_tables.hits;
     figures.aborted = outcome.tally.total().aborted;
     Ok((violations, figures))

@@ -6,6 +6,7 @@
 //! A run has two parts: a *storm*, in which rates and schedule of faults apply, and a *calm* after
 //! everything has healed, in which every client must get somewhere.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lotus_benchmarks::config::{
@@ -377,8 +378,8 @@ impl Scenario {
             match &entry.fault {
                 Fault::SetRates(rates) => must(all_rates(rates), "a rate is not from 0 to 1")?,
                 Fault::Crash { node, .. } => {
-                    let compute = *node >= self.first_compute_node();
-                    must(compute, "a memory node crashes, and none takes its place yet")?;
+                    let memory = *node < self.first_compute_node();
+                    must(!memory || self.keeps_copies(), "all copies of some rows may be lost")?;
                     must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
                 }
                 Fault::Restart { .. } => must(false, "nodes do not return yet")?,
@@ -403,8 +404,11 @@ impl Scenario {
                     Fault::Pause { lasting, .. } => {
                         lasting.as_micros() as u64 >= self.cluster.lease_us / 2
                     }
-                    // Beats go to the first memory node.
-                    Fault::Stall { to, .. } => to == NodeId(0),
+                    Fault::ClockJump { nanos, .. } => {
+                        nanos.unsigned_abs() / 1000 >= self.cluster.lease_us / 2
+                    }
+                    // Who stays alone with its complaint takes itself out.
+                    Fault::Stall { to, .. } => to < self.first_compute_node(),
                     _ => true,
                 };
                 hard && entry.fault.nodes().any(|harmed| harmed.0 == *node)
@@ -417,6 +421,35 @@ impl Scenario {
             return Err(self.impossible("the calm is shorter than five leases"));
         }
         Ok(())
+    }
+
+    /// Whether every replica group has a copy on a memory node that nothing happens to.
+    fn keeps_copies(&self) -> bool {
+        let Topology { memory_nodes, replicas, .. } = self.cluster;
+        let harmed = self.harmed_memory();
+        let kept = |place: usize| !harmed.contains(&NodeId((place % memory_nodes) as u16));
+        (0..memory_nodes).all(|group| (group..group + replicas).any(kept))
+    }
+
+    /// The memory nodes that crash, or that nobody reaches for a while.
+    pub(crate) fn harmed_memory(&self) -> Vec<NodeId> {
+        let harmed = |entry: &Scheduled| match entry.fault {
+            Fault::Crash { node, .. } | Fault::Isolate { node } => Some(node),
+            _ => None,
+        };
+        let nodes = self.schedule.iter().filter_map(harmed);
+        nodes.filter(|node| *node < self.first_compute_node()).collect()
+    }
+
+    /// The compute nodes whose way to a memory node is cut, or stalled, for a while.
+    pub(crate) fn cut_off_from(&self, memory: NodeId) -> BTreeSet<NodeId> {
+        let cut = |entry: &Scheduled| match entry.fault {
+            Fault::Cut { from, to } | Fault::Stall { from, to, .. } => Some([from, to]),
+            _ => None,
+        };
+        let ways = self.schedule.iter().filter_map(cut);
+        let touching = ways.filter(|way| way.contains(&memory)).flatten();
+        touching.filter(|node| *node >= self.first_compute_node()).collect()
     }
 
     /// How long faults happen.

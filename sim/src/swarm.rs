@@ -66,7 +66,38 @@ pub fn scenario(seed: u64) -> Scenario {
         scenario.cluster.balance_us = pick(&mut rng, &[0, 100, 400]);
         scenario.cluster.drain_us = pick(&mut rng, &[10, 100, 1_000]);
     }
+    if rng.random_bool(0.4) {
+        lose_memory(&mut rng, &mut scenario);
+    }
     scenario
+}
+
+/// Lets memory nodes die, or be out of reach for a while, as far as every row keeps a copy; now and
+/// then one compute node alone does not reach one of them.
+fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
+    let Topology { memory_nodes, compute_nodes, locks, lease_us, .. } = scenario.cluster;
+    if locks != Locks::Lotus {
+        return;
+    }
+    if lease_us == 0 {
+        expect_losses(rng, scenario);
+    }
+    for _ in 0..rng.random_range(1..=2) {
+        let when = When::At(Duration::from_micros(rng.random_range(0..scenario.storm_us)));
+        let node = NodeId(rng.random_range(0..memory_nodes) as u16);
+        let fault = match rng.random_range(0..4) {
+            0 => Fault::Isolate { node },
+            1 => {
+                let compute = NodeId((memory_nodes + rng.random_range(0..compute_nodes)) as u16);
+                Fault::Cut { from: compute, to: node }
+            }
+            _ => Fault::Crash { node, memory: MemoryFate::Lost },
+        };
+        scenario.schedule.push(Scheduled { when, fault });
+        if scenario.check().is_err() {
+            scenario.schedule.pop();
+        }
+    }
 }
 
 /// Lets compute nodes die, or stand still for longer than their lease, but for one at least. What
@@ -76,12 +107,7 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     if compute_nodes < 2 || locks != Locks::Lotus {
         return;
     }
-    scenario.cluster.lease_us = pick(rng, &[500, 800]);
-    scenario.network.verb_timeout_us = 100;
-    scenario.rates.verb_delay_max = scenario.rates.verb_delay_max.min(Duration::from_micros(50));
-    // A batch of many torn READs would hold beats up for longer than a lease.
-    scenario.rates.tear_span = scenario.rates.tear_span.min(Duration::from_micros(1));
-    scenario.schedule.clear();
+    expect_losses(rng, scenario);
     let first = scenario.first_compute_node().0;
     let spared = rng.random_range(0..compute_nodes as u16);
     for node in (0..compute_nodes as u16).filter(|node| *node != spared) {
@@ -101,6 +127,16 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
         };
         scenario.schedule.push(Scheduled { when, fault });
     }
+}
+
+/// Gives the nodes a lease, and leaves out what would let too many lose theirs.
+fn expect_losses(rng: &mut SmallRng, scenario: &mut Scenario) {
+    scenario.cluster.lease_us = pick(rng, &[500, 800]);
+    scenario.network.verb_timeout_us = 100;
+    scenario.rates.verb_delay_max = scenario.rates.verb_delay_max.min(Duration::from_micros(50));
+    // A batch of many torn READs would hold beats up for longer than a lease.
+    scenario.rates.tear_span = scenario.rates.tear_span.min(Duration::from_micros(1));
+    scenario.schedule.clear();
 }
 
 fn pick<T: Copy>(rng: &mut SmallRng, from: &[T]) -> T {

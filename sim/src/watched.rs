@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lotus::{Cluster, Moving, ShardId, ShardStatus, Submitted};
+use lotus::{Cluster, MemoryStanding, Moving, ShardId, ShardStatus, Submitted};
 use lotus_benchmarks::audit::Check;
 use lotus_benchmarks::deployment::{
     Caches, DeployError, Deployment, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
@@ -106,12 +106,19 @@ impl Watched {
         self.cluster.cluster().shards().map_err(failed)
     }
 
+    /// The memory nodes that are lost, by place.
+    pub(crate) fn lost_memory(&self) -> Result<Vec<u16>, DeployError> {
+        let status = self.cluster.cluster().memory_status().map_err(failed)?;
+        let lost = (0..).zip(status.nodes).filter(|(_, node)| *node == MemoryStanding::Lost);
+        Ok(lost.map(|(place, _)| place).collect())
+    }
+
     pub(crate) fn machines(&self) -> &SimMachines {
         self.cluster.cluster().machines()
     }
 
-    pub(crate) fn into_found(self) -> Vec<Violation> {
-        self.found
+    pub(crate) fn take_found(&mut self) -> Vec<Violation> {
+        std::mem::take(&mut self.found)
     }
 
     fn look(&mut self) -> Result<(), DeployError> {

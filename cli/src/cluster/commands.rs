@@ -8,9 +8,11 @@ use std::process::Child;
 use std::time::Duration;
 
 use comfy_table::Table;
+use lotus::{MemoryStanding, MemoryStatus};
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
+use lotus_router::Placement;
 use lotus_router::authority::Version;
 use lotus_router::remote::Address;
 use rustix::process::Signal;
@@ -292,6 +294,8 @@ struct Status {
     healthy: bool,
     authority: &'static str,
     epoch: Option<u32>,
+    /// Of each row, at least, on memory nodes that are in use.
+    copies: Option<usize>,
     nodes: Vec<NodeStatus>,
 }
 
@@ -329,6 +333,7 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
     let asked: Vec<Node> = Node::all(file).filter(|node| answers && serves(node)).collect();
     let said = shards::figures(&authority, &asked);
     let is_silent = |node: Node| said.iter().flatten().any(|one| one.silent & 1 << node.index != 0);
+    let memory = members.as_ref().and_then(|now| memory_left(file, now));
     let view = |node: Node| {
         let record = if answers { Record::read(node, &authority).ok().flatten() } else { None };
         let seen = state.seen(node);
@@ -338,7 +343,13 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
         };
         let own = Addresses::of(file, node);
         let stage = answers.then(|| record.as_ref().map(|record| record.stage));
+        let standing = match (&memory, node.kind) {
+            (Some(memory), Kind::Memory) => memory.nodes.get(usize::from(node.index)),
+            _ => None,
+        };
         let state = match judge(file, node, seen, stage, members.as_ref()) {
+            _ if standing == Some(&MemoryStanding::Lost) => "lost",
+            _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
             "serving" if node.kind == Kind::Memory && is_silent(node) => "silent",
             state => state,
         };
@@ -359,9 +370,18 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
         }
     };
     let nodes: Vec<NodeStatus> = Node::all(file).map(view).collect();
+    let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
     let healthy = nodes.iter().all(|node| node.state == "serving");
     let epoch = members.map(|now| now.epoch().0);
-    Ok(Status { healthy, authority: refused.unwrap_or("answers"), epoch, nodes })
+    Ok(Status { healthy, authority: refused.unwrap_or("answers"), epoch, copies, nodes })
+}
+
+/// What the members have agreed on about the memory nodes.
+fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
+    let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
+    let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
+    let first = Placement::new(&nodes, file.settings.replicas).ok()?;
+    Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
 }
 
 /// One word for a node. What it has `said` is not known where the authority does not answer.
@@ -434,7 +454,8 @@ fn table(status: &Status) -> String {
     let health = if status.healthy { "healthy" } else { "not healthy" };
     let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
     // Strings take all that is written to them.
-    let _ = writeln!(text, "{health}; the authority: {}{epoch}", status.authority);
+    let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
+    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}", status.authority);
     text
 }
 

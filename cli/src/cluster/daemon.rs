@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, Machines, Threads};
+use lotus::{Authority, Cluster, Machines, MemoryStanding, MemoryStatus, Threads};
 use lotus_fabric::env::Env;
 use lotus_fabric::shm::{Host, ShmFabric};
 use lotus_fabric::tcp::TcpFabric;
@@ -177,8 +177,13 @@ fn take_part<F: Fabric + Clone + 'static>(
     let serving = Record::of_this_process(Stage::Serving);
     serving.write(node, &*authority).map_err(|error| sentence(&error))?;
     info!(%node, "serving");
-    let mut watch =
-        Watch { authority: &*authority, epoch: FIRST_EPOCH, answered: true, silent: Vec::new() };
+    let mut watch = Watch {
+        authority: &*authority,
+        epoch: FIRST_EPOCH,
+        answered: true,
+        silent: Vec::new(),
+        lost: Vec::new(),
+    };
     while signals.pending().next().is_none() {
         if !cluster.is_serving() {
             error!(%node, "expelled");
@@ -233,6 +238,8 @@ struct Watch<'a> {
     answered: bool,
     /// Memory nodes that do not answer.
     silent: Vec<usize>,
+    /// Those that are lost.
+    lost: Vec<usize>,
 }
 
 impl Watch<'_> {
@@ -241,14 +248,21 @@ impl Watch<'_> {
         if !self.silent.is_empty() {
             cluster.look_for_memory();
         }
+        let MemoryStatus { nodes, .. } = cluster.memory_known(compute_node);
+        let lost: Vec<usize> =
+            (0..nodes.len()).filter(|node| nodes[*node] == MemoryStanding::Lost).collect();
+        for node in lost.iter().filter(|node| !self.lost.contains(node)) {
+            error!("memory node {node} is lost: all goes on without it, with fewer copies");
+        }
         let silent = cluster.silent_memory(compute_node);
         for node in silent.iter().filter(|node| !self.silent.contains(node)) {
             error!("memory node {node} does not answer: nothing can be written without it");
         }
-        for node in self.silent.iter().filter(|node| !silent.contains(node)) {
+        let kept = self.silent.iter().filter(|node| !lost.contains(node));
+        for node in kept.filter(|node| !silent.contains(node)) {
             info!("memory node {node} answers again");
         }
-        self.silent = silent;
+        (self.silent, self.lost) = (silent, lost);
     }
 
     fn look(&mut self) {
@@ -264,7 +278,8 @@ impl Watch<'_> {
         if now.epoch() > self.epoch {
             self.epoch = now.epoch();
             let expelled: Vec<u16> = now.expelled().map(|(member, _)| member.node.0).collect();
-            warn!(epoch = self.epoch.0, ?expelled, "the membership has changed");
+            let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
+            warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
         }
     }
 }

@@ -166,7 +166,7 @@ impl Recoverer<'_> {
     }
 
     fn replicas(&self, write: &LoggedWrite) -> &ReplicaSet {
-        self.coordinator.shared.placement.replicas(GroupId(write.group))
+        self.placement.replicas(GroupId(write.group))
     }
 
     /// What every memory node has in a slot.

@@ -161,6 +161,10 @@ impl Fabric for SimFabric {
         if let Some(node) = unknown {
             return Err(FabricError::UnknownNode(node));
         }
+        if !state.is_reachable(target) {
+            let source = std::io::ErrorKind::TimedOut.into();
+            return Err(FabricError::Unreachable { node: target, source });
+        }
         state.fence(target, expelled, epoch);
         Ok(())
     }

@@ -503,6 +503,12 @@ impl State {
         path.cut || source.isolated || target.isolated || !target.up
     }
 
+    /// Whether anybody reaches the node.
+    pub(super) fn is_reachable(&self, node: NodeId) -> bool {
+        let node = &self.nodes[usize::from(node.0)];
+        node.up && !node.isolated
+    }
+
     pub(super) fn has_node(&self, node: NodeId) -> bool {
         usize::from(node.0) < self.nodes.len()
     }

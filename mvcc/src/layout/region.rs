@@ -19,7 +19,8 @@
 //!
 //! Floors ([`crate::horizon`]) stand in the first group's region alone, and only its primary's are
 //! looked at. A node writes its own; after a promotion it does so again before it is missed. So it
-//! is with beats, by which nodes tell that they are alive, and with loads.
+//! is with loads. Beats, by which compute nodes tell that they are alive, stand on every memory
+//! node, in the region of the group that it was the primary of at first.
 //!
 //! Owners ([`OWNERS_OFFSET`]) stand in the first group's region as well, on every replica: the
 //! primary's decide, and the others follow before a new owner is told.

@@ -1,10 +1,11 @@
-//! The membership as bytes, little-endian: `format:8 epoch:32`, then for each member
-//! `node:16 incarnation:16 acknowledged:32 since:32 parts:16` and one byte and a node for each
-//! part. `since` is 0 for a member that takes part.
+//! The membership as bytes, little-endian: `format:8 epoch:32 lost:16 complaints:16`, then
+//! `node:16 since:32` for each memory node that is lost, `by:16 about:16` for each complaint, and
+//! for each member `node:16 incarnation:16 acknowledged:32 stopped:32 since:32 parts:16` and one
+//! byte and a node for each part. `since` is 0 for a member that takes part.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 
-use super::{Damaged, FORMAT, Member, Membership, Part, Standing};
+use super::{Complaint, Damaged, FORMAT, LostMemory, Member, Membership, Part, Standing};
 
 const FREE: u8 = 0;
 const CLAIMED: u8 = 1;
@@ -14,6 +15,16 @@ impl Membership {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
         bytes.extend(self.epoch.0.to_le_bytes());
+        bytes.extend((self.lost.len() as u16).to_le_bytes());
+        bytes.extend((self.complaints.len() as u16).to_le_bytes());
+        for LostMemory { node, since } in &self.lost {
+            bytes.extend(node.0.to_le_bytes());
+            bytes.extend(since.0.to_le_bytes());
+        }
+        for Complaint { by, about } in &self.complaints {
+            bytes.extend(by.0.to_le_bytes());
+            bytes.extend(about.0.to_le_bytes());
+        }
         for member in &self.members {
             let (since, parts) = match &member.standing {
                 Standing::Live => (Epoch(0), &[][..]),
@@ -22,6 +33,7 @@ impl Membership {
             bytes.extend(member.node.0.to_le_bytes());
             bytes.extend(member.incarnation.raw().to_le_bytes());
             bytes.extend(member.acknowledged.0.to_le_bytes());
+            bytes.extend(member.stopped.0.to_le_bytes());
             bytes.extend(since.0.to_le_bytes());
             bytes.extend((parts.len() as u16).to_le_bytes());
             for part in parts {
@@ -43,11 +55,14 @@ impl Membership {
             return Err(Damaged);
         }
         let epoch = Epoch(rest.word()?);
+        let (losses, complaints) = (rest.short()?, rest.short()?);
+        let lost = (0..losses).map(|_| rest.loss()).collect::<Result<_, _>>()?;
+        let complaints = (0..complaints).map(|_| rest.complaint()).collect::<Result<_, _>>()?;
         let mut members = Vec::new();
         while !rest.0.is_empty() {
             members.push(rest.member()?);
         }
-        Ok(Self { epoch, members })
+        Ok(Self { epoch, members, lost, complaints })
     }
 }
 
@@ -72,10 +87,19 @@ impl Reader<'_> {
         self.take().map(u32::from_le_bytes)
     }
 
+    fn loss(&mut self) -> Result<LostMemory, Damaged> {
+        Ok(LostMemory { node: NodeId(self.short()?), since: Epoch(self.word()?) })
+    }
+
+    fn complaint(&mut self) -> Result<Complaint, Damaged> {
+        Ok(Complaint { by: NodeId(self.short()?), about: NodeId(self.short()?) })
+    }
+
     fn member(&mut self) -> Result<Member, Damaged> {
         let node = NodeId(self.short()?);
         let incarnation = Incarnation::new(self.short()?).ok_or(Damaged)?;
         let acknowledged = Epoch(self.word()?);
+        let stopped = Epoch(self.word()?);
         let since = Epoch(self.word()?);
         let count = self.short()?;
         let parts = (0..count).map(|_| self.part()).collect::<Result<Vec<_>, _>>()?;
@@ -83,7 +107,7 @@ impl Reader<'_> {
             Epoch(0) => Standing::Live,
             since => Standing::Expelled { since, parts },
         };
-        Ok(Member { node, incarnation, acknowledged, standing })
+        Ok(Member { node, incarnation, acknowledged, stopped, standing })
     }
 
     fn part(&mut self) -> Result<Part, Damaged> {

@@ -53,6 +53,8 @@ fn a_part_is_one_member_s_until_that_is_expelled() {
     assert_eq!(claimed.claim(NodeId(0), part(3, 1)), None, "claimed");
     assert_eq!(claimed.finish(NodeId(0), part(3, 1)), None, "not its own");
     assert_eq!(claimed.claimable(NodeId(1)), Some(part(3, 1)), "it goes on where it was");
+    // Who was not told that its claim has landed claims again: else nobody would resolve the part.
+    assert_eq!(claimed.claim(NodeId(1), part(3, 1)), Some(claimed.clone()), "its own");
     // Its holder dies: now it is anybody's, and the late holder's no more.
     let orphaned = claimed.expel(NodeId(0), NodeId(1)).expect("both take part");
     assert_eq!(orphaned.finish(NodeId(1), part(3, 1)), None, "expelled");
@@ -109,12 +111,111 @@ fn changes_are_decided_again_when_somebody_else_is_faster() {
     assert_eq!(unchanged, Ok(Outcome::Unchanged(now)));
 }
 
+/// Memory nodes 10, 11 and 12, with so many copies of each group.
+fn placement(replicas: usize) -> Placement {
+    Placement::new(&[10, 11, 12].map(NodeId), replicas).expect("they fit")
+}
+
+fn lost(now: &Membership) -> Vec<u16> {
+    now.lost_memory().iter().map(|lost| lost.node.0).collect()
+}
+
+#[test]
+fn a_memory_node_is_lost_when_half_of_the_members_complain() {
+    let three = placement(3);
+    let one = membership().complain(NodeId(0), &[NodeId(11)], &three).expect("new");
+    assert_eq!((lost(&one), one.epoch()), (vec![], Epoch(1)), "one of four");
+    assert_eq!(one.complain(NodeId(0), &[NodeId(11)], &three), None, "said before");
+    assert_eq!(one.complain(NodeId(9), &[NodeId(11)], &three), None, "a stranger");
+    let other = one.complain(NodeId(1), &[NodeId(10)], &three).expect("new");
+    assert_eq!(lost(&other), [], "each complains of another");
+    // It is heard again, and there is nothing left of the complaint.
+    let heard = one.complain(NodeId(0), &[], &three).expect("new");
+    assert_eq!(heard, membership());
+    let two = one.complain(NodeId(1), &[NodeId(11)], &three).expect("new");
+    assert_eq!((lost(&two), two.epoch(), two.reduced()), (vec![11], Epoch(2), Epoch(2)));
+    assert_eq!(two.complain(NodeId(2), &[NodeId(11)], &three), None, "lost already");
+    let survivors = two.surviving(&three);
+    assert!(survivors.groups().all(|(_, set)| set.members().len() == 2));
+    // The complaints of those who are out do not count, and three members need two of them.
+    let fewer = one.expel(NodeId(1), NodeId(0)).expect("both take part");
+    let alone = fewer.complain(NodeId(2), &[NodeId(11)], &three).expect("new");
+    assert_eq!(lost(&alone), []);
+    // Half of fewer members is less: what was said before is enough now.
+    let pair = one.expel(NodeId(1), NodeId(2)).and_then(|now| now.expel(NodeId(1), NodeId(3)));
+    let pair = pair.expect("they take part");
+    let said = pair.complain(NodeId(0), &[NodeId(11)], &three).expect("it decides");
+    assert_eq!(lost(&said), [11]);
+}
+
+#[test]
+fn the_last_copy_of_a_group_is_never_given_up() {
+    for (replicas, gone, left) in [(3, &[10, 11][..], &[12][..]), (2, &[10], &[11, 12])] {
+        let placement = placement(replicas);
+        let all: Vec<NodeId> = [10, 11, 12].map(NodeId).into();
+        let mut now = membership();
+        for node in 0..NODES {
+            now = now.complain(NodeId(node), &all, &placement).unwrap_or(now);
+        }
+        assert_eq!(lost(&now), gone, "{replicas}");
+        let left: Vec<NodeId> = left.iter().copied().map(NodeId).collect();
+        assert_eq!(now.out_of_reach(&placement), left, "{replicas}");
+        assert_eq!(now.surviving(&placement).groups().count(), 3);
+    }
+    let placement = placement(1);
+    let now = membership().complain(NodeId(0), &[NodeId(10)], &placement).expect("new");
+    assert_eq!(now.out_of_reach(&placement), [], "one of four complains");
+    let now = now.complain(NodeId(1), &[NodeId(10)], &placement).expect("new");
+    assert_eq!((lost(&now), now.out_of_reach(&placement)), (vec![], vec![NodeId(10)]));
+}
+
+#[test]
+fn all_stop_then_all_finish_then_all_resume() {
+    let lose = |now: Membership, node: u16| {
+        let placement = placement(3);
+        let now = now.complain(NodeId(0), &[NodeId(node)], &placement).expect("new");
+        now.complain(NodeId(1), &[NodeId(node)], &placement).expect("new")
+    };
+    let all = |mut now: Membership, step: fn(&Membership, NodeId, Epoch) -> Option<Membership>| {
+        for node in 0..NODES {
+            assert!(!now.may_resume());
+            let epoch = now.epoch();
+            now = step(&now, NodeId(node), epoch).unwrap_or(now);
+        }
+        now
+    };
+    assert!(membership().all_have_stopped() && membership().may_resume(), "nothing was lost");
+    let now = lose(membership(), 10);
+    assert!(!now.all_have_stopped() && now.stop(NodeId(9), now.epoch()).is_none());
+    let stopped = all(now, Membership::stop);
+    assert!(stopped.all_have_stopped() && stopped.stop(NodeId(0), stopped.epoch()).is_none());
+    let over = all(stopped.clone(), Membership::acknowledge);
+    assert!(over.may_resume());
+    // Another one is lost on the way: all begin anew.
+    let again = lose(stopped, 11);
+    assert!(!again.all_have_stopped());
+    let over = all(all(again, Membership::stop), Membership::acknowledge);
+    assert!(over.may_resume() && over.may_adopt());
+    // Who has not stopped is waited for until it is out, and then until it is resolved.
+    let mut now = lose(membership(), 10).expel(NodeId(0), NodeId(3)).expect("both take part");
+    for node in 0..3 {
+        now = now.stop(NodeId(node), now.epoch()).expect("new");
+        now = now.acknowledge(NodeId(node), now.epoch()).expect("new");
+    }
+    assert!(now.all_have_stopped() && !now.may_resume());
+    while let Some(open) = now.claimable(NodeId(0)) {
+        let claimed = now.claim(NodeId(0), open).expect("open");
+        now = claimed.finish(NodeId(0), open).expect("its own");
+    }
+    assert!(now.may_resume());
+}
+
 proptest! {
     /// Whatever order expulsions, claims and results come in: one member stays, what is stored is
     /// what was decided, and the survivors resolve everything.
     #[test]
     fn survivors_always_resolve_everybody(
-        steps in prop::collection::vec((0..4_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
+        steps in prop::collection::vec((0..7_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
     ) {
         let mut now = membership();
         for (what, by, of, index) in steps {
@@ -124,6 +225,9 @@ proptest! {
                 0 => now.expel(by, of),
                 1 => now.claim(by, id),
                 2 => now.finish(by, id),
+                3 => now.complain(by, &[NodeId(10 + of.0 % 3)], &placement(3)),
+                4 => now.complain(by, &[], &placement(3)),
+                5 => now.stop(by, now.epoch()),
                 _ => now.acknowledge(by, now.epoch()),
             };
             now = next.unwrap_or(now);
@@ -135,9 +239,10 @@ proptest! {
                 now = now.claim(NodeId(node), open).unwrap_or(now);
                 now = now.finish(NodeId(node), open).expect("claimed by whoever may");
             }
+            now = now.stop(NodeId(node), now.epoch()).unwrap_or(now);
             now = now.acknowledge(NodeId(node), now.epoch()).unwrap_or(now);
         }
-        prop_assert!(now.may_adopt());
+        prop_assert!(now.may_adopt() && now.may_resume());
     }
 
     #[test]

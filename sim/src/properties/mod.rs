@@ -6,4 +6,5 @@
 pub mod balance;
 pub mod durability;
 pub mod isolation;
+pub mod losses;
 pub mod progress;

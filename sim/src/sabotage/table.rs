@@ -6,6 +6,7 @@ use lotus_sabotage::Rule;
 use crate::pairs::{AT_MOST_ONE, COUNTED};
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::durability::DURABLE;
+use crate::properties::losses::MISSED;
 use crate::properties::progress::PROGRESS;
 use crate::run::{ENDS, READS};
 
@@ -98,6 +99,11 @@ const TABLE: &[Hunted] = &[
         Rule::TimestampsDecide,
         &["h3-half-visible"],
         &[Isolation, Property(DURABLE), Property(READS), BACKED, REPLICATED],
+    ),
+    hunted(
+        Rule::ResumptionWaits,
+        &["h23-some-still-read-it", "h3-primary-and-coordinator-die"],
+        &[Isolation, Property(DURABLE), Property(READS), BACKED, REPLICATED, LOCKED],
     ),
     hunted(Rule::LocksCoverCommit, &["h3-primaries-come-last"], &[LOCKED]),
     hunted(Rule::LocksOutlastRecovery, &["h3-half-visible", "h4-locks-of-the-dead"], &[LOCKED]),
@@ -195,6 +201,13 @@ const TABLE: &[Hunted] = &[
         Rule::OldConnectionsAreClosed,
         &["h22-stragglers"],
         &[Isolation, LOGGED, LOCKED, REPLICATED],
+    ),
+    hunted(Rule::AllStopFirst, &["h23-some-still-read-it"], &[Isolation, Property(READS)]),
+    hunted(Rule::ComplaintsAreCounted, &["h23-one-way-is-cut"], &[Property(MISSED)]),
+    hunted(
+        Rule::PromotedCursorsAreRaised,
+        &["h23-inserts-go-on"],
+        &[RECORDED, Property(READS), Property(DURABLE), REPLICATED],
     ),
 ];
 

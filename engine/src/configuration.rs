@@ -1,0 +1,411 @@
+//! Which memory nodes are used, and how that changes when one is lost (H23).
+//!
+//! # The order, and what it is for
+//! The membership says which memory nodes are lost, and how far everybody has come with it
+//! ([`lotus_recovery::membership`]). Coordinator 0 of each node keeps that up to date
+//! ([`crate::members`]) and lets the others know here; each follows in turns of its own.
+//!
+//! 1. *Stop.* The coordinator begins no transactions, and gives up those that have not begun to
+//!    commit: what an attempt reads from now on counts for nothing. So nobody reads from the lost
+//!    node what others do not write there any more.
+//! 2. *Finish.* When every node has stopped, it uses the placement that is left. Commits under way
+//!    end without the lost node; so do slabs that are being taken, hand-overs, and recoveries of
+//!    dead nodes, which begin anew. Coordinator 0 brings along what only the lost node's copy said
+//!    for certain ([`Coordinator::carry_over`]). Then the epoch is acknowledged.
+//! 3. *Resume.* When every node has, and nothing is in doubt of those who are out, transactions
+//!    begin again. So a promoted copy shows nothing that another copy may lack (H3).
+//!
+//! # What is promoted
+//! The first copy that is left of a group is its primary from step 2 on. Cells hold offsets within
+//! the group, so nothing moves. Only words that stood on the primary alone need care:
+//!
+//! | word | what becomes of it |
+//! |---|---|
+//! | cursor of slabs | raised beyond the last slab that the directory names, before one is taken |
+//! | owners of shards | every node raises them to what it knows, on all copies |
+//! | floors | written again by who lives; taken out, for who is out |
+//! | loads, rates, changes | written again |
+//!
+//! # If somebody stops anywhere
+//! Who is expelled is not waited for, but until its transactions are settled. Another memory node
+//! that is lost begins with step 1 anew.
+//!
+//! # What it is not
+//! It decides about no loss, and copies nothing: groups go on with fewer copies.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lotus_fabric::ids::{Epoch, NodeId, ShardId};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::FLOORS_OFFSET;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_router::{GroupId, Owner, Placement, Replica, ReplicaSet};
+use lotus_sabotage::{Rule, broken};
+
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::ownership::{Fenced, Transfer};
+use crate::shared::Shared;
+
+/// Whose header page has the floors.
+pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
+/// The floor of who reads nothing any more.
+pub(crate) const NO_FLOOR: u64 = u64::MAX;
+
+/// How far the cluster has come with the losses of memory nodes, each by the epoch of the last one.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// Nothing more is read by the placement of before.
+    stop: Epoch,
+    /// All have stopped, and `placement` is what is left.
+    finish: Epoch,
+    placement: Arc<Placement>,
+    /// Transactions may begin.
+    resume: Epoch,
+    /// What is lost, unless these come back: they have last copies, and do not answer.
+    out_of_reach: Vec<NodeId>,
+}
+
+/// What the coordinators of a node tell each other about it.
+#[derive(Debug)]
+pub(crate) struct NodeConfiguration {
+    progress: Mutex<Progress>,
+    /// The last loss for which each coordinator has stopped.
+    stopped: Box<[AtomicU32]>,
+    /// The last loss after which everything was carried over.
+    carried: AtomicU32,
+}
+
+impl NodeConfiguration {
+    pub(crate) fn new(placement: &Placement, threads: usize) -> Self {
+        let progress = Progress {
+            stop: FIRST_EPOCH,
+            finish: FIRST_EPOCH,
+            placement: Arc::new(placement.clone()),
+            resume: FIRST_EPOCH,
+            out_of_reach: Vec::new(),
+        };
+        Self {
+            progress: Mutex::new(progress),
+            stopped: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
+            carried: AtomicU32::new(FIRST_EPOCH.0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns of memory nodes that are lost; `placement` is the one of the beginning.
+    pub(crate) fn learn(&self, now: &Membership, placement: &Placement) {
+        let reduced = now.reduced();
+        let mut progress = self.lock();
+        progress.stop = progress.stop.max(reduced);
+        let hasty = broken(Rule::AllStopFirst) || broken(Rule::ResumptionWaits);
+        if progress.finish < reduced && (now.all_have_stopped() || hasty) {
+            progress.placement = Arc::new(now.surviving(placement));
+            progress.finish = reduced;
+        }
+        if progress.finish == reduced && (now.may_resume() || broken(Rule::ResumptionWaits)) {
+            progress.resume = progress.resume.max(reduced);
+        }
+        progress.out_of_reach = now.out_of_reach(placement);
+    }
+
+    /// The last loss for which all coordinators have stopped.
+    pub(crate) fn stopped_by_all(&self) -> Epoch {
+        let stopped = self.stopped.iter().map(|stopped| stopped.load(Ordering::Acquire));
+        Epoch(stopped.min().expect("a node has a coordinator"))
+    }
+
+    /// The last loss after which everything was carried over.
+    pub(crate) fn carried(&self) -> Epoch {
+        Epoch(self.carried.load(Ordering::Acquire))
+    }
+
+    /// Whether transactions run, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        let progress = self.lock();
+        progress.resume == progress.stop
+    }
+
+    /// Whether transactions run by the placement of after this loss, or a later one.
+    pub(crate) fn has_resumed(&self, since: Epoch) -> bool {
+        self.lock().resume >= since
+    }
+
+    /// The placement in use.
+    pub(crate) fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.lock().placement)
+    }
+
+    /// Memory nodes that have last copies, and that half of the compute nodes get no answer from.
+    pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
+        self.lock().out_of_reach.clone()
+    }
+
+    /// What an attempt is told to which a memory node does not answer, or to whose node none does.
+    #[cold]
+    pub(crate) fn why_timeout(&self) -> TxnError {
+        match self.lock().out_of_reach.first() {
+            Some(node) => TxnError::DataLost { memory_node: usize::from(node.0) },
+            None => TxnError::Timeout,
+        }
+    }
+}
+
+/// What one coordinator goes by.
+pub(crate) struct Configuration {
+    /// The last loss for which it has stopped.
+    epoch: Cell<Epoch>,
+    /// Whether transactions may begin.
+    open: Cell<bool>,
+    placement: RefCell<Arc<Placement>>,
+    /// The last loss without which the placement is.
+    placed: Cell<Epoch>,
+    /// Slabs that are being taken.
+    takes: Cell<usize>,
+    /// A bit for each group whose cursor was raised since.
+    raised: Cell<u64>,
+    /// Those who are out whose floors were taken out of the promoted copy.
+    floorless: RefCell<Vec<NodeId>>,
+}
+
+impl Configuration {
+    pub(crate) fn of(node: &NodeConfiguration) -> Self {
+        let progress = node.lock();
+        Self {
+            epoch: Cell::new(progress.stop),
+            open: Cell::new(progress.resume == progress.stop),
+            placement: RefCell::new(Arc::clone(&progress.placement)),
+            placed: Cell::new(progress.finish),
+            takes: Cell::new(0),
+            raised: Cell::new(0),
+            floorless: RefCell::default(),
+        }
+    }
+
+    /// The last loss without which the placement is.
+    pub(crate) fn placed(&self) -> Epoch {
+        self.placed.get()
+    }
+}
+
+/// A slab is being taken for as long as this is there.
+pub(crate) struct Taking<'a>(&'a Cell<usize>);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Coordinator {
+    /// The placement in use. Not to be kept while anything is waited for.
+    #[inline]
+    pub(crate) fn placement(&self) -> Ref<'_, Placement> {
+        Ref::map(self.configuration.placement.borrow(), |placement| &**placement)
+    }
+
+    /// The copies of a group that are in use.
+    pub(crate) fn replicas(&self, group: GroupId) -> ReplicaSet {
+        *self.placement().replicas(group)
+    }
+
+    /// The primary of a group.
+    pub(crate) fn primary(&self, group: GroupId) -> Replica {
+        self.placement().replicas(group).primary()
+    }
+
+    /// Whether a memory node is not used any more.
+    pub(crate) fn has_left(&self, memory_node: NodeId) -> bool {
+        let placed = self.configuration.placed.get();
+        placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
+    }
+
+    /// What an attempt has that begins now, for [`Self::check_epoch`].
+    ///
+    /// # Errors
+    /// `Timeout`, while a memory node is being left.
+    #[inline]
+    pub(crate) fn enter_epoch(&self) -> Result<Epoch, TxnError> {
+        let Configuration { open, epoch, .. } = &self.configuration;
+        if open.get() { Ok(epoch.get()) } else { Err(TxnError::Timeout) }
+    }
+
+    /// Whether what was read by an attempt of this epoch counts.
+    ///
+    /// # Errors
+    /// `Timeout`, if a memory node was lost meanwhile.
+    #[inline]
+    pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), TxnError> {
+        let current = epoch == self.configuration.epoch.get();
+        if current || broken(Rule::AllStopFirst) { Ok(()) } else { Err(TxnError::Timeout) }
+    }
+
+    /// A slab begins to be taken.
+    ///
+    /// # Errors
+    /// `Timeout`, while a memory node is being left.
+    pub(crate) fn begin_taking(&self) -> Result<Taking<'_>, TxnError> {
+        self.enter_epoch()?;
+        let takes = &self.configuration.takes;
+        takes.set(takes.get() + 1);
+        Ok(Taking(takes))
+    }
+
+    /// Whether the cursor of a group must be raised before a slab is taken: its copy was promoted.
+    pub(crate) fn must_raise_cursor(&self, group: GroupId) -> bool {
+        let promoted = self.primary(group) != self.shared.placement.replicas(group).primary();
+        promoted && self.configuration.raised.get() & (1 << group.0) == 0
+    }
+
+    /// The cursor of a group was raised.
+    pub(crate) fn has_raised_cursor(&self, group: GroupId) {
+        let raised = &self.configuration.raised;
+        raised.set(raised.get() | 1 << group.0);
+    }
+
+    /// Goes as far with the losses of memory nodes as the node has come.
+    pub(crate) fn follow(&self) {
+        let (node, mine) = (&self.node.configuration, &self.configuration);
+        if mine.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
+            return;
+        }
+        let progress = node.lock().clone();
+        if mine.epoch.get() < progress.stop {
+            mine.epoch.set(progress.stop);
+            mine.open.set(false);
+        }
+        if mine.placed.get() < progress.finish {
+            *mine.placement.borrow_mut() = Arc::clone(&progress.placement);
+            mine.placed.set(progress.finish);
+            mine.raised.set(0);
+            mine.floorless.borrow_mut().clear();
+        }
+        if mine.epoch.get() == progress.resume {
+            mine.open.set(true);
+        }
+        node.stopped[self.thread].store(mine.epoch.get().0, Ordering::Release);
+    }
+
+    /// Whether nothing is under way, besides commits, that the placement of before was for.
+    pub(crate) fn has_finished(&self) -> bool {
+        let mine = &self.configuration;
+        mine.open.get() || (mine.takes.get() == 0 && self.shared.takers.are_idle())
+    }
+
+    /// Brings along what only the copy said for certain that was the primary: see the module's
+    /// essay. By coordinator 0, before the loss is acknowledged.
+    pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
+        let (placed, carried) = (self.configuration.placed.get(), &self.node.configuration.carried);
+        if placed == FIRST_EPOCH {
+            return Ok(());
+        }
+        for (member, _) in now.expelled().filter(|(member, _)| now.is_resolved(member.node)) {
+            self.take_floor_out(member.node).await?;
+        }
+        if self.node.configuration.carried() < placed {
+            self.raise_owners().await?;
+            // If another one was lost meanwhile, all this is done again.
+            carried.store(placed.0, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Lets the words of all copies say of each shard what its latest owner is, as far as this node
+    /// or a copy knows: their movers may have died.
+    async fn raise_owners(&self) -> Result<(), Fenced> {
+        let replicas = self.replicas(crate::ownership::OWNERS_GROUP);
+        let mut seen: Vec<(Replica, Vec<Owner>)> = Vec::new();
+        for replica in replicas.members() {
+            // A copy that is lost now is no concern of anybody.
+            let Some(owners) = self.read_owners_of(*replica).await? else { continue };
+            for (shard, owner) in ShardId::all().zip(&owners) {
+                self.node.learn(shard, *owner);
+            }
+            seen.push((*replica, owners));
+        }
+        for (replica, owners) in seen {
+            let behind = |(shard, from): (ShardId, Owner)| {
+                let to = self.node.shards.owner(shard);
+                (from.epoch < to.epoch).then_some(Transfer { shard, from, to })
+            };
+            let behind: Vec<_> = ShardId::all().zip(owners).filter_map(behind).collect();
+            for some in behind.chunks(crate::ownership::SWAPS_AT_ONCE) {
+                self.raise(replica, some.to_vec()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a node that is out, and resolved, out of the horizon, once for each placement.
+    async fn take_floor_out(&self, node: NodeId) -> Result<(), Fenced> {
+        let floorless = &self.configuration.floorless;
+        let index = self.shared.index_of(node).expect("every member is a compute node");
+        if !floorless.borrow().contains(&node) {
+            let word = FLOORS_OFFSET + (index * WORD_BYTES) as u64;
+            self.insist(|batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), NO_FLOOR))
+                .await?;
+            floorless.borrow_mut().push(node);
+        }
+        Ok(())
+    }
+}
+
+/// Control threads that take slabs.
+#[derive(Debug, Default)]
+pub(crate) struct Takers(AtomicUsize);
+
+/// A control thread takes slabs for as long as this is there, and no memory node is left meanwhile.
+pub(crate) struct ControlTaking<'a> {
+    takers: &'a Takers,
+    pub(crate) placement: Placement,
+}
+
+impl Drop for ControlTaking<'_> {
+    fn drop(&mut self) {
+        self.takers.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Takers {
+    fn are_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Shared {
+    /// Lets a control thread take slabs; `None` while a memory node is being left.
+    pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
+        // Counted first: whoever stops after this look finds it counted.
+        self.takers.0.fetch_add(1, Ordering::AcqRel);
+        let mut taking = ControlTaking { takers: &self.takers, placement: self.placement.clone() };
+        taking.placement = self.surviving();
+        let open = self.nodes.iter().all(|node| node.configuration.is_open());
+        open.then_some(taking)
+    }
+
+    /// Lets the nodes of this process know what was lost before they were started.
+    pub(crate) fn learn_losses(&self) {
+        if let Ok(now) = membership::read(self.council.authority()) {
+            for node in &self.nodes {
+                node.configuration.learn(&now, &self.placement);
+            }
+        }
+    }
+
+    /// The placement without what is lost, as far as the authority or this process knows.
+    pub(crate) fn surviving(&self) -> Placement {
+        match membership::read(self.council.authority()) {
+            Ok(now) => now.surviving(&self.placement),
+            Err(_) => match self.nodes.first() {
+                Some(node) => Placement::clone(&node.configuration.placement()),
+                None => self.placement.clone(),
+            },
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What coordinator 0 hears from beat to beat: who beats, and which memory nodes answer.
+//!
+//! # What it is
+//! In each turn it counts up its node's beat on every memory node that is left, and reads the beats
+//! of all there, one batch for each; what has come back since the last turn is judged by
+//! [`lotus_recovery::detector`]. Whoever beats anywhere is alive. A memory node that holds its
+//! batch up holds up no other.
+//!
+//! # What it is not
+//! It changes nothing: [`crate::members`] does.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::NodeId;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_recovery::{Answers, Detector, Lease};
+
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::members::{Heard, JOINED_BEAT, beat_word};
+
+/// See the module's essay.
+pub(crate) struct Watch {
+    detector: Detector,
+    lease: Lease,
+    beat: u64,
+    answers: Answers,
+    /// By place: the memory nodes of the beginning.
+    memory: Vec<NodeId>,
+    inbox: Rc<RefCell<Inbox>>,
+}
+
+/// What the batches have brought.
+#[derive(Default)]
+struct Inbox {
+    /// By memory node: whether a batch is under way.
+    busy: Vec<bool>,
+    /// By memory node: when that was asked for which it has answered since the last turn.
+    answered: Vec<Option<Nanos>>,
+    /// By compute node: its highest beat.
+    beats: Vec<u64>,
+}
+
+impl Watch {
+    pub(crate) fn new(coordinator: &Coordinator, lease: Duration) -> Self {
+        let memory: Vec<NodeId> = coordinator.shared.placement.primaries().collect();
+        let count = memory.len();
+        let peers = coordinator.shared.peers.len();
+        let inbox =
+            Inbox { busy: vec![false; count], answered: vec![None; count], beats: vec![0; peers] };
+        Self {
+            detector: Detector::new(lease),
+            lease: Lease::new(lease, coordinator.executor.now()),
+            beat: JOINED_BEAT,
+            answers: Answers::new(lease, count),
+            memory,
+            inbox: Rc::new(RefCell::new(inbox)),
+        }
+    }
+
+    /// Beats, and says what was heard since the last time; `None` if nothing was.
+    pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
+        let now = coordinator.executor.now();
+        let left = |place: &usize| !coordinator.has_left(self.memory[*place]);
+        let places: Vec<usize> = (0..self.memory.len()).filter(left).collect();
+        let news = self.hear(coordinator, now, &places);
+        if !self.lease.is_held(now) {
+            coordinator.node.suspend();
+        }
+        self.beat += 1;
+        for place in places {
+            if !std::mem::replace(&mut self.inbox.borrow_mut().busy[place], true) {
+                let inbox = Rc::clone(&self.inbox);
+                let of = Rc::clone(coordinator);
+                let beat = self.beat;
+                coordinator.executor.spawn(async move { of.beat(place, beat, &inbox).await });
+            }
+        }
+        news
+    }
+
+    /// What the last batches have brought.
+    fn hear(&mut self, coordinator: &Coordinator, now: Nanos, places: &[usize]) -> Option<Heard> {
+        let mut inbox = self.inbox.borrow_mut();
+        let mut latest = None;
+        for (place, answered) in inbox.answered.iter_mut().enumerate() {
+            if let Some(asked) = answered.take() {
+                self.answers.answered(place, asked);
+                latest = latest.max(Some(asked));
+            }
+        }
+        let silent = self.answers.silent(now, places);
+        let silent = silent.into_iter().map(|(place, since)| (self.memory[place], since));
+        let silent: Vec<_> = silent.collect();
+        let suspects = match latest {
+            Some(asked) => {
+                self.lease.renew(asked);
+                self.detector.hear(asked, &inbox.beats)
+            }
+            // Only of the last memory node is it said that it does not answer.
+            None if !silent.is_empty() => Vec::new(),
+            None => return None,
+        };
+        let peers = &coordinator.shared.peers;
+        let suspects = suspects.into_iter().map(|index| peers[index].id).collect();
+        Some(Heard { at: now, asked: latest, suspects, silent })
+    }
+}
+
+impl Coordinator {
+    /// Beats on one memory node, and reads the beats of all there.
+    async fn beat(&self, place: usize, beat: u64, inbox: &RefCell<Inbox>) {
+        let (shared, node) = (&self.shared, &self.node);
+        let word = |index: usize| beat_word(&shared.placement, place, index);
+        let asked = self.executor.now();
+        let mut batch = self.lane.batch();
+        batch.write_word(word(node.index), beat);
+        let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
+        let posted = batch.post().await;
+        match posted {
+            Ok(done) => {
+                let mut inbox = inbox.borrow_mut();
+                inbox.answered[place] = inbox.answered[place].max(Some(asked));
+                for (known, beat) in inbox.beats.iter_mut().zip(done.words(all)) {
+                    *known = (*known).max(*beat);
+                }
+            }
+            Err(error) => {
+                if self.after_failure(error).await == TxnError::Fenced {
+                    node.expel();
+                }
+            }
+        }
+        inbox.borrow_mut().busy[place] = false;
+    }
+}

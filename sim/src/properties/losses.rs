@@ -1,0 +1,50 @@
+//! Memory nodes are lost for a reason: something has happened to them, or to the ways that at least
+//! half of the compute nodes have to them.
+
+use lotus_fabric::ids::NodeId;
+
+use crate::run::Violation;
+use crate::scenario::Scenario;
+
+/// The property's name.
+pub const MISSED: &str = "a memory node that most compute nodes reach is kept";
+
+/// Which of the memory nodes that were `lost` nothing has happened to.
+pub fn violations(scenario: &Scenario, lost: &[u16]) -> Option<Violation> {
+    let most = scenario.cluster.compute_nodes.div_ceil(2);
+    let harmed = scenario.harmed_memory();
+    let kept = |place: &&u16| {
+        let node = NodeId(**place);
+        !harmed.contains(&node) && scenario.cut_off_from(node).len() < most
+    };
+    let place = lost.iter().find(kept)?;
+    let detail = format!("memory node {place} is lost");
+    Some(Violation { property: MISSED.to_owned(), detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "
+name = \"small\"
+storm-us = 2000
+calm-us = 9000
+workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
+cluster = { compute-nodes = 3, lease-us = 500 }
+schedule = [
+    { when = { at-us = 1 }, fault = { crash = { node = 1, memory = \"lost\" } } },
+    { when = { at-us = 1 }, fault = { cut = { from = 4, to = 2 } } },
+    { when = { at-us = 1 }, fault = { stall = { from = 3, to = 0, lasting-us = 9 } } },
+    { when = { at-us = 1 }, fault = { cut = { from = 0, to = 4 } } },
+]
+";
+
+    #[test]
+    fn who_crashed_or_is_cut_off_from_most_may_be_lost() {
+        let scenario = Scenario::parse("small", SMALL.as_bytes()).expect("it is right");
+        for (lost, right) in [(&[][..], true), (&[1], true), (&[0, 1], true), (&[1, 2], false)] {
+            assert_eq!(violations(&scenario, lost).is_none(), right, "{lost:?}");
+        }
+    }
+}
