@@ -29,19 +29,34 @@ fn already_exists((table, key): (TableId, PrimaryKey)) -> TxnError {
     TxnError::AlreadyExists { table, key }
 }
 
+/// Tries again what a purge of rows that were deleted before, or of their neighbours, was in the
+/// way of.
+async fn patient<T>(mut attempt: impl AsyncFnMut() -> Result<T, TxnError>) -> Result<T, TxnError> {
+    loop {
+        match attempt().await {
+            Err(TxnError::Conflict { .. }) => {}
+            done => return done,
+        }
+    }
+}
+
 #[test]
 fn rows_go_through_their_whole_life() {
     for (cluster, table) in shapes() {
         for seat in cluster.seats().collect::<Vec<_>>() {
             let life = cluster.submit(seat, move |mut session| async move {
+                let session = &mut session;
                 for key in 0..32 {
-                    assert_eq!(session.read(table, key).await?, None);
-                    let inserted = session.insert(table, key, key).await?;
-                    assert_eq!(session.read(table, key).await?, Some(key));
-                    let updated = session.update(table, key, key + 1).await?;
-                    assert_eq!(session.read(table, key).await?, Some(key + 1));
-                    let deleted = session.delete(table, key).await?;
-                    assert_eq!(session.read(table, key).await?, None);
+                    assert_eq!(patient(async || session.read(table, key).await).await?, None);
+                    let insert = async || session.insert(table, key, key).await;
+                    let inserted = patient(insert).await?;
+                    assert_eq!(patient(async || session.read(table, key).await).await?, Some(key));
+                    let update = async || session.update(table, key, key + 1).await;
+                    let updated = patient(update).await?;
+                    let read = async || session.read(table, key).await;
+                    assert_eq!(patient(read).await?, Some(key + 1));
+                    let deleted = patient(async || session.delete(table, key).await).await?;
+                    assert_eq!(patient(async || session.read(table, key).await).await?, None);
                     assert!(inserted.commit_ts < updated.commit_ts);
                     assert!(updated.commit_ts < deleted.commit_ts);
                 }

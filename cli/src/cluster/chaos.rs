@@ -40,6 +40,7 @@ use super::file::ClusterFile;
 use super::load::Use;
 use super::node::{Kind, Node};
 use super::processes::{Seen as SeenProcess, State, wait_until};
+use super::seat::Place;
 use crate::args::ChaosArgs;
 use crate::{Verdict, screen};
 use callers::{Callers, Seen};
@@ -75,6 +76,8 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let span = Duration::from_secs_f64(args.secs);
     let bounds = Bounds {
         memory_nodes: file.settings.mns,
+        replicas: file.settings.replicas,
+        hosts_authority: matches!(file.authority, Place::Hosted(_)),
         compute_nodes: file.settings.cns,
         lease: file.lease,
         span,
@@ -219,14 +222,21 @@ impl Ordeal<'_> {
     /// Whether everybody who has ended is out, and everybody who is out is recovered.
     fn is_recovered(&self, now: &Membership) -> bool {
         let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
-        let all = || Node::all(self.file).filter(|node| node.kind == Kind::Compute);
-        let noticed = all().filter(ended).all(|node| !now.is_live(node.id(self.file)));
-        noticed && now.may_adopt()
+        let out = self.out(now);
+        let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
+        noticed && now.may_resume() && now.may_adopt()
     }
 
+    /// Who takes no part any more.
     fn out(&self, now: &Membership) -> Vec<Node> {
-        let all = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
-        all.filter(|node| !now.is_live(node.id(self.file))).collect()
+        let is_out = |node: &Node| {
+            let id = node.id(self.file);
+            match node.kind {
+                Kind::Compute => !now.is_live(id),
+                Kind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
+            }
+        };
+        Node::all(self.file).filter(is_out).collect()
     }
 }
 

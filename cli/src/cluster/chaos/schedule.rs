@@ -78,6 +78,10 @@ pub struct ScheduleError {
 pub struct Bounds {
     /// Memory nodes.
     pub memory_nodes: usize,
+    /// How many of them have a copy of each row.
+    pub replicas: usize,
+    /// Whether memory node 0 hosts the authority.
+    pub hosts_authority: bool,
     /// Compute nodes.
     pub compute_nodes: usize,
     /// How long a compute node may be silent, if that matters at all.
@@ -102,11 +106,12 @@ impl Bounds {
     pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
             (_, Fault::Restart) => Err("a node that has ended cannot return yet"),
-            (Kind::Memory, _) => Err("no memory node can be spared yet"),
-            (Kind::Compute, _) if self.lease.is_none() => {
-                Err("without lease_ms nobody notices that it is gone")
+            (Kind::Memory, _) if node.index == 0 && self.hosts_authority => {
+                Err("the authority would go with it")
             }
-            (Kind::Compute, Fault::Kill | Fault::Pause | Fault::Resume) => Ok(()),
+            (Kind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
+            _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
+            (_, Fault::Kill | Fault::Pause | Fault::Resume) => Ok(()),
         }
     }
 
@@ -148,12 +153,7 @@ impl Bounds {
         if u128::from(at_ms) > self.span.as_millis() {
             return Err(format!("at_ms is {at_ms}, when there is no load any more"));
         }
-        let others = (0..self.compute_nodes as u16).map(Node::compute);
-        let is_struck = |other: &Node| before.iter().any(|earlier| earlier.node == *other);
-        let spares_others = others.filter(|other| *other != node).any(|other| !is_struck(&other));
-        if node.kind == Kind::Compute && !spares_others {
-            return Err(format!("{node} is the last compute node that nothing has struck"));
-        }
+        self.check_survivors(before, node)?;
         let fate = before.iter().rfind(|earlier| earlier.node == node);
         let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
             Fault::Kill => Fate::Dead,
@@ -168,39 +168,66 @@ impl Bounds {
         }
     }
 
+    /// Whether enough of its kind are left alone when a node is struck as well.
+    fn check_survivors(&self, before: &[Strike], node: Node) -> Result<(), String> {
+        let is_struck = |other: Node| before.iter().any(|earlier| earlier.node == other);
+        let others = |all: usize| (0..all as u16).map(|index| Node { index, ..node });
+        let spared = |all| others(all).filter(|other| *other != node && !is_struck(*other)).count();
+        match node.kind {
+            Kind::Compute if spared(self.compute_nodes) == 0 => {
+                Err(format!("{node} is the last compute node that nothing has struck"))
+            }
+            Kind::Memory if spared(self.memory_nodes) + self.replicas <= self.memory_nodes => {
+                Err(format!("{node} may have the last copies that nothing has struck"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, and
-    /// most are killed in the end, or paused for longer than the lease. One compute node is spared.
+    /// most are killed in the end, or paused for longer than the lease. One compute node is spared,
+    /// and all memory nodes but one.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
-        let (span, lease) = (self.span.as_millis() as u64, lease.as_millis() as u64);
-        let spared = Env::real(seed).rng(u64::MAX).random_range(0..self.compute_nodes as u16);
-        let nodes = (0..self.compute_nodes as u16)
-            .filter(|index| *index != spared)
-            .map(Node::compute)
-            .filter(|node| self.may_strike(*node, Fault::Kill).is_ok());
-        let mut strikes: Vec<Strike> = Vec::new();
-        for node in nodes {
-            let mut rng = Env::real(seed).rng(u64::from(node.index));
-            let mut strike = |at_ms: u64, fault| {
-                strikes.push(Strike { at_ms: at_ms.min(span), node, fault });
-            };
-            let mut now = rng.random_range(span / 20..=span / 8);
-            while now < span / 2 {
-                let pause = rng.random_range(lease / 8..=lease / 2);
-                strike(now, Fault::Pause);
-                strike(now + pause, Fault::Resume);
-                now += pause + rng.random_range(span / 10..=span / 4);
-            }
-            match rng.random_range(0..5) {
-                0 => {}
-                1 | 2 => {
-                    strike(now, Fault::Pause);
-                    strike(now + rng.random_range(lease * 3 / 2..=lease * 2), Fault::Resume);
-                }
-                _ => strike(now, Fault::Kill),
-            }
-        }
+        let mut rng = Env::real(seed).rng(u64::MAX);
+        let spared = rng.random_range(0..self.compute_nodes as u16);
+        let compute = (0..self.compute_nodes as u16).filter(|index| *index != spared);
+        let memory = rng.random_range(0..self.memory_nodes as u16);
+        let memory = Node { kind: Kind::Memory, index: memory };
+        let nodes = compute.map(Node::compute).chain([memory]);
+        let nodes = nodes.filter(|node| self.may_strike(*node, Fault::Kill).is_ok());
+        let mut strikes: Vec<Strike> = nodes
+            .enumerate()
+            .flat_map(|(place, node)| {
+                self.ordeal(node, lease, &mut Env::real(seed).rng(place as u64))
+            })
+            .collect();
         strikes.sort_by_key(|strike| strike.at_ms);
+        strikes
+    }
+
+    /// What one node has to go through.
+    fn ordeal(&self, node: Node, lease: Duration, rng: &mut impl Rng) -> Vec<Strike> {
+        let (span, lease) = (self.span.as_millis() as u64, lease.as_millis() as u64);
+        let mut strikes = Vec::new();
+        let mut strike = |at_ms: u64, fault| {
+            strikes.push(Strike { at_ms: at_ms.min(span), node, fault });
+        };
+        let mut now = rng.random_range(span / 20..=span / 8);
+        while now < span / 2 {
+            let pause = rng.random_range(lease / 8..=lease / 2);
+            strike(now, Fault::Pause);
+            strike(now + pause, Fault::Resume);
+            now += pause + rng.random_range(span / 10..=span / 4);
+        }
+        match rng.random_range(0..5) {
+            0 => {}
+            1 | 2 => {
+                strike(now, Fault::Pause);
+                strike(now + rng.random_range(lease * 3 / 2..=lease * 2), Fault::Resume);
+            }
+            _ => strike(now, Fault::Kill),
+        }
         strikes
     }
 }
@@ -230,6 +257,8 @@ mod tests {
     fn bounds() -> Bounds {
         Bounds {
             memory_nodes: 2,
+            replicas: 2,
+            hosts_authority: true,
             compute_nodes: 4,
             lease: Some(Duration::from_secs(2)),
             span: Duration::from_secs(20),
@@ -243,7 +272,7 @@ mod tests {
             (r#"{"at_ms":1,"node":"cn-x","fault":"kill"}"#, 1, "`cn-x` is no node"),
             (r#"{"at_ms":1,"node":"cn-1"}"#, 1, "missing field `fault`"),
             ("# a word\n\n{\"at_ms\":1,\"node\":\"cn-9\",\"fault\":\"kill\"}", 3, "no cn-9"),
-            (r#"{"at_ms":1,"node":"mn-1","fault":"kill"}"#, 1, "no memory node can be spared"),
+            (r#"{"at_ms":1,"node":"mn-0","fault":"kill"}"#, 1, "the authority would go with it"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"restart"}"#, 1, "cannot return yet"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
             (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
@@ -265,6 +294,13 @@ mod tests {
         let kill = |node| format!("{{\"at_ms\":1,\"node\":\"cn-{node}\",\"fault\":\"kill\"}}\n");
         let all = [0, 1, 3, 2].map(kill).concat();
         assert_eq!(bounds().parse(&all).expect_err("one must be left").line, 4);
+        let memory = Bounds { memory_nodes: 3, hosts_authority: false, ..bounds() };
+        let all = [0, 0, 2].map(|node| kill(node).replace("cn", "mn").replace("kill", "pause"));
+        let both = [all[0].clone(), all[1].replace("pause", "resume"), all[2].clone()].concat();
+        assert_eq!(memory.parse(&both).expect_err("they share rows").line, 3);
+        assert!(Bounds { replicas: 3, ..memory }.parse(&both).is_ok());
+        let only_copy = Bounds { replicas: 1, ..memory }.parse(&all[2]);
+        assert!(only_copy.expect_err("it is gone then").why.contains("the only copies"));
         let nobody_notices = Bounds { lease: None, ..bounds() };
         let killed = r#"{"at_ms":1,"node":"cn-1","fault":"kill"}"#;
         assert!(nobody_notices.parse(killed).is_err() && nobody_notices.draw(1).is_empty());
