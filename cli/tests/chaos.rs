@@ -75,14 +75,15 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
                     {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"resume\"}\n\
                     {\"at_ms\":900,\"node\":\"cn-0\",\"fault\":\"kill\"}\n\
                     {\"at_ms\":1200,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":2000,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
                     {\"at_ms\":7500,\"node\":\"cn-1\",\"fault\":\"resume\"}\n";
     let described = Described::new("chaos", 0, schedule);
     let output = described.chaos(&described.path("schedule"), &["--secs", "8", "--json", "-"]);
     assert!(output.status.success(), "{}", text(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
-    assert_eq!(report["expelled"], serde_json::json!(["cn-0", "cn-1"]), "{report}");
-    assert_eq!(report["schedule"].as_array().map(Vec::len), Some(5), "{report}");
+    assert_eq!(report["expelled"], serde_json::json!(["mn-1", "cn-0", "cn-1"]), "{report}");
+    assert_eq!(report["schedule"].as_array().map(Vec::len), Some(6), "{report}");
     assert!(report["committed"].as_u64() > Some(0), "{report}");
     let checks = report["audit"]["checks"].as_array().expect("a list");
     let has = |name: &str| checks.iter().any(|check| check["name"] == name);
@@ -95,11 +96,11 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
 
 #[test]
 fn what_a_cluster_would_not_survive_is_refused_before_it_starts() {
-    let schedule = "\n{\"at_ms\":300,\"node\":\"mn-1\",\"fault\":\"kill\"}\n";
+    let schedule = "\n{\"at_ms\":300,\"node\":\"mn-0\",\"fault\":\"kill\"}\n";
     let described = Described::new("refused", 1, schedule);
     let path = described.path("schedule");
     let refused = described.refusal(&path, &[]);
-    assert!(refused.contains("schedule, line 2: mn-1 cannot be struck by kill"), "{refused}");
+    assert!(refused.contains("schedule, line 2: mn-0 cannot be struck by kill"), "{refused}");
     let refused = described.refusal(&described.path("none"), &[]);
     assert!(refused.contains("cannot read"), "{refused}");
     let refused = described.refusal("random", &["--workload", "tpcc"]);

@@ -5,14 +5,15 @@
 //! is expelled the next one that takes part *takes over*, which must not be noticed in timestamps:
 //! each is later than all that were issued before, by whomever. Two things see to that.
 //!
-//! 1. *Nobody is served by two.* The successor issues nothing before every coordinator of every node
-//!    that takes part has asked it. Who has asked it takes no answer of anybody before it
+//! 1. *Nobody is served by two.* The successor issues nothing before every coordinator of every
+//!    node that takes part has asked it. Who has asked it takes no answer of anybody before it
 //!    ([`OracleClient::turn_to`](lotus_mvcc::oracle::OracleClient::turn_to)); and who is out, the
 //!    former oracle for one, is fenced at every memory node first. So nobody whose writes count
 //!    draws a timestamp from a predecessor any more.
-//! 2. *Nobody begins below.* What may be issued has a bound, which is stored at the authority before
-//!    anything up to it is issued. A successor begins behind the stored bound, and storing its own is
-//!    what ends the predecessor's: the value names who reigns, and it is compared and swapped.
+//! 2. *Nobody begins below.* What may be issued has a bound, which is stored at the authority
+//!    before anything up to it is issued. A successor begins behind the stored bound, and storing
+//!    its own is what ends the predecessor's: the value names who reigns, and it is compared and
+//!    swapped.
 //!
 //! A timestamp that was issued in time and arrives late does no harm: when a commit draws one, its
 //! cells are INVISIBLE on all replicas already, so whoever draws a later snapshot meets them (H1).
