@@ -118,6 +118,8 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 /// Which replicas' version words a batch changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replicas {
+    /// All but the primary. Of a group that has lost all others, the primary: what nobody has
+    /// seen on any copy, nobody may be told of.
     Backups,
     Primaries,
     All,
@@ -126,6 +128,7 @@ pub(crate) enum Replicas {
 impl Replicas {
     pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
         match self {
+            Self::Backups if set.backups().is_empty() => set.members(),
             Self::Backups => set.backups(),
             Self::Primaries => &set.members()[..1],
             Self::All => set.members(),

@@ -423,26 +423,35 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether every replica group has a copy on a memory node that nothing happens to.
+    /// Whether every replica group has a copy on a memory node that cannot be lost.
     fn keeps_copies(&self) -> bool {
         let Topology { memory_nodes, replicas, .. } = self.cluster;
-        let harmed = self.harmed_memory();
-        let kept = |place: usize| !harmed.contains(&NodeId((place % memory_nodes) as u16));
+        let kept = |place: usize| !self.may_be_lost(NodeId((place % memory_nodes) as u16));
         (0..memory_nodes).all(|group| (group..group + replicas).any(kept))
     }
 
-    /// The memory nodes that crash, or that nobody reaches for a while.
-    pub(crate) fn harmed_memory(&self) -> Vec<NodeId> {
-        let harmed = |entry: &Scheduled| match entry.fault {
-            Fault::Crash { node, .. } | Fault::Isolate { node } => Some(node),
-            _ => None,
+    /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as may
+    /// be half of those that take part.
+    pub(crate) fn may_be_lost(&self, memory: NodeId) -> bool {
+        let strikes = |entry: &Scheduled, node: NodeId| {
+            let strikes = !matches!(entry.fault, Fault::Cut { .. } | Fault::Stall { .. });
+            strikes && entry.fault.nodes().any(|struck| struck == node)
         };
-        let nodes = self.schedule.iter().filter_map(harmed);
-        nodes.filter(|node| *node < self.first_compute_node()).collect()
+        let is_struck = |node: NodeId| self.schedule.iter().any(|entry| strikes(entry, node));
+        let is_harmed = |entry: &Scheduled| match entry.fault {
+            Fault::Crash { node, .. } | Fault::Isolate { node } => node == memory,
+            _ => false,
+        };
+        let first = self.first_compute_node().0;
+        let compute = (first..first + self.cluster.compute_nodes as u16).map(NodeId);
+        // Who is struck may be out when it comes to counting.
+        let members = compute.filter(|node| !is_struck(*node)).count();
+        let cut_off = self.cut_off_from(memory).len();
+        self.schedule.iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)
     }
 
     /// The compute nodes whose way to a memory node is cut, or stalled, for a while.
-    pub(crate) fn cut_off_from(&self, memory: NodeId) -> BTreeSet<NodeId> {
+    fn cut_off_from(&self, memory: NodeId) -> BTreeSet<NodeId> {
         let cut = |entry: &Scheduled| match entry.fault {
             Fault::Cut { from, to } | Fault::Stall { from, to, .. } => Some([from, to]),
             _ => None,

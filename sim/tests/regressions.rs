@@ -35,3 +35,11 @@ fn releases_that_failed_do_not_pile_up_as_tasks() {
     let text = include_str!("regressions/overdue-releases.toml");
     assert_eq!(replay("overdue-releases", text, 327, 6_000_000).violations, NOTHING);
 }
+
+/// Visible on all backups, and then the caller is told: where only the primary was left of a group
+/// that was a promise about nothing. The node was fenced before its version was visible anywhere.
+#[test]
+fn nobody_is_told_of_a_commit_that_no_copy_shows() {
+    let text = include_str!("regressions/sole-copy.toml");
+    assert_eq!(replay("sole-copy", text, 1059, 1_000_000).violations, NOTHING);
+}

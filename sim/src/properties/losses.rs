@@ -11,13 +11,7 @@ pub const MISSED: &str = "a memory node that most compute nodes reach is kept";
 
 /// Which of the memory nodes that were `lost` nothing has happened to.
 pub fn violations(scenario: &Scenario, lost: &[u16]) -> Option<Violation> {
-    let most = scenario.cluster.compute_nodes.div_ceil(2);
-    let harmed = scenario.harmed_memory();
-    let kept = |place: &&u16| {
-        let node = NodeId(**place);
-        !harmed.contains(&node) && scenario.cut_off_from(node).len() < most
-    };
-    let place = lost.iter().find(kept)?;
+    let place = lost.iter().find(|place| !scenario.may_be_lost(NodeId(**place)))?;
     let detail = format!("memory node {place} is lost");
     Some(Violation { property: MISSED.to_owned(), detail })
 }
