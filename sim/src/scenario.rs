@@ -430,12 +430,12 @@ impl Scenario {
         (0..memory_nodes).all(|group| (group..group + replicas).any(kept))
     }
 
-    /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as may
-    /// be half of those that take part.
+    /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as
+    /// may be half of those that take part.
     pub(crate) fn may_be_lost(&self, memory: NodeId) -> bool {
         let strikes = |entry: &Scheduled, node: NodeId| {
-            let strikes = !matches!(entry.fault, Fault::Cut { .. } | Fault::Stall { .. });
-            strikes && entry.fault.nodes().any(|struck| struck == node)
+            let about_this = entry.fault.nodes().any(|struck| struck == memory);
+            !about_this && entry.fault.nodes().any(|struck| struck == node)
         };
         let is_struck = |node: NodeId| self.schedule.iter().any(|entry| strikes(entry, node));
         let is_harmed = |entry: &Scheduled| match entry.fault {
@@ -444,7 +444,7 @@ impl Scenario {
         };
         let first = self.first_compute_node().0;
         let compute = (first..first + self.cluster.compute_nodes as u16).map(NodeId);
-        // Who is struck may be out when it comes to counting.
+        // Who is struck, or alone with a complaint of another, may be out when it counts.
         let members = compute.filter(|node| !is_struck(*node)).count();
         let cut_off = self.cut_off_from(memory).len();
         self.schedule.iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)

@@ -25,7 +25,7 @@ name = \"small\"
 storm-us = 2000
 calm-us = 9000
 workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
-cluster = { compute-nodes = 3, lease-us = 500 }
+cluster = { compute-nodes = 5, lease-us = 500 }
 schedule = [
     { when = { at-us = 1 }, fault = { crash = { node = 1, memory = \"lost\" } } },
     { when = { at-us = 1 }, fault = { cut = { from = 4, to = 2 } } },
