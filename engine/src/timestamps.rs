@@ -12,6 +12,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::config::TimestampKind;
 use crate::error::TxnError;
 use crate::oracle;
+use crate::ownership::RETRY_PAUSE;
 use crate::shared::{ComputeNode, Shared};
 
 /// How far snapshots lag behind once their freshness is sabotaged.
@@ -62,9 +63,13 @@ impl Timestamps {
         if !client.turn_to(oracle) {
             return;
         }
-        let (client, node) = (client.clone(), Arc::clone(node));
-        executor
-            .spawn(async move { while client.timestamp().await.is_err() && !node.has_failed() {} });
+        let (client, node, clock) = (client.clone(), Arc::clone(node), executor.clone());
+        executor.spawn(async move {
+            while client.timestamp().await.is_err() && !node.has_failed() {
+                // It may have failed at once, for want of room.
+                clock.sleep(RETRY_PAUSE).await;
+            }
+        });
     }
 
     /// Learns of timestamps that others were issued, where nobody here has asked for one.

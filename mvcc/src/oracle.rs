@@ -53,10 +53,11 @@ impl OracleServer {
                     return responder.respond(&timestamp.raw().to_le_bytes());
                 }
                 let mut queue = waiting.borrow_mut();
+                let unattended = queue.is_empty();
                 // Each client has one request under way: an older one was given up.
                 queue.retain(|older| older.from() != responder.from());
                 queue.push(responder);
-                if queue.len() == 1 {
+                if unattended {
                     let waiting = Rc::clone(&waiting);
                     executor.spawn(attend(executor.clone(), waiting, next.clone()));
                 }
