@@ -5,6 +5,9 @@
 //! writing. Names hash to words, so two names may share one: a transaction then holds it once for
 //! both, and two transactions conflict without need.
 //!
+//! All words are tried at once. If others hold some, the lowest of those is waited for, and
+//! nothing above it is kept meanwhile: of those who wait for one another's words somebody gets on.
+//!
 //! A release is a compare-and-swap from the own id too, never a plain WRITE: posted behind an
 //! acquisition whose answer nobody waited for, it undoes just that, and never somebody else's.
 
@@ -79,16 +82,31 @@ impl LockService for CasLocks {
                 missing.push((*name, word));
             }
         }
+        missing.sort_unstable_by_key(|(_, word)| *word);
+        let mut given_back = Vec::new();
+        let mut tried = missing.len();
         for _ in 0..SPINS {
             let mut batch = self.lane.batch();
-            let asked: Vec<_> =
-                missing.iter().map(|(_, word)| batch.compare_and_swap(*word, 0, id)).collect();
+            for word in given_back.drain(..) {
+                batch.compare_and_swap(word, id, 0);
+            }
+            let asked: Vec<_> = missing[..tried]
+                .iter()
+                .map(|(_, word)| batch.compare_and_swap(*word, 0, id))
+                .collect();
             let done = batch.post().await.map_err(|_| LockError::TimedOut)?;
-            let mut answers = asked.into_iter().map(|buffer| done.words(buffer)[0]);
-            missing.retain(|_| answers.next().is_some_and(|old| old != 0 && old != id));
+            let answers = asked.into_iter().map(|buffer| done.words(buffer)[0]);
+            let taken: Vec<_> = answers.map(|old| old == 0 || old == id).collect();
+            let got = taken.iter().take_while(|&&taken| taken).count();
+            let above = missing[..tried].iter().zip(&taken).skip(got);
+            given_back.extend(above.filter(|(_, taken)| **taken).map(|((_, word), _)| *word));
+            // Only the word that is waited for: the others would be in somebody's way.
+            let all = got == tried;
+            missing.drain(..got);
             if missing.is_empty() {
                 return Ok(());
             }
+            tried = if all { missing.len() } else { 1 };
             if executor.now() >= deadline {
                 return Err(LockError::TimedOut);
             }

@@ -53,6 +53,8 @@ struct Core<H> {
     server: Rc<RefCell<LockServer<Arc<H>>>>,
     rpc: Rpc,
     peers: RefCell<Vec<Rc<Peer>>>,
+    /// Where requests are written.
+    datagram: RefCell<Vec<u8>>,
 }
 
 /// Another compute node that was asked for locks.
@@ -76,10 +78,10 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
         let server = Rc::new(RefCell::new(server));
         let answering = Rc::clone(&server);
+        let mut reply = vec![0; MAX_MESSAGE_BYTES];
         rpc.serve(
             LOCK_SERVICE,
             Box::new(move |responder, datagram| {
-                let mut reply = [0; MAX_MESSAGE_BYTES];
                 // A datagram that does not parse is no request of ours; its sender learns by
                 // running into its timeout.
                 let handled = answering.borrow_mut().handle(datagram, &mut reply);
@@ -88,7 +90,10 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 }
             }),
         );
-        Self { core: Rc::new(Core { table, host, server, rpc, peers: RefCell::default() }) }
+        let datagram = RefCell::new(vec![0; DATAGRAM_BYTES]);
+        Self {
+            core: Rc::new(Core { table, host, server, rpc, peers: RefCell::default(), datagram }),
+        }
     }
 
     /// Refuses requests of an expelled incarnation from now on (H4, H8).
@@ -204,16 +209,15 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let first = held.asked.last().map_or(0, |asked| asked.locks.end);
         for (fragment, part) in locks.chunks(LOCKS_PER_DATAGRAM).enumerate() {
             let question = Question { txn: held.txn(), round, fragment: fragment as u16 };
-            let mut remote =
-                [RemoteLock { request: part[0].request, shard_epoch: 0 }; LOCKS_PER_DATAGRAM];
-            for (slot, lock) in remote.iter_mut().zip(part) {
-                *slot = RemoteLock { request: lock.request, shard_epoch: lock.shard_epoch };
-            }
-            let mut datagram = [0; DATAGRAM_BYTES];
+            let remote = part.iter().map(|lock| {
+                let TakenLock { request, shard_epoch, .. } = *lock;
+                RemoteLock { request, shard_epoch }
+            });
+            let mut datagram = core.datagram.borrow_mut();
             let mut writer = RequestWriter::new(&mut datagram);
             // Ends first: they may release what the locks need.
             peer.ends.borrow_mut().write_due(now_ns, ENDS_BESIDE_LOCKS, &mut writer);
-            writer.lock(question, &remote[..part.len()]).expect("half a datagram fits");
+            writer.lock(question, remote).expect("half a datagram fits");
             let bytes = writer.finish(core.host.configuration_epoch());
             let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience(timeout));
             let start = first + fragment * LOCKS_PER_DATAGRAM;
@@ -358,10 +362,9 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
     }
 }
 
-/// Sends the ends that are due, if there are any. Not part of `send_ends`, whose future would be
-/// as large as the datagram.
+/// Sends the ends that are due, if there are any.
 fn call_ends<H: LockHost>(core: &Core<H>, peer: &Peer) -> Option<PendingCall> {
-    let mut datagram = [0; DATAGRAM_BYTES];
+    let mut datagram = core.datagram.borrow_mut();
     let mut writer = RequestWriter::new(&mut datagram);
     let now_ns = core.rpc.lane().executor().now().0;
     if peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer) == 0 {

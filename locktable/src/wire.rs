@@ -383,17 +383,8 @@ impl<'a> Writer<'a> {
         Self { buffer, used: HEAD_BYTES, items: 0 }
     }
 
-    /// Writes an item and the locks after it, or nothing.
-    fn push(&mut self, item: &Item, locks: &[RemoteLock]) -> Result<(), BufferFull> {
-        let rest = self.push_item(item, locks.len() * LOCK_BYTES)?;
-        for (slot, lock) in rest.chunks_exact_mut(LOCK_BYTES).zip(locks) {
-            slot.copy_from_slice(lock.encode().as_bytes());
-        }
-        Ok(())
-    }
-
     /// Writes an item, or nothing; the room for the bytes that follow it.
-    fn push_item(&mut self, item: &Item, following: usize) -> Result<&mut [u8], BufferFull> {
+    fn push(&mut self, item: &Item, following: usize) -> Result<&mut [u8], BufferFull> {
         let bytes = ITEM_BYTES + following;
         let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
         self.items = self.items.checked_add(1).ok_or(BufferFull)?;
@@ -439,9 +430,18 @@ impl<'a> RequestWriter<'a> {
     ///
     /// # Errors
     /// If it does not fit; nothing was written. [`Self::room_for_locks`] says what would.
-    pub fn lock(&mut self, question: Question, locks: &[RemoteLock]) -> Result<(), BufferFull> {
+    pub fn lock(
+        &mut self,
+        question: Question,
+        locks: impl ExactSizeIterator<Item = RemoteLock>,
+    ) -> Result<(), BufferFull> {
         let count = u16::try_from(locks.len()).map_err(|_| BufferFull)?;
-        self.0.push(&item(kind::LOCK, question, 0, count), locks)
+        let item = item(kind::LOCK, question, 0, count);
+        let room = self.0.push(&item, locks.len() * LOCK_BYTES)?;
+        for (slot, lock) in room.chunks_exact_mut(LOCK_BYTES).zip(locks) {
+            slot.copy_from_slice(lock.encode().as_bytes());
+        }
+        Ok(())
     }
 
     /// Adds the news that `txn` and all earlier attempts of its slot are over.
@@ -449,7 +449,7 @@ impl<'a> RequestWriter<'a> {
     /// # Errors
     /// If it does not fit; nothing was written.
     pub fn end(&mut self, txn: TxnId) -> Result<(), BufferFull> {
-        self.0.push(&end_item(kind::END, txn), &[])
+        self.0.push(&end_item(kind::END, txn), 0).map(drop)
     }
 
     /// How many locks one more request could ask for.
@@ -487,7 +487,7 @@ impl<'a> ReplyWriter<'a> {
                     Answer::WrongOwner { index, owner, shard_epoch } => {
                         let (node, zero, epoch) = (owner.0.into(), 0.into(), shard_epoch.into());
                         let item = item(kind::WRONG_OWNER, question, 0, index);
-                        let rest = self.0.push_item(&item, size_of::<Keeper>())?;
+                        let rest = self.0.push(&item, size_of::<Keeper>())?;
                         rest.copy_from_slice(Keeper { node, zero, epoch }.as_bytes());
                         return Ok(());
                     }
@@ -497,7 +497,7 @@ impl<'a> ReplyWriter<'a> {
                 item(kind, question, refusal, index)
             }
         };
-        self.0.push(&item, &[])
+        self.0.push(&item, 0).map(drop)
     }
 
     pub(crate) fn finish(self, epoch: Epoch) -> usize {

@@ -146,7 +146,7 @@ impl World {
         let mut buffer = vec![0; 4096];
         let mut writer = RequestWriter::new(&mut buffer);
         self.ends.write_due(0, usize::MAX, &mut writer);
-        writer.lock(question, &locks).expect("fits");
+        writer.lock(question, locks.iter().copied()).expect("fits");
         let length = writer.finish(Epoch(1));
         self.requests.push(buffer[..length].to_vec());
     }

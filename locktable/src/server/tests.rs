@@ -77,7 +77,7 @@ fn lock_in_epoch(
     let question = Question { txn, round: 1, fragment: 2 };
     let locks: Vec<_> =
         requests.iter().map(|&request| RemoteLock { request, shard_epoch }).collect();
-    let replies = ask(server, |writer| writer.lock(question, &locks).expect("fits"));
+    let replies = ask(server, |writer| writer.lock(question, locks.iter().copied()).expect("fits"));
     let [Reply::Lock { question: echoed, answer }] = replies[..] else { panic!("{replies:?}") };
     assert_eq!(echoed, question);
     answer
@@ -251,9 +251,9 @@ fn a_datagram_carries_several_ends_and_requests_in_order() {
     let question = Question { txn: other_txn(1), round: 0, fragment: 0 };
     let locks = [RemoteLock { request: LockRequest::write(row(1)), shard_epoch: OURS }];
     let replies = ask(&mut server, |writer| {
-        writer.lock(question, &locks).expect("fits");
+        writer.lock(question, locks.iter().copied()).expect("fits");
         writer.end(txn(5)).expect("fits");
-        writer.lock(question, &locks).expect("fits");
+        writer.lock(question, locks.iter().copied()).expect("fits");
     });
     let answers = [
         Reply::Lock { question, answer: conflict_at(0) },
@@ -272,7 +272,7 @@ fn a_damaged_datagram_changes_nothing() {
     let mut writer = RequestWriter::new(&mut request);
     let question = Question { txn: txn(5), round: 0, fragment: 0 };
     let locks = [RemoteLock { request: LockRequest::write(row(1)), shard_epoch: OURS }];
-    writer.lock(question, &locks).expect("fits");
+    writer.lock(question, locks.iter().copied()).expect("fits");
     writer.end(txn(4)).expect("fits");
     let length = writer.finish(Epoch(0));
     let cut = server.handle(&request[..length - 1], &mut reply);

@@ -27,7 +27,7 @@ fn sample() -> (Vec<u8>, Vec<RemoteLock>) {
     let mut writer = RequestWriter::new(&mut buffer);
     assert!(writer.is_empty());
     writer.end(txn(76)).expect("fits");
-    writer.lock(question(), &locks).expect("fits");
+    writer.lock(question(), locks.iter().copied()).expect("fits");
     let length = writer.finish(Epoch(0x0102_0304));
     buffer.truncate(length);
     (buffer, locks)
@@ -88,8 +88,8 @@ fn a_full_buffer_takes_no_half_message() {
     let mut buffer = [0; HEAD_BYTES + 3 * ITEM_BYTES];
     let mut writer = RequestWriter::new(&mut buffer);
     assert_eq!(writer.room_for_locks(), 2);
-    assert_eq!(writer.lock(question(), &locks), Err(BufferFull));
-    writer.lock(question(), &locks[..1]).expect("fits");
+    assert_eq!(writer.lock(question(), locks.iter().copied()), Err(BufferFull));
+    writer.lock(question(), locks[..1].iter().copied()).expect("fits");
     assert_eq!(writer.room_for_locks(), 0);
     writer.end(txn(1)).expect("fits");
     assert_eq!(writer.end(txn(2)), Err(BufferFull));
