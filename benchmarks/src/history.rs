@@ -15,7 +15,7 @@ use std::io::{self, Write};
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_mvcc::PrimaryKey;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::engine::{Finish, Isolation, Item, Receipt, Txn, TxnError};
 
@@ -51,7 +51,7 @@ pub struct Attempt {
 }
 
 /// What an operation did to a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Access {
     /// Read it.
     Read,
@@ -62,7 +62,7 @@ pub enum Access {
 }
 
 /// One operation of an attempt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
     /// What it did.
     pub access: Access,
@@ -92,6 +92,19 @@ impl Log {
         self.declared.clear();
         self.read = 0;
         self.attempts.push((attempt, self.operations.len()));
+    }
+
+    /// Adds an attempt whose operations were recorded elsewhere.
+    pub fn add(&mut self, attempt: Attempt, operations: impl IntoIterator<Item = Operation>) {
+        self.operations.extend(operations);
+        self.finish(attempt);
+    }
+
+    /// The operations since the last attempt ended. Another one begins.
+    pub fn take_operations(&mut self) -> Vec<Operation> {
+        self.declared.clear();
+        self.read = 0;
+        self.operations.split_off(self.attempts.last().map_or(0, |(_, end)| *end))
     }
 
     fn note(&mut self, access: Access, item: usize, version: Option<TxnId>) {
@@ -127,6 +140,11 @@ impl<'l, T: Txn> Recorded<'l, T> {
     /// Records `txn` into `log`.
     pub fn new(txn: T, log: &'l mut Log) -> Self {
         Self { txn, log }
+    }
+
+    /// The transaction; what it does is not recorded any more.
+    pub fn into_inner(self) -> T {
+        self.txn
     }
 }
 

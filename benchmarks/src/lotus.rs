@@ -27,6 +27,7 @@ use crate::deployment::{
 use crate::engine::{
     AbortReason, Finish, Isolation, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind,
 };
+use crate::history::{Log, Operation, Recorded};
 use crate::workload::Workload;
 
 /// The most verbs that each coordinator records for the floor.
@@ -431,12 +432,33 @@ pub async fn attempt_in<W: Workload>(
     request: &W::Request,
 ) -> Result<i64, Lapse> {
     let mut lent = LotusTxn::of(txn);
-    match (workload.attempt(&mut lent, request).await, lent.cause) {
-        (Ok(effect), _) => Ok(effect),
-        (Err(TxnError::Fatal(why)), _) => Err(Lapse::Fatal(why)),
+    let outcome = workload.attempt(&mut lent, request).await;
+    outcome.map_err(|error| lapse(error, lent.cause))
+}
+
+/// The same, with what it read and wrote.
+///
+/// # Errors
+/// [`Lapse`] says why not to commit.
+pub async fn traced_in<W: Workload>(
+    workload: &W,
+    txn: &mut Transaction,
+    request: &W::Request,
+) -> Result<(i64, Vec<Operation>), Lapse> {
+    let mut log = Log::default();
+    let mut recorded = Recorded::new(LotusTxn::of(txn), &mut log);
+    let outcome = workload.attempt(&mut recorded, request).await;
+    let cause = recorded.into_inner().cause;
+    let effect = outcome.map_err(|error| lapse(error, cause))?;
+    Ok((effect, log.take_operations()))
+}
+
+fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> Lapse {
+    match (error, cause) {
+        (TxnError::Fatal(why), _) => Lapse::Fatal(why),
         // A row that exists already is the workload's business, as in `mapped`.
-        (Err(TxnError::Aborted(AbortReason::Logic)), _) | (Err(_), None) => Err(Lapse::Logic),
-        (Err(_), Some(cause)) => Err(Lapse::Engine(cause)),
+        (TxnError::Aborted(AbortReason::Logic), _) | (_, None) => Lapse::Logic,
+        (_, Some(cause)) => Lapse::Engine(cause),
     }
 }
 

@@ -19,7 +19,7 @@ use lotus_benchmarks::config::Routing;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
 use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome};
-use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in};
+use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in, traced_in};
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use crate::nodes::{Sockets, client_socket};
+use crate::traced::Traced;
 
 /// A transaction that takes so long means that something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -101,6 +102,23 @@ impl Aborts {
         self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts what an attempt did not commit for, and says it to the server.
+    fn explain(&self, kind: usize, lapse: Lapse) -> Abort<Refusal> {
+        match lapse {
+            Lapse::Engine(error) => {
+                if let Some(reason) = abort_reason(&error) {
+                    self.count(kind, reason);
+                }
+                Abort::Engine(error)
+            }
+            Lapse::Logic => {
+                self.count(kind, AbortReason::Logic);
+                Abort::Application(Refusal::Logic)
+            }
+            Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
+        }
+    }
+
     /// How many there are by now.
     pub fn counts(&self) -> AbortCounts {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -137,13 +155,20 @@ pub struct Procedures {
 }
 
 impl Procedures {
-    /// Those of a workload, for transactions that write under this isolation.
+    /// Those of a workload, for transactions that write under this isolation. They return by how
+    /// much the balance has moved.
     pub fn of<W: Workload>(isolation: Isolation) -> Self {
         let level = match isolation {
             Isolation::Serializable => "sr",
             Isolation::Snapshot => "si",
         };
         Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
+    }
+
+    /// The same, and they return what they read and wrote: [`Traced`].
+    pub fn traced<W: Workload>(isolation: Isolation) -> Self {
+        let Self { read, write } = Self::of::<W>(isolation);
+        Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
     }
 
     /// The one that runs a request.
@@ -208,30 +233,34 @@ pub fn local_address(directory: &Path, node: usize) -> String {
 
 /// The workload's transactions as stored ones.
 pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
-    let [sr, si] = [Isolation::Serializable, Isolation::Snapshot].map(Procedures::of::<W>);
+    let levels = [Isolation::Serializable, Isolation::Snapshot];
+    let [sr, si] = levels.map(Procedures::of::<W>);
     let mut registry = Registry::new();
-    let all =
-        [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)];
-    for (name, kind) in all {
+    for (name, kind) in kinds(sr, si) {
         let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
         let run = async move |txn: &mut Transaction, request: W::Request| {
-            attempt_in(&*workload, txn, &request).await.map_err(|lapse| match lapse {
-                Lapse::Engine(error) => {
-                    if let Some(reason) = abort_reason(&error) {
-                        aborts.count(W::kind(&request), reason);
-                    }
-                    Abort::Engine(error)
-                }
-                Lapse::Logic => {
-                    aborts.count(W::kind(&request), AbortReason::Logic);
-                    Abort::Application(Refusal::Logic)
-                }
-                Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
-            })
+            let outcome = attempt_in(&*workload, txn, &request).await;
+            outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))
+        };
+        registry.register_as(kind, &name, run);
+    }
+    let [sr, si] = levels.map(Procedures::traced::<W>);
+    for (name, kind) in kinds(sr, si) {
+        let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
+        let run = async move |txn: &mut Transaction, request: W::Request| {
+            let outcome = traced_in(&*workload, txn, &request).await;
+            let (effect, operations) =
+                outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))?;
+            Ok(Traced::new(effect, txn.id(), &operations))
         };
         registry.register_as(kind, &name, run);
     }
     registry
+}
+
+/// What kinds of transactions stored ones are, by name.
+fn kinds(sr: Procedures, si: Procedures) -> [(String, Kind); 3] {
+    [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)]
 }
 
 /// What applications do.

@@ -7,24 +7,24 @@ use std::io::{self, Write};
 use std::num::NonZero;
 #[cfg(feature = "tcp")]
 use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use lotus_benchmarks::config::Fabric;
 use lotus_benchmarks::harness::{BenchError, Options, Outcome};
 use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::kvs::Kvs;
-use lotus_benchmarks::output::{Output, OutputError};
+use lotus_benchmarks::output::OutputError;
 use lotus_benchmarks::report::Report;
 use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::Tpcc;
 use lotus_fabric::ids::ShardId;
 
-use crate::args::{BenchArgs, CommonArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
+use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
 #[cfg(feature = "tcp")]
 use crate::cluster::{self, ClusterFile};
 use crate::deploy::Place;
+use crate::outputs::{Outputs, Refused};
 use crate::watch::Watch;
 use crate::{Verdict, deploy, screen};
 
@@ -38,21 +38,15 @@ pub enum Failure {
     /// A result could not be written there. Name another path.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// Both results would go to one place. Name two.
-    #[error("--json and --history both name {}", .0.display())]
-    SameOutput(PathBuf),
+    /// Results cannot go where they should. Name other paths.
+    #[error(transparent)]
+    Outputs(#[from] Refused),
     /// The benchmark did not finish.
     #[error(transparent)]
     Bench(#[from] BenchError),
     /// The standard output is gone.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
-}
-
-/// Where results go besides the screen.
-struct Outputs {
-    json: Option<Output>,
-    history: Option<Output>,
 }
 
 /// Runs a benchmark and shows what came of it.
@@ -62,7 +56,7 @@ struct Outputs {
 pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
     check(args)?;
     let common = args.common();
-    let outputs = check_outputs(common)?;
+    let outputs = Outputs::check(common.json.as_deref(), common.history.as_deref())?;
     #[cfg(feature = "tcp")]
     if let Some(path) = &common.cluster {
         return run_on_cluster(args.clone(), path, &outputs);
@@ -166,17 +160,6 @@ fn hot_accounts(args: &SmallbankArgs) -> Result<u64, Failure> {
             args.accounts
         ))),
         hot => Ok(hot),
-    }
-}
-
-fn check_outputs(common: &CommonArgs) -> Result<Outputs, Failure> {
-    let check = |path: &Option<PathBuf>| path.as_deref().map(Output::check).transpose();
-    let (json, history) = (check(&common.json)?, check(&common.history)?);
-    match (&json, &history, &common.json) {
-        (Some(one), Some(other), Some(path)) if one == other && !one.is_special() => {
-            Err(Failure::SameOutput(path.clone()))
-        }
-        _ => Ok(Outputs { json, history }),
     }
 }
 

@@ -24,8 +24,11 @@ mod deploy;
 mod figures;
 mod findings;
 mod nodes;
+mod outputs;
 mod screen;
 mod sim;
+#[cfg(feature = "tcp")]
+mod traced;
 mod watch;
 
 use args::{Cli, Command};

@@ -78,7 +78,9 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
                     {\"at_ms\":2000,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
                     {\"at_ms\":7500,\"node\":\"cn-1\",\"fault\":\"resume\"}\n";
     let described = Described::new("chaos", 0, schedule);
-    let output = described.chaos(&described.path("schedule"), &["--secs", "8", "--json", "-"]);
+    let history = described.path("history");
+    let flags = ["--secs", "8", "--json", "-", "--history", &history];
+    let output = described.chaos(&described.path("schedule"), &flags);
     assert!(output.status.success(), "{}", text(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
@@ -89,6 +91,11 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     let has = |name: &str| checks.iter().any(|check| check["name"] == name);
     assert!(has("whoever is out has been recovered"), "{report}");
     assert!(has("cn-2: no lock is left held") && has("cn-2: the sum of all balances"), "{report}");
+    // What applications saw happened in some order that keeps real time.
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+    let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
+    assert_eq!(findings["transactions"], report["committed"], "{findings}");
     // Nothing is left running.
     let down = lotus(&["cluster", "down", "--file", &described.path("c.toml")]);
     assert!(text(&down).contains("nothing runs"), "{}", text(&down));

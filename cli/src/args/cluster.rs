@@ -66,6 +66,9 @@ pub struct ChaosArgs {
     /// The workload; the cluster must be loaded with it [default: what it is loaded with].
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,
+    /// Writes what every call read and wrote to a file, for lotus check; calls are fewer then.
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::audit::{Audit, Check, Effects};
-use lotus_benchmarks::output::Output;
+use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::history::History;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
@@ -42,6 +43,7 @@ use super::node::{Kind, Node};
 use super::processes::{Seen as SeenProcess, State, wait_until};
 use super::seat::Place;
 use crate::args::ChaosArgs;
+use crate::outputs::Outputs;
 use crate::{Verdict, screen};
 use callers::{Callers, Seen};
 use report::Report;
@@ -69,8 +71,8 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     if !file.serves_applications() {
         return Err(format!("{} gives compute nodes no client address", file.path.display()));
     }
-    let output = args.json.as_deref().map(Output::check).transpose();
-    let output = output.map_err(|error| error.to_string())?;
+    let outputs = Outputs::check(args.json.as_deref(), args.history.as_deref());
+    let outputs = outputs.map_err(|error| error.to_string())?;
     let env = Env::real(0);
     let seed = args.seed.unwrap_or_else(|| env.now().0);
     let span = Duration::from_secs_f64(args.secs);
@@ -87,15 +89,19 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
 
     start(file, STARTING)?;
     let state = State::look(file);
-    let outcome = load.with(Ordeal { file, state: &state, seed, span, strikes: &strikes });
+    let traced = outputs.history.is_some();
+    let outcome = load.with(Ordeal { file, state: &state, seed, span, strikes: &strikes, traced });
     resume_all(file, &state);
     let stopped = stop(file);
-    let report = outcome?;
+    let (report, history) = outcome?;
     stopped?;
-    let data = [&output];
-    if let Some(output) = &output {
+    if let Some(output) = &outputs.history {
+        output.write(|out| history.write(out)).map_err(|error| error.to_string())?;
+    }
+    if let Some(output) = &outputs.json {
         screen::write_json(output, &report).map_err(|error| error.to_string())?;
     }
+    let data = [&outputs.json, &outputs.history];
     screen::show(&report.table(), &data).map_err(|error| error.to_string())?;
     Ok(if report.audit.passed { Verdict::Sound } else { Verdict::Unsound })
 }
@@ -130,27 +136,29 @@ struct Ordeal<'a> {
     seed: u64,
     span: Duration,
     strikes: &'a [Strike],
+    traced: bool,
 }
 
 impl Use for Ordeal<'_> {
-    type Outcome = Result<Report, String>;
+    type Outcome = Result<(Report, History), String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, state, seed, span, strikes } = self;
+        let Self { file, state, seed, span, strikes, traced } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
         let seen = runtime.block_on(async {
             let client = connect(file).await?;
-            attach(&client, &mut workload, file)?;
+            let tables = attach(&client, &mut workload, file)?;
             let workload = Arc::new(workload);
             let until = clock.now().after(span);
-            let callers = Callers { workload, clock: clock.clone(), until, span };
+            let callers = Callers { workload, clock: clock.clone(), until, span, traced };
             let (seen, ()) = tokio::join!(callers.call(&client), strike(file, state, strikes));
-            seen
+            seen.map(|seen| (seen, tables))
         });
-        let seen = seen.map_err(|error| error.to_string())?;
-        self.judge::<W>(seen)
+        let (mut seen, tables) = seen.map_err(|error: BenchError| error.to_string())?;
+        let history = History::new(tables, std::mem::take(&mut seen.logs));
+        Ok((self.judge::<W>(seen)?, history))
     }
 }
 

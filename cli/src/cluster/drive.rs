@@ -17,6 +17,7 @@ use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
 use lotus_fabric::env::Env;
+use lotus_fabric::ids::TableId;
 use lotus_recovery::membership;
 use lotus_router::Authority;
 
@@ -165,7 +166,7 @@ pub fn shape(file: &ClusterFile) -> ClusterConfig {
     file.settings.clone()
 }
 
-/// Tells a workload where its tables are.
+/// Tells a workload where its tables are. Their names.
 ///
 /// # Errors
 /// The cluster has no such table.
@@ -173,13 +174,14 @@ pub fn attach<W: Workload>(
     client: &Client,
     workload: &mut W,
     file: &ClusterFile,
-) -> Result<(), BenchError> {
-    let specs = workload.tables(&file.settings);
+) -> Result<Vec<(TableId, String)>, BenchError> {
+    let specs = workload.tables(&file.settings).into_iter();
     let missing = |name: &str| failed(&format!("the cluster has no table {name}"));
     let table = |name: &str| client.table(name).ok_or_else(|| missing(name));
-    let tables: Vec<_> = specs.iter().map(|spec| table(&spec.name)).collect::<Result<_, _>>()?;
-    workload.attach(&tables);
-    Ok(())
+    let tables = specs.map(|spec| Ok((table(&spec.name)?, spec.name.into_owned())));
+    let tables: Vec<(TableId, String)> = tables.collect::<Result<_, BenchError>>()?;
+    workload.attach(&tables.iter().map(|(table, _)| *table).collect::<Vec<_>>());
+    Ok(tables)
 }
 
 /// Connects to a running cluster as an application.

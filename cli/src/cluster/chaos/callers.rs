@@ -5,31 +5,43 @@
 //! takes effect once (I80). Where that does not help either, its outcome is asked for until
 //! somebody knows it. So the balances are known exactly, whoever was killed.
 //!
-//! What is remembered of ids has room for half a million calls in ten minutes; the callers pause
+//! What is remembered of ids has room for a quarter of a million calls in ten minutes, and for fewer
+//! where a history is wanted, since a call's operations are part of its result; the callers pause
 //! between calls so that it suffices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::engine::{Isolation, Receipt};
 use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::history::{Attempt, Log, Operation, Status};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
 use lotus_client::{CallError, CallId, Client, Failure};
 use lotus_fabric::env::{Env, Nanos};
+use lotus_fabric::ids::TxnId;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use crate::applications::{Procedures, failed, forgive};
+use crate::traced::{Nonsense, Traced};
 
 /// Applications, each with one call at a time.
 const CALLERS: usize = 16;
-/// Calls with an id that the cluster has room for in ten minutes, with something to spare.
-const CALLS: f64 = 400_000.0;
+/// What is remembered of calls in ten minutes, at most, in bytes: a third of what there is room
+/// for, since some rows get more calls than others.
+const REMEMBERED_BYTES: f64 = 10e6;
+/// What is remembered of a call beside its operations, in bytes, about.
+const CALL_BYTES: usize = 40;
+/// What is remembered of an operation.
+const OPERATION_BYTES: usize = 22;
 /// How long what is remembered of a call is kept.
 const RETENTION: Duration = Duration::from_secs(600);
 /// The most calls in a second: what is looked for is not throughput.
 const MOST_TPS: f64 = 5_000.0;
+/// What the calls ask for.
+const ISOLATION: Isolation = Isolation::Serializable;
 /// How long a call may take: somebody has to notice first that a node is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the outcome of a call may stay unknown when all faults are over.
@@ -49,6 +61,8 @@ pub struct Seen {
     pub open: u64,
     /// The longest time in which nothing committed.
     pub silence: Duration,
+    /// What the calls read and wrote, by caller, if that was wanted.
+    pub logs: Vec<Log>,
 }
 
 /// Those who call.
@@ -61,6 +75,57 @@ pub struct Callers<W> {
     pub until: Nanos,
     /// How long that is from when they began.
     pub span: Duration,
+    /// Whether to find out what they read and write.
+    pub traced: bool,
+}
+
+/// What a call returns.
+trait Told: DeserializeOwned + Send + 'static {
+    /// The stored transactions that return it.
+    fn procedures<W: Workload>() -> Procedures;
+
+    /// By how much the balance has moved.
+    fn effect(&self) -> i64;
+
+    /// The attempt and what it read and wrote, if it says so.
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>>;
+}
+
+impl Told for i64 {
+    fn procedures<W: Workload>() -> Procedures {
+        Procedures::of::<W>(ISOLATION)
+    }
+
+    fn effect(&self) -> i64 {
+        *self
+    }
+
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>> {
+        None
+    }
+}
+
+impl Told for Traced {
+    fn procedures<W: Workload>() -> Procedures {
+        Procedures::traced::<W>(ISOLATION)
+    }
+
+    fn effect(&self) -> i64 {
+        self.effect
+    }
+
+    fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>> {
+        Some(Self::operations(self))
+    }
+}
+
+/// A call that was made.
+#[derive(Clone, Copy)]
+struct Made {
+    caller: usize,
+    id: CallId,
+    kind: usize,
+    issued: Nanos,
 }
 
 /// When somebody committed last, and the longest time in between. All callers share a thread.
@@ -85,15 +150,46 @@ impl Seen {
             found: 0,
             open: 0,
             silence: Duration::ZERO,
+            logs: Vec::new(),
         }
     }
 
-    fn merge(&mut self, other: &Self) {
+    fn merge(&mut self, other: Self) {
         self.tally.merge(&other.tally);
         self.refused += other.refused;
         self.unanswered += other.unanswered;
         self.found += other.found;
         self.open += other.open;
+        self.logs.extend(other.logs);
+    }
+
+    /// Writes down that a call has committed, and when that was known; how many operations it had.
+    fn note<T: Told>(
+        &mut self,
+        made: Made,
+        told: &T,
+        end: Option<Nanos>,
+    ) -> Result<usize, BenchError> {
+        let latency = end.map(|end| end.since(made.issued).as_nanos() as u64);
+        self.tally.commit(made.kind, latency, told.effect());
+        let Some(operations) = told.operations() else { return Ok(0) };
+        let (id, operations) = operations.map_err(|nonsense| failed(&nonsense))?;
+        let attempt = Attempt {
+            id,
+            session: made.caller as u32,
+            start_ns: made.issued.0,
+            end_ns: end.map_or(0, |end| end.0),
+            isolation: ISOLATION,
+            // Of one that had no answer nobody knows when it took effect.
+            status: if end.is_some() { Status::Ok } else { Status::Info },
+            receipt: Receipt::default(),
+        };
+        let count = operations.len();
+        if self.logs.is_empty() {
+            self.logs.push(Log::default());
+        }
+        self.logs[0].add(attempt, operations);
+        Ok(count)
     }
 }
 
@@ -110,30 +206,36 @@ impl<W: Workload> Callers<W> {
         for caller in 0..CALLERS {
             let (callers, client) = (Arc::clone(&callers), client.clone());
             let silence = Arc::clone(&silence);
-            tasks.spawn(async move { callers.keep_calling(&client, caller, &silence).await });
+            tasks.spawn(async move {
+                match callers.traced {
+                    true => callers.keep_calling::<Traced>(&client, caller, &silence).await,
+                    false => callers.keep_calling::<i64>(&client, caller, &silence).await,
+                }
+            });
         }
         let mut seen = Seen::new::<W>();
         while let Some(ended) = tasks.join_next().await {
-            seen.merge(&ended.map_err(|error| failed(&error))??);
+            seen.merge(ended.map_err(|error| failed(&error))??);
         }
         silence.ends(callers.until);
         seen.silence = Duration::from_nanos(silence.longest.load(Ordering::Relaxed));
         Ok(seen)
     }
 
-    /// How long a caller waits between calls.
-    fn pause(&self) -> Duration {
-        let tps = (CALLS / self.span.min(RETENTION).as_secs_f64()).min(MOST_TPS);
+    /// How long a caller waits after a call with so many operations.
+    fn pause(&self, operations: usize) -> Duration {
+        let bytes = (CALL_BYTES + OPERATION_BYTES * operations) as f64;
+        let tps = (REMEMBERED_BYTES / bytes / self.span.min(RETENTION).as_secs_f64()).min(MOST_TPS);
         Duration::from_secs_f64(CALLERS as f64 / tps)
     }
 
-    async fn keep_calling(
+    async fn keep_calling<T: Told>(
         &self,
         client: &Client,
         caller: usize,
         silence: &Silence,
     ) -> Result<Seen, BenchError> {
-        let procedures = Procedures::of::<W>(Isolation::Serializable);
+        let procedures = T::procedures::<W>();
         let mut rng = self.clock.rng(caller as u64);
         let mut seen = Seen::new::<W>();
         let mut doubtful = Vec::new();
@@ -146,21 +248,21 @@ impl<W: Workload> Callers<W> {
             }
             let request = self.workload.draw_at(&mut rng, issued.since(began));
             let access = W::access(&request);
-            let call = client.call::<_, i64>(procedures.serving(access), &request);
+            let call = client.call::<_, T>(procedures.serving(access), &request);
             let (table, key) = self.workload.first_record(&request);
             let mut call = call.at(table, key).timeout(PATIENCE);
             number += 1;
             let id = CallId::from((caller as u128) << 64 | u128::from(number));
+            let made = Made { caller, id, kind: W::kind(&request), issued };
             if access == Access::ReadWrite {
                 call = call.idempotent(id);
             }
-            let called = call.send().await;
-            let now = self.clock.now();
-            let kind = W::kind(&request);
-            match called {
-                Ok(effect) => {
+            let mut operations = 0;
+            match call.send().await {
+                Ok(told) => {
+                    let now = self.clock.now();
                     silence.ends(now);
-                    seen.tally.commit(kind, Some(now.since(issued).as_nanos() as u64), effect);
+                    operations = seen.note(made, &told, Some(now))?;
                 }
                 Err(error @ CallError::Rejected(_)) => {
                     forgive(error)?;
@@ -169,16 +271,16 @@ impl<W: Workload> Callers<W> {
                 Err(error) if !a_fault_explains(&error) => return Err(failed(&error)),
                 Err(_) => {
                     seen.unanswered += 1;
-                    doubtful.extend((access == Access::ReadWrite).then_some((id, kind)));
+                    doubtful.extend((access == Access::ReadWrite).then_some(made));
                 }
             }
-            tokio::time::sleep(self.pause()).await;
+            tokio::time::sleep(self.pause(operations)).await;
         }
-        for (id, kind) in doubtful {
-            match self.look_up(client, id).await {
-                Some(Some(effect)) => {
+        for made in doubtful {
+            match self.look_up::<T>(client, made.id).await {
+                Some(Some(told)) => {
                     seen.found += 1;
-                    seen.tally.commit(kind, None, effect);
+                    seen.note(made, &told, None)?;
                 }
                 Some(None) => {}
                 None => seen.open += 1,
@@ -187,8 +289,8 @@ impl<W: Workload> Callers<W> {
         Ok(seen)
     }
 
-    /// What became of a call: its effect, if it had one. `None` if nobody says.
-    async fn look_up(&self, client: &Client, id: CallId) -> Option<Option<i64>> {
+    /// What became of a call: its result, if it has committed. `None` if nobody says.
+    async fn look_up<T: Told>(&self, client: &Client, id: CallId) -> Option<Option<T>> {
         let deadline = self.until.after(LOOKING_UP);
         loop {
             match client.outcome(id).await {

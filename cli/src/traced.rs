@@ -1,0 +1,110 @@
+//! What a stored transaction read and wrote, on its way to the application that called it, which
+//! writes histories. It travels as part of the result, so the record of a call with an id has it
+//! as well: whoever asks later what became of the call learns the same.
+
+use lotus::{PrimaryKey, TableId};
+use lotus_benchmarks::history::{Access, Operation};
+use lotus_fabric::ids::TxnId;
+use serde::{Deserialize, Serialize};
+
+/// The result of a transaction of a workload.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Traced {
+    /// By how much the balance has moved.
+    pub effect: i64,
+    /// The attempt that has committed.
+    txn: u64,
+    steps: Vec<Step>,
+}
+
+/// An operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Step {
+    access: Access,
+    table: u16,
+    key: Vec<u8>,
+    /// Who wrote what was read. What was written is the attempt's own.
+    writer: Option<u64>,
+}
+
+/// What has come is not the result of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a transaction's operations make no sense")]
+pub struct Nonsense;
+
+impl Traced {
+    /// What the attempt `txn` did.
+    pub fn new(effect: i64, txn: TxnId, operations: &[Operation]) -> Self {
+        let step = |operation: &Operation| {
+            let Operation { access, table, key, version } = *operation;
+            let writer = version.filter(|_| access == Access::Read).map(TxnId::raw);
+            Step { access, table: table.0, key: key.as_bytes().to_vec(), writer }
+        };
+        Self { effect, txn: txn.raw(), steps: operations.iter().map(step).collect() }
+    }
+
+    /// The attempt, and what it did.
+    ///
+    /// # Errors
+    /// [`Nonsense`].
+    pub fn operations(&self) -> Result<(TxnId, Vec<Operation>), Nonsense> {
+        let txn = id(self.txn)?;
+        let operation = |step: &Step| {
+            let key = PrimaryKey::try_from(&step.key[..]).map_err(|_| Nonsense)?;
+            let version = match step.access {
+                Access::Read => step.writer.map(id).transpose()?,
+                Access::Write | Access::Delete => Some(txn),
+            };
+            Ok(Operation { access: step.access, table: TableId(step.table), key, version })
+        };
+        let operations: Result<Vec<_>, Nonsense> = self.steps.iter().map(operation).collect();
+        Ok((txn, operations?))
+    }
+}
+
+fn id(raw: u64) -> Result<TxnId, Nonsense> {
+    // The highest bit is nobody's.
+    if raw >> 63 == 0 { Ok(TxnId::from_raw(raw)) } else { Err(Nonsense) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::Incarnation;
+
+    fn txn(attempt: u64) -> TxnId {
+        TxnId::new(Incarnation::new(3).expect("fits"), 5, attempt)
+    }
+
+    #[test]
+    fn what_has_travelled_is_what_was_done() {
+        let table = TableId(7);
+        let done = [
+            (Access::Read, 1_u64.into(), Some(txn(8))),
+            (Access::Read, PrimaryKey::try_from(&b"loaded"[..]).expect("short"), None),
+            (Access::Write, 1_u64.into(), Some(txn(9))),
+            (Access::Delete, 2_u64.into(), Some(txn(9))),
+        ];
+        let done = done.map(|(access, key, version)| Operation { access, table, key, version });
+        let sent = Traced::new(-5, txn(9), &done);
+        let bytes = serde_json::to_vec(&sent).expect("encodes");
+        let came: Traced = serde_json::from_slice(&bytes).expect("decodes");
+        assert_eq!(came.effect, -5);
+        assert_eq!(came.operations(), Ok((txn(9), done.to_vec())));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let step =
+            |key: &[u8], writer| Step { access: Access::Read, table: 7, key: key.to_vec(), writer };
+        let traced = |txn, step| Traced { effect: 0, txn, steps: vec![step] };
+        for nonsense in [
+            traced(1 << 63, step(b"key", None)),
+            traced(1, step(b"key", Some(u64::MAX))),
+            traced(1, step(b"", None)),
+            traced(1, step(&[7; 32], None)),
+        ] {
+            assert_eq!(nonsense.operations(), Err(Nonsense), "{nonsense:?}");
+        }
+    }
+}
