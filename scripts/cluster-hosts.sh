@@ -6,12 +6,12 @@
 # addresses. The argument is the program, by default that of the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cables.sh
 
 lotus=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/lotus}")
 mine=lotus-$$
 work=$(mktemp -d)
 hosts=(mn-0 mn-1 mn-2 cn-0 cn-1 cn-2 client)
-namespaces=()
 processes=()
 
 # Asks processes to end, and makes those that have not after ten seconds.
@@ -32,9 +32,7 @@ clean_up() {
     trap '' INT TERM
     end "${processes[@]:3}"
     end "${processes[@]:0:3}"
-    for namespace in "${namespaces[@]}"; do
-        ip netns delete "$namespace" || true
-    done
+    remove_cables
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -47,26 +45,7 @@ fail() {
     exit 1
 }
 
-add_namespace() {
-    ip netns add "$1" 2>/dev/null && namespaces+=("$1") && ip -n "$1" link set lo up
-}
-
-# A switch and the hosts, each with a cable to it. The machine's own network is not touched.
-lay_cables() {
-    local switch=$mine-switch at=10
-    ip -n "$switch" link add bridge type bridge && ip -n "$switch" link set bridge up
-    for host in "${hosts[@]}"; do
-        at=$((at + 1))
-        add_namespace "$mine-$host"
-        ip -n "$mine-$host" link add eth0 type veth peer name "$host" netns "$switch"
-        ip -n "$switch" link set "$host" master bridge up
-        ip -n "$mine-$host" address add "10.90.0.$at/24" dev eth0
-        ip -n "$mine-$host" link set eth0 up
-    done
-}
-
-if add_namespace "$mine-switch"; then
-    lay_cables
+if lay_cables "$mine" "${hosts[@]}"; then
     network=10.90.0
     enter() { exec ip netns exec "$mine-$1" "${@:2}"; }
 else

@@ -66,6 +66,10 @@ pub struct ChaosArgs {
     /// The workload; the cluster must be loaded with it [default: what it is loaded with].
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,
+    /// Runs each node in a network namespace, NAME-mn-0 and so on, whose cables can be pulled at
+    /// NAME-switch (scripts/cables.sh makes them).
+    #[arg(long, value_name = "NAME")]
+    pub namespaces: Option<String>,
     /// Writes what every call read and wrote to a file, for lotus check; calls are fewer then.
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,

@@ -11,9 +11,8 @@
 //! each compute node that serves still audits all data: nothing INVISIBLE, no lock, no open log,
 //! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
 //!
-//! # What it is not
-//! Network partitions: all nodes are on this host, and loopback has no cables to pull. The
-//! simulator cuts them (docs/simulation.md).
+//! Nodes that were started in network namespaces have cables, which are pulled and plugged in again;
+//! on loopback there are none, and a schedule that asks for it is refused.
 
 mod callers;
 mod report;
@@ -38,10 +37,11 @@ use super::commands::{start, stop};
 use super::drive::{AUDITING, attach, connect};
 use super::errands::{Done, Errand, ask};
 use super::file::ClusterFile;
-use super::load::Use;
+use super::load::{Load, Use};
 use super::node::{Kind, Node};
 use super::processes::{Seen as SeenProcess, State, wait_until};
 use super::seat::Place;
+use crate::applications::failed;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
 use crate::{Verdict, screen};
@@ -68,6 +68,13 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
         let path = file.path.display();
         return Err(format!("{path} loads {}, not {wanted}", load.name()));
     }
+    if args.history.is_some() && matches!(load, Load::Tpcc { .. }) {
+        return Err(
+            "tpcc has no history: some of its transactions do too much for the record of a \
+                    call, which remembers what they did"
+                .to_owned(),
+        );
+    }
     if !file.serves_applications() {
         return Err(format!("{} gives compute nodes no client address", file.path.display()));
     }
@@ -79,6 +86,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let bounds = Bounds {
         memory_nodes: file.settings.mns,
         replicas: file.settings.replicas,
+        cables: file.namespaces.is_some(),
         hosts_authority: matches!(file.authority, Place::Hosted(_)),
         compute_nodes: file.settings.cns,
         lease: file.lease,
@@ -91,10 +99,11 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let state = State::look(file);
     let traced = outputs.history.is_some();
     let outcome = load.with(Ordeal { file, state: &state, seed, span, strikes: &strikes, traced });
-    resume_all(file, &state);
+    let resumed = resume_all(file, &state);
     let stopped = stop(file);
     let (report, history) = outcome?;
     stopped?;
+    resumed?;
     if let Some(output) = &outputs.history {
         output.write(|out| history.write(out)).map_err(|error| error.to_string())?;
     }
@@ -124,9 +133,11 @@ fn announce(path: &Path, seed: u64, strikes: &[Strike]) {
     let _ = io::stderr().write_all(format!("{head}{}", schedule::write(strikes)).as_bytes());
 }
 
-/// Whoever stands still could not even end.
-fn resume_all(file: &ClusterFile, state: &State) {
+/// Whoever stands still could not even end, and whoever is cut off could not be asked.
+fn resume_all(file: &ClusterFile, state: &State) -> Result<(), String> {
     Node::all(file).for_each(|node| state.signal(node, Signal::CONT));
+    let Some(cables) = &file.namespaces else { return Ok(()) };
+    Node::all(file).try_for_each(|node| cables.set_cable(node, true))
 }
 
 /// What a cluster goes through, once it serves.
@@ -153,8 +164,9 @@ impl Use for Ordeal<'_> {
             let workload = Arc::new(workload);
             let until = clock.now().after(span);
             let callers = Callers { workload, clock: clock.clone(), until, span, traced };
-            let (seen, ()) = tokio::join!(callers.call(&client), strike(file, state, strikes));
-            seen.map(|seen| (seen, tables))
+            let (seen, struck) = tokio::join!(callers.call(&client), strike(file, state, strikes));
+            struck.map_err(|why| failed(&why))?;
+            Ok((seen?, tables))
         });
         let (mut seen, tables) = seen.map_err(|error: BenchError| error.to_string())?;
         let history = History::new(tables, std::mem::take(&mut seen.logs));
@@ -163,19 +175,25 @@ impl Use for Ordeal<'_> {
 }
 
 /// Strikes as the schedule says, then lets everybody go on.
-async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) {
+async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) -> Result<(), String> {
+    let set_cable = |node, plugged| match &file.namespaces {
+        Some(cables) => cables.set_cable(node, plugged),
+        None => Err("there are no cables".to_owned()),
+    };
     let began = tokio::time::Instant::now();
     for strike in strikes {
         tokio::time::sleep_until(began + Duration::from_millis(strike.at_ms)).await;
-        let signal = match strike.fault {
-            Fault::Kill => Signal::KILL,
-            Fault::Pause => Signal::STOP,
-            Fault::Resume => Signal::CONT,
-            Fault::Restart => continue,
-        };
-        state.signal(strike.node, signal);
+        let node = strike.node;
+        match strike.fault {
+            Fault::Kill => state.signal(node, Signal::KILL),
+            Fault::Pause => state.signal(node, Signal::STOP),
+            Fault::Resume => state.signal(node, Signal::CONT),
+            Fault::Restart => {}
+            Fault::Partition => set_cable(node, false)?,
+            Fault::Heal => set_cable(node, true)?,
+        }
     }
-    resume_all(file, state);
+    resume_all(file, state)
 }
 
 impl Ordeal<'_> {

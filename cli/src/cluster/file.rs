@@ -20,6 +20,7 @@ use toml::Spanned;
 
 use super::key::KeyError;
 use super::load::Load;
+use super::namespaces::Namespaces;
 use super::seat::Place;
 use super::trust::{TlsFiles, Trust};
 use crate::args;
@@ -199,6 +200,8 @@ pub struct ClusterFile {
     pub lease: Option<Duration>,
     /// Everything else.
     pub settings: ClusterConfig,
+    /// Where nodes are started; not in the file. In this process's network if `None`.
+    pub namespaces: Option<Namespaces>,
 }
 
 impl ClusterFile {
@@ -253,6 +256,7 @@ impl ClusterFile {
             load,
             lease,
             settings,
+            namespaces: None,
         };
         let nodes = file.builder().node_count();
         nodes.map_err(|error| FileError::Settings {

@@ -29,6 +29,7 @@ mod key;
 mod ledger;
 mod load;
 mod mailbox;
+mod namespaces;
 mod node;
 mod operator;
 mod processes;
@@ -46,6 +47,7 @@ use crate::args::{ChaosArgs, ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsAr
 
 pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
+use namespaces::Namespaces;
 pub use node::Kind;
 use node::Node;
 use operator::Switch;
@@ -80,7 +82,11 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
 /// A sentence; then nothing runs any more.
 pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
     let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
-    chaos::run(&file.map_err(|error| error.to_string())?, args)
+    let mut file = file.map_err(|error| error.to_string())?;
+    if let Some(name) = &args.namespaces {
+        file.namespaces = Some(Namespaces::find(name, Node::all(&file))?);
+    }
+    chaos::run(&file, args)
 }
 
 /// `lotus shards`.

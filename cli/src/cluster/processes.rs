@@ -22,6 +22,7 @@ use lotus_fabric::exec::Executor;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::file::ClusterFile;
+use super::namespaces::Namespaces;
 use super::node::Node;
 
 /// How often something is looked at again.
@@ -30,6 +31,8 @@ pub const PAUSE: Duration = Duration::from_millis(20);
 /// The state of one cluster on this host.
 pub struct State {
     directory: PathBuf,
+    /// Where nodes are started, if not in this process's network.
+    namespaces: Option<Namespaces>,
     /// Held while a command changes something.
     _lock: Option<File>,
 }
@@ -55,7 +58,8 @@ struct Process {
 impl State {
     /// For looking.
     pub fn look(file: &ClusterFile) -> Self {
-        Self { directory: file.state.clone(), _lock: None }
+        let namespaces = file.namespaces.clone();
+        Self { directory: file.state.clone(), namespaces, _lock: None }
     }
 
     /// For changing something: makes the directory, for this user only.
@@ -69,7 +73,10 @@ impl State {
         let failed = |error| format!("cannot lock {}: {error}", path.display());
         let lock = File::create(&path).map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { directory, _lock: Some(lock) }),
+            Ok(()) => {
+                let namespaces = file.namespaces.clone();
+                Ok(Self { directory, namespaces, _lock: Some(lock) })
+            }
             Err(TryLockError::WouldBlock) => {
                 Err("another command is starting or ending this cluster".to_owned())
             }
@@ -91,7 +98,12 @@ impl State {
     /// What the operating system says.
     pub fn start(&self, node: Node, arguments: &[&Path]) -> io::Result<Child> {
         let log = File::create(self.log(node))?;
-        let mut child = Command::new(std::env::current_exe()?)
+        let program = std::env::current_exe()?;
+        let mut command = match &self.namespaces {
+            Some(namespaces) => namespaces.enter(node, &program),
+            None => Command::new(program),
+        };
+        let mut child = command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::node::{Kind, Node};
 
-/// What is done to a node's process.
+/// What is done to a node's process, or to its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
@@ -37,6 +37,10 @@ pub enum Fault {
     Resume,
     /// It is started again.
     Restart,
+    /// Its cable is pulled.
+    Partition,
+    /// Its cable is plugged in again.
+    Heal,
 }
 
 impl Fault {
@@ -47,6 +51,8 @@ impl Fault {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Restart => "restart",
+            Self::Partition => "partition",
+            Self::Heal => "heal",
         }
     }
 }
@@ -80,6 +86,8 @@ pub struct Bounds {
     pub memory_nodes: usize,
     /// How many of them have a copy of each row.
     pub replicas: usize,
+    /// Whether nodes have cables that can be pulled.
+    pub cables: bool,
     /// Whether memory node 0 hosts the authority.
     pub hosts_authority: bool,
     /// Compute nodes.
@@ -95,6 +103,7 @@ pub struct Bounds {
 enum Fate {
     Runs,
     Stands,
+    CutOff,
     Dead,
 }
 
@@ -106,12 +115,15 @@ impl Bounds {
     pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
             (_, Fault::Restart) => Err("a node that has ended cannot return yet"),
+            (_, Fault::Partition | Fault::Heal) if !self.cables => {
+                Err("it shares a network with the others; see --namespaces")
+            }
             (Kind::Memory, _) if node.index == 0 && self.hosts_authority => {
                 Err("the authority would go with it")
             }
             (Kind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
             _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
-            (_, Fault::Kill | Fault::Pause | Fault::Resume) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -158,12 +170,17 @@ impl Bounds {
         let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
             Fault::Kill => Fate::Dead,
             Fault::Pause => Fate::Stands,
-            Fault::Resume | Fault::Restart => Fate::Runs,
+            Fault::Partition => Fate::CutOff,
+            Fault::Resume | Fault::Restart | Fault::Heal => Fate::Runs,
         });
         match (fate, fault) {
             (Fate::Dead, _) => Err(format!("{node} has been killed before")),
             (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
+            (Fate::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
+            (Fate::Stands, Fault::Partition | Fault::Heal) => Err(format!("{node} is paused")),
+            (Fate::CutOff, Fault::Pause | Fault::Resume) => Err(format!("{node} is cut off")),
             (Fate::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
+            (Fate::Runs, Fault::Heal) => Err(format!("{node} is not cut off")),
             _ => Ok(()),
         }
     }
@@ -184,9 +201,9 @@ impl Bounds {
         }
     }
 
-    /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, and
-    /// most are killed in the end, or paused for longer than the lease. One compute node is spared,
-    /// and all memory nodes but one.
+    /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, or
+    /// cut off where there are cables, and most are killed in the end, or paused or cut off for
+    /// longer than the lease. One compute node is spared, and all memory nodes but one.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let mut rng = Env::real(seed).rng(u64::MAX);
@@ -213,18 +230,25 @@ impl Bounds {
         let mut strike = |at_ms: u64, fault| {
             strikes.push(Strike { at_ms: at_ms.min(span), node, fault });
         };
+        // No draw where there is nothing to choose.
+        let away = |rng: &mut _| match self.cables && Rng::random(rng) {
+            true => [Fault::Partition, Fault::Heal],
+            false => [Fault::Pause, Fault::Resume],
+        };
         let mut now = rng.random_range(span / 20..=span / 8);
         while now < span / 2 {
             let pause = rng.random_range(lease / 8..=lease / 2);
-            strike(now, Fault::Pause);
-            strike(now + pause, Fault::Resume);
+            let [goes, returns] = away(rng);
+            strike(now, goes);
+            strike(now + pause, returns);
             now += pause + rng.random_range(span / 10..=span / 4);
         }
         match rng.random_range(0..5) {
             0 => {}
             1 | 2 => {
-                strike(now, Fault::Pause);
-                strike(now + rng.random_range(lease * 3 / 2..=lease * 2), Fault::Resume);
+                let [goes, returns] = away(rng);
+                strike(now, goes);
+                strike(now + rng.random_range(lease * 3 / 2..=lease * 2), returns);
             }
             _ => strike(now, Fault::Kill),
         }
@@ -258,6 +282,7 @@ mod tests {
         Bounds {
             memory_nodes: 2,
             replicas: 2,
+            cables: false,
             hosts_authority: true,
             compute_nodes: 4,
             lease: Some(Duration::from_secs(2)),
@@ -275,6 +300,7 @@ mod tests {
             (r#"{"at_ms":1,"node":"mn-0","fault":"kill"}"#, 1, "the authority would go with it"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"restart"}"#, 1, "cannot return yet"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
+            (r#"{"at_ms":1,"node":"cn-1","fault":"partition"}"#, 1, "see --namespaces"),
             (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
         ];
         for (text, line, why) in cases {
@@ -288,6 +314,17 @@ mod tests {
         };
         assert_eq!(twice("\"kill\"", "\"pause\"").why, "cn-1 has been killed before");
         assert_eq!(twice("\"pause\"", "\"pause\"").to_string(), "line 2: cn-1 is paused already");
+        let wired = Bounds { cables: true, ..bounds() };
+        let refused = |first: &str, second: &str| {
+            let fault =
+                |fault: &str| format!("{{\"at_ms\":1,\"node\":\"cn-1\",\"fault\":\"{fault}\"}}\n");
+            wired.parse(&[fault(first), fault(second)].concat()).map_err(|error| error.why)
+        };
+        assert_eq!(refused("partition", "heal").map(|strikes| strikes.len()), Ok(2));
+        assert_eq!(refused("partition", "kill").map(|strikes| strikes.len()), Ok(2));
+        assert_eq!(refused("partition", "pause"), Err("cn-1 is cut off".to_owned()));
+        assert_eq!(refused("pause", "heal"), Err("cn-1 is paused".to_owned()));
+        assert_eq!(refused("kill", "heal"), Err("cn-1 has been killed before".to_owned()));
         let back = "{\"at_ms\":5,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
                     {\"at_ms\":4,\"node\":\"cn-1\",\"fault\":\"resume\"}";
         assert_eq!(bounds().parse(back).expect_err("it goes back").line, 2);
@@ -308,15 +345,17 @@ mod tests {
 
     #[test]
     fn what_is_drawn_can_be_written_and_read_again() {
-        let (mut killed, mut outlasted, mut paused) = (0, 0, 0);
-        for seed in 0..200 {
-            let drawn = bounds().draw(seed);
-            assert_eq!(drawn, bounds().draw(seed));
-            assert_eq!(bounds().parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");
+        let (mut killed, mut outlasted, mut paused, mut cut_off) = (0, 0, 0, 0);
+        for (seed, cables) in (0..200).zip([false, true].into_iter().cycle()) {
+            let bounds = Bounds { cables, ..bounds() };
+            let drawn = bounds.draw(seed);
+            assert_eq!(drawn, bounds.draw(seed));
+            assert_eq!(bounds.parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");
             killed += drawn.iter().filter(|strike| strike.fault == Fault::Kill).count();
             for (index, strike) in drawn.iter().enumerate() {
                 let mut later = drawn[index..].iter().filter(|later| later.node == strike.node);
-                if strike.fault == Fault::Pause {
+                if matches!(strike.fault, Fault::Pause | Fault::Partition) {
+                    cut_off += usize::from(strike.fault == Fault::Partition);
                     let resumed = later.nth(1).expect("whoever is paused is resumed");
                     match resumed.at_ms - strike.at_ms {
                         0..=1000 => paused += 1,
@@ -326,5 +365,6 @@ mod tests {
             }
         }
         assert!(killed > 100 && outlasted > 100 && paused > 500, "{killed} {outlasted} {paused}");
+        assert!(cut_off > 150, "{cut_off}");
     }
 }
