@@ -83,9 +83,10 @@ impl Answers {
         self.since[place] = self.since[place].max(asked);
     }
 
-    /// Which of the memory nodes at `places` have not answered for a lease, and for how long; none
-    /// of several if all have not, because that is this node's own fault. Whoever asks less often
-    /// than twice in a lease has not listened, and begins anew.
+    /// Which of the memory nodes at `places` have not answered for a lease, and for how long. If none
+    /// of several has for half of it, that is this node's own fault, and all begin anew: those that
+    /// are the last to be heard again afterwards have not been silent. Whoever asks less often than
+    /// twice in a lease has not listened either.
     pub fn silent(&mut self, now: Nanos, places: &[usize]) -> Vec<(usize, Duration)> {
         let attentive = self.looked.is_some_and(|looked| now.since(looked) < self.lease / 2);
         self.looked = Some(now);
@@ -96,6 +97,7 @@ impl Answers {
         let waited = |place: &usize| now.since(self.since[*place]);
         let some_answer = places.iter().any(|place| waited(place) < self.lease / 2);
         if places.len() > 1 && !some_answer {
+            self.since.fill(now);
             return Vec::new();
         }
         let silent = places.iter().filter(|place| waited(place) >= self.lease);
@@ -213,7 +215,7 @@ mod tests {
         };
         let all: &[usize] = &[0, 1, 2];
         // (what, when who answered, who is left, who is silent for how long)
-        let cases: [Case<'_>; 6] = [
+        let cases: [Case<'_>; 8] = [
             ("all answer", &[(0, all), (4, all), (8, all), (12, all)], all, &[]),
             (
                 "one does not",
@@ -224,6 +226,18 @@ mod tests {
             ("nobody does", &[(0, all), (4, all), (8, &[]), (12, &[]), (16, &[])], all, &[]),
             ("the last one", &[(0, all), (4, &[]), (8, &[]), (12, &[])], &[1], &[(1, 12)]),
             ("one comes back", &[(0, all), (4, &[0]), (8, &[0]), (12, all)], all, &[]),
+            (
+                "nobody does, and then all but one",
+                &[(0, all), (4, &[]), (8, &[]), (12, &[]), (16, &[0, 2])],
+                all,
+                &[],
+            ),
+            (
+                "nobody does, and then one stays silent",
+                &[(0, all), (4, &[]), (8, &[]), (12, &[0, 2]), (16, &[0, 2]), (20, &[0, 2])],
+                all,
+                &[(1, 12)],
+            ),
             ("who has paused listens anew", &[(0, all), (4, &[0]), (40, &[0])], all, &[]),
         ];
         for (what, asked, places, expected) in cases {
