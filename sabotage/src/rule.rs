@@ -96,6 +96,10 @@ rules! {
     AdoptionWaits "adoption-waits" "H4"
     "a shard is adopted as soon as nobody owns it"
 
+    "A node returns when all is settled that its life before has left, and everybody knows it"
+    ReturnsWait "returns-wait" "H4"
+    "a node returns as soon as it is out"
+
     "A commit begins only if its locks' shards have kept their owners"
     LostLocksEndAttempts "lost-locks-end-attempts" "H4"
     "a transaction commits although the owner of its locks was lost"
@@ -119,6 +123,10 @@ rules! {
     "Who has been expelled is granted no lock"
     TheExpelledAreRefused "the-expelled-are-refused" "H8"
     "a lock request of a dead node that comes late is granted"
+
+    "Whoever returns is another incarnation"
+    LivesDiffer "lives-differ" "H9"
+    "a node that returns has the incarnation of its life before"
 
     "A lock request of an attempt that is over is stale"
     StaleRequestsAreRefused "stale-requests-are-refused" "H9"
