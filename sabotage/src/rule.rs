@@ -68,6 +68,10 @@ rules! {
     FencesComeFirst "fences-come-first" "H2"
     "a dead node is fenced when its log has been read and settled"
 
+    "Who is suspected is the life that was silent"
+    SuspicionsNameALife "suspicions-name-a-life" "H2"
+    "whoever has returned is expelled because its life before was silent"
+
     "Versions are visible on all backups before they are on a primary"
     BackupsFirst "backups-first" "H3"
     "versions turn visible on all replicas at once"

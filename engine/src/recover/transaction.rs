@@ -70,7 +70,8 @@ impl InDoubt {
     fn latest(copies: &[Copy]) -> Option<Self> {
         let whole =
             || copies.iter().filter_map(|copy| Some((copy, LogEntry::decode(&copy.words).ok()?)));
-        let (copy, entry) = whole().max_by_key(|(_, entry)| (entry.txn().incarnation(), entry.txn().attempt()))?;
+        let (copy, entry) =
+            whole().max_by_key(|(_, entry)| (entry.txn().incarnation(), entry.txn().attempt()))?;
         let writes: Vec<LoggedWrite> = entry.writes().collect();
         let mut words = copy.words[..entry_words(writes.len())].to_vec();
         words[DECISION_WORD] = DecisionWord::Undecided.word();

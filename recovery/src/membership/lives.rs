@@ -64,6 +64,14 @@ impl Membership {
         Some(next)
     }
 
+    /// As [`expel`](Self::expel), of the life that was taken in at this epoch: a suspicion may be
+    /// older than whoever has that place by now.
+    #[must_use]
+    pub fn expel_life(&self, by: NodeId, suspect: NodeId, joined: Epoch) -> Option<Self> {
+        let same = self.member(suspect).is_some_and(|member| member.joined == joined);
+        self.expel(by, suspect).filter(|_| same || broken(Rule::SuspicionsNameALife))
+    }
+
     /// Larger than that of every life so far: a member is replaced by a later one only.
     fn next_incarnation(&self) -> Option<Incarnation> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max()?;

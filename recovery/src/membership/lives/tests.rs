@@ -134,3 +134,15 @@ fn what_the_life_before_had_complained_of_does_not_count() {
     let second = now.complain(A, &memory[..1], &placement).expect("news");
     assert!(second.lost_memory().is_empty(), "one of four complains");
 }
+
+/// I146: a suspicion that is older than whoever it falls on expels nobody.
+#[test]
+fn a_suspicion_is_of_one_life() {
+    let whole = whole();
+    let before = whole.member(C).expect("it is one").joined;
+    assert!(whole.expel_life(A, C, before).is_some());
+    let now = returned(&settled(whole.expel(A, C).expect("both take part"), C), C);
+    assert_eq!(now.expel_life(A, C, before), None, "it was the life before");
+    assert!(now.expel_life(A, C, now.epoch()).is_some(), "it is the present one");
+    assert_eq!(now.expel_life(A, NodeId(9), before), None, "a stranger");
+}
