@@ -46,6 +46,10 @@ pub struct Cluster<M: Machines = Threads> {
     coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
     /// Spreads transactions that name no row over the coordinators.
     next: AtomicU64,
+    /// This process has made the cluster.
+    founded: bool,
+    /// Its nodes had been started before.
+    returned: bool,
 }
 
 struct CoordinatorHandle<C> {
@@ -105,6 +109,8 @@ impl<M: Machines> Cluster<M> {
             shared: Arc::clone(&shared),
             coordinators: RwLock::default(),
             next: AtomicU64::new(0),
+            founded: entry.founds(),
+            returned: entry.is_announced(),
         };
         if !entry.is_announced() {
             cluster.write_headers(entry.founds())?;
@@ -118,6 +124,17 @@ impl<M: Machines> Cluster<M> {
             cluster.start_coordinators(&node)?;
         }
         Ok(cluster)
+    }
+
+    /// Whether this process has made the cluster: there are no tables yet. It has not if it has the
+    /// first compute node, and that has returned.
+    pub fn has_founded(&self) -> bool {
+        self.founded
+    }
+
+    /// Whether the compute nodes of this process have returned, as new incarnations.
+    pub fn has_returned(&self) -> bool {
+        self.returned
     }
 
     /// The settings it was started with.

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::audit::{Audit, Check, Effects};
+use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::output::Output;
 use lotus_benchmarks::workload::Workload;
 use lotus_fabric::env::Env;
@@ -33,13 +34,14 @@ use lotus_recovery::membership;
 use lotus_router::Authority;
 use rustix::process::Signal;
 
-use super::commands::{start, stop};
+use super::commands::{restart, start, stop};
 use super::drive::{AUDITING, attach, connect};
 use super::errands::{Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::Use;
 use super::node::{Kind, Node};
 use super::processes::{Seen as SeenProcess, State, wait_until};
+use super::records::{Record, Stage};
 use super::seat::Place;
 use crate::args::ChaosArgs;
 use crate::{Verdict, screen};
@@ -140,22 +142,23 @@ impl Use for Ordeal<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
-        let seen = runtime.block_on(async {
+        let driven = runtime.block_on(async {
             let client = connect(file).await?;
             attach(&client, &mut workload, file)?;
             let workload = Arc::new(workload);
             let until = clock.now().after(span);
             let callers = Callers { workload, clock: clock.clone(), until, span };
-            let (seen, ()) = tokio::join!(callers.call(&client), strike(file, state, strikes));
-            seen
+            let (seen, struck) = tokio::join!(callers.call(&client), strike(file, state, strikes));
+            Ok((seen?, struck))
         });
-        let seen = seen.map_err(|error| error.to_string())?;
+        let (seen, struck) = driven.map_err(|error: BenchError| error.to_string())?;
+        struck?;
         self.judge::<W>(seen)
     }
 }
 
 /// Strikes as the schedule says, then lets everybody go on.
-async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) {
+async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) -> Result<(), String> {
     let began = tokio::time::Instant::now();
     for strike in strikes {
         tokio::time::sleep_until(began + Duration::from_millis(strike.at_ms)).await;
@@ -163,11 +166,15 @@ async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) {
             Fault::Kill => Signal::KILL,
             Fault::Pause => Signal::STOP,
             Fault::Resume => Signal::CONT,
-            Fault::Restart => continue,
+            Fault::Restart => {
+                restart(file, strike.node)?;
+                continue;
+            }
         };
         state.signal(strike.node, signal);
     }
     resume_all(file, state);
+    Ok(())
 }
 
 impl Ordeal<'_> {
@@ -214,7 +221,8 @@ impl Ordeal<'_> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
             members = membership::read(authority).ok();
-            members.as_ref().is_some_and(|now| self.is_recovered(now))
+            let serve = self.restarted().all(|node| Self::serves(authority, node));
+            serve && members.as_ref().is_some_and(|now| self.is_recovered(now))
         });
         members
     }
@@ -224,7 +232,21 @@ impl Ordeal<'_> {
         let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
         let out = self.out(now);
         let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
-        noticed && now.may_resume() && now.may_adopt()
+        let back = self.restarted().all(|node| !out.contains(&node));
+        noticed && back && now.may_resume() && now.may_adopt()
+    }
+
+    /// Who was started again, and struck by nothing since.
+    fn restarted(&self) -> impl Iterator<Item = Node> {
+        let last = |node: &Node| self.strikes.iter().rfind(|strike| strike.node == *node);
+        Node::all(self.file)
+            .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
+    }
+
+    /// Whether a node answers errands.
+    fn serves(authority: &dyn Authority, node: Node) -> bool {
+        let record = Record::read(node, authority).ok().flatten();
+        record.is_some_and(|record| record.stage == Stage::Serving)
     }
 
     /// Who takes no part any more.

@@ -55,7 +55,7 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
-    check_nothing_runs(file, &state, &ours)?;
+    let ours = missing(file, &state, ours)?;
     let nodes = match &file.net {
         Net::Tcp { trust, .. } => trust.key_file(),
         Net::Shm { .. } => None,
@@ -80,21 +80,40 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     Ok(ours.len())
 }
 
-/// Refuses to start nodes beside others of the same cluster.
-fn check_nothing_runs(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<(), String> {
-    let running = ours.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_)));
+/// Those of our nodes that are to be started: all, or the compute nodes that have ended beside
+/// others that run, which take part again.
+fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
+    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+    let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
     let path = file.path.display();
-    match running.count() {
-        0 => {
-            ours.iter().for_each(|node| state.forget(*node));
-            Ok(())
-        }
-        count if count == ours.len() => Err(format!("the cluster of {path} runs already")),
-        count => Err(format!(
-            "{count} of {} nodes of {path} run still: end them with lotus cluster down",
-            ours.len()
-        )),
+    if missing.is_empty() {
+        return Err(format!("the cluster of {path} runs already"));
     }
+    let return_alone =
+        file.lease.is_some() && missing.iter().all(|node| node.kind == Kind::Compute);
+    if !running.is_empty() && !return_alone {
+        let all = running.len() + missing.len();
+        return Err(format!(
+            "{} of {all} nodes of {path} run still: end them with lotus cluster down",
+            running.len()
+        ));
+    }
+    missing.iter().for_each(|node| state.forget(*node));
+    Ok(missing)
+}
+
+/// Starts a compute node of this host again, whatever runs there.
+///
+/// # Errors
+/// A sentence: it does not end, or cannot be started.
+pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
+    let state = State::lock(file)?;
+    state.signal(node, Signal::KILL);
+    let has_ended = || !matches!(state.seen(node), Seen::Running(_));
+    if !wait_until(&Env::real(0), ENDING_PATIENCE, has_ended) {
+        return Err(format!("{} cannot be ended", node.in_words()));
+    }
+    start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
 }
 
 fn start_all(
