@@ -34,18 +34,27 @@ const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 /// How long a node may take to end when it is asked, before it is made to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `lotus cluster up`: starts the nodes of this host, and waits until all nodes serve.
+/// `lotus cluster up`: starts the nodes of this host, or those compute nodes that have ended beside
+/// others, and waits until all nodes serve.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
-    let here = start(file, patience)?;
+    let started = start(file, patience)?;
     let all = Node::all(file).count();
+    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
+    let again = match started {
+        _ if started == here => String::new(),
+        _ => format!(", of which {started} had ended"),
+    };
     let (path, state) = (file.path.display(), file.state.display());
-    say(&format!("{path}: {all} nodes serve, {here} of them on this host; logs in {state}\n"))
+    say(&format!(
+        "{path}: {all} nodes serve, {here} of them on this host{again}; logs in {state}\n"
+    ))
 }
 
-/// Starts the nodes of this host, and waits until all nodes serve; how many are here.
+/// Starts the nodes of this host that do not run, and waits until all nodes serve; how many it has
+/// started.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
