@@ -64,6 +64,7 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
+    let all = ours.len();
     let ours = missing(file, &state, ours)?;
     let nodes = match &file.net {
         Net::Tcp { trust, .. } => trust.key_file(),
@@ -83,7 +84,9 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     if let Err(why) = outcome {
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
-        remove_sockets(file);
+        if ours.len() == all {
+            remove_sockets(file);
+        }
         return Err(why);
     }
     Ok(ours.len())

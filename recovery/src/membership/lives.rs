@@ -88,7 +88,7 @@ impl Membership {
     /// numbers among them that nobody had.
     pub fn over(&self) -> impl Iterator<Item = (Incarnation, bool)> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max().unwrap_or(0);
-        (0..=last).filter_map(Incarnation::new).filter_map(|life| {
+        (1..=last).filter_map(Incarnation::new).filter_map(|life| {
             match self.members.iter().find(|member| member.incarnation == life) {
                 Some(member) if member.standing == Standing::Live => None,
                 Some(member) => Some((life, self.is_resolved(member.node))),
