@@ -221,7 +221,7 @@ impl Ordeal<'_> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
             members = membership::read(authority).ok();
-            let serve = self.restarted().all(|node| Self::serves(authority, node));
+            let serve = self.restarted().all(|node| self.serves(authority, node));
             serve && members.as_ref().is_some_and(|now| self.is_recovered(now))
         });
         members
@@ -243,10 +243,13 @@ impl Ordeal<'_> {
             .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
     }
 
-    /// Whether a node answers errands.
-    fn serves(authority: &dyn Authority, node: Node) -> bool {
+    /// Whether a node's process, and not that of before, answers errands.
+    fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
         let record = Record::read(node, authority).ok().flatten();
-        record.is_some_and(|record| record.stage == Stage::Serving)
+        record.is_some_and(|record| {
+            let runs = self.state.seen(node) == SeenProcess::Running(record.process);
+            runs && record.stage == Stage::Serving
+        })
     }
 
     /// Who takes no part any more.

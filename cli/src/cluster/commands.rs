@@ -203,7 +203,12 @@ fn await_health(
         ended = started.iter_mut().position(is_over);
         let serves = |node: &Node| {
             let record = Record::read(*node, &authority).ok().flatten();
-            record.is_some_and(|record| record.stage == Stage::Serving)
+            // What its process of before has said does not count.
+            let child =
+                started.iter().find(|(known, _)| known == node).map(|(_, child)| child.id());
+            record.is_some_and(|record| {
+                record.stage == Stage::Serving && child.is_none_or(|id| id == record.process)
+            })
         };
         missing = if authority.connect().is_ok() {
             Node::all(file).find(|node| !serves(node))
