@@ -101,6 +101,8 @@ pub(crate) struct Run<W: Workload> {
     pacing: AtomicUsize,
     /// Which compute nodes take no part any more, as far as clients know.
     lost: Vec<AtomicBool>,
+    /// Which tasks have begun, coordinator by coordinator.
+    begun: Vec<AtomicBool>,
     /// What workers have counted that have ended, with their numbers.
     ended: Mutex<Vec<(usize, Ended)>>,
 }
@@ -115,6 +117,7 @@ impl<W: Workload> Run<W> {
         progress: Arc<Progress>,
     ) -> Self {
         let coordinators = cluster.cns * cluster.threads;
+        let tasks = coordinators * (cluster.coroutines + load.helpers());
         let capacity = match load.rate_tps {
             Some(_) => OPEN_LOOP_BACKLOG,
             None => coordinators * cluster.coroutines,
@@ -132,8 +135,20 @@ impl<W: Workload> Run<W> {
             fatal: OnceLock::new(),
             pacing: AtomicUsize::new(coordinators),
             lost: (0..cluster.cns).map(|_| AtomicBool::new(false)).collect(),
+            begun: (0..tasks).map(|_| AtomicBool::new(false)).collect(),
             ended: Mutex::default(),
         }
+    }
+
+    /// A task begins at this seat. Whether its compute node has returned, and another one had begun
+    /// there before; then requests come here again.
+    pub(crate) fn begin(&self, seat: Seat) -> bool {
+        let place = self.coordinator(seat) * self.tasks() + seat.task;
+        let returns = self.begun[place].swap(true, Ordering::AcqRel);
+        if returns {
+            self.lost[seat.cn].store(false, Ordering::Release);
+        }
+        returns
     }
 
     /// Tasks per coordinator: its workers, in an open loop a pacer after them, and if shards are

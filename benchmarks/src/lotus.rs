@@ -100,10 +100,35 @@ impl<M: Machines> Embedded<M> {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
+        self.submit_to(self.cluster.seats(), tasks, task)
+    }
+
+    /// The same for the coordinators of one compute node, which has returned.
+    pub fn submit_at<F, Fut, T>(&self, cn: usize, tasks: usize, task: F) -> Vec<Submitted<T>>
+    where
+        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let seats = self.cluster.seats().filter(|seat| seat.compute_node == cn);
+        self.submit_to(seats, tasks, task)
+    }
+
+    fn submit_to<F, Fut, T>(
+        &self,
+        seats: impl Iterator<Item = lotus::Seat>,
+        tasks: usize,
+        task: F,
+    ) -> Vec<Submitted<T>>
+    where
+        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
         let recording = self.recording;
         let outside = self.cluster.machines().outside();
         let mut submitted = Vec::new();
-        for seat in self.cluster.seats() {
+        for seat in seats {
             for number in 0..tasks {
                 let place = Seat { cn: seat.compute_node, thread: seat.thread, task: number };
                 let (body, clock) = (task.clone(), outside.clone());

@@ -38,6 +38,11 @@ pub(crate) async fn task<W: Workload, H: Host>(
     host: H,
     log: Option<Log>,
 ) {
+    let returns = run.begin(seat);
+    if returns && (run.is_pacer(seat) || run.is_mover(seat)) {
+        // Those of before have taken the clients with them.
+        return;
+    }
     if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
         return run.pace(seat, &host, rate_tps).await;
     }
@@ -62,7 +67,7 @@ pub(crate) async fn task<W: Workload, H: Host>(
         lost: false,
         finished: false,
     };
-    worker.work().await;
+    worker.work(returns).await;
     worker.finished = !worker.lost;
 }
 
@@ -142,8 +147,13 @@ impl Outcome {
 }
 
 impl<W: Workload, H: Host> Worker<'_, W, H> {
-    async fn work(&mut self) {
-        let mut held = self.run.first_call(self.seat, self.host, self.window.starts_ns);
+    /// Serves calls until there are none; where its compute node `returns`, those that come from
+    /// elsewhere.
+    async fn work(&mut self, returns: bool) {
+        let mut held = match returns {
+            true => None,
+            false => self.run.first_call(self.seat, self.host, self.window.starts_ns),
+        };
         loop {
             let call = match held.take() {
                 Some(call) => call,

@@ -101,6 +101,30 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     assert!(text(&down).contains("nothing runs"), "{}", text(&down));
 }
 
+/// One is started again within its lease, the founder and oracle after it, and one that stands
+/// still.
+#[test]
+fn h2_nodes_that_are_started_again_take_part_again() {
+    let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":6000,\"node\":\"cn-0\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":11000,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":11500,\"node\":\"cn-1\",\"fault\":\"restart\"}\n";
+    let described = Described::new("restarts", 2, schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "12", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    // Each was expelled and taken in, three times in all.
+    assert!(report["epoch"].as_u64() >= Some(7), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    for node in ["cn-0", "cn-1", "cn-2"] {
+        let name = format!("{node}: the sum of all balances");
+        assert!(checks.iter().any(|check| check["name"] == name.as_str()), "{report}");
+    }
+}
+
 #[test]
 fn what_a_cluster_would_not_survive_is_refused_before_it_starts() {
     let schedule = "\n{\"at_ms\":300,\"node\":\"mn-0\",\"fault\":\"kill\"}\n";

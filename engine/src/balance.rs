@@ -196,8 +196,7 @@ impl Coordinator {
         let loads = done.words(all).iter().enumerate().map(|(index, word)| {
             let load = NodeLoad::from_word(*word);
             let id = shared.peers[index].id;
-            let out = node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == id));
-            let counts = !out || broken(Rule::TheLostReceiveNothing);
+            let counts = node.members.may_receive(id) || broken(Rule::TheLostReceiveNothing);
             (*word != 0 && counts).then_some(load)
         });
         Ok(loads.collect())

@@ -20,7 +20,7 @@ use lotus_router::authority::Version;
 use lotus_router::{Authority, AuthorityError};
 
 use crate::error::ClusterError;
-use crate::shared::{NodeTable, Shared};
+use crate::shared::{ComputeNode, NodeTable, Shared};
 
 const KEY: &str = "tables";
 /// The format that this module reads and writes.
@@ -82,22 +82,37 @@ impl Shared {
         let mut known = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         for def in all.iter().skip(known.len()) {
             let table = Arc::new(def.clone());
-            let capacity = table.spec().capacity;
-            let sharers = self.config.compute_nodes * self.config.threads;
-            let sharers = (sharers * self.placement.group_count()) as u64;
-            let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
-            // A quarter more than there are rows, so that few of them compete for a line.
-            let entries = (capacity + capacity / 4) as usize;
-            let caches = self.nodes.iter().map(|_| AddressCache::with_entries(entries));
-            let caches = caches.collect::<Result<Vec<_>, _>>()?;
-            for (node, addresses) in self.nodes.iter().zip(caches) {
-                let entry = NodeTable { def: Arc::clone(&table), addresses, retired_limit };
+            let entries = self.nodes.iter().map(|_| self.node_table(&table));
+            let entries = entries.collect::<Result<Vec<_>, _>>()?;
+            for (node, entry) in self.nodes.iter().zip(entries) {
                 let mut tables = node.tables.write().unwrap_or_else(PoisonError::into_inner);
                 tables.push(Arc::new(entry));
             }
             known.push(table);
         }
         Ok(())
+    }
+
+    /// Lets the next life of a node of this process take its place, with all tables known to it.
+    pub(crate) fn replace_node(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
+        // While this is locked there are no new ones.
+        let known = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = known.iter().map(|table| self.node_table(table).map(Arc::new));
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        node.tables.write().unwrap_or_else(PoisonError::into_inner).extend(entries);
+        self.nodes.replace(node);
+        Ok(())
+    }
+
+    /// A table as a node sees it that has used nothing of it yet.
+    fn node_table(&self, table: &Arc<TableDef>) -> Result<NodeTable, ClusterError> {
+        let capacity = table.spec().capacity;
+        let sharers = self.config.compute_nodes * self.config.threads;
+        let sharers = (sharers * self.placement.group_count()) as u64;
+        let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
+        // A quarter more than there are rows, so that few of them compete for a line.
+        let addresses = AddressCache::with_entries((capacity + capacity / 4) as usize)?;
+        Ok(NodeTable { def: Arc::clone(table), addresses, retired_limit })
     }
 }
 

@@ -8,7 +8,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_channel::Sender;
@@ -43,9 +43,13 @@ use crate::txn::Transaction;
 pub struct Cluster<M: Machines = Threads> {
     machines: M,
     pub(crate) shared: Arc<Shared>,
-    coordinators: Vec<CoordinatorHandle<M::Core>>,
+    coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
     /// Spreads transactions that name no row over the coordinators.
     next: AtomicU64,
+    /// This process has made the cluster.
+    founded: bool,
+    /// Its nodes had been started before.
+    returned: bool,
 }
 
 struct CoordinatorHandle<C> {
@@ -98,27 +102,39 @@ impl Cluster {
 impl<M: Machines> Cluster<M> {
     pub(crate) fn start(config: Config, part: &Part, machines: M) -> Result<Self, ClusterError> {
         let plan = Plan::new(&config)?;
-        let founds = part.founds(&config);
-        let shared = Arc::new(plan.carry_out(config, part, &machines)?);
-        let mut cluster = Self {
+        let (shared, entry) = plan.carry_out(config, part, &machines)?;
+        let shared = Arc::new(shared);
+        let cluster = Self {
             machines,
             shared: Arc::clone(&shared),
-            coordinators: Vec::new(),
+            coordinators: RwLock::default(),
             next: AtomicU64::new(0),
+            founded: entry.founds(),
+            returned: entry.is_announced(),
         };
-        cluster.write_headers(founds)?;
-        if founds {
-            part::found(&shared.config, &shared.peers, shared.council.authority())?;
+        if !entry.is_announced() {
+            cluster.write_headers(entry.founds())?;
+        }
+        if entry.founds() {
+            part::found(&shared.config, entry.members(), shared.council.authority())?;
         }
         shared.learn_tables()?;
         shared.learn_losses();
         for node in &shared.nodes {
-            for thread in 0..shared.config.threads {
-                let handle = cluster.start_coordinator(node, thread)?;
-                cluster.coordinators.push(handle);
-            }
+            cluster.start_coordinators(&node)?;
         }
         Ok(cluster)
+    }
+
+    /// Whether this process has made the cluster: there are no tables yet. It has not if it has the
+    /// first compute node, and that has returned.
+    pub fn has_founded(&self) -> bool {
+        self.founded
+    }
+
+    /// Whether the compute nodes of this process have returned, as new incarnations.
+    pub fn has_returned(&self) -> bool {
+        self.returned
     }
 
     /// The settings it was started with.
@@ -206,7 +222,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     fn index_slab(&self, table: TableId) -> SlabEntry {
-        let owner = self.shared.nodes[0].incarnation;
+        let owner = self.shared.nodes.first().incarnation;
         SlabEntry { kind: SlabKind::Index, table, owner }
     }
 
@@ -268,7 +284,8 @@ impl<M: Machines> Cluster<M> {
         F: FnOnce(Session) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, TxnError>> + 'static,
     {
-        let coordinator = self.coordinators.iter().find(|known| known.seat == seat);
+        let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+        let coordinator = coordinators.iter().find(|known| known.seat == seat);
         let coordinator = coordinator.expect("the seat is one of this process's");
         let (reply, submitted) = Submitted::channel();
         let job: Job = Box::new(move |session| {
@@ -290,7 +307,9 @@ impl<M: Machines> Cluster<M> {
 
     /// Every coordinator of this process.
     pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
-        self.coordinators.iter().map(|coordinator| coordinator.seat)
+        let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+        let seats: Vec<Seat> = coordinators.iter().map(|coordinator| coordinator.seat).collect();
+        seats.into_iter()
     }
 
     /// Every coordinator of a compute node of this process that has not failed.
@@ -305,7 +324,7 @@ impl<M: Machines> Cluster<M> {
     /// This seat, or the one with the same number on the next compute node of this process that has
     /// not failed.
     fn serving(&self, seat: Seat) -> Seat {
-        let nodes = &self.shared.nodes;
+        let nodes: Vec<_> = self.shared.nodes.iter().collect();
         let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
         let mut turn = (0..nodes.len()).map(|step| &nodes[(first + step) % nodes.len()]);
         let serving = turn.find(|node| !node.has_failed()).unwrap_or(&nodes[first]);
@@ -432,13 +451,42 @@ impl<M: Machines> Cluster<M> {
     }
 
     fn any_seat(&self) -> Seat {
-        let next = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.coordinators.len();
-        self.serving(self.coordinators[next].seat)
+        let next = self.next.fetch_add(1, Ordering::Relaxed) as usize;
+        let seat = {
+            let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
+            coordinators[next % coordinators.len()].seat
+        };
+        self.serving(seat)
     }
 
     fn random(&self) -> u64 {
         // Weyl's sequence: as even as routing needs, and no state but a counter.
         self.next.load(Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// Starts all coordinators of a node.
+    pub(crate) fn start_coordinators(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
+        for thread in 0..self.shared.config.threads {
+            let handle = self.start_coordinator(node, thread)?;
+            let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
+            match all.iter_mut().find(|known| known.seat == handle.seat) {
+                Some(before) => *before = handle,
+                None => all.push(handle),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the coordinators of a node have ended that was told to.
+    pub(crate) fn join_coordinators(&self, compute_node: usize) {
+        let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
+        let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
+        let cores: Vec<_> = theirs.filter_map(|known| known.core.take()).collect();
+        drop(all);
+        for core in cores {
+            // Whether it has panicked its callers were told.
+            let _ = self.machines.join(core);
+        }
     }
 
     fn start_coordinator(
@@ -481,7 +529,7 @@ impl<M: Machines> Cluster<M> {
             for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
                 for node in &shared.nodes {
                     let word = members::beat_word(&shared.placement, memory, node.index);
-                    batch.write_word(word, members::JOINED_BEAT);
+                    batch.write_word(word, members::first_beat(node.epoch));
                 }
             }
             batch.post().await.map(drop)
@@ -499,8 +547,9 @@ impl<M: Machines> Cluster<M> {
 
     fn join(&mut self) -> Result<(), ClusterError> {
         let mut outcome = Ok(());
-        self.coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
-        for coordinator in &mut self.coordinators {
+        let coordinators = self.coordinators.get_mut().unwrap_or_else(PoisonError::into_inner);
+        coordinators.iter().for_each(|coordinator| _ = coordinator.jobs.close());
+        for coordinator in coordinators {
             let Some(core) = coordinator.core.take() else { continue };
             if !self.machines.join(core) {
                 let node = coordinator.seat.compute_node;

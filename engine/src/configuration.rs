@@ -402,10 +402,7 @@ impl Shared {
     pub(crate) fn surviving(&self) -> Placement {
         match membership::read(self.council.authority()) {
             Ok(now) => now.surviving(&self.placement),
-            Err(_) => match self.nodes.first() {
-                Some(node) => Placement::clone(&node.configuration.placement()),
-                None => self.placement.clone(),
-            },
+            Err(_) => Placement::clone(&self.nodes.first().configuration.placement()),
         }
     }
 }

@@ -42,6 +42,18 @@ impl Control {
         }
     }
 
+    /// The same with another access epoch, unless this one's is later.
+    pub(crate) fn under(&self, epoch: Epoch) -> Self {
+        Self {
+            fabric: Arc::clone(&self.fabric),
+            env: self.env.clone(),
+            workers: self.workers,
+            node: self.node,
+            epoch: self.epoch.max(epoch),
+            next_lane: AtomicU16::new(self.next_lane.load(Ordering::Relaxed)),
+        }
+    }
+
     /// The time.
     pub(crate) fn now(&self) -> Nanos {
         self.env.now()

@@ -91,6 +91,8 @@ pub(crate) struct Coordinator {
     pub(crate) recovers: Cell<bool>,
     /// It sees to it that its node may serve timestamps.
     pub(crate) ascends: Cell<bool>,
+    /// Whom it is just giving shards to.
+    pub(crate) gives: Cell<Option<NodeId>>,
     /// It looks after shards and words that others have left.
     pub(crate) tends: Cell<bool>,
     pub(crate) rpc: Rpc,
@@ -136,6 +138,7 @@ impl Coordinator {
             refused: Cell::new(FIRST_EPOCH),
             recovers: Cell::new(false),
             ascends: Cell::new(false),
+            gives: Cell::new(None),
             tends: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
             stalled: RefCell::default(),

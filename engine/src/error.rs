@@ -201,8 +201,13 @@ pub enum ClusterError {
     /// What is stored at the authority makes no sense; another program writes to it.
     #[error("what is stored at the authority is damaged")]
     Damaged,
-    /// The compute node has been started in this cluster before, and cannot return yet.
-    #[error("compute node {node} has been started in this cluster before, and cannot return")]
+    /// The compute node has been started in this cluster before, and either takes part still, or
+    /// the others have not settled in time what it has left; or it cannot return, because nobody
+    /// would: without a lease, or where it was the last one. Start it again later.
+    #[error(
+        "compute node {node} has been started in this cluster before: it takes part still, or \
+         what it has left is not settled yet"
+    )]
     JoinedBefore {
         /// The compute node's index.
         node: usize,

@@ -4,7 +4,7 @@
 //! Nothing here is asked on the way of a transaction. What coordinators count is theirs alone and
 //! asked of them by a job ([`Cluster::coordinator_figures`]).
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::ids::{ShardId, TableId};
@@ -119,7 +119,7 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    fn hosted(&self, compute_node: usize) -> &ComputeNode {
+    fn hosted(&self, compute_node: usize) -> Arc<ComputeNode> {
         self.shared.hosted(compute_node).expect("a compute node of this process")
     }
 

@@ -1,7 +1,8 @@
 //! Hand-over: an owner gives shards to another compute node while transactions run (LOTUS §4.3).
 //!
 //! # The order, and what it is for
-//! 1. The receiver is asked whether it is there. If it does not answer nothing has changed.
+//! 1. The receiver is asked whether it is there. If it does not answer, or not all know yet that
+//!    it has returned, nothing has changed.
 //! 2. The owner *stops*: it grants no more locks of the shards. Whoever wants one is told to try
 //!    again. A grant that is under way looks for the stop after it has taken its lock, and the
 //!    owner looks for locks after it has stopped; so one of them sees the other (H19).
@@ -272,7 +273,14 @@ impl Coordinator {
                 return Err(error);
             }
         };
-        let given = self.give(&transfers).await?;
+        if !self.node.members.may_receive(to) {
+            self.resume(&owned);
+            return Err(MoveError::Unreachable);
+        }
+        self.gives.set(Some(to));
+        let given = self.give(&transfers).await;
+        self.gives.set(None);
+        let given = given?;
         if let Some(lost) = given.iter().position(|given| !given) {
             return Err(MoveError::NotOwner(shards[lost]));
         }
@@ -357,13 +365,12 @@ impl Coordinator {
     /// The coordinator in one of whose slots an attempt runs.
     fn endpoint_of(&self, txn: TxnId) -> Option<Endpoint> {
         let config = &self.shared.config;
-        let peers = &self.shared.peers;
-        let node = peers.iter().find(|peer| peer.incarnation == txn.incarnation())?;
+        let node = self.node.members.node_of(txn.incarnation())?;
         let slot = usize::from(txn.slot());
         // Behind those of the applications, each coordinator has one slot of its own.
         let own = slot.checked_sub(config.threads * config.coroutines);
         let thread = own.unwrap_or(slot / config.coroutines);
-        Some(Endpoint { node: node.id, lane: LaneId(thread as u16) })
+        Some(Endpoint { node, lane: LaneId(thread as u16) })
     }
 
     /// Whether an attempt will write nothing more under its locks: it is over, or will be.
@@ -389,9 +396,8 @@ impl Coordinator {
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
         let at = Endpoint { node: to, lane: LaneId(0) };
         let once = Patience { tries: 1, ..patience };
-        let is_out = |out: &[(NodeId, _)]| out.iter().any(|(lost, _)| *lost == to);
         for _ in 0..patience.tries {
-            if self.node.members.with_expelled(is_out) {
+            if !self.node.members.may_receive(to) {
                 break;
             }
             if self.rpc.call(at, SERVICE, &encode(&words), once).await.is_ok() {

@@ -115,7 +115,7 @@ impl OwnersSeen {
 
 impl Coordinator {
     /// Writes this node's floor and reads those of all, and how often shards have changed owners.
-    async fn exchange_floors(&self) -> Option<u64> {
+    pub(crate) async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
         let primary = self.primary(FLOORS_GROUP);
         let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);

@@ -4,6 +4,7 @@
 //! moment, this is what recovery would have to rely on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use lotus_fabric::ids::{Key, NodeId, RemoteAddr, ShardId, TxnId};
 use lotus_fabric::lane::BatchError;
@@ -14,7 +15,7 @@ use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::membership::FIRST_EPOCH;
-use lotus_recovery::{LogEntry, membership};
+use lotus_recovery::{LogEntry, Membership, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Replica};
 
@@ -22,7 +23,7 @@ use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
 use crate::error::ClusterError;
-use crate::shared::{ComputeNode, Peer, Shared};
+use crate::shared::{ComputeNode, Shared};
 
 /// The properties, by the names of their findings.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
@@ -117,12 +118,12 @@ impl Shared {
 impl Shared {
     /// The nodes that take part. Others may not know yet that they do not; whatever they grant, no
     /// member asks for (H4).
-    fn members(&self) -> impl Iterator<Item = &ComputeNode> {
+    fn members(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
         let now = membership::read(self.council.authority());
-        let takes_part = move |node: &&ComputeNode| {
+        let takes_part = move |node: &Arc<ComputeNode>| {
             !node.has_failed() && now.as_ref().is_ok_and(|now| now.is_live(node.id))
         };
-        self.nodes.iter().map(|node| &**node).filter(takes_part)
+        self.nodes.iter().filter(takes_part)
     }
 
     /// H19: a shard has one owner, and a lock is kept in one table.
@@ -265,9 +266,12 @@ impl Scan<'_> {
 
     /// The words of the log slot that a transaction uses on one memory node.
     async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
-        let by = |peer: &&Peer| peer.incarnation == txn.incarnation();
-        let Some(node) = self.shared.peers.iter().find(by) else { return Ok(Vec::new()) };
-        let offset = self.shared.log.offset(node.index as u16, txn.slot());
+        let now = membership::read(self.shared.council.authority()).ok();
+        let members = now.iter().flat_map(Membership::members);
+        let mut writers = members.filter(|member| member.incarnation == txn.incarnation());
+        let place = writers.next().and_then(|writer| self.shared.index_of(writer.node));
+        let Some(place) = place else { return Ok(Vec::new()) };
+        let offset = self.shared.log.offset(place as u16, txn.slot());
         let addr = RemoteAddr::new(memory_node, LOG_REGION, offset);
         self.read(addr, self.shared.log.slot_bytes() as usize).await
     }

@@ -151,7 +151,7 @@ impl<'a> Writer<'a> {
                 return Ok(offset);
             }
             let kind = slots.slab();
-            let entry = SlabEntry { kind, table, owner: shared.nodes[0].incarnation };
+            let entry = SlabEntry { kind, table, owner: shared.nodes.first().incarnation };
             let replicas = self.loader.placement.replicas(group);
             let lane = &self.loader.lane;
             let taken = memory::take_slabs(lane, replicas, &shared.region, bytes, entry).await;

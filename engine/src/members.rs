@@ -26,7 +26,7 @@
 //!
 //! # What it is not
 //! Needed for safety: that a node suspects another too early costs work and breaks nothing. And it
-//! is not how a node returns: that would be a new incarnation, which there is no way to start yet.
+//! is not how a node returns ([`crate::rejoin`]).
 //!
 //! # Memory nodes
 //! One that has not answered for a lease, while another one has, is complained of, and lost when
@@ -39,8 +39,8 @@
 //! beats, and is believed alive, while its [council](crate::council) waits for an answer.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -48,7 +48,7 @@ use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
-use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::membership::{self, FIRST_EPOCH, Member};
 use lotus_recovery::{Contradiction, Membership};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
@@ -64,10 +64,14 @@ use crate::watch::Watch;
 const TURNS_PER_LEASE: u32 = 8;
 /// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
 const TURNS_WHILE_CHANGING: u32 = 64;
-/// The beat of a node that has just joined. Before, its word is zero, and nobody suspects it.
-pub(crate) const JOINED_BEAT: u64 = 1;
 /// For so many leases a compute node stays alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
+
+/// The beat of a node that was taken in at this epoch, later than all of lives before. Before, its
+/// word is zero, and nobody suspects it.
+pub(crate) fn first_beat(joined: Epoch) -> u64 {
+    u64::from(joined.0 - FIRST_EPOCH.0) << 32 | 1
+}
 
 /// Where a compute node's beat is counted, by its place, on the memory node at place `memory`: in
 /// the header page of the group whose first primary that is.
@@ -84,19 +88,53 @@ const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
 pub(crate) struct NodeMembers {
     /// The epoch that coordinator 0 has seen, and whose losses own nothing any more.
     seen: AtomicU32,
-    /// Everybody who was expelled up to then.
-    expelled: Mutex<Vec<(NodeId, Incarnation)>>,
+    /// Who was in and out then.
+    known: Mutex<Known>,
     /// The last epoch of which each coordinator has taken note.
     noted: Box<[AtomicU32]>,
+    /// All who take part know of this node's life.
+    admitted: AtomicBool,
     /// What recovery has met that cannot be, and so has left as it was.
     contradiction: Mutex<Option<Contradiction>>,
 }
 
+/// What a node knows of the membership.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// Those who are out.
+    expelled: Vec<(NodeId, Incarnation)>,
+    /// Those who take part, the eldest first.
+    live: Vec<(NodeId, Incarnation)>,
+    /// Those of them that not all know of.
+    newcomers: Vec<NodeId>,
+    /// Incarnations that take part no more.
+    over: Vec<Incarnation>,
+}
+
+impl Known {
+    fn of(now: &Membership) -> Self {
+        let named = |member: &Member| (member.node, member.incarnation);
+        Self {
+            expelled: now.expelled().map(|(member, _)| named(member)).collect(),
+            live: now.by_age().into_iter().map(named).collect(),
+            newcomers: newcomers(now),
+            over: now.over().map(|(life, _)| life).collect(),
+        }
+    }
+}
+
+fn newcomers(now: &Membership) -> Vec<NodeId> {
+    now.live().map(|member| member.node).filter(|node| now.is_newcomer(*node)).collect()
+}
+
 impl NodeMembers {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize, now: &Membership) -> Self {
+        // Who is out already is noted in the first turn, as if it were news.
+        let known = Known { expelled: Vec::new(), ..Known::of(now) };
         Self {
             seen: AtomicU32::new(FIRST_EPOCH.0),
-            expelled: Mutex::default(),
+            known: Mutex::new(known),
+            admitted: AtomicBool::new(false),
             noted: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
             contradiction: Mutex::default(),
         }
@@ -109,7 +147,30 @@ impl NodeMembers {
 
     /// Asks something about those who were expelled; no others are noted meanwhile.
     pub(crate) fn with_expelled<T>(&self, ask: impl FnOnce(&[(NodeId, Incarnation)]) -> T) -> T {
-        ask(&self.expelled.lock().unwrap_or_else(PoisonError::into_inner))
+        ask(&self.known().expelled)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who takes part in this incarnation.
+    pub(crate) fn node_of(&self, incarnation: Incarnation) -> Option<NodeId> {
+        let known = self.known();
+        known.live.iter().find(|(_, life)| *life == incarnation).map(|(node, _)| *node)
+    }
+
+    /// Who takes part the longest.
+    pub(crate) fn eldest(&self) -> Option<NodeId> {
+        self.known().live.first().map(|(node, _)| *node)
+    }
+
+    /// Whether a node may be given shards: all who take part know that it does.
+    pub(crate) fn may_receive(&self, node: NodeId) -> bool {
+        let known = self.known();
+        let is_out = known.expelled.iter().any(|(out, _)| *out == node);
+        let is_new = known.newcomers.contains(&node) && !broken(Rule::ReturnsWait);
+        !is_out && !is_new
     }
 
     /// The epoch that was seen, and how many were expelled up to then.
@@ -176,9 +237,23 @@ pub(crate) struct Heard {
     /// When the last one was sent that has landed, if any has since the last turn: nobody suspects
     /// this node before a lease has passed since.
     pub(crate) asked: Option<Nanos>,
-    pub(crate) suspects: Vec<NodeId>,
+    pub(crate) suspects: Vec<Suspect>,
     /// Memory nodes that do not answer, and for how long they have not.
     pub(crate) silent: Vec<(NodeId, Duration)>,
+}
+
+/// The life of a node that was taken in at this epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Suspect {
+    pub(crate) node: NodeId,
+    pub(crate) joined: Epoch,
+}
+
+impl Suspect {
+    /// Whose beat stands still at this.
+    pub(crate) fn at(node: NodeId, beat: u64) -> Self {
+        Self { node, joined: Epoch((beat >> 32) as u32 + FIRST_EPOCH.0) }
+    }
 }
 
 /// Steps 2 to 7. `released` are those whose locks have been dropped here.
@@ -192,9 +267,9 @@ async fn turn(
     let (me, shared) = (node.id, Arc::clone(&coordinator.shared));
     let about: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
     let judge = move |authority: &dyn Authority| {
-        for suspect in suspects {
+        for Suspect { node, joined } in suspects {
             // Unanswered, it is tried again in the next turn.
-            let _ = membership::change(authority, |now| now.expel(me, suspect));
+            let _ = membership::change(authority, |now| now.expel_life(me, node, joined));
         }
         membership::change(authority, |now| now.complain(me, &about, &shared.placement))
     };
@@ -204,7 +279,8 @@ async fn turn(
         return node.expel();
     }
     // The answer may have taken so long that it is not true any more.
-    if asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease) {
+    let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
+    if is_held && coordinator.is_admitted(&now).await {
         node.resume();
     }
     node.configuration.learn(&now, &coordinator.shared.placement);
@@ -216,7 +292,8 @@ async fn turn(
     coordinator.take_note();
     let noted = node.members.noted_by_all();
     let stopped = node.configuration.stopped_by_all();
-    let over = noted >= now.epoch() && node.configuration.carried() >= now.reduced();
+    let carried = node.configuration.carried() >= now.reduced();
+    let over = noted >= now.epoch() && carried && coordinator.leaves_newcomers_alone(&now);
     let report = move |authority: &dyn Authority| {
         membership::change(authority, |now| {
             let stop = now.stop(me, stopped);
@@ -228,6 +305,7 @@ async fn turn(
         now = outcome.membership();
         node.configuration.learn(&now, &coordinator.shared.placement);
     }
+    node.members.known().newcomers = newcomers(&now);
     drop_locks(coordinator, &now, noted, released);
     coordinator.tend(&now);
     if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
@@ -248,19 +326,22 @@ fn drop_locks(
     released: &mut Vec<Incarnation>,
 ) {
     let node = &coordinator.node;
-    for (member, since) in now.expelled() {
-        let settled = now.is_resolved(member.node) || broken(Rule::LocksOutlastRecovery);
-        if noted < since || !settled || released.contains(&member.incarnation) {
+    for (life, settled) in now.over() {
+        // Of whoever has been replaced since, all have taken note.
+        let out = now.expelled().find(|(member, _)| member.incarnation == life);
+        let noted = out.is_none_or(|(_, since)| noted >= since);
+        let settled = settled || broken(Rule::LocksOutlastRecovery);
+        if !noted || !settled || released.contains(&life) {
             continue;
         }
-        for holder in node.locks.holders_of(member.incarnation) {
+        for holder in node.locks.holders_of(life) {
             if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
                 // Recovery has changed the row, or may have (H11).
                 node.versions.forget(holder.name.table, holder.name.key);
             }
             node.locks.unlock(holder.txn, &holder.name);
         }
-        released.push(member.incarnation);
+        released.push(life);
     }
 }
 
@@ -283,12 +364,12 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
     if !now.may_resume() || !serving().all(|node| node.configuration.is_open()) {
         return false;
     }
-    if lost.is_empty() {
+    if lost.is_empty() && now.live().all(|member| member.joined == FIRST_EPOCH) {
         return true;
     }
-    let holds_none_of_theirs = |node: &Arc<ComputeNode>| {
-        lost.iter().all(|dead| node.locks.holders_of(dead.incarnation).is_empty())
-    };
+    let over: Vec<Incarnation> = now.over().map(|(life, _)| life).collect();
+    let holds_none_of_theirs =
+        |node: Arc<ComputeNode>| over.iter().all(|life| node.locks.holders_of(*life).is_empty());
     let all_owned = || match shared.is_whole() {
         true => ShardId::all().all(|shard| shared.keeper_of(shard).is_some()),
         // The owner may be in another process.
@@ -308,15 +389,35 @@ impl Coordinator {
         if members.seen() >= now.epoch() {
             return;
         }
-        let expelled = now.expelled().map(|(member, _)| (member.node, member.incarnation));
         // With those locked who learn: what they learn later is judged by who is out.
-        let mut known = members.expelled.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = expelled.collect();
-        for (lost, _) in &*known {
+        let mut known = members.known();
+        *known = Known::of(now);
+        for (lost, _) in &known.expelled {
             node.shards.disown(*lost);
             node.routes.disown(*lost);
         }
         members.seen.store(now.epoch().0, Ordering::Release);
+    }
+
+    /// Whether all who take part know of this node, and have its floor.
+    async fn is_admitted(&self, now: &Membership) -> bool {
+        let (node, admitted) = (&self.node, &self.node.members.admitted);
+        if node.epoch != FIRST_EPOCH && !admitted.load(Ordering::Relaxed) {
+            let known = !now.is_newcomer(node.id) || broken(Rule::ReturnsWait);
+            // Somebody may have taken the floor out on account of the life before, until all knew.
+            let is_in = known && self.exchange_floors().await.is_some();
+            admitted.store(is_in, Ordering::Relaxed);
+            return is_in;
+        }
+        true
+    }
+
+    /// Whether nothing is under way here that was begun when somebody was out who has come back
+    /// since, or is to come back: neither is that node given a shard nor is its floor taken out.
+    fn leaves_newcomers_alone(&self, now: &Membership) -> bool {
+        let gives = self.gives.get().is_some_and(|to| !self.node.members.may_receive(to));
+        let tends = self.tends.get() && !newcomers(now).is_empty();
+        !gives && !tends
     }
 
     /// Whether this node does not get on without a memory node that the others do not miss.
@@ -385,12 +486,12 @@ impl Coordinator {
         self.follow();
         let noted = &members.noted[self.thread];
         if self.refused.get() < seen {
-            for (node, incarnation) in members.with_expelled(<[_]>::to_vec) {
-                let Locks::Lotus(locks) = &self.locks else { continue };
-                if !broken(Rule::TheExpelledAreRefused) {
-                    locks.refuse(incarnation);
-                }
-                locks.forget(node);
+            let Known { expelled, live, over, .. } = members.known().clone();
+            if let Locks::Lotus(locks) = &self.locks {
+                let refused = over.iter().filter(|_| !broken(Rule::TheExpelledAreRefused));
+                refused.for_each(|life| locks.refuse(*life));
+                expelled.iter().for_each(|(node, _)| locks.forget(*node));
+                live.iter().for_each(|(node, _)| locks.remember(*node));
             }
             self.turn_to_oracle();
             self.refused.set(seen);
@@ -411,11 +512,7 @@ impl Coordinator {
 
     /// Asks for timestamps who serves them, as far as this node knows.
     fn turn_to_oracle(&self) {
-        let who = self.node.members.with_expelled(|expelled| {
-            let is_out = |node| expelled.iter().any(|(lost, _)| *lost == node);
-            oracle::who_serves(&self.shared.peers, is_out)
-        });
-        if let Some(oracle) = who {
+        if let Some(oracle) = self.node.members.eldest() {
             self.timestamps.turn_to(oracle, &self.node, &self.executor);
         }
     }

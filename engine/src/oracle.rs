@@ -1,8 +1,8 @@
 //! Which compute node serves timestamps, from when on, and up to where (H18).
 //!
 //! # What it is
-//! With [`TimestampKind::Oracle`] the first compute node that takes part serves all others. When it
-//! is expelled the next one that takes part *takes over*, which must not be noticed in timestamps:
+//! With [`TimestampKind::Oracle`] the compute node that takes part the longest serves all others.
+//! When it is expelled the next one *takes over*, which must not be noticed in timestamps:
 //! each is later than all that were issued before, by whomever. Two things see to that.
 //!
 //! 1. *Nobody is served by two.* The successor issues nothing before every coordinator of every
@@ -40,6 +40,7 @@ use lotus_mvcc::Timestamp;
 use lotus_mvcc::oracle::OracleServer;
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::Membership;
+use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::authority::Version;
 use lotus_router::{Authority, AuthorityError};
 use lotus_sabotage::{Rule, broken};
@@ -47,7 +48,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::config::TimestampKind;
 use crate::coordinator::Coordinator;
 use crate::recover;
-use crate::shared::{ComputeNode, Peer, Shared};
+use crate::shared::{ComputeNode, Shared};
 
 /// Where the authority keeps who reigns, and its bound.
 const KEY: &str = "lotus/oracle";
@@ -114,9 +115,10 @@ fn ahead() -> u64 {
     AHEAD.as_nanos() as u64
 }
 
-/// Who serves while those are out.
-pub(crate) fn who_serves(peers: &[Peer], is_out: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-    peers.iter().map(|peer| peer.id).find(|node| !is_out(*node))
+/// Who serves: the eldest, so that whoever has returned does not until all are out who were there
+/// before, and nobody ever serves again in one life.
+fn who_serves(now: &Membership) -> Option<NodeId> {
+    now.by_age().first().map(|eldest| eldest.node)
 }
 
 /// Answers whoever asks this coordinator, from when on this node may.
@@ -135,7 +137,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
 pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let serves = shared.config.timestamps == TimestampKind::Oracle
-        && who_serves(&shared.peers, |node| !now.is_live(node)) == Some(coordinator.node.id);
+        && who_serves(now) == Some(coordinator.node.id);
     let is_due = || match oracle.is_open() {
         true => oracle.runs_low(),
         false => may_take_over(coordinator, now),
@@ -154,9 +156,8 @@ pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
 fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let mut places = now.live().filter_map(|member| shared.index_of(member.node));
-    coordinator.node.index == 0
-        || broken(Rule::SuccessorsWait)
-        || places.all(|place| oracle.has_heard_all_of(place))
+    let founder = coordinator.node.index == 0 && coordinator.node.epoch == FIRST_EPOCH;
+    founder || broken(Rule::SuccessorsWait) || places.all(|place| oracle.has_heard_all_of(place))
 }
 
 /// Fences who is out, stores a bound, and serves up to it. What fails is tried in the next turn.
@@ -170,7 +171,7 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
         return;
     }
     let issued = node.oracle.clock.latest().raw().max(coordinator.executor.now().0);
-    let reign = node.index as u64;
+    let reign = u64::from(node.incarnation.raw());
     let store = move |authority: &dyn Authority| store_bound(authority, reign, issued);
     // Somebody later reigns: this node is out and does not know it yet.
     let Ok(Ok(Some((before, bound)))) = council.ask(store).await else { return };

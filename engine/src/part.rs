@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
 //! | `charter` | the settings that all must have in common | the founder, last |
-//! | `joined/N` | that compute node N has been started | its process, first |
+//! | `joined/N` | that compute node N has been started | its first process, first |
 //! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
 //!
 //! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
@@ -17,22 +17,26 @@
 //!
 //! # If it stops anywhere
 //! A founder that dies before the charter is written leaves memory nodes with regions that nobody
-//! can use; the cluster has to be made anew, memory nodes included. A node that has joined and
-//! died cannot join again: that would be a new incarnation, which there is no way to start yet.
+//! can use; the cluster has to be made anew, memory nodes included. A process whose nodes have been
+//! started before, the founder's among them, waits until the others have settled what they have
+//! left, and [takes part again](crate::rejoin). Of two such processes one does.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_fabric::ids::{Incarnation, NodeId};
+use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 use lotus_recovery::Membership;
-use lotus_recovery::membership;
+use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_router::authority::{IncarnationError, Version};
-use lotus_router::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};
+use lotus_router::{
+    Authority, AuthorityError, EmbeddedAuthority, Owner, Placement, allocate_incarnation,
+};
 
 use crate::config::{Config, TimestampKind};
 use crate::control::Control;
 use crate::error::ClusterError;
+use crate::rejoin::{self, Life};
 use crate::shared::Peer;
 
 /// Where the charter is stored.
@@ -109,53 +113,126 @@ impl Part {
     }
 
     /// Takes a place among the members for each hosted node, and waits for the founder where that
-    /// is somebody else. Returns all compute nodes.
+    /// is somebody else, and for the others where the nodes have been started before. `placement`
+    /// is the one of the beginning.
     pub(crate) fn enter(
         &self,
         config: &Config,
-        nodes: &[NodeId],
+        peers: &[Peer],
+        placement: &Placement,
         control: &Control,
         authority: &dyn Authority,
-    ) -> Result<Vec<Peer>, ClusterError> {
+    ) -> Result<Entry, ClusterError> {
         let founds = self.founds(config);
         if let Self::Share { patience, .. } = self
             && !founds
         {
             await_charter(config, *patience, control, authority)?;
         }
-        for index in self.hosted(config) {
-            let key = format!("joined/{index}");
-            match authority.compare_and_swap(&key, Version::ABSENT, &[1]) {
+        let hosted: Vec<Peer> = self.hosted(config).iter().map(|index| peers[*index]).collect();
+        for Peer { index, .. } in &hosted {
+            match authority.compare_and_swap(&format!("joined/{index}"), Version::ABSENT, &[1]) {
                 Ok(_) => {}
                 Err(AuthorityError::Conflict { .. }) => {
-                    return Err(ClusterError::JoinedBefore { node: index });
+                    return self.enter_again(config, &hosted, placement, control, authority);
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        let incarnations: Vec<Incarnation> = if founds {
-            let taken = nodes.iter().map(|_| allocate_incarnation(authority));
-            taken.collect::<Result<_, _>>()?
-        } else {
-            let members = membership::read(authority).map_err(|_| ClusterError::Damaged)?;
-            members.members().iter().map(|member| member.incarnation).collect()
-        };
-        if incarnations.len() != nodes.len() {
-            return Err(ClusterError::Damaged);
+        if founds {
+            let taken = peers.iter().map(|_| allocate_incarnation(authority));
+            let incarnations = taken.collect::<Result<Vec<Incarnation>, _>>()?;
+            let ids = peers.iter().map(|peer| peer.id);
+            return Ok(Entry::Founder(Membership::new(ids.zip(incarnations))));
         }
-        let peer = |(index, (id, incarnation))| Peer { id, index, incarnation };
-        Ok(nodes.iter().copied().zip(incarnations).enumerate().map(peer).collect())
+        let members = membership::read(authority).map_err(|_| ClusterError::Damaged)?;
+        match members.members().len() == peers.len() {
+            true => Ok(Entry::Joined(members)),
+            false => Err(ClusterError::Damaged),
+        }
+    }
+
+    /// As [`Self::enter`], where a hosted node has been started before.
+    fn enter_again(
+        &self,
+        config: &Config,
+        hosted: &[Peer],
+        placement: &Placement,
+        control: &Control,
+        authority: &dyn Authority,
+    ) -> Result<Entry, ClusterError> {
+        let taken = ClusterError::JoinedBefore { node: hosted[0].index };
+        let Self::Share { patience, .. } = self else { return Err(taken) };
+        if config.lease.is_none() {
+            return Err(taken);
+        }
+        // A founder that has died before it wrote the charter has left nothing to take part in.
+        await_charter(config, *patience, control, authority)?;
+        let places: Vec<(NodeId, usize)> = hosted.iter().map(|one| (one.id, one.index)).collect();
+        let deadline = control.now().after(*patience);
+        loop {
+            match rejoin::attempt(&places, placement, control, authority) {
+                Ok(Some(life)) => return Ok(Entry::Returned(life)),
+                Ok(None) if control.now() >= deadline => return Err(taken),
+                // Whoever does not answer now may do so later.
+                Err(error) if control.now() >= deadline => return Err(error),
+                _ => control.pause(PAUSE),
+            }
+        }
+    }
+}
+
+/// How a process has come to its part.
+pub(crate) enum Entry {
+    /// It makes the cluster.
+    Founder(Membership),
+    /// Its nodes take the places that the founder has made for them.
+    Joined(Membership),
+    /// Its nodes have been there before.
+    Returned(Life),
+}
+
+impl Entry {
+    pub(crate) fn founds(&self) -> bool {
+        matches!(self, Self::Founder(_))
+    }
+
+    /// Whether its nodes have their words in the memory pool already.
+    pub(crate) fn is_announced(&self) -> bool {
+        matches!(self, Self::Returned(_))
+    }
+
+    pub(crate) fn members(&self) -> &Membership {
+        match self {
+            Self::Founder(members) | Self::Joined(members) => members,
+            Self::Returned(life) => &life.members,
+        }
+    }
+
+    /// The owners of all shards, unless they are as at first as far as is known.
+    pub(crate) fn owners(&self) -> &[Owner] {
+        match self {
+            Self::Founder(_) | Self::Joined(_) => &[],
+            Self::Returned(life) => &life.owners,
+        }
+    }
+
+    /// The access epoch of the process.
+    pub(crate) fn epoch(&self) -> Epoch {
+        match self {
+            Self::Founder(_) | Self::Joined(_) => FIRST_EPOCH,
+            Self::Returned(life) => life.members.epoch(),
+        }
     }
 }
 
 /// Tells everybody that the cluster is made.
 pub(crate) fn found(
     config: &Config,
-    peers: &[Peer],
+    members: &Membership,
     authority: &dyn Authority,
 ) -> Result<(), ClusterError> {
-    let members = Membership::new(peers.iter().map(|peer| (peer.id, peer.incarnation)));
-    membership::found(authority, &members).map_err(IncarnationError::from)?;
+    membership::found(authority, members).map_err(IncarnationError::from)?;
     authority.compare_and_swap(CHARTER_KEY, Version::ABSENT, charter(config).as_bytes())?;
     Ok(())
 }

@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, RwLock};
 
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::ShardId;
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::machines::Machines;
 use lotus_fabric::region::Rights;
@@ -11,17 +13,18 @@ use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::LogGeometry;
 use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::{LogGeometry, Membership};
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{Placement, Router, ShardMap};
+use lotus_router::{Owner, Placement, Router, ShardMap};
 
 use crate::config::{Config, LockKind};
 use crate::configuration::Takers;
 use crate::control::Control;
 use crate::council::Council;
 use crate::error::ClusterError;
-use crate::part::Part;
+use crate::nodes::Nodes;
+use crate::part::{Entry, Part};
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
 
 /// Control's access epoch where all nodes are in one process. It stands beside the compute nodes
@@ -70,33 +73,44 @@ impl Plan {
     }
 
     /// Takes this process's part: admits its compute nodes and, where it makes the cluster,
-    /// registers the memory of all memory nodes.
+    /// registers the memory of all memory nodes. How it has come to it is said beside.
     pub(crate) fn carry_out(
         self,
         config: Config,
         part: &Part,
         machines: &impl Machines,
-    ) -> Result<Shared, ClusterError> {
+    ) -> Result<(Shared, Entry), ClusterError> {
         part.check(&config)?;
         let hosted = part.hosted(&config);
         let epoch = if part.is_whole() { CONTROL_EPOCH } else { FIRST_EPOCH };
         let control = Control::new(machines, self.compute_nodes[hosted[0]], epoch);
         let authority = part.authority();
-        let peers = part.enter(&config, &self.compute_nodes, &control, &*authority)?;
+        let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
+        let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
+        let entry = part.enter(&config, &peers, &self.placement, &control, &*authority)?;
         let fabric = machines.fabric();
-        if part.founds(&config) {
+        if entry.founds() {
             self.register(&config, &*fabric)?;
         }
-        let nodes = hosted.iter().map(|index| self.admit(peers[*index], &config, machines));
+        let admission = Admission {
+            config: &config,
+            compute_nodes: &self.compute_nodes,
+            placement: &self.placement,
+            routes: &self.shards,
+            members: entry.members(),
+            owners: entry.owners(),
+        };
+        let env = |index: usize| machines.env(self.compute_nodes[index]);
+        let nodes = hosted.iter().map(|index| admission.admit(*index, env(*index)));
         let nodes = nodes.collect::<Result<_, _>>()?;
         let council = if part.is_whole() {
             Council::here(authority)
         } else {
             Council::elsewhere(authority, &machines.outside())?
         };
-        Ok(Shared {
+        let shared = Shared {
             fabric,
-            control,
+            control: control.under(entry.epoch()),
             council,
             placement: self.placement,
             takers: Takers::default(),
@@ -107,9 +121,10 @@ impl Plan {
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
             peers,
-            nodes,
+            nodes: Nodes::new(nodes),
             config,
-        })
+        };
+        Ok((shared, entry))
     }
 
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
@@ -124,24 +139,44 @@ impl Plan {
         }
         Ok(())
     }
+}
 
-    fn admit(
-        &self,
-        peer: Peer,
-        config: &Config,
-        machines: &impl Machines,
-    ) -> Result<Arc<ComputeNode>, ClusterError> {
+/// What a compute node of this process is made from.
+pub(crate) struct Admission<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) compute_nodes: &'a [NodeId],
+    /// Of the beginning.
+    pub(crate) placement: &'a Placement,
+    /// The routing layer's copy of who owns what.
+    pub(crate) routes: &'a Arc<ShardMap>,
+    /// With the node in.
+    pub(crate) members: &'a Membership,
+    /// Of all shards, as it begins; none if they are as at first.
+    pub(crate) owners: &'a [Owner],
+}
+
+impl Admission<'_> {
+    /// The compute node at this place, with this clock and randomness.
+    pub(crate) fn admit(&self, index: usize, env: Env) -> Result<Arc<ComputeNode>, ClusterError> {
+        let Self { config, compute_nodes, members, .. } = self;
+        let id = compute_nodes[index];
+        let member = members.member(id).ok_or(ClusterError::Damaged)?;
+        let shards = ShardMap::even(compute_nodes)?;
+        for (shard, owner) in ShardId::all().zip(self.owners) {
+            shards.learn(shard, *owner);
+            self.routes.learn(shard, *owner);
+        }
         let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
         let parts = NodeParts {
-            id: peer.id,
-            index: peer.index,
-            incarnation: peer.incarnation,
-            epoch: FIRST_EPOCH,
-            env: machines.env(peer.id),
+            id,
+            index,
+            incarnation: member.incarnation,
+            epoch: member.joined,
+            env,
             locks: Arc::new(locks),
-            shards: Arc::new(ShardMap::even(&self.compute_nodes)?),
-            routes: Arc::clone(&self.shards),
-            peers: self.compute_nodes.len(),
+            shards: Arc::new(shards),
+            routes: Arc::clone(self.routes),
+            members,
             threads: config.threads,
             placement: self.placement.clone(),
             balanced: config.balance.is_some(),

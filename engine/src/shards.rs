@@ -1,6 +1,6 @@
 //! Shards as an operator sees them: who owns which, and moving them by hand.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use async_channel::Receiver;
 use lotus_fabric::ids::{ShardId, TableId};
@@ -97,15 +97,17 @@ impl<M: Machines> Cluster<M> {
     /// Whether compute nodes of this process give shards away by themselves; they publish their
     /// loads in any case. Nothing without [load balancing](crate::ClusterBuilder::balance).
     pub fn set_balancing(&self, balancing: Balancing) {
-        let counts = self.shared.nodes.iter().filter_map(|node| node.counts.as_ref());
-        counts.for_each(|counts| counts.set_paused(balancing == Balancing::Paused));
+        for node in &self.shared.nodes {
+            let counts = node.counts.iter();
+            counts.for_each(|counts| counts.set_paused(balancing == Balancing::Paused));
+        }
     }
 
     /// Shards that take most of their owner's time, and would take as much elsewhere: load
     /// balancing cannot help, only whoever spreads their rows over more shards.
     pub fn too_hot(&self) -> Vec<ShardId> {
-        let counts = self.shared.nodes.iter().filter_map(|node| node.counts.as_ref());
-        counts.filter_map(NodeCounts::stuck).collect()
+        let nodes = self.shared.nodes.iter();
+        nodes.filter_map(|node| node.counts.as_ref().and_then(NodeCounts::stuck)).collect()
     }
 
     /// The shard of a row.
@@ -158,7 +160,7 @@ impl<M: Machines> Cluster<M> {
         to: usize,
     ) -> Result<Moving, MoveError> {
         let shared = &self.shared;
-        shared.order(shared.hosted(asked).ok_or(MoveError::NoSuchNode(asked))?, shards, to)
+        shared.order(&*shared.hosted(asked).ok_or(MoveError::NoSuchNode(asked))?, shards, to)
     }
 }
 
@@ -167,7 +169,8 @@ impl Shared {
     pub(crate) fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
         let keeper = shards.first().and_then(|shard| self.keeper_of(*shard));
         let node = keeper.or_else(|| self.serving_node());
-        self.order(node.ok_or(MoveError::Failed)?, shards, to)
+        let node = node.ok_or(MoveError::Failed)?;
+        self.order(&node, shards, to)
     }
 
     fn order(
@@ -188,14 +191,15 @@ impl Shared {
         Ok(Moving { outcome })
     }
 
-    fn serving_node(&self) -> Option<&ComputeNode> {
-        self.nodes.iter().map(|node| &**node).find(|node| !node.has_failed())
+    fn serving_node(&self) -> Option<Arc<ComputeNode>> {
+        self.nodes.iter().find(|node| !node.has_failed())
     }
 
     /// The node that keeps the locks of a shard, whether it grants more or not. This process knows
     /// better than any node of it, and asks each what it knows of itself.
-    pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<&ComputeNode> {
-        let keeps = |node: &&ComputeNode| !node.has_failed() && node.shards.keeps(shard, node.id);
-        self.nodes.iter().map(|node| &**node).find(keeps)
+    pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<Arc<ComputeNode>> {
+        let keeps =
+            |node: &Arc<ComputeNode>| !node.has_failed() && node.shards.keeps(shard, node.id);
+        self.nodes.iter().find(keeps)
     }
 }

@@ -15,7 +15,8 @@ use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::{LogGeometry, membership};
+use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::{LogGeometry, Membership, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
@@ -29,6 +30,7 @@ use crate::error::TxnError;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
+use crate::nodes::Nodes;
 use crate::oracle::Oracle;
 use crate::silent::Silent;
 use crate::version_tables::VersionTables;
@@ -61,7 +63,7 @@ pub(crate) struct Shared {
     /// All compute nodes.
     pub(crate) peers: Vec<Peer>,
     /// Those of this process, in order.
-    pub(crate) nodes: Vec<Arc<ComputeNode>>,
+    pub(crate) nodes: Nodes,
 }
 
 /// A compute node of whichever process.
@@ -70,16 +72,15 @@ pub(crate) struct Peer {
     pub(crate) id: NodeId,
     /// Its place among the compute nodes, from zero.
     pub(crate) index: usize,
-    pub(crate) incarnation: Incarnation,
 }
 
-/// One compute node of this process: what its coordinators share.
+/// One life of a compute node of this process: what its coordinators share.
 pub(crate) struct ComputeNode {
     pub(crate) id: NodeId,
     /// Its place among the compute nodes, from zero.
     pub(crate) index: usize,
     pub(crate) incarnation: Incarnation,
-    /// The configuration epoch in which it joined.
+    /// The epoch in which it was taken in.
     pub(crate) epoch: Epoch,
     /// Its clock and randomness.
     pub(crate) env: Env,
@@ -112,14 +113,15 @@ pub(crate) struct ComputeNode {
 }
 
 const SERVES: u8 = 0;
-/// Its lease has run out: others may have expelled it. It begins nothing until it knows.
+/// Its lease has run out: others may have expelled it. It begins nothing until it knows. So do
+/// newcomers, until they are known.
 const SUSPENDED: u8 = 1;
 /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
 /// doubt, so it takes no more work.
 const OUT: u8 = 2;
 
 /// What makes a [`ComputeNode`].
-pub(crate) struct NodeParts {
+pub(crate) struct NodeParts<'a> {
     pub(crate) id: NodeId,
     pub(crate) index: usize,
     pub(crate) incarnation: Incarnation,
@@ -128,8 +130,8 @@ pub(crate) struct NodeParts {
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) routes: Arc<ShardMap>,
-    /// How many compute nodes there are.
-    pub(crate) peers: usize,
+    /// With it in.
+    pub(crate) members: &'a Membership,
     pub(crate) threads: usize,
     /// As it was at first.
     pub(crate) placement: Placement,
@@ -170,7 +172,7 @@ impl Shared {
     }
 
     /// A compute node by its place, if it is in this process.
-    pub(crate) fn hosted(&self, index: usize) -> Option<&Arc<ComputeNode>> {
+    pub(crate) fn hosted(&self, index: usize) -> Option<Arc<ComputeNode>> {
         self.nodes.iter().find(|node| node.index == index)
     }
 
@@ -178,18 +180,24 @@ impl Shared {
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
         let members = || membership::read(self.council.authority());
-        here || !self.is_whole() && members().is_ok_and(|now| now.expelled().next().is_some())
+        // Also one that has returned has left something.
+        let lost = |now: Membership| {
+            now.expelled().next().is_some() || now.live().any(|one| one.joined != FIRST_EPOCH)
+        };
+        here || members().is_ok_and(lost)
     }
 
     /// Whether all compute nodes are in this process.
     pub(crate) fn is_whole(&self) -> bool {
-        self.nodes.len() == self.peers.len()
+        self.nodes.iter().len() == self.peers.len()
     }
 }
 
 impl ComputeNode {
-    pub(crate) fn new(parts: NodeParts) -> Self {
-        let NodeParts { id, locks, shards, threads, cached, .. } = parts;
+    pub(crate) fn new(parts: NodeParts<'_>) -> Self {
+        let NodeParts { id, locks, shards, threads, cached, members, .. } = parts;
+        let peers = members.members().len();
+        let standing = if parts.epoch == FIRST_EPOCH { SERVES } else { SUSPENDED };
         Self {
             id,
             index: parts.index,
@@ -206,11 +214,11 @@ impl ComputeNode {
             passed_on: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
-            members: NodeMembers::new(threads),
-            oracle: Oracle::new(parts.peers, threads),
+            members: NodeMembers::new(threads, members),
+            oracle: Oracle::new(peers, threads),
             configuration: NodeConfiguration::new(&parts.placement, threads),
             silent: Silent::default(),
-            standing: AtomicU8::new(SERVES),
+            standing: AtomicU8::new(standing),
             killed: async_channel::bounded(1),
         }
     }

@@ -32,7 +32,8 @@ impl Timestamps {
             }
             TimestampKind::Oracle => {
                 oracle::serve(shared, node, rpc);
-                Self::Oracle(OracleClient::new(rpc.clone(), shared.peers[0].id))
+                let oracle = node.members.eldest().unwrap_or(shared.peers[0].id);
+                Self::Oracle(OracleClient::new(rpc.clone(), oracle))
             }
         }
     }

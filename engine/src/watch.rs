@@ -20,7 +20,7 @@ use lotus_recovery::{Answers, Detector, Lease};
 
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
-use crate::members::{Heard, JOINED_BEAT, beat_word};
+use crate::members::{Heard, Suspect, beat_word, first_beat};
 
 /// See the module's essay.
 pub(crate) struct Watch {
@@ -54,7 +54,7 @@ impl Watch {
         Self {
             detector: Detector::new(lease),
             lease: Lease::new(lease, coordinator.executor.now()),
-            beat: JOINED_BEAT,
+            beat: first_beat(coordinator.node.epoch),
             answers: Answers::new(lease, count),
             memory,
             inbox: Rc::new(RefCell::new(inbox)),
@@ -105,7 +105,8 @@ impl Watch {
             None => return None,
         };
         let peers = &coordinator.shared.peers;
-        let suspects = suspects.into_iter().map(|index| peers[index].id).collect();
+        let suspect = |index: usize| Suspect::at(peers[index].id, inbox.beats[index]);
+        let suspects = suspects.into_iter().map(suspect).collect();
         Some(Heard { at: now, asked: latest, suspects, silent })
     }
 }

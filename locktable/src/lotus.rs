@@ -108,6 +108,12 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         peer.ends.borrow_mut().clear();
     }
 
+    /// A node that was expelled takes part again, as another life with a lock table of its own.
+    pub fn remember(&self, node: NodeId) {
+        let peers = self.core.peers.borrow();
+        peers.iter().filter(|peer| peer.at.node == node).for_each(|peer| peer.lost.set(false));
+    }
+
     /// Ends that some owner has not acknowledged yet.
     pub fn unacknowledged_ends(&self) -> usize {
         self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()

@@ -19,7 +19,7 @@
 //!    owner [may be adopted](Membership::may_adopt) (H4).
 //!
 //! Steps 2 and 3 go on side by side. Any member may die at any of them: the others read here what
-//! is left to do.
+//! is left to do. When all is done another life may [take its place](Membership::rejoin).
 //!
 //! # The life of a lost memory node
 //! 1. Whoever gets no answer from it [complains](Membership::complain). When half of those who take
@@ -45,7 +45,7 @@ use lotus_sabotage::{Rule, broken};
 /// Where the membership is stored.
 const KEY: &str = "membership";
 /// The format that this module reads and writes.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// The epoch of a cluster that has lost nobody yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
@@ -83,6 +83,8 @@ pub struct Member {
     pub node: NodeId,
     /// Its life: whoever returns after an expulsion is somebody else.
     pub incarnation: Incarnation,
+    /// The epoch in which this life was taken in; its verbs carry it.
+    pub joined: Epoch,
     /// The last epoch whose losses it has taken note of: it serves none of the expelled, and no
     /// commit of its own is left that began before.
     pub acknowledged: Epoch,
@@ -98,7 +100,7 @@ pub struct Member {
 pub enum Standing {
     /// It does.
     Live,
-    /// It does not, and never will again.
+    /// It does not. Who takes its place is another life.
     Expelled {
         /// The epoch that began with its expulsion: its verbs are refused below it.
         since: Epoch,
@@ -138,6 +140,7 @@ impl Membership {
         let member = |(node, incarnation)| Member {
             node,
             incarnation,
+            joined: FIRST_EPOCH,
             acknowledged: FIRST_EPOCH,
             stopped: FIRST_EPOCH,
             standing: Standing::Live,
@@ -146,7 +149,8 @@ impl Membership {
         Self { epoch: FIRST_EPOCH, members, lost: Vec::new(), complaints: Vec::new() }
     }
 
-    /// Grows with every loss: with every expulsion, and with every memory node that is lost.
+    /// Grows with every loss, of a compute node or a memory node, and when a life is
+    /// [taken in](Self::rejoin).
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -463,5 +467,6 @@ pub fn change(
 }
 
 mod bytes;
+mod lives;
 #[cfg(test)]
 mod tests;

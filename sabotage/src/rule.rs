@@ -68,6 +68,10 @@ rules! {
     FencesComeFirst "fences-come-first" "H2"
     "a dead node is fenced when its log has been read and settled"
 
+    "Who is suspected is the life that was silent"
+    SuspicionsNameALife "suspicions-name-a-life" "H2"
+    "whoever has returned is expelled because its life before was silent"
+
     "Versions are visible on all backups before they are on a primary"
     BackupsFirst "backups-first" "H3"
     "versions turn visible on all replicas at once"
@@ -96,6 +100,10 @@ rules! {
     AdoptionWaits "adoption-waits" "H4"
     "a shard is adopted as soon as nobody owns it"
 
+    "A node returns when all is settled that its life before has left, and everybody knows it"
+    ReturnsWait "returns-wait" "H4"
+    "a node returns as soon as it is out"
+
     "A commit begins only if its locks' shards have kept their owners"
     LostLocksEndAttempts "lost-locks-end-attempts" "H4"
     "a transaction commits although the owner of its locks was lost"
@@ -119,6 +127,10 @@ rules! {
     "Who has been expelled is granted no lock"
     TheExpelledAreRefused "the-expelled-are-refused" "H8"
     "a lock request of a dead node that comes late is granted"
+
+    "Whoever returns is another incarnation"
+    LivesDiffer "lives-differ" "H9"
+    "a node that returns has the incarnation of its life before"
 
     "A lock request of an attempt that is over is stale"
     StaleRequestsAreRefused "stale-requests-are-refused" "H9"

@@ -72,6 +72,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
     let oracle = cluster.timestamps == Timestamps::Oracle;
     [
         (1, aborts(AbortReason::InDoubt) || faults.verbs_delayed > 0),
+        (2, figures.returned > 0),
         (3, replicated && figures.committed > 0),
         (5, contended),
         (6, contended),

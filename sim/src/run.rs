@@ -85,6 +85,8 @@ pub struct Figures {
     pub virtual_time: Duration,
     /// Memory nodes that were lost.
     pub memory_lost: u64,
+    /// Compute nodes that have returned as new incarnations.
+    pub returned: u64,
     /// What went wrong.
     pub faults: FaultCounts,
 }
@@ -182,6 +184,7 @@ pub fn run(
     let trace_hash = world.trace_hash();
     drop(world);
     figures.moves = watched.moves();
+    figures.returned = watched.returned();
     violations.extend(watched.take_found());
     // The coordinators come to their end, and may panic on the way.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(watched))) {
@@ -261,6 +264,7 @@ fn drive(
     }
     let lost = watched.lost_memory().map_err(|error| scenario.impossible(error))?;
     violations.extend(losses::violations(scenario, &lost));
+    violations.extend(watched.missing());
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };

@@ -382,7 +382,11 @@ impl Scenario {
                     must(!memory || self.keeps_copies(), "all copies of some rows may be lost")?;
                     must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
                 }
-                Fault::Restart { .. } => must(false, "nodes do not return yet")?,
+                Fault::Restart { node } => {
+                    let compute = *node >= self.first_compute_node();
+                    must(compute, "a memory node is restarted")?;
+                    must(self.cluster.lease_us > 0, "a node is restarted, and there is no lease")?;
+                }
                 _ => {}
             }
         }

@@ -125,7 +125,14 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
         } else {
             Fault::Crash { node, memory: MemoryFate::Kept }
         };
+        let crashes = matches!(fault, Fault::Crash { .. });
         scenario.schedule.push(Scheduled { when, fault });
+        if (crashes && rng.random_bool(0.6)) || rng.random_bool(0.1) {
+            // Before it dies, in its lease or after it: whatever runs there then ends.
+            let at = Duration::from_micros(rng.random_range(0..scenario.storm_us));
+            let fault = Fault::Restart { node };
+            scenario.schedule.push(Scheduled { when: When::At(at), fault });
+        }
     }
 }
 

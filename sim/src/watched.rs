@@ -17,6 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::impatient::{Client, Patience};
+use crate::returns::Returns;
 use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
 
@@ -34,6 +35,7 @@ pub(crate) struct Watched {
     /// What the looks have found, the first of each kind.
     found: Vec<Violation>,
     mover: Mover,
+    returns: Returns,
 }
 
 /// Orders shards to be given away, at random.
@@ -92,7 +94,8 @@ impl Watched {
         let patience = Patience { impatience: scenario.load.impatience, seed };
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
-        Self { cluster, patience, shards, interval, found: Vec::new(), mover }
+        let returns = Returns::new(scenario);
+        Self { cluster, patience, shards, interval, found: Vec::new(), mover, returns }
     }
 
     /// What became of shards that were to be moved, by whoever wanted it.
@@ -111,6 +114,16 @@ impl Watched {
         let status = self.cluster.cluster().memory_status().map_err(failed)?;
         let lost = (0..).zip(status.nodes).filter(|(_, node)| *node == MemoryStanding::Lost);
         Ok(lost.map(|(place, _)| place).collect())
+    }
+
+    /// Compute nodes that have returned.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returns.done
+    }
+
+    /// Whether those take part that were started again.
+    pub(crate) fn missing(&self) -> Option<Violation> {
+        self.returns.violations(self.cluster.cluster())
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
@@ -148,9 +161,8 @@ impl Deployment for Watched {
         T: Send + 'static,
     {
         let patience = self.patience;
-        let submitted = self
-            .cluster
-            .submit(tasks, move |seat, slot| task(seat, Client::new(slot, seat, patience)));
+        let task = move |seat, slot| task(seat, Client::new(slot, seat, patience));
+        let mut submitted = self.cluster.submit(tasks, task.clone());
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
             let pause = self.mover.pause(self.interval);
@@ -158,6 +170,9 @@ impl Deployment for Watched {
                 break;
             }
             (passed, since) = (passed + pause, since + pause);
+            for cn in self.returns.take_in(self.cluster.cluster()) {
+                submitted.extend(self.cluster.submit_at(cn, tasks, task.clone()));
+            }
             self.mover.count();
             if !self.mover.every.is_zero() && passed < self.mover.until {
                 self.mover.order(self.cluster.cluster(), self.shards);

@@ -33,15 +33,15 @@ use lotus_recovery::membership;
 use lotus_router::Authority;
 use rustix::process::Signal;
 
-use super::commands::{start, stop};
+use super::commands::{restart, start, stop};
 use super::drive::{AUDITING, attach, connect};
 use super::errands::{Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::{Load, Use};
 use super::node::{Kind, Node};
 use super::processes::{Seen as SeenProcess, State, wait_until};
+use super::records::{Record, Stage};
 use super::seat::Place;
-use crate::applications::failed;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
 use crate::{Verdict, screen};
@@ -158,17 +158,17 @@ impl Use for Ordeal<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
-        let seen = runtime.block_on(async {
+        let driven = runtime.block_on(async {
             let client = connect(file).await?;
             let tables = attach(&client, &mut workload, file)?;
             let workload = Arc::new(workload);
             let until = clock.now().after(span);
             let callers = Callers { workload, clock: clock.clone(), until, span, traced };
             let (seen, struck) = tokio::join!(callers.call(&client), strike(file, state, strikes));
-            struck.map_err(|why| failed(&why))?;
-            Ok((seen?, tables))
+            Ok((seen?, tables, struck))
         });
-        let (mut seen, tables) = seen.map_err(|error: BenchError| error.to_string())?;
+        let (mut seen, tables, struck) = driven.map_err(|error: BenchError| error.to_string())?;
+        struck?;
         let history = History::new(tables, std::mem::take(&mut seen.logs));
         Ok((self.judge::<W>(seen)?, history))
     }
@@ -188,7 +188,7 @@ async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) -> Result
             Fault::Kill => state.signal(node, Signal::KILL),
             Fault::Pause => state.signal(node, Signal::STOP),
             Fault::Resume => state.signal(node, Signal::CONT),
-            Fault::Restart => {}
+            Fault::Restart => restart(file, node)?,
             Fault::Partition => set_cable(node, false)?,
             Fault::Heal => set_cable(node, true)?,
         }
@@ -240,7 +240,8 @@ impl Ordeal<'_> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
             members = membership::read(authority).ok();
-            members.as_ref().is_some_and(|now| self.is_recovered(now))
+            let serve = self.restarted().all(|node| self.serves(authority, node));
+            serve && members.as_ref().is_some_and(|now| self.is_recovered(now))
         });
         members
     }
@@ -250,7 +251,24 @@ impl Ordeal<'_> {
         let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
         let out = self.out(now);
         let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
-        noticed && now.may_resume() && now.may_adopt()
+        let back = self.restarted().all(|node| !out.contains(&node));
+        noticed && back && now.may_resume() && now.may_adopt()
+    }
+
+    /// Who was started again, and struck by nothing since.
+    fn restarted(&self) -> impl Iterator<Item = Node> {
+        let last = |node: &Node| self.strikes.iter().rfind(|strike| strike.node == *node);
+        Node::all(self.file)
+            .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
+    }
+
+    /// Whether a node's process, and not that of before, answers errands.
+    fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
+        let record = Record::read(node, authority).ok().flatten();
+        record.is_some_and(|record| {
+            let runs = self.state.seen(node) == SeenProcess::Running(record.process);
+            runs && record.stage == Stage::Serving
+        })
     }
 
     /// Who takes no part any more.

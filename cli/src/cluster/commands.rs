@@ -34,18 +34,27 @@ const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 /// How long a node may take to end when it is asked, before it is made to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `lotus cluster up`: starts the nodes of this host, and waits until all nodes serve.
+/// `lotus cluster up`: starts the nodes of this host, or those compute nodes that have ended beside
+/// others, and waits until all nodes serve.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
-    let here = start(file, patience)?;
+    let started = start(file, patience)?;
     let all = Node::all(file).count();
+    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
+    let again = match started {
+        _ if started == here => String::new(),
+        _ => format!(", of which {started} had ended"),
+    };
     let (path, state) = (file.path.display(), file.state.display());
-    say(&format!("{path}: {all} nodes serve, {here} of them on this host; logs in {state}\n"))
+    say(&format!(
+        "{path}: {all} nodes serve, {here} of them on this host{again}; logs in {state}\n"
+    ))
 }
 
-/// Starts the nodes of this host, and waits until all nodes serve; how many are here.
+/// Starts the nodes of this host that do not run, and waits until all nodes serve; how many it has
+/// started.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
@@ -55,7 +64,8 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
-    check_nothing_runs(file, &state, &ours)?;
+    let all = ours.len();
+    let ours = missing(file, &state, ours)?;
     let nodes = match &file.net {
         Net::Tcp { trust, .. } => trust.key_file(),
         Net::Shm { .. } => None,
@@ -74,27 +84,48 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     if let Err(why) = outcome {
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
-        remove_sockets(file);
+        if ours.len() == all {
+            remove_sockets(file);
+        }
         return Err(why);
     }
     Ok(ours.len())
 }
 
-/// Refuses to start nodes beside others of the same cluster.
-fn check_nothing_runs(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<(), String> {
-    let running = ours.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_)));
+/// Those of our nodes that are to be started: all, or the compute nodes that have ended beside
+/// others that run, which take part again.
+fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
+    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+    let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
     let path = file.path.display();
-    match running.count() {
-        0 => {
-            ours.iter().for_each(|node| state.forget(*node));
-            Ok(())
-        }
-        count if count == ours.len() => Err(format!("the cluster of {path} runs already")),
-        count => Err(format!(
-            "{count} of {} nodes of {path} run still: end them with lotus cluster down",
-            ours.len()
-        )),
+    if missing.is_empty() {
+        return Err(format!("the cluster of {path} runs already"));
     }
+    let return_alone =
+        file.lease.is_some() && missing.iter().all(|node| node.kind == Kind::Compute);
+    if !running.is_empty() && !return_alone {
+        let all = running.len() + missing.len();
+        return Err(format!(
+            "{} of {all} nodes of {path} run still: end them with lotus cluster down",
+            running.len()
+        ));
+    }
+    missing.iter().for_each(|node| state.forget(*node));
+    Ok(missing)
+}
+
+/// Starts a compute node of this host again, whatever runs there.
+///
+/// # Errors
+/// A sentence: it does not end, or cannot be started.
+pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
+    let state = State::lock(file)?;
+    state.signal(node, Signal::KILL);
+    let has_ended = || !matches!(state.seen(node), Seen::Running(_));
+    if !wait_until(&Env::real(0), ENDING_PATIENCE, has_ended) {
+        return Err(format!("{} cannot be ended", node.in_words()));
+    }
+    start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
 }
 
 fn start_all(
@@ -172,7 +203,12 @@ fn await_health(
         ended = started.iter_mut().position(is_over);
         let serves = |node: &Node| {
             let record = Record::read(*node, &authority).ok().flatten();
-            record.is_some_and(|record| record.stage == Stage::Serving)
+            // What its process of before has said does not count.
+            let child =
+                started.iter().find(|(known, _)| known == node).map(|(_, child)| child.id());
+            record.is_some_and(|record| {
+                record.stage == Stage::Serving && child.is_none_or(|id| id == record.process)
+            })
         };
         missing = if authority.connect().is_ok() {
             Node::all(file).find(|node| !serves(node))

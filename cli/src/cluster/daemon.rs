@@ -115,9 +115,6 @@ fn connect(file: &ClusterFile, env: &Env) -> Result<Seat, String> {
 fn compute(file: &ClusterFile, node: Node, signals: Signals) -> Result<(), String> {
     let env = Env::real(0);
     let authority = Arc::new(connect(file, &env)?);
-    let starting = Record::of_this_process(Stage::Starting);
-    starting.write(node, &*authority).map_err(|error| sentence(&error))?;
-    await_memory(file, &env, &*authority)?;
     let id = node.id(file);
     match (&file.net, file.tcp(id.0).map_err(|error| sentence(&error))?) {
         (Net::Shm { directory }, _) => {
@@ -163,14 +160,20 @@ fn take_part<F: Fabric + Clone + 'static>(
 ) -> Result<(), String> {
     let index = usize::from(node.index);
     let env = machines.outside();
+    // Only now: whoever is started by mistake beside the node has found its address in use.
+    let starting = Record::of_this_process(Stage::Starting);
+    starting.write(node, &*authority).map_err(|error| sentence(&error))?;
+    await_memory(file, &env, &*authority)?;
     let builder = file.builder().part([index], Arc::clone(&authority) as _, PATIENCE);
     let cluster = Arc::new(builder.start_on(machines).map_err(|error| sentence(&error))?);
-    if let (0, Some(load)) = (index, &file.load) {
+    if let (true, Some(load)) = (cluster.has_founded(), &file.load) {
         info!(workload = load.name(), "loading");
         let rows = load.carry_out(&cluster, &file.settings).map_err(|error| sentence(&error))?;
         info!(workload = load.name(), rows, "loaded");
     }
-    if index > 0 {
+    if cluster.has_returned() {
+        info!(%node, "taking part again, as a new incarnation");
+    } else if index > 0 {
         await_founder(&env, &*authority)?;
     }
     let mut service = Service::start(file, node, &cluster)?;
@@ -188,7 +191,9 @@ fn take_part<F: Fabric + Clone + 'static>(
         if !cluster.is_serving() {
             error!(%node, "expelled");
             let in_words = node.in_words();
-            return Err(format!("{in_words} was expelled: the others took it for dead"));
+            return Err(format!(
+                "{in_words} was expelled: the others took it for dead. Start it again"
+            ));
         }
         watch.look();
         watch.look_at_memory(&cluster, index);

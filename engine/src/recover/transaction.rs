@@ -65,11 +65,13 @@ struct Named {
 }
 
 impl InDoubt {
-    /// What the copies of a slot name last: earlier attempts were over when it began (H16).
+    /// What the copies of a slot name last: earlier attempts were over when it began (H16), and so
+    /// were all of earlier lives.
     fn latest(copies: &[Copy]) -> Option<Self> {
         let whole =
             || copies.iter().filter_map(|copy| Some((copy, LogEntry::decode(&copy.words).ok()?)));
-        let (copy, entry) = whole().max_by_key(|(_, entry)| entry.txn().attempt())?;
+        let (copy, entry) =
+            whole().max_by_key(|(_, entry)| (entry.txn().incarnation(), entry.txn().attempt()))?;
         let writes: Vec<LoggedWrite> = entry.writes().collect();
         let mut words = copy.words[..entry_words(writes.len())].to_vec();
         words[DECISION_WORD] = DecisionWord::Undecided.word();
@@ -414,4 +416,44 @@ fn write_words(batch: &mut Batch, at: RemoteAddr, words: &[u64]) {
     let buffer = batch.stage(words.len() * WORD_BYTES);
     batch.words_mut(buffer).copy_from_slice(words);
     batch.write(at, buffer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_fabric::ids::{Epoch, Incarnation, TableId};
+
+    fn txn(incarnation: u16, attempt: u64) -> TxnId {
+        TxnId::new(Incarnation::new(incarnation).expect("small"), 0, attempt)
+    }
+
+    fn copy(node: u16, txn: TxnId, decision: DecisionWord) -> Copy {
+        let (table, kind) = (TableId(0), WriteKind::Update);
+        let write = LoggedWrite { group: 0, table, kind, cvt: 0, cell: 0, record: 0 };
+        let mut words = vec![0; entry_words(1)];
+        LogEntry::encode(&mut words, txn, Epoch(1), [write]);
+        words[DECISION_WORD] = decision.word();
+        Copy { node: NodeId(node), words }
+    }
+
+    /// I148: a node died, returned, and died again while the entry of its second life had landed on
+    /// one memory node only. Attempts count from zero in each life, so the first life's last one,
+    /// long over, had the larger number: the second's would have been left in doubt.
+    #[test]
+    fn h16_a_later_life_s_attempt_is_later() {
+        let before = |node| copy(node, txn(1, 900), DecisionWord::Done);
+        // (what, the copies, what the slot tells of)
+        let cases = [
+            ("one copy", vec![before(0), copy(1, txn(4, 2), DecisionWord::Undecided)], txn(4, 2)),
+            ("none", vec![before(0), before(1)], txn(1, 900)),
+            ("attempts of one life", vec![copy(0, txn(1, 901), DecisionWord::Back), before(1)], {
+                txn(1, 901)
+            }),
+        ];
+        for (what, copies, latest) in cases {
+            let found = InDoubt::latest(&copies).expect("there are whole ones");
+            assert_eq!(found.txn, latest, "{what}");
+            assert!(!found.logs.is_empty(), "{what}");
+        }
+    }
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, ClusterBuilder, Isolation, Seat, ShardId, Threads, TimestampKind};
+use lotus::{
+    Authority, Cluster, ClusterBuilder, ClusterError, Isolation, Seat, ShardId, TableId, Threads,
+    TimestampKind,
+};
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::local::LocalFabric;
@@ -173,4 +176,78 @@ fn another_part_recovers_what_it_has_never_heard_of() {
         });
     }
     assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+}
+
+/// Parts end and are started again, the founder's with two nodes and the oracle among them: each
+/// waits until the other has settled what it has left, finds the tables, and works.
+#[test]
+fn a_part_that_has_ended_returns() {
+    let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
+    let authority = Arc::new(EmbeddedAuthority::new());
+    let start = |nodes: &[usize]| {
+        let machines = Threads::over(fabric.clone(), Env::real(0));
+        let shared = Arc::clone(&authority) as Arc<dyn Authority>;
+        let builder = builder(Some(LEASE)).part(nodes.iter().copied(), shared, PATIENCE);
+        builder.start_on(machines).expect("it takes part, sooner or later")
+    };
+    let (mut most, mut one) = (start(&[0, 2]), start(&[1]));
+    assert!(most.has_founded() && !one.has_founded() && !one.has_returned());
+    let table = load(&most);
+    for _ in 0..2 {
+        one.kill(1);
+        drop(one);
+        one = start(&[1]);
+        assert!(one.has_returned() && one.takes_part(1));
+        [0, 2].into_iter().for_each(|node| most.kill(node));
+        drop(most);
+        most = start(&[0, 2]);
+        assert!(most.has_returned() && !most.has_founded());
+        for (part, step) in [(&one, 1), (&most, 5)] {
+            assert_eq!(part.open_table(&ACCOUNTS.name).expect("it was made"), table);
+            for row in 0..ROWS {
+                transfer_at_last(part, table, row, (row + step) % ROWS);
+            }
+        }
+    }
+    for part in [&one, &most] {
+        part.settle().expect("nobody fails");
+        assert_eq!(sound_total(part, table), ROWS * BALANCE);
+    }
+    let now = membership::read(&*authority).expect("it answers");
+    let lives: Vec<u16> = now.members().iter().map(|one| one.incarnation.raw()).collect();
+    assert_eq!(lives, [8, 7, 9], "each life is another incarnation");
+}
+
+/// As soon as all know who takes part, and who owns what.
+fn transfer_at_last(part: &Cluster, table: TableId, from: u64, to: u64) {
+    while let Err(error) = transfer(part, table, from, to) {
+        assert!(error.is_retryable(), "{error}");
+    }
+}
+
+/// Of two that are started for one node, at the same moment, one takes part; so it is if one of
+/// them is started beside the node that runs.
+#[test]
+fn of_two_processes_for_one_node_one_takes_part() {
+    let (most, one, authority) = parts(Some(LEASE));
+    one.kill(1);
+    drop(one);
+    let shared = || Arc::clone(&authority) as Arc<dyn Authority>;
+    let start = |patience: Duration| {
+        // A fabric of its own: nothing but the authority tells them apart.
+        let fabric = most.local_fabric().clone();
+        let builder = builder(Some(LEASE)).part([1], shared(), patience);
+        builder.start_on(Threads::over(fabric, Env::real(0)))
+    };
+    let started = std::thread::scope(|scope| {
+        let both: Vec<_> = (0..2).map(|_| scope.spawn(|| start(LEASE * 4))).collect();
+        let both = both.into_iter().map(|one| one.join().expect("it does not panic"));
+        both.collect::<Vec<_>>()
+    });
+    let (taken, refused): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
+    assert_eq!((taken.len(), refused.len()), (1, 1));
+    let refused = refused.into_iter().next().and_then(Result::err).expect("it was refused");
+    assert!(matches!(refused, ClusterError::JoinedBefore { node: 1 }), "{refused}");
+    let beside = start(Duration::ZERO).err().expect("the node takes part");
+    assert!(matches!(beside, ClusterError::JoinedBefore { node: 1 }), "{beside}");
 }

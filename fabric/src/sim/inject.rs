@@ -150,6 +150,7 @@ impl State {
         self.counts.restarts += 1;
         let node = self.node(id);
         node.up = true;
+        node.restarts += 1;
         node.paused_until = 0;
     }
 

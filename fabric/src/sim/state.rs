@@ -103,6 +103,8 @@ pub(super) struct Node {
     pub(super) isolated: bool,
     /// Raised by every crash: connections from before do not work after it.
     pub(super) life: u32,
+    /// How often it was restarted.
+    pub(super) restarts: u64,
     pub(super) paused_until: Picos,
     pub(super) core_percent: u32,
     /// Verbs that took effect, and messages sent.
@@ -253,6 +255,7 @@ impl State {
             up: true,
             isolated: false,
             life: 0,
+            restarts: 0,
             paused_until: 0,
             core_percent: NORMAL_PERCENT,
             verbs: 0,

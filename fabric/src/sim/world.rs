@@ -407,6 +407,16 @@ impl World {
         Ok(())
     }
 
+    /// How often a node was restarted; `None` while it is down.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn restarts(&self, node: NodeId) -> Option<u64> {
+        let mut state = self.fabric.state();
+        let node = state.node(node);
+        node.up.then_some(node.restarts)
+    }
+
     /// Lets a fault happen; crashes and restarts when the world runs next.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The membership as bytes, little-endian: `format:8 epoch:32 lost:16 complaints:16`, then
 //! `node:16 since:32` for each memory node that is lost, `by:16 about:16` for each complaint, and
-//! for each member `node:16 incarnation:16 acknowledged:32 stopped:32 since:32 parts:16` and one
-//! byte and a node for each part. `since` is 0 for a member that takes part.
+//! for each member `node:16 incarnation:16 joined:32 acknowledged:32 stopped:32 since:32 parts:16`
+//! and one byte and a node for each part. `since` is 0 for a member that takes part.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 
@@ -32,6 +32,7 @@ impl Membership {
             };
             bytes.extend(member.node.0.to_le_bytes());
             bytes.extend(member.incarnation.raw().to_le_bytes());
+            bytes.extend(member.joined.0.to_le_bytes());
             bytes.extend(member.acknowledged.0.to_le_bytes());
             bytes.extend(member.stopped.0.to_le_bytes());
             bytes.extend(since.0.to_le_bytes());
@@ -98,6 +99,7 @@ impl Reader<'_> {
     fn member(&mut self) -> Result<Member, Damaged> {
         let node = NodeId(self.short()?);
         let incarnation = Incarnation::new(self.short()?).ok_or(Damaged)?;
+        let joined = Epoch(self.word()?);
         let acknowledged = Epoch(self.word()?);
         let stopped = Epoch(self.word()?);
         let since = Epoch(self.word()?);
@@ -107,7 +109,7 @@ impl Reader<'_> {
             Epoch(0) => Standing::Live,
             since => Standing::Expelled { since, parts },
         };
-        Ok(Member { node, incarnation, acknowledged, stopped, standing })
+        Ok(Member { node, incarnation, joined, acknowledged, stopped, standing })
     }
 
     fn part(&mut self) -> Result<Part, Damaged> {

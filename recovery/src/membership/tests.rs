@@ -215,7 +215,7 @@ proptest! {
     /// what was decided, and the survivors resolve everything.
     #[test]
     fn survivors_always_resolve_everybody(
-        steps in prop::collection::vec((0..7_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
+        steps in prop::collection::vec((0..8_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
     ) {
         let mut now = membership();
         for (what, by, of, index) in steps {
@@ -228,6 +228,7 @@ proptest! {
                 3 => now.complain(by, &[NodeId(10 + of.0 % 3)], &placement(3)),
                 4 => now.complain(by, &[], &placement(3)),
                 5 => now.stop(by, now.epoch()),
+                6 => now.rejoin(&[of]),
                 _ => now.acknowledge(by, now.epoch()),
             };
             now = next.unwrap_or(now);

@@ -8,6 +8,7 @@ use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::durability::DURABLE;
 use crate::properties::losses::MISSED;
 use crate::properties::progress::PROGRESS;
+use crate::returns::RETURNED;
 use crate::run::{ENDS, READS};
 
 /// One rule of the table.
@@ -93,6 +94,7 @@ const TABLE: &[Hunted] = &[
             Property(DURABLE),
         ],
     ),
+    hunted(Rule::SuspicionsNameALife, &["h2-restarts"], &[Property(RETURNED)]),
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
     hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
     hunted(
@@ -112,6 +114,11 @@ const TABLE: &[Hunted] = &[
         &["h4-locks-of-the-dead", "h3-half-visible"],
         &[Isolation, LOCKED, BACKED, REPLICATED],
     ),
+    hunted(
+        Rule::ReturnsWait,
+        &["h2-restarts"],
+        &[Isolation, LOCKED, BACKED, REPLICATED, LOGGED, OWNED],
+    ),
     hunted(Rule::LostLocksEndAttempts, &["h4-locks-are-lost"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(
@@ -125,6 +132,11 @@ const TABLE: &[Hunted] = &[
         Rule::TheExpelledAreRefused,
         &["h8-late-requests-of-the-dead"],
         &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
+    ),
+    hunted(
+        Rule::LivesDiffer,
+        &["h2-restarts"],
+        &[Property(RETURNED), Property(PROGRESS), UNLOCKED],
     ),
     hunted(
         Rule::StaleRequestsAreRefused,

@@ -35,7 +35,7 @@ pub enum Fault {
     Pause,
     /// It goes on (SIGCONT).
     Resume,
-    /// It is started again.
+    /// It is started again, as a new incarnation; if it runs it ends at once before.
     Restart,
     /// Its cable is pulled.
     Partition,
@@ -114,7 +114,7 @@ impl Bounds {
     /// A sentence that says why it would not.
     pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
-            (_, Fault::Restart) => Err("a node that has ended cannot return yet"),
+            (Kind::Memory, Fault::Restart) => Err("a memory node that has ended cannot return"),
             (_, Fault::Partition | Fault::Heal) if !self.cables => {
                 Err("it shares a network with the others; see --namespaces")
             }
@@ -174,11 +174,14 @@ impl Bounds {
             Fault::Resume | Fault::Restart | Fault::Heal => Fate::Runs,
         });
         match (fate, fault) {
+            (Fate::Dead, Fault::Restart) => Ok(()),
             (Fate::Dead, _) => Err(format!("{node} has been killed before")),
             (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
             (Fate::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
             (Fate::Stands, Fault::Partition | Fault::Heal) => Err(format!("{node} is paused")),
-            (Fate::CutOff, Fault::Pause | Fault::Resume) => Err(format!("{node} is cut off")),
+            (Fate::CutOff, Fault::Pause | Fault::Resume | Fault::Restart) => {
+                Err(format!("{node} is cut off"))
+            }
             (Fate::Runs, Fault::Resume) => Err(format!("{node} is not paused")),
             (Fate::Runs, Fault::Heal) => Err(format!("{node} is not cut off")),
             _ => Ok(()),
@@ -252,6 +255,17 @@ impl Bounds {
             }
             _ => strike(now, Fault::Kill),
         }
+        // Within the lease, or when it has been recovered, or is just being.
+        if node.kind == Kind::Compute && rng.random_bool(0.6) {
+            let later = now + lease * 2 + rng.random_range(0..=lease);
+            let soon = strikes.last().is_some_and(|last| last.fault == Fault::Kill);
+            let soon = soon && rng.random_bool(0.3);
+            strikes.push(Strike {
+                at_ms: if soon { now + lease / 4 } else { later }.min(span),
+                node,
+                fault: Fault::Restart,
+            });
+        }
         strikes
     }
 }
@@ -298,7 +312,7 @@ mod tests {
             (r#"{"at_ms":1,"node":"cn-1"}"#, 1, "missing field `fault`"),
             ("# a word\n\n{\"at_ms\":1,\"node\":\"cn-9\",\"fault\":\"kill\"}", 3, "no cn-9"),
             (r#"{"at_ms":1,"node":"mn-0","fault":"kill"}"#, 1, "the authority would go with it"),
-            (r#"{"at_ms":1,"node":"cn-1","fault":"restart"}"#, 1, "cannot return yet"),
+            (r#"{"at_ms":1,"node":"mn-1","fault":"restart"}"#, 1, "cannot return"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"partition"}"#, 1, "see --namespaces"),
             (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
@@ -345,13 +359,16 @@ mod tests {
 
     #[test]
     fn what_is_drawn_can_be_written_and_read_again() {
-        let (mut killed, mut outlasted, mut paused, mut cut_off) = (0, 0, 0, 0);
+        let (mut killed, mut restarted) = (0, 0);
+        let (mut outlasted, mut paused, mut cut_off) = (0, 0, 0);
         for (seed, cables) in (0..200).zip([false, true].into_iter().cycle()) {
             let bounds = Bounds { cables, ..bounds() };
             let drawn = bounds.draw(seed);
             assert_eq!(drawn, bounds.draw(seed));
             assert_eq!(bounds.parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");
-            killed += drawn.iter().filter(|strike| strike.fault == Fault::Kill).count();
+            let count = |fault| drawn.iter().filter(|strike| strike.fault == fault).count();
+            killed += count(Fault::Kill);
+            restarted += count(Fault::Restart);
             for (index, strike) in drawn.iter().enumerate() {
                 let mut later = drawn[index..].iter().filter(|later| later.node == strike.node);
                 if matches!(strike.fault, Fault::Pause | Fault::Partition) {
@@ -365,6 +382,6 @@ mod tests {
             }
         }
         assert!(killed > 100 && outlasted > 100 && paused > 500, "{killed} {outlasted} {paused}");
-        assert!(cut_off > 150, "{cut_off}");
+        assert!(cut_off > 150 && restarted > 100, "{cut_off} {restarted}");
     }
 }

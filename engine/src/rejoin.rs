@@ -1,0 +1,157 @@
+//! How a compute node that has failed takes part again, as another life (H2, H4, H8, H9).
+//!
+//! # The order, and what it is for
+//! 1. The membership says that its life before is out, that everything is settled which anybody
+//!    who is out has left, and that all who take part know
+//!    ([`Membership::may_rejoin`]). From then on nobody gives its life before a shard, serves it,
+//!    or drops locks, log entries or floors on its account: whoever acknowledges has ended what it
+//!    was about to do.
+//! 2. No word in the memory pool names it as an owner. Words that did are their heirs' to change;
+//!    there will be no others after step 1. So it begins with the words as they are, and whatever
+//!    message of before tells it that it owns something has an epoch that is over.
+//! 3. Its floor is zero, so the horizon stands still before it reads anything (H13); and its beat
+//!    moves: beats of a later life are larger than all of an earlier one.
+//! 4. It is taken in, by one compare-and-swap from the very epoch of step 1.
+//! 5. It begins with an empty lock table, without shards, and *suspended*: it begins transactions,
+//!    and is given shards, when all who take part have acknowledged the epoch of step 4, itself
+//!    included. Who has acknowledged refuses all lives but the present ones, and asks it again.
+//!
+//! # If it stops anywhere
+//! Up to 3 nothing has changed for anybody. After 4 it is a member that does not beat, and is
+//! expelled like any other.
+//!
+//! # What it is not
+//! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end its
+//! life before: the others do, when that is silent for a lease.
+
+use lotus_fabric::ids::{Epoch, NodeId};
+use lotus_fabric::lane::{BatchError, Lane};
+use lotus_fabric::machines::Machines;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::region::FLOORS_OFFSET;
+use lotus_recovery::Membership;
+use lotus_recovery::membership::{self, MembershipError, Outcome};
+use lotus_router::{Authority, Owner, Placement};
+use lotus_sabotage::{Rule, broken};
+
+use crate::audit::unreachable_nodes;
+use crate::cluster::Cluster;
+use crate::configuration::FLOORS_GROUP;
+use crate::control::Control;
+use crate::error::ClusterError;
+use crate::members;
+use crate::ownership::read_owners;
+use crate::plan::Admission;
+
+/// What a life begins with.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    /// With it in.
+    pub(crate) members: Membership,
+    /// Of all shards.
+    pub(crate) owners: Vec<Owner>,
+}
+
+/// Takes these compute nodes in again, all of them, by id and place; `None` while that may not be.
+/// `placement` is the one of the beginning.
+pub(crate) fn attempt(
+    nodes: &[(NodeId, usize)],
+    placement: &Placement,
+    control: &Control,
+    authority: &dyn Authority,
+) -> Result<Option<Life>, ClusterError> {
+    let now = membership::read(authority).map_err(unknown)?;
+    let ids: Vec<NodeId> = nodes.iter().map(|(id, _)| *id).collect();
+    if !ids.iter().all(|id| now.may_rejoin(*id)) {
+        return Ok(None);
+    }
+    let (left, epoch) = (&now.surviving(placement), now.epoch());
+    let joined = Epoch(epoch.0 + 1);
+    // By this epoch nobody is refused for the sake of a life before.
+    let announced = control.under(epoch).with_lane(|lane| async move {
+        let owners = read_owners(&lane, left).await?;
+        let owns = |owner: &Owner| nodes.iter().any(|(id, _)| *id == owner.node);
+        if owners.iter().any(owns) && !broken(Rule::ReturnsWait) {
+            return Ok(None);
+        }
+        announce(&lane, nodes, placement, left, members::first_beat(joined)).await?;
+        Ok(Some(owners))
+    })?;
+    let Some(owners) = announced.map_err(unreachable_nodes)? else { return Ok(None) };
+    let decide = |now: &Membership| now.rejoin(&ids).filter(|_| now.epoch() == epoch);
+    let taken_in = membership::change(authority, decide);
+    match taken_in.map_err(unknown)? {
+        Outcome::Changed(members) => Ok(Some(Life { members, owners })),
+        Outcome::Unchanged(_) => Ok(None),
+    }
+}
+
+/// Step 3.
+async fn announce(
+    lane: &Lane,
+    nodes: &[(NodeId, usize)],
+    first: &Placement,
+    left: &Placement,
+    beat: u64,
+) -> Result<(), BatchError> {
+    let mut batch = lane.batch();
+    let kept = left.nodes();
+    let floors = left.replicas(FLOORS_GROUP).primary();
+    for (_, index) in nodes {
+        batch.write_word(floors.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64), 0);
+        let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(node));
+        for (memory, _) in places {
+            batch.write_word(members::beat_word(first, memory, *index), beat);
+        }
+    }
+    batch.post().await.map(drop)
+}
+
+fn unknown(error: MembershipError) -> ClusterError {
+    match error {
+        MembershipError::Authority(error) => error.into(),
+        _ => ClusterError::Damaged,
+    }
+}
+
+impl<M: Machines> Cluster<M> {
+    /// Ends a compute node of this process, if it has not failed, and starts it again as another
+    /// life: with an empty lock table and without shards. `false` if that cannot be yet, because
+    /// the others have not settled what it has left; ask again.
+    ///
+    /// # Errors
+    /// There is no [lease](crate::ClusterBuilder::lease), the memory nodes do not answer, or a
+    /// thread cannot be had.
+    ///
+    /// # Panics
+    /// If there is no such compute node in this process.
+    pub fn restart(&self, compute_node: usize) -> Result<bool, ClusterError> {
+        let shared = &self.shared;
+        let before = shared.hosted(compute_node).expect("a compute node of this process");
+        if shared.config.lease.is_none() {
+            let sentence = "without a lease a compute node that has failed stays a member";
+            return Err(ClusterError::Setting(sentence.to_owned()));
+        }
+        before.kill();
+        self.join_coordinators(compute_node);
+        let place = [(before.id, before.index)];
+        let authority = shared.council.authority();
+        let Some(life) = attempt(&place, &shared.placement, &shared.control, authority)? else {
+            return Ok(false);
+        };
+        let ids: Vec<NodeId> = shared.peers.iter().map(|peer| peer.id).collect();
+        let admission = Admission {
+            config: &shared.config,
+            compute_nodes: &ids,
+            placement: &shared.placement,
+            routes: &shared.shards,
+            members: &life.members,
+            owners: &life.owners,
+        };
+        let node = admission.admit(compute_node, self.machines().env(before.id))?;
+        node.configuration.learn(&life.members, &shared.placement);
+        shared.replace_node(&node)?;
+        self.start_coordinators(&node)?;
+        Ok(true)
+    }
+}
