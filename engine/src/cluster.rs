@@ -431,7 +431,7 @@ impl<M: Machines> Cluster<M> {
         submitted.wait_on(&self.machines)
     }
 
-    fn any_seat(&self) -> Seat {
+    pub(crate) fn any_seat(&self) -> Seat {
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.coordinators.len();
         self.serving(self.coordinators[next].seat)
     }

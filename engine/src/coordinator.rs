@@ -93,6 +93,8 @@ pub(crate) struct Coordinator {
     pub(crate) ascends: Cell<bool>,
     /// It looks after shards and words that others have left.
     pub(crate) tends: Cell<bool>,
+    /// It reads all rows, for a snapshot file.
+    pub(crate) reads_all: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -124,7 +126,7 @@ impl Coordinator {
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(groups)),
             retired: RefCell::new(Retired::new(groups)),
-            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 1)),
+            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 2)),
             tombstones: Tombstones::default(),
             begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
@@ -137,6 +139,7 @@ impl Coordinator {
             recovers: Cell::new(false),
             ascends: Cell::new(false),
             tends: Cell::new(false),
+            reads_all: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
             stalled: RefCell::default(),
             rpc,

@@ -71,7 +71,8 @@ impl Coordinator {
         }
         let horizon = self.node.horizon.get();
         let records = purpose(row.table, row.group, SlotKind::Record);
-        let kept = self.retired.borrow().keeps(records, successor, horizon, retired_limit);
+        let limit = self.node.horizon.retired_limit(retired_limit);
+        let kept = self.retired.borrow().keeps(records, successor, horizon, limit);
         if kept { Need::Keep } else { Need::None }
     }
 }

@@ -16,6 +16,7 @@ use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::copies::Copies;
 use crate::impatient::{Client, Patience};
 use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
@@ -34,6 +35,7 @@ pub(crate) struct Watched {
     /// What the looks have found, the first of each kind.
     found: Vec<Violation>,
     mover: Mover,
+    copies: Copies,
 }
 
 /// Orders shards to be given away, at random.
@@ -92,13 +94,19 @@ impl Watched {
         let patience = Patience { impatience: scenario.load.impatience, seed };
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
-        Self { cluster, patience, shards, interval, found: Vec::new(), mover }
+        let copies = Copies::new(scenario, seed);
+        Self { cluster, patience, shards, interval, found: Vec::new(), mover, copies }
     }
 
     /// What became of shards that were to be moved, by whoever wanted it.
     pub(crate) fn moves(&self) -> Moves {
         let moved = self.cluster.cluster().move_counters();
         Moves { done: moved.shards, stragglers: moved.stragglers, ..self.mover.outcome }
+    }
+
+    /// How many snapshots were taken into files.
+    pub(crate) fn copies(&self) -> u64 {
+        self.copies.taken
     }
 
     /// Who owns which shard, and since when.
@@ -121,11 +129,15 @@ impl Watched {
         std::mem::take(&mut self.found)
     }
 
+    fn has_found(&self, property: &str) -> bool {
+        self.found.iter().any(|known| known.property == property)
+    }
+
     fn look(&mut self) -> Result<(), DeployError> {
         let findings = self.cluster.cluster().inspect().map_err(failed)?;
         let at = self.machines().world().now();
         for finding in findings.into_iter().filter(|finding| !finding.passed) {
-            if self.found.iter().all(|known| known.property != finding.name) {
+            if !self.has_found(finding.name) {
                 let detail = format!("at {at:?}: {}", finding.detail);
                 self.found.push(Violation { property: finding.name.to_owned(), detail });
             }
@@ -153,11 +165,14 @@ impl Deployment for Watched {
             .submit(tasks, move |seat, slot| task(seat, Client::new(slot, seat, patience)));
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
-            let pause = self.mover.pause(self.interval);
+            let pause = self.copies.pause(self.mover.pause(self.interval));
             if self.machines().run_for(pause).is_none() {
                 break;
             }
             (passed, since) = (passed + pause, since + pause);
+            let wrong = self.copies.look(self.cluster.cluster(), pause);
+            let new = wrong.filter(|wrong| !self.has_found(&wrong.property));
+            self.found.extend(new);
             self.mover.count();
             if !self.mover.every.is_zero() && passed < self.mover.until {
                 self.mover.order(self.cluster.cluster(), self.shards);
