@@ -52,9 +52,11 @@ impl Drop for Scratch {
     }
 }
 
+type Rows = Vec<(PrimaryKey, Vec<u8>)>;
+
 /// Everything in a snapshot, by table.
 #[derive(Default, PartialEq, Eq, Debug)]
-struct Contents(Vec<(TableSpec, Vec<(PrimaryKey, Vec<u8>)>)>);
+struct Contents(Vec<(TableSpec, Rows)>);
 
 impl SnapshotVisitor for Contents {
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
@@ -159,7 +161,7 @@ fn drive(
         while !over.load(Ordering::Relaxed) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
             let (one, other) = (random >> 20, random >> 40);
-            let among = if attempts % 2 == 0 { 8 } else { ACCOUNT_COUNT };
+            let among = if attempts.is_multiple_of(2) { 8 } else { ACCOUNT_COUNT };
             let [from, to] = [one % among, other % among];
             let done = match attempts % 8 {
                 0 => change_sides(&mut session, [left, right], one % MOVERS).await,

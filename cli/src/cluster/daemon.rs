@@ -165,7 +165,13 @@ fn take_part<F: Fabric + Clone + 'static>(
     let env = machines.outside();
     let builder = file.builder().part([index], Arc::clone(&authority) as _, PATIENCE);
     let cluster = Arc::new(builder.start_on(machines).map_err(|error| sentence(&error))?);
-    if let (0, Some(load)) = (index, &file.load) {
+    let restored = match (index, &file.snapshots) {
+        (0, Some(snapshots)) => snapshots.restore(&cluster, &*authority)?,
+        _ => None,
+    };
+    if let Some(snapshot) = &restored {
+        info!("restored the snapshot {}", snapshot.in_words());
+    } else if let (0, Some(load)) = (index, &file.load) {
         info!(workload = load.name(), "loading");
         let rows = load.carry_out(&cluster, &file.settings).map_err(|error| sentence(&error))?;
         info!(workload = load.name(), rows, "loaded");
@@ -173,7 +179,7 @@ fn take_part<F: Fabric + Clone + 'static>(
     if index > 0 {
         await_founder(&env, &*authority)?;
     }
-    let mut service = Service::start(file, node, &cluster)?;
+    let mut service = Service::start(file, node, &cluster, &(Arc::clone(&authority) as _))?;
     let serving = Record::of_this_process(Stage::Serving);
     serving.write(node, &*authority).map_err(|error| sentence(&error))?;
     info!(%node, "serving");

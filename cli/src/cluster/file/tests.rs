@@ -56,6 +56,10 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!(file.settings.memory_limit_bytes, Some(64 << 20));
     assert_eq!(file.lease, Some(Duration::from_secs(2)));
     assert_eq!(file.state, Path::new("/etc/c.state"));
+    assert_eq!(file.snapshots, None);
+    let file = read(&format!("{SHM}[snapshots]\ndirectory = \"kept\"\n")).expect("sound");
+    let directory = PathBuf::from("/etc/kept");
+    assert_eq!(file.snapshots, Some(Snapshots { directory, keep: 2 }));
     let socket = Address::Unix("/etc/c.state/authority.sock".into());
     assert!(matches!(&file.authority, Place::Hosted(at) if *at == socket), "{:?}", file.authority);
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
