@@ -26,6 +26,9 @@ const KEY: &str = "tables";
 /// The format that this module reads and writes.
 const FORMAT: u8 = 1;
 
+/// What part of memory the displaced versions of one table may take while somebody reads all rows.
+const PATIENT_SHARE: u64 = 16;
+
 /// The list, and its version.
 pub(crate) struct Catalogue {
     version: Version,
@@ -83,15 +86,18 @@ impl Shared {
         for def in all.iter().skip(known.len()) {
             let table = Arc::new(def.clone());
             let capacity = table.spec().capacity;
-            let sharers = self.config.compute_nodes * self.config.threads;
-            let sharers = (sharers * self.placement.group_count()) as u64;
+            let coordinators = (self.config.compute_nodes * self.config.threads) as u64;
+            let sharers = coordinators * self.placement.group_count() as u64;
             let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
+            let share = self.region.bytes() / PATIENT_SHARE / coordinators;
+            let patient_limit = retired_limit.max((share / table.slot_bytes()) as usize);
             // A quarter more than there are rows, so that few of them compete for a line.
             let entries = (capacity + capacity / 4) as usize;
             let caches = self.nodes.iter().map(|_| AddressCache::with_entries(entries));
             let caches = caches.collect::<Result<Vec<_>, _>>()?;
             for (node, addresses) in self.nodes.iter().zip(caches) {
-                let entry = NodeTable { def: Arc::clone(&table), addresses, retired_limit };
+                let def = Arc::clone(&table);
+                let entry = NodeTable { def, addresses, retired_limit, patient_limit };
                 let mut tables = node.tables.write().unwrap_or_else(PoisonError::into_inner);
                 tables.push(Arc::new(entry));
             }

@@ -16,7 +16,8 @@
 //!
 //! # Whoever reads all rows
 //! A snapshot that is written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
-//! its node's word tells all nodes to keep ten times as many displaced versions meanwhile.
+//! its node's word tells all nodes to keep more displaced versions meanwhile
+//! ([`NodeTable::patient_limit`](crate::shared::NodeTable)).
 //!
 //! # Idle nodes
 //! Where no transaction begins it runs less and less often, up to [`MAX_INTERVALS`] intervals
@@ -36,9 +37,6 @@ use crate::coordinator::Coordinator;
 
 /// How many intervals an idle coordinator lets pass at most.
 const MAX_INTERVALS: u32 = 8;
-/// How many times as many displaced versions are kept while somebody reads all rows: where a tenth
-/// of a table's capacity is kept otherwise, all of it.
-const PATIENT: usize = 10;
 /// In the word of a node: one of its coordinators reads all rows. Timestamps have 63 bits.
 const READS_ALL: u64 = 1 << 63;
 /// After how many exchanges the owners of shards are read although none is known to have changed.
@@ -110,10 +108,10 @@ impl NodeHorizon {
         self.reading_all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Of so many slots that may wait for the horizon otherwise, how many may now.
+    /// Whether some node's do, so that more displaced versions are kept than otherwise.
     #[inline]
-    pub(crate) fn retired_limit(&self, limit: usize) -> usize {
-        if self.patient.load(Ordering::Relaxed) { limit * PATIENT } else { limit }
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::Relaxed)
     }
 
     fn raise(&self, to: Timestamp) {

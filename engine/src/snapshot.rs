@@ -47,7 +47,8 @@ const ATTEMPTS: u32 = 5;
 const PIECES: usize = 16;
 
 impl<M: Machines> Cluster<M> {
-    /// Writes all that is committed by now to a file, for its owner only. Transactions go on.
+    /// Writes all that is committed by now to a file, for its owner only. Transactions go on; it
+    /// takes a coroutine slot of one coordinator for as long as it lasts, and blocks this thread.
     ///
     /// The file appears under its name when it is whole and on the disk. If this fails, whatever
     /// had the name before still has it.

@@ -90,6 +90,7 @@ impl Door {
 /// The side of a node.
 pub struct Copier<M: Machines> {
     mailbox: Mailbox,
+    index: usize,
     cluster: Arc<Cluster<M>>,
     authority: Arc<dyn Authority>,
     snapshots: Snapshots,
@@ -114,6 +115,7 @@ where
     ) -> Self {
         Self {
             mailbox: mailbox(node),
+            index: usize::from(node.index),
             cluster: Arc::clone(cluster),
             authority: Arc::clone(authority),
             snapshots: snapshots.clone(),
@@ -134,6 +136,10 @@ where
     }
 
     fn rest(&mut self, secs: u64) -> Result<Answer, String> {
+        // What is in flight would wait for it, and whoever looks around here with it.
+        if let Some(silent) = self.cluster.silent_memory(self.index).first() {
+            return Err(format!("memory node {silent} does not answer"));
+        }
         if let Some(door) = &self.door {
             door.borrow_mut().close()?;
         }

@@ -21,9 +21,9 @@
 //! other transactions give up: its snapshot stays, however often the row is written meanwhile.
 //!
 //! # What it is not
-//! Patient for ever. Versions that writers displace are kept for it, ten times as many as for other
-//! snapshots ([`crate::horizon`]); where they are more, or memory is full, it is too old, and the
-//! caller begins anew.
+//! Patient for ever. Versions that writers displace are kept for it, more than for other snapshots
+//! ([`crate::horizon`]); where they are still more, or memory is full, it is too old, and the caller
+//! begins anew.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ use crate::txn::Transaction;
 /// Rows that one batch reads.
 const AT_ONCE: usize = 64;
 /// Rows that one transaction reads.
-const BY_TRANSACTION: usize = 16;
+const BY_TRANSACTION: usize = 64;
 /// How often the CVT of a row is looked at that shows no whole record.
 const MOST_LOOKS: u32 = 1 << 12;
 

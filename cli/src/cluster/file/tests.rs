@@ -40,6 +40,8 @@ const FILES: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster =
 /// In front of the first node, TLS with half of what an application needs.
 const HALF: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
                     client_key = \"\"\n[[mem";
+/// In front of the load, snapshots of which none is kept.
+const NO_SNAPSHOTS: &str = "[snapshots]\ndirectory = \"d\"\nkeep = 0\n[load";
 /// In front of the first node, etcd.
 const ETCD: &str = "[etcd]\nendpoints = [\"http://10.0.0.1:2379\"]\nprefix = \"/l/\"\n[[mem";
 
@@ -125,6 +127,7 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "memory = \"64M\"", "coroutines = 2", 2, "at least 3 coroutines"),
         (SHM, "127.0.0.1:7312", "10.0.0.1:7312", 8, "beyond loopback: a client_key_file"),
         (TCP, "[[mem", HALF, 4, "a client_certificate needs a client_key"),
+        (SHM, "[load", NO_SNAPSHOTS, 11, "keep must be from 1 to 1000, not 0"),
         (SHM, "client =", "klient =", 6, "unknown field `klient`"),
         (SHM, "accounts = 100", "accounts = 1", 9, "accounts must be from 2"),
         (SHM, "accounts = 100", "acounts = 100", 10, "acounts"),
