@@ -26,6 +26,9 @@ const KEY: &str = "tables";
 /// The format that this module reads and writes.
 const FORMAT: u8 = 1;
 
+/// What part of memory the displaced versions of one table may take while somebody reads all rows.
+const PATIENT_SHARE: u64 = 16;
+
 /// The list, and its version.
 pub(crate) struct Catalogue {
     version: Version,
@@ -107,12 +110,14 @@ impl Shared {
     /// A table as a node sees it that has used nothing of it yet.
     fn node_table(&self, table: &Arc<TableDef>) -> Result<NodeTable, ClusterError> {
         let capacity = table.spec().capacity;
-        let sharers = self.config.compute_nodes * self.config.threads;
-        let sharers = (sharers * self.placement.group_count()) as u64;
+        let coordinators = (self.config.compute_nodes * self.config.threads) as u64;
+        let sharers = coordinators * self.placement.group_count() as u64;
         let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
+        let share = self.region.bytes() / PATIENT_SHARE / coordinators;
+        let patient_limit = retired_limit.max((share / table.slot_bytes()) as usize);
         // A quarter more than there are rows, so that few of them compete for a line.
         let addresses = AddressCache::with_entries((capacity + capacity / 4) as usize)?;
-        Ok(NodeTable { def: Arc::clone(table), addresses, retired_limit })
+        Ok(NodeTable { def: Arc::clone(table), addresses, retired_limit, patient_limit })
     }
 }
 
@@ -122,23 +127,34 @@ impl Shared {
 fn encode(tables: &[TableDef]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
-        let spec = table.spec();
-        bytes.push(spec.name.len() as u8);
-        bytes.extend(spec.name.as_bytes());
-        bytes.extend(spec.record_bytes.to_le_bytes());
-        bytes.extend(spec.key_bytes.to_le_bytes());
-        bytes.extend(spec.capacity.to_le_bytes());
-        bytes.extend(spec.versions.to_le_bytes());
-        bytes.extend(spec.shards.to_le_bytes());
-        bytes.extend(match spec.critical_field {
-            CriticalField::Hashed => [0, 0, 0],
-            CriticalField::Bytes { start, len } => [1, start, len],
-        });
+        encode_spec(table.spec(), &mut bytes);
         let bases = table.geometry().bases();
         bytes.push(bases.len() as u8);
         bases.iter().for_each(|base| bytes.extend(base.to_le_bytes()));
     }
     bytes
+}
+
+/// A specification, as it stands in the catalogue.
+pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
+    bytes.push(spec.name.len() as u8);
+    bytes.extend(spec.name.as_bytes());
+    bytes.extend(spec.record_bytes.to_le_bytes());
+    bytes.extend(spec.key_bytes.to_le_bytes());
+    bytes.extend(spec.capacity.to_le_bytes());
+    bytes.extend(spec.versions.to_le_bytes());
+    bytes.extend(spec.shards.to_le_bytes());
+    bytes.extend(match spec.critical_field {
+        CriticalField::Hashed => [0, 0, 0],
+        CriticalField::Bytes { start, len } => [1, start, len],
+    });
+}
+
+/// The specification at the front of `bytes`, and what follows it; `None` if there is none.
+pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
+    let mut rest = Reader(bytes);
+    let spec = rest.spec()?;
+    Some((spec, rest.0))
 }
 
 fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
@@ -175,7 +191,7 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    fn table(&mut self, id: TableId, groups: usize) -> Option<TableDef> {
+    fn spec(&mut self) -> Option<TableSpec> {
         let mut spec = TableSpec::named(self.name()?)
             .record_bytes(self.word()?)
             .key_bytes(self.word()?)
@@ -187,6 +203,11 @@ impl Reader<'_> {
             [1, start, len] => CriticalField::Bytes { start, len },
             _ => return None,
         };
+        Some(spec)
+    }
+
+    fn table(&mut self, id: TableId, groups: usize) -> Option<TableDef> {
+        let spec = self.spec()?;
         let [count] = self.take()?;
         if usize::from(count) != groups {
             return None;

@@ -450,7 +450,7 @@ impl<M: Machines> Cluster<M> {
         submitted.wait_on(&self.machines)
     }
 
-    fn any_seat(&self) -> Seat {
+    pub(crate) fn any_seat(&self) -> Seat {
         let next = self.next.fetch_add(1, Ordering::Relaxed) as usize;
         let seat = {
             let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);

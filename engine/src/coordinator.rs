@@ -95,6 +95,8 @@ pub(crate) struct Coordinator {
     pub(crate) gives: Cell<Option<NodeId>>,
     /// It looks after shards and words that others have left.
     pub(crate) tends: Cell<bool>,
+    /// It reads all rows, for a snapshot file.
+    pub(crate) reads_all: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -126,7 +128,7 @@ impl Coordinator {
             timestamps,
             slabs: RefCell::new(SlabAllocator::new(groups)),
             retired: RefCell::new(Retired::new(groups)),
-            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 1)),
+            snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 2)),
             tombstones: Tombstones::default(),
             begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
@@ -140,6 +142,7 @@ impl Coordinator {
             ascends: Cell::new(false),
             gives: Cell::new(None),
             tends: Cell::new(false),
+            reads_all: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
             stalled: RefCell::default(),
             rpc,

@@ -14,11 +14,17 @@
 //! horizon back; then versions are overwritten as soon as the slots that may wait for it are used
 //! up. Recovery will have to remove the word of a node that it has fenced.
 //!
+//! # Whoever reads all rows
+//! A snapshot that is written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
+//! its node's word tells all nodes to keep more displaced versions meanwhile
+//! ([`NodeTable::patient_limit`](crate::shared::NodeTable)).
+//!
 //! # Idle nodes
 //! Where no transaction begins it runs less and less often, up to [`MAX_INTERVALS`] intervals
 //! apart. It never stops: others depend on what it says. It is no work that anybody waits for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::horizon::horizon;
@@ -26,11 +32,13 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
 use lotus_router::MAX_COMPUTE_NODES;
 
-use crate::configuration::FLOORS_GROUP;
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
 use crate::coordinator::Coordinator;
 
 /// How many intervals an idle coordinator lets pass at most.
 const MAX_INTERVALS: u32 = 8;
+/// In the word of a node: one of its coordinators reads all rows. Timestamps have 63 bits.
+const READS_ALL: u64 = 1 << 63;
 /// After how many exchanges the owners of shards are read although none is known to have changed.
 const UNMOVED: u32 = 64;
 
@@ -43,12 +51,21 @@ pub(crate) struct NodeHorizon {
     floors: Box<[AtomicU64]>,
     /// The horizon; only grows.
     horizon: AtomicU64,
+    /// How many of this node's coordinators read all rows.
+    reading_all: AtomicUsize,
+    /// Whether some node's do, as far as is known.
+    patient: AtomicBool,
 }
 
 impl NodeHorizon {
     pub(crate) fn new(threads: usize) -> Self {
         let floors = (0..threads).map(|_| AtomicU64::new(0)).collect();
-        Self { floors, horizon: AtomicU64::new(0) }
+        Self {
+            floors,
+            horizon: AtomicU64::new(0),
+            reading_all: AtomicUsize::new(0),
+            patient: AtomicBool::new(false),
+        }
     }
 
     /// No snapshot lies before this.
@@ -65,6 +82,36 @@ impl NodeHorizon {
 
     fn node_floor(&self) -> Timestamp {
         horizon(self.floors.iter().map(|floor| floor.load(Ordering::Relaxed)))
+    }
+
+    /// The word that tells the others.
+    fn word(&self) -> u64 {
+        let reads_all = self.reading_all.load(Ordering::Relaxed) > 0;
+        self.node_floor().raw() | if reads_all { READS_ALL } else { 0 }
+    }
+
+    /// Takes in the words of all nodes.
+    fn learn(&self, words: &[u64]) {
+        let floor = |word: u64| if word == NO_FLOOR { word } else { word & !READS_ALL };
+        self.raise(horizon(words.iter().map(|word| floor(*word))));
+        let patient = words.iter().any(|word| *word != NO_FLOOR && word & READS_ALL != 0);
+        self.patient.store(patient, Ordering::Relaxed);
+    }
+
+    /// One of this node's coordinators is about to read all rows.
+    pub(crate) fn begin_reading_all(&self) {
+        self.reading_all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has read them.
+    pub(crate) fn end_reading_all(&self) {
+        self.reading_all.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether some node's do, so that more displaced versions are kept than otherwise.
+    #[inline]
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::Relaxed)
     }
 
     fn raise(&self, to: Timestamp) {
@@ -114,19 +161,25 @@ impl OwnersSeen {
 }
 
 impl Coordinator {
+    /// After how long all nodes that are not held up know what this one says.
+    pub(crate) fn notice(&self) -> Duration {
+        // Said in this node's turn, and heard in theirs.
+        self.shared.config.horizon_interval * (2 * MAX_INTERVALS)
+    }
+
     /// Writes this node's floor and reads those of all, and how often shards have changed owners.
     pub(crate) async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
         let primary = self.primary(FLOORS_GROUP);
         let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
         let mut batch = self.lane.batch();
-        batch.write_word(word(node.index), node.horizon.node_floor().raw());
+        batch.write_word(word(node.index), node.horizon.word());
         // The count of changes stands before the floors.
         let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
         match batch.post().await {
             Ok(done) => {
                 let (changes, floors) = done.words(all).split_first().expect("it was read");
-                node.horizon.raise(horizon(floors.iter().copied()));
+                node.horizon.learn(floors);
                 Some(*changes)
             }
             // What is known stays true; the next turn finds the connection working again.

@@ -50,7 +50,7 @@ impl Body {
             self.keep_value(fetch.row, &record, words);
             return Ok(Next::Done);
         }
-        if fetch.hops >= MAX_HOPS {
+        if fetch.hops >= MAX_HOPS && !self.goes_far_back {
             return Err(row.too_old());
         }
         self.follow(fetch, &record)

@@ -83,6 +83,11 @@ impl Oracle {
         self.clock.next_within(now.0, bound)
     }
 
+    /// Issues nothing up to `past` from now on.
+    pub(crate) fn skip(&self, past: Timestamp) {
+        self.clock.skip(past);
+    }
+
     /// May issue up to `bound`.
     fn open(&self, bound: Timestamp) {
         self.bound.store(bound.raw(), Ordering::Release);

@@ -15,6 +15,7 @@ use lotus_router::GroupId;
 use crate::config::Retention;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
+use crate::shared::NodeTable;
 use crate::txn::{Body, Change, Row};
 
 /// Why a write takes a slot.
@@ -36,7 +37,7 @@ impl Body {
             let row = &self.rows[index];
             let tables = self.tables.as_ref().expect("a row was added");
             let known = &tables[usize::from(row.table.0)];
-            let need = coordinator.need(row, known.retired_limit);
+            let need = coordinator.need(row, known);
             if need == Need::None {
                 continue;
             }
@@ -57,7 +58,7 @@ impl Body {
 
 impl Coordinator {
     #[inline]
-    fn need(&self, row: &Row, retired_limit: usize) -> Need {
+    fn need(&self, row: &Row, table: &NodeTable) -> Need {
         let writes = matches!(row.change, Change::Put(_) | Change::Delete);
         let Some(target) = row.target.filter(|_| writes && row.reserved.is_none()) else {
             return Need::None;
@@ -71,7 +72,9 @@ impl Coordinator {
         }
         let horizon = self.node.horizon.get();
         let records = purpose(row.table, row.group, SlotKind::Record);
-        let kept = self.retired.borrow().keeps(records, successor, horizon, retired_limit);
+        let patient = self.node.horizon.is_patient();
+        let limit = if patient { table.patient_limit } else { table.retired_limit };
+        let kept = self.retired.borrow().keeps(records, successor, horizon, limit);
         if kept { Need::Keep } else { Need::None }
     }
 }

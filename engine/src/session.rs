@@ -111,6 +111,10 @@ impl Session {
         self.coordinator().settle(patience).await;
     }
 
+    pub(crate) fn slot(&self) -> &Rc<Slot> {
+        &self.slot
+    }
+
     pub(crate) fn coordinator(&self) -> &Coordinator {
         &self.slot.coordinator
     }

@@ -147,6 +147,8 @@ pub(crate) struct NodeTable {
     pub(crate) addresses: AddressCache,
     /// How many displaced versions each of its coordinators may keep for snapshots.
     pub(crate) retired_limit: usize,
+    /// And while somebody reads all rows, which takes seconds.
+    pub(crate) patient_limit: usize,
 }
 
 impl Shared {

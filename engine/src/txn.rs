@@ -188,6 +188,8 @@ pub(crate) struct Body {
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
+    /// Whether it follows a row's records back as far as it takes.
+    pub(crate) goes_far_back: bool,
     /// The configuration that it reads by.
     pub(crate) epoch: Epoch,
     /// Slots of the rows to be purged, by their place in `rows`. Other rows there are none then.
@@ -210,6 +212,7 @@ impl Body {
         self.grown.clear();
         self.plan.clear();
         self.snapshot = None;
+        self.goes_far_back = false;
         self.freed.clear();
         self.purges = false;
         self.rounds = 0;
@@ -236,17 +239,8 @@ pub struct Transaction {
 
 impl Transaction {
     pub(crate) async fn begin(slot: &Rc<Slot>, mode: Mode) -> Result<Self, TxnError> {
+        let mut begun = Self::open(slot, mode).await?;
         let coordinator = &slot.coordinator;
-        slot.idle().await;
-        coordinator.node.check_standing()?;
-        let epoch = coordinator.enter_epoch()?;
-        let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
-        let id = slot.next_attempt()?;
-        let mut body = slot.take_body().ok_or(misuse)?;
-        body.held.begin(id);
-        body.epoch = epoch;
-        // From here on the transaction's `drop` gives the buffers back.
-        let mut begun = Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode };
         let from_snapshot = match mode {
             Mode::Serializable => {
                 coordinator.shared.config.read_rule == crate::config::ReadRule::Snapshot
@@ -261,6 +255,28 @@ impl Transaction {
             begun.body_mut()?.snapshot = Some(snapshot);
         }
         Ok(begun)
+    }
+
+    /// Begins to read from a snapshot that somebody else holds, however far back that is.
+    pub(crate) async fn begin_at(slot: &Rc<Slot>, snapshot: Timestamp) -> Result<Self, TxnError> {
+        let mut begun = Self::open(slot, Mode::ReadOnly).await?;
+        let body = begun.body_mut()?;
+        (body.snapshot, body.goes_far_back) = (Some(snapshot), true);
+        Ok(begun)
+    }
+
+    async fn open(slot: &Rc<Slot>, mode: Mode) -> Result<Self, TxnError> {
+        let coordinator = &slot.coordinator;
+        slot.idle().await;
+        coordinator.node.check_standing()?;
+        let epoch = coordinator.enter_epoch()?;
+        let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
+        let id = slot.next_attempt()?;
+        let mut body = slot.take_body().ok_or(misuse)?;
+        body.held.begin(id);
+        body.epoch = epoch;
+        // From here on the transaction's `drop` gives the buffers back.
+        Ok(Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode })
     }
 
     /// The id of this attempt; no two attempts share one.

@@ -208,6 +208,10 @@ rules! {
     SlabsAreTakenOnce "slabs-are-taken-once" "H13"
     "nobody looks whether the cursor has moved before it is advanced"
 
+    "A snapshot file shows every row as it was at one time"
+    CopiesAreOfOneTime "copies-are-of-one-time" "H13"
+    "a snapshot file has of each row what is newest when it is read"
+
     "A record counts only if its checksum does"
     RecordChecksums "record-checksums" "H14"
     "the checksum of a record is not looked at"

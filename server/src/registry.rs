@@ -81,7 +81,7 @@ pub(crate) struct Stored {
 ///     Ok::<u64, Abort<&str>>(left)
 /// });
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Registry {
     procedures: BTreeMap<Box<str>, Arc<Stored>>,
 }

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod copies;
 pub mod hazard;
 mod impatient;
 pub mod named;

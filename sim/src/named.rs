@@ -38,6 +38,8 @@ files! {
     "h13-older-versions"
     "h13-overwritten-versions"
     "h13-first-slabs"
+    "h13-snapshot-files"
+    "h13-snapshot-nodes-die"
     "h14-torn-words"
     "h15-some-replicas"
     "h15-memory-node-dies-during-recovery"
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
     use crate::Hazard;
     use crate::campaign::campaign;
-    use crate::run::Budget;
+    use crate::run::{Budget, run};
 
     #[test]
     fn every_scenario_bears_the_name_of_its_file_and_of_a_hazard_and_tells_its_story() {
@@ -117,6 +119,14 @@ mod tests {
             assert_eq!(find(name), Some(scenario));
         }
         assert_eq!(find("h0-nothing"), None);
+    }
+
+    #[test]
+    fn scenarios_that_ask_for_snapshots_take_some() {
+        for scenario in all().filter(|scenario| scenario.cluster.snapshots_us > 0) {
+            let outcome = run(&scenario, 0, Budget::default(), None).expect("it can be run");
+            assert!(outcome.figures.snapshots >= 3, "{}: {:?}", scenario.name, outcome.figures);
+        }
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct Figures {
     pub version_table_hits: u64,
     /// Shards that were given away, and orders that came to nothing.
     pub moves: Moves,
+    /// Snapshots that were taken into files.
+    pub snapshots: u64,
     /// Events of the world.
     pub events: u64,
     /// Virtual time.
@@ -158,7 +160,10 @@ pub fn run(
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
+    // Clients have all the coroutines but that of whoever reads all rows.
+    let copiers = usize::from(scenario.cluster.snapshots_us > 0);
     let builder = builder(&cluster, &load)
+        .coroutines(cluster.coroutines + load.helpers() + copiers)
         .memory_limit(GROUP_BYTES * cluster.replicas as u64)
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
@@ -185,6 +190,7 @@ pub fn run(
     drop(world);
     figures.moves = watched.moves();
     figures.returned = watched.returned();
+    figures.snapshots = watched.copies();
     violations.extend(watched.take_found());
     // The coordinators come to their end, and may panic on the way.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(watched))) {

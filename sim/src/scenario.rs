@@ -116,6 +116,8 @@ pub struct Topology {
     /// How long an owner waits for transactions before it asks them to give up the locks of a
     /// shard that it gives away, in microseconds.
     pub drain_us: u64,
+    /// How often somebody begins to read all rows into a file, in microseconds; 0 for never.
+    pub snapshots_us: u64,
 }
 
 impl Default for Topology {
@@ -142,6 +144,7 @@ impl Default for Topology {
             moves_us: 0,
             balance_us: 0,
             drain_us: 200,
+            snapshots_us: 0,
         }
     }
 }

@@ -16,6 +16,7 @@ use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::copies::Copies;
 use crate::impatient::{Client, Patience};
 use crate::returns::Returns;
 use crate::run::{Moves, Violation};
@@ -36,6 +37,7 @@ pub(crate) struct Watched {
     found: Vec<Violation>,
     mover: Mover,
     returns: Returns,
+    copies: Copies,
 }
 
 /// Orders shards to be given away, at random.
@@ -95,13 +97,20 @@ impl Watched {
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
-        Self { cluster, patience, shards, interval, found: Vec::new(), mover, returns }
+        let copies = Copies::new(scenario, seed);
+        let found = Vec::new();
+        Self { cluster, patience, shards, interval, found, mover, returns, copies }
     }
 
     /// What became of shards that were to be moved, by whoever wanted it.
     pub(crate) fn moves(&self) -> Moves {
         let moved = self.cluster.cluster().move_counters();
         Moves { done: moved.shards, stragglers: moved.stragglers, ..self.mover.outcome }
+    }
+
+    /// How many snapshots were taken into files.
+    pub(crate) fn copies(&self) -> u64 {
+        self.copies.taken
     }
 
     /// Who owns which shard, and since when.
@@ -134,11 +143,15 @@ impl Watched {
         std::mem::take(&mut self.found)
     }
 
+    fn has_found(&self, property: &str) -> bool {
+        self.found.iter().any(|known| known.property == property)
+    }
+
     fn look(&mut self) -> Result<(), DeployError> {
         let findings = self.cluster.cluster().inspect().map_err(failed)?;
         let at = self.machines().world().now();
         for finding in findings.into_iter().filter(|finding| !finding.passed) {
-            if self.found.iter().all(|known| known.property != finding.name) {
+            if !self.has_found(finding.name) {
                 let detail = format!("at {at:?}: {}", finding.detail);
                 self.found.push(Violation { property: finding.name.to_owned(), detail });
             }
@@ -165,7 +178,7 @@ impl Deployment for Watched {
         let mut submitted = self.cluster.submit(tasks, task.clone());
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
-            let pause = self.mover.pause(self.interval);
+            let pause = self.copies.pause(self.mover.pause(self.interval));
             if self.machines().run_for(pause).is_none() {
                 break;
             }
@@ -173,6 +186,9 @@ impl Deployment for Watched {
             for cn in self.returns.take_in(self.cluster.cluster()) {
                 submitted.extend(self.cluster.submit_at(cn, tasks, task.clone()));
             }
+            let wrong = self.copies.look(self.cluster.cluster(), pause);
+            let new = wrong.filter(|wrong| !self.has_found(&wrong.property));
+            self.found.extend(new);
             self.mover.count();
             if !self.mover.every.is_zero() && passed < self.mover.until {
                 self.mover.order(self.cluster.cluster(), self.shards);

@@ -31,10 +31,30 @@ pub enum ClusterTask {
         #[arg(long)]
         json: bool,
     },
-    /// Ends the nodes that were started on this host.
+    /// Has a compute node write all data to a file, while transactions run.
+    Snapshot {
+        #[command(flatten)]
+        place: ClusterPlace,
+        /// How long to wait, in seconds.
+        #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait_secs: u64,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ends the nodes that were started on this host; takes a snapshot first where the file names a
+    /// directory for that.
     Down {
         #[command(flatten)]
         place: ClusterPlace,
+        /// How long to wait for the snapshot, in seconds.
+        #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait_secs: u64,
+        /// Takes none: what was committed since the last one is lost with the cluster.
+        #[arg(long)]
+        no_snapshot: bool,
     },
 }
 

@@ -19,6 +19,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::authority;
+use super::copier;
 use super::file::{ClusterFile, Net};
 use super::key;
 use super::node::{Kind, Node};
@@ -26,6 +27,7 @@ use super::processes::{Seen, State, wait_until};
 use super::records::{Record, Stage};
 use super::seat::{Place, Seat, Unreached};
 use super::shards::{self, or_dash, percent};
+use super::snapshots::Snapshot;
 use crate::Verdict;
 use crate::nodes::processor_time;
 
@@ -48,9 +50,13 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
         _ => format!(", of which {started} had ended"),
     };
     let (path, state) = (file.path.display(), file.state.display());
-    say(&format!(
-        "{path}: {all} nodes serve, {here} of them on this host{again}; logs in {state}\n"
-    ))
+    let mut said =
+        format!("{path}: {all} nodes serve, {here} of them on this host{again}; logs in {state}\n");
+    if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
+        // Strings take all that is written to them.
+        let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
+    }
+    say(&said)
 }
 
 /// Starts the nodes of this host that do not run, and waits until all nodes serve; how many it has
@@ -228,12 +234,37 @@ fn await_health(
     }
 }
 
-/// `lotus cluster down`: ends the nodes of this host.
+/// `lotus cluster snapshot`: has one taken, and says what is in it.
 ///
 /// # Errors
-/// A sentence: another command is at work, or a node does not end.
-pub fn down(file: &ClusterFile) -> Result<Verdict, String> {
+/// A sentence.
+pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result<Verdict, String> {
+    let (node, snapshot) = copier::take(file, &authority(file)?, patience)?;
+    if as_json {
+        let json = serde_json::to_string_pretty(&snapshot).expect("strings and numbers");
+        return say(&format!("{json}\n"));
+    }
+    say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))
+}
+
+/// `lotus cluster down`: ends the nodes of this host. Where the file says where snapshots are, it
+/// takes one first, for at most `snapshot`, after which nothing is committed.
+///
+/// # Errors
+/// A sentence: there is no snapshot, and nothing was ended; another command is at work, or a node
+/// does not end.
+pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, String> {
     let path = file.path.display();
+    let state = State::look(file);
+    let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
+    if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, Node::all(file).any(runs))
+    {
+        let taken = copier::take_last(file, &authority(file)?, patience);
+        let (node, snapshot) = taken.map_err(|why| {
+            format!("{why}: nothing was ended; with --no-snapshot, all is ended without one")
+        })?;
+        say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
+    }
     match stop(file)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),

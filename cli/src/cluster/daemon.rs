@@ -166,7 +166,14 @@ fn take_part<F: Fabric + Clone + 'static>(
     await_memory(file, &env, &*authority)?;
     let builder = file.builder().part([index], Arc::clone(&authority) as _, PATIENCE);
     let cluster = Arc::new(builder.start_on(machines).map_err(|error| sentence(&error))?);
-    if let (true, Some(load)) = (cluster.has_founded(), &file.load) {
+    let founded = cluster.has_founded();
+    let restored = match &file.snapshots {
+        Some(snapshots) if founded => snapshots.restore(&cluster, &*authority)?,
+        _ => None,
+    };
+    if let Some(snapshot) = &restored {
+        info!("restored the snapshot {}", snapshot.in_words());
+    } else if let (true, Some(load)) = (founded, &file.load) {
         info!(workload = load.name(), "loading");
         let rows = load.carry_out(&cluster, &file.settings).map_err(|error| sentence(&error))?;
         info!(workload = load.name(), rows, "loaded");
@@ -176,7 +183,7 @@ fn take_part<F: Fabric + Clone + 'static>(
     } else if index > 0 {
         await_founder(&env, &*authority)?;
     }
-    let mut service = Service::start(file, node, &cluster)?;
+    let mut service = Service::start(file, node, &cluster, &(Arc::clone(&authority) as _))?;
     let serving = Record::of_this_process(Stage::Serving);
     serving.write(node, &*authority).map_err(|error| sentence(&error))?;
     info!(%node, "serving");

@@ -22,6 +22,7 @@ use super::key::KeyError;
 use super::load::Load;
 use super::namespaces::Namespaces;
 use super::seat::Place;
+use super::snapshots::Snapshots;
 use super::trust::{TlsFiles, Trust};
 use crate::args;
 
@@ -110,6 +111,14 @@ struct Written {
     memory_node: Vec<Spanned<WrittenMemory>>,
     compute_node: Vec<Spanned<WrittenCompute>>,
     load: Option<Spanned<Load>>,
+    snapshots: Option<WrittenSnapshots>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenSnapshots {
+    directory: PathBuf,
+    keep: Option<Spanned<u64>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -196,6 +205,8 @@ pub struct ClusterFile {
     application: Option<Trust>,
     /// What the first compute node loads when it makes the cluster.
     pub load: Option<Load>,
+    /// Where snapshots are.
+    pub snapshots: Option<Snapshots>,
     /// How long a compute node may be silent.
     pub lease: Option<Duration>,
     /// Everything else.
@@ -243,6 +254,7 @@ impl ClusterFile {
         if let Some(load) = &written.load {
             load.as_ref().check().map_err(|why| reader.wrong(load.span(), &why))?;
         }
+        let snapshots = reader.snapshots(&written)?;
         let load = written.load.map(Spanned::into_inner);
         let path = path.to_owned();
         let file = Self {
@@ -254,6 +266,7 @@ impl ClusterFile {
             clients,
             application,
             load,
+            snapshots,
             lease,
             settings,
             namespaces: None,
@@ -365,6 +378,12 @@ impl Reader<'_> {
         let (least, most) = (range.start(), range.end());
         let why = || format!("{name} must be from {least} to {most}, not {value}");
         range.contains(&value).then_some(value).ok_or_else(|| self.at(field.as_ref(), &why()))
+    }
+
+    fn snapshots(&self, written: &Written) -> Result<Option<Snapshots>, FileError> {
+        let Some(snapshots) = &written.snapshots else { return Ok(None) };
+        let keep = self.number(&snapshots.keep, 2, 1..=1000, "keep")? as usize;
+        Ok(Some(Snapshots { directory: self.home().join(&snapshots.directory), keep }))
     }
 
     fn bytes(

@@ -23,6 +23,22 @@ pub struct Ledger {
     pub open: u32,
 }
 
+/// What the ledger says.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub fn read(authority: &dyn Authority) -> Result<Ledger, AuthorityError> {
+    records::read(authority, LEDGER).map(|(_, found)| found.unwrap_or_default())
+}
+
+/// The cluster begins with what these entries are about.
+///
+/// # Errors
+/// [`AuthorityError::Unavailable`].
+pub fn restore(authority: &dyn Authority, entries: &Ledger) -> Result<(), AuthorityError> {
+    records::write(authority, LEDGER, entries).map(drop)
+}
+
 /// A benchmark begins.
 ///
 /// # Errors

@@ -9,6 +9,8 @@
 //!   cluster; `errands`: what it asks of the nodes;
 //! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
 //!   shards in few words; `mailbox`: how nodes are asked;
+//! * `snapshots`: files that the cluster begins with; `copier`: how nodes are asked for one, and to
+//!   rest before they are ended;
 //! * `chaos`: processes that are killed and paused while they are driven;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
@@ -19,6 +21,7 @@
 
 mod chaos;
 mod commands;
+mod copier;
 mod daemon;
 mod drive;
 mod errands;
@@ -38,6 +41,7 @@ mod records;
 mod seat;
 mod service;
 mod shards;
+mod snapshots;
 mod trust;
 
 use std::time::Duration;
@@ -64,15 +68,21 @@ fn authority(file: &ClusterFile) -> Result<Seat, String> {
 /// A sentence.
 pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
     let place = match &args.task {
-        ClusterTask::Up { place, .. } | ClusterTask::Down { place } => place,
-        ClusterTask::Status { place, .. } => place,
+        ClusterTask::Up { place, .. } | ClusterTask::Down { place, .. } => place,
+        ClusterTask::Status { place, .. } | ClusterTask::Snapshot { place, .. } => place,
     };
     let file = ClusterFile::read(&place.file, place.state.as_deref());
     let file = file.map_err(|error| error.to_string())?;
     match args.task {
         ClusterTask::Up { wait_secs, .. } => commands::up(&file, Duration::from_secs(wait_secs)),
         ClusterTask::Status { json, .. } => commands::status(&file, json),
-        ClusterTask::Down { .. } => commands::down(&file),
+        ClusterTask::Snapshot { wait_secs, json, .. } => {
+            commands::snapshot(&file, Duration::from_secs(wait_secs), json)
+        }
+        ClusterTask::Down { wait_secs, no_snapshot, .. } => {
+            let snapshot = (!no_snapshot).then(|| Duration::from_secs(wait_secs));
+            commands::down(&file, snapshot)
+        }
     }
 }
 

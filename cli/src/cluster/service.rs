@@ -1,13 +1,16 @@
 //! What a compute node's daemon does for applications: it calls the stored transactions of the
 //! workload that the cluster was loaded with, and shows metrics.
 
+use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use lotus::{Cluster, Machines};
+use lotus::{Authority, Cluster, Machines};
 use lotus_benchmarks::workload::Workload;
 use lotus_server::{Config, Registry, Server};
 
+use super::copier::{Copier, Door};
 use super::errands::{self, Errands, Look};
 use super::file::{ClusterFile, Net};
 use super::load::Use;
@@ -18,7 +21,7 @@ use crate::applications::{Aborts, local_door, registry};
 /// What runs beside a compute node. Dropping it stops it.
 pub struct Service {
     /// None where the file names no address.
-    server: Option<Server>,
+    door: Option<Rc<RefCell<Door>>>,
     /// Who is looked after beside applications: benchmarks, the operator.
     others: Vec<Box<dyn Look>>,
 }
@@ -32,6 +35,7 @@ impl Service {
         file: &ClusterFile,
         node: Node,
         cluster: &Arc<Cluster<M>>,
+        authority: &Arc<dyn Authority>,
     ) -> Result<Self, String>
     where
         M: Machines + 'static,
@@ -46,12 +50,20 @@ impl Service {
             }
             None => Registry::new(),
         };
-        let server = file.serves_applications().then(|| serve(file, node, cluster, registry));
-        Ok(Self { server: server.transpose()?, others })
+        let door = file.serves_applications().then(|| {
+            let (file, cluster) = (file.clone(), Arc::clone(cluster));
+            Door::open(Box::new(move || serve(&file, node, &cluster, registry.clone())))
+        });
+        let door = door.transpose()?.map(|door| Rc::new(RefCell::new(door)));
+        if let Some(snapshots) = &file.snapshots {
+            let copier = Copier::new(node, cluster, authority, snapshots, door.as_ref());
+            others.push(Box::new(copier));
+        }
+        Ok(Self { door, others })
     }
 
     /// Does what benchmarks and the operator ask for.
-    pub fn look(&mut self, authority: &dyn lotus::Authority) {
+    pub fn look(&mut self, authority: &dyn Authority) {
         self.others.iter_mut().for_each(|other| other.look(authority));
     }
 
@@ -60,8 +72,7 @@ impl Service {
     /// # Errors
     /// The server's thread has panicked.
     pub fn stop(self) -> Result<(), String> {
-        let stop = |server: Server| server.stop().map_err(|error| error.to_string());
-        self.server.map_or(Ok(()), stop)
+        self.door.map_or(Ok(()), |door| door.borrow_mut().close())
     }
 }
 

@@ -3,6 +3,7 @@
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
 
+use crate::copies::OF_ONE_TIME;
 use crate::pairs::{AT_MOST_ONE, COUNTED};
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::durability::DURABLE;
@@ -168,6 +169,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::OldestVersionFirst, &["h13-overwritten-versions"], &[Property(READS)]),
     hunted(Rule::RecordsAreNotNewer, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::LinksAreExact, &["h13-overwritten-versions"], &[Isolation]),
+    hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
     hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),

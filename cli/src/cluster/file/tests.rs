@@ -40,6 +40,8 @@ const FILES: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster =
 /// In front of the first node, TLS with half of what an application needs.
 const HALF: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
                     client_key = \"\"\n[[mem";
+/// In front of the load, snapshots of which none is kept.
+const NO_SNAPSHOTS: &str = "[snapshots]\ndirectory = \"d\"\nkeep = 0\n[load";
 /// In front of the first node, etcd.
 const ETCD: &str = "[etcd]\nendpoints = [\"http://10.0.0.1:2379\"]\nprefix = \"/l/\"\n[[mem";
 
@@ -56,6 +58,10 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!(file.settings.memory_limit_bytes, Some(64 << 20));
     assert_eq!(file.lease, Some(Duration::from_secs(2)));
     assert_eq!(file.state, Path::new("/etc/c.state"));
+    assert_eq!(file.snapshots, None);
+    let file = read(&format!("{SHM}[snapshots]\ndirectory = \"kept\"\n")).expect("sound");
+    let directory = PathBuf::from("/etc/kept");
+    assert_eq!(file.snapshots, Some(Snapshots { directory, keep: 2 }));
     let socket = Address::Unix("/etc/c.state/authority.sock".into());
     assert!(matches!(&file.authority, Place::Hosted(at) if *at == socket), "{:?}", file.authority);
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
@@ -121,6 +127,7 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "memory = \"64M\"", "coroutines = 2", 2, "at least 3 coroutines"),
         (SHM, "127.0.0.1:7312", "10.0.0.1:7312", 8, "beyond loopback: a client_key_file"),
         (TCP, "[[mem", HALF, 4, "a client_certificate needs a client_key"),
+        (SHM, "[load", NO_SNAPSHOTS, 11, "keep must be from 1 to 1000, not 0"),
         (SHM, "client =", "klient =", 6, "unknown field `klient`"),
         (SHM, "accounts = 100", "accounts = 1", 9, "accounts must be from 2"),
         (SHM, "accounts = 100", "acounts = 100", 10, "acounts"),

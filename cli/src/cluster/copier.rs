@@ -1,0 +1,283 @@
+//! Taking a snapshot of a running cluster, and letting it rest before it is ended: what
+//! `lotus cluster snapshot` and `down` ask of compute nodes, and the nodes' side of that. The
+//! questions go by [`Mailbox`].
+//!
+//! A node at rest takes no calls of applications and has answered all it had taken. It serves again
+//! when it is told to, or when nobody has ended it for some time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lotus::{Authority, Cluster, Machines};
+use lotus_fabric::env::{Env, Nanos};
+use lotus_router::authority::Version;
+use lotus_server::Server;
+use serde::{Deserialize, Serialize};
+use tracing::{error, info};
+
+use super::errands::Look;
+use super::file::ClusterFile;
+use super::mailbox::Mailbox;
+use super::node::{Kind, Node};
+use super::records::{Record, Stage};
+use super::snapshots::{Snapshot, Snapshots};
+
+/// How long a node rests beyond the patience of whoever told it to.
+const LONGER: Duration = Duration::from_secs(60);
+/// How long a node may take to come to rest.
+const RESTING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a node is asked for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Question {
+    /// A snapshot.
+    Take,
+    /// To rest, for so many seconds.
+    Rest { secs: u64 },
+    /// To serve again.
+    Serve,
+}
+
+/// What it says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Answer {
+    Taken(Snapshot),
+    Resting,
+    Serving,
+    Failed(String),
+}
+
+fn mailbox(node: Node) -> Mailbox {
+    Mailbox::new("snapshot", node)
+}
+
+/// What lets applications in, and can be closed and opened.
+pub struct Door {
+    open: Box<dyn Fn() -> Result<Server, String>>,
+    server: Option<Server>,
+}
+
+impl Door {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn open(open: Box<dyn Fn() -> Result<Server, String>>) -> Result<Self, String> {
+        let server = Some(open()?);
+        Ok(Self { open, server })
+    }
+
+    /// Takes nothing new, and answers what is in flight.
+    ///
+    /// # Errors
+    /// The server's thread has panicked.
+    pub fn close(&mut self) -> Result<(), String> {
+        let stop = |server: Server| server.stop().map_err(|error| error.to_string());
+        self.server.take().map_or(Ok(()), stop)
+    }
+
+    fn open_again(&mut self) -> Result<(), String> {
+        if self.server.is_none() {
+            self.server = Some((self.open)()?);
+        }
+        Ok(())
+    }
+}
+
+/// The side of a node.
+pub struct Copier<M: Machines> {
+    mailbox: Mailbox,
+    index: usize,
+    cluster: Arc<Cluster<M>>,
+    authority: Arc<dyn Authority>,
+    snapshots: Snapshots,
+    door: Option<Rc<RefCell<Door>>>,
+    env: Env,
+    /// Since when nobody has ended it as it was said.
+    rests_until: Option<Nanos>,
+    under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
+}
+
+impl<M: Machines + 'static> Copier<M>
+where
+    Cluster<M>: Send + Sync,
+{
+    /// For the compute node `node`, whose part of the cluster is `cluster`.
+    pub fn new(
+        node: Node,
+        cluster: &Arc<Cluster<M>>,
+        authority: &Arc<dyn Authority>,
+        snapshots: &Snapshots,
+        door: Option<&Rc<RefCell<Door>>>,
+    ) -> Self {
+        Self {
+            mailbox: mailbox(node),
+            index: usize::from(node.index),
+            cluster: Arc::clone(cluster),
+            authority: Arc::clone(authority),
+            snapshots: snapshots.clone(),
+            door: door.map(Rc::clone),
+            env: cluster.machines().outside(),
+            rests_until: None,
+            under_way: None,
+        }
+    }
+
+    /// Begins to take one, on a thread of its own: the daemon has to look around meanwhile.
+    fn take(&self) -> Result<JoinHandle<Result<Snapshot, String>>, String> {
+        let (cluster, authority) = (Arc::clone(&self.cluster), Arc::clone(&self.authority));
+        let snapshots = self.snapshots.clone();
+        let taking =
+            self.env.spawn("lotus-snapshot", move || snapshots.take(&cluster, &*authority));
+        taking.map_err(|error| format!("could not start a thread: {error}"))
+    }
+
+    fn rest(&mut self, secs: u64) -> Result<Answer, String> {
+        // What is in flight would wait for it, and whoever looks around here with it.
+        if let Some(silent) = self.cluster.silent_memory(self.index).first() {
+            return Err(format!("memory node {silent} does not answer"));
+        }
+        if let Some(door) = &self.door {
+            door.borrow_mut().close()?;
+        }
+        self.rests_until = Some(self.env.now().after(Duration::from_secs(secs)));
+        info!("resting: nothing is taken from applications");
+        self.cluster.settle().map_err(|error| error.to_string())?;
+        Ok(Answer::Resting)
+    }
+
+    fn serve(&mut self) -> Result<Answer, String> {
+        if self.rests_until.take().is_some() {
+            info!("serving again");
+        }
+        if let Some(door) = &self.door {
+            door.borrow_mut().open_again()?;
+        }
+        Ok(Answer::Serving)
+    }
+}
+
+impl<M: Machines + 'static> Look for Copier<M>
+where
+    Cluster<M>: Send + Sync,
+{
+    fn look(&mut self, authority: &dyn Authority) {
+        if let Some((version, taking)) = self.under_way.take_if(|(_, taking)| taking.is_finished())
+        {
+            let panicked = Err("it panicked while it took a snapshot".to_owned());
+            let taken = taking.join().unwrap_or(panicked);
+            match &taken {
+                Ok(snapshot) => info!("a snapshot {}", snapshot.in_words()),
+                Err(why) => error!("{why}"),
+            }
+            self.mailbox.answer(
+                authority,
+                version,
+                &taken.map_or_else(Answer::Failed, Answer::Taken),
+            );
+        }
+        if self.rests_until.is_some_and(|until| self.env.now() >= until)
+            && let Err(why) = self.serve()
+        {
+            error!("{why}");
+        }
+        if self.under_way.is_some() {
+            return;
+        }
+        let Some((version, question)) = self.mailbox.next(authority) else { return };
+        let answer = match question {
+            Question::Take => match self.take() {
+                Ok(taking) => return self.under_way = Some((version, taking)),
+                Err(why) => Err(why),
+            },
+            Question::Rest { secs } => self.rest(secs),
+            Question::Serve => self.serve(),
+        };
+        self.mailbox.answer(authority, version, &answer.unwrap_or_else(Answer::Failed));
+    }
+}
+
+impl<M: Machines> Drop for Copier<M> {
+    fn drop(&mut self) {
+        if let Some((_, taking)) = self.under_way.take() {
+            // Nobody waits for it, but it uses the cluster.
+            let _ = taking.join();
+        }
+    }
+}
+
+fn ask(
+    authority: &dyn Authority,
+    node: Node,
+    question: Question,
+    patience: Duration,
+) -> Result<Answer, String> {
+    let asked = mailbox(node).put(authority, &question, patience);
+    match asked.map_err(|error| error.to_string())?.wait(authority, patience)? {
+        Answer::Failed(why) => Err(format!("{}: {why}", node.in_words())),
+        answer => Ok(answer),
+    }
+}
+
+/// The compute nodes that serve.
+fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node>, String> {
+    let serves = |node: &Node| {
+        let record = Record::read(*node, authority).ok().flatten();
+        record.is_some_and(|record| record.stage == Stage::Serving)
+    };
+    let compute = Node::all(file).filter(|node| node.kind == Kind::Compute);
+    let serving: Vec<Node> = compute.filter(serves).collect();
+    let members = lotus_recovery::membership::read(authority);
+    let is_live = |node: &Node| members.as_ref().is_ok_and(|now| now.is_live(node.id(file)));
+    let serving: Vec<Node> = serving.into_iter().filter(is_live).collect();
+    match serving.is_empty() {
+        true => Err("no compute node serves, or the authority does not answer".to_owned()),
+        false => Ok(serving),
+    }
+}
+
+/// Has the first compute node that serves take a snapshot.
+///
+/// # Errors
+/// A sentence.
+pub fn take(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    patience: Duration,
+) -> Result<(Node, Snapshot), String> {
+    if file.snapshots.is_none() {
+        return Err(format!("{} has no [snapshots] directory", file.path.display()));
+    }
+    let node = serving(file, authority)?[0];
+    match ask(authority, node, Question::Take, patience)? {
+        Answer::Taken(snapshot) => Ok((node, snapshot)),
+        answer => Err(format!("{} answers {answer:?}", node.in_words())),
+    }
+}
+
+/// Lets all compute nodes that serve come to rest, and has one take a snapshot, after which nothing
+/// is committed. If any of it fails, they serve again.
+///
+/// # Errors
+/// A sentence.
+pub fn take_last(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    patience: Duration,
+) -> Result<(Node, Snapshot), String> {
+    let nodes = serving(file, authority)?;
+    let secs = (patience + LONGER).as_secs();
+    let rest =
+        |node: &Node| ask(authority, *node, Question::Rest { secs }, RESTING_PATIENCE).map(drop);
+    let taken = nodes.iter().try_for_each(rest).and_then(|()| take(file, authority, patience));
+    if taken.is_err() {
+        for node in nodes {
+            // Whoever does not hear of it serves again by itself.
+            let _ = ask(authority, node, Question::Serve, RESTING_PATIENCE);
+        }
+    }
+    taken
+}

@@ -1,0 +1,44 @@
+//! Why a snapshot could not be taken, read or restored, and what the caller may do about it.
+
+use std::io;
+
+use super::format::FORMAT;
+use crate::error::{ClusterError, TxnError};
+
+/// See the module's essay.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The operating system refused. Nothing was restored; of a snapshot that was being taken
+    /// nothing is left, and an older one of that name is as it was.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It does not begin as a snapshot does. Name another file.
+    #[error("it is no snapshot")]
+    Foreign,
+    /// Another version of the program wrote it. Use that one.
+    #[error("it has format {found}, and this program reads format {FORMAT}")]
+    OtherFormat {
+        /// The format that the file names.
+        found: u32,
+    },
+    /// It ends too early. Use another snapshot.
+    #[error("it was cut off")]
+    Cut,
+    /// A checksum or a count does not hold. Use another snapshot.
+    #[error("it is damaged")]
+    Damaged,
+    /// The rows could not be read, however often it was tried. Try again when there is less load,
+    /// or with more memory for versions that writers displace.
+    #[error("the rows could not be read: {0}")]
+    Read(#[from] TxnError),
+    /// The coordinator takes one already. Wait for that.
+    #[error("a snapshot is being taken already")]
+    Busy,
+    /// The cluster has tables: a snapshot is restored into an empty one. Nothing was changed.
+    #[error("the cluster has tables already")]
+    NotEmpty,
+    /// The tables could not be made or filled. The cluster is of no use any more.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}

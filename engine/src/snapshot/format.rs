@@ -1,0 +1,423 @@
+//! The bytes of a snapshot file.
+//!
+//! # What it is
+//! All numbers are little-endian. A head of 12 bytes, `magic:64 format:32`, then blocks:
+//!
+//! ```text
+//! kind:32 | payload_bytes:32 | checksum:64 | payload
+//! ```
+//! | kind | payload | how many |
+//! |---|---|---|
+//! | 1 begin | `timestamp:64` | one, first |
+//! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
+//! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
+//! | 4 end | `tables:32 rows:64`, then notes of whoever took it | one, last; nothing follows |
+//!
+//! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
+//! (of the first, with the hash of the head). So a block that is missing, repeated, moved or of
+//! another snapshot is found as surely as a flipped bit, and a file that was cut lacks its end.
+//!
+//! # What it is not
+//! Remote memory: no version, address or writer stands in it, so it can be read into any cluster.
+//! Nor is it encrypted.
+
+use std::io::{self, Read, Write};
+
+use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::error::SnapshotError;
+use crate::catalogue::{decode_spec, encode_spec};
+
+const MAGIC: [u8; 8] = *b"LOTUSNAP";
+/// The format that this module reads and writes.
+pub(crate) const FORMAT: u32 = 1;
+const HEAD_BYTES: usize = 12;
+const BLOCK_HEAD_BYTES: usize = 16;
+/// The most bytes of a payload.
+const MAX_PAYLOAD_BYTES: usize = 1 << 24;
+/// A block of rows is ended once it has so many bytes.
+pub(crate) const ROWS_BYTES: usize = 64 << 10;
+
+const BEGIN: u32 = 1;
+const TABLE: u32 = 2;
+const ROWS: u32 = 3;
+const END: u32 = 4;
+
+/// What is known of a whole snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotInfo {
+    /// What was committed up to here is in it, and nothing else. Nanoseconds since the Unix epoch,
+    /// as far as the cluster's clocks were right.
+    pub timestamp: Timestamp,
+    /// How many tables.
+    pub tables: u32,
+    /// How many rows, of all tables together.
+    pub rows: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// What whoever took it has added.
+    pub notes: Vec<u8>,
+}
+
+/// Appends a row to the payload of a block of rows.
+pub(crate) fn push_row(payload: &mut Vec<u8>, key: &PrimaryKey, value: &[u8]) {
+    payload.push(key.byte_count() as u8);
+    payload.extend_from_slice(key.as_bytes());
+    payload.extend((value.len() as u32).to_le_bytes());
+    payload.extend_from_slice(value);
+}
+
+fn head() -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..].copy_from_slice(&FORMAT.to_le_bytes());
+    head
+}
+
+fn checksum(before: u64, kind: u32, payload: &[u8]) -> u64 {
+    let mut hash = Xxh3::with_seed(before);
+    hash.update(&kind.to_le_bytes());
+    hash.update(&(payload.len() as u32).to_le_bytes());
+    hash.update(payload);
+    hash.digest()
+}
+
+/// Writes a snapshot.
+pub(crate) struct Writer<'a> {
+    sink: &'a mut dyn Write,
+    timestamp: Timestamp,
+    /// Of the block before.
+    checksum: u64,
+    tables: u32,
+    rows: u64,
+    bytes: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a snapshot of `timestamp`.
+    pub(crate) fn begin(sink: &'a mut dyn Write, timestamp: Timestamp) -> io::Result<Self> {
+        let head = head();
+        sink.write_all(&head)?;
+        let (checksum, bytes) = (xxh3_64(&head), HEAD_BYTES as u64);
+        let mut writer = Self { sink, timestamp, checksum, tables: 0, rows: 0, bytes };
+        writer.block(BEGIN, &timestamp.raw().to_le_bytes())?;
+        Ok(writer)
+    }
+
+    /// Begins a table.
+    pub(crate) fn table(&mut self, spec: &TableSpec) -> io::Result<()> {
+        let mut payload = Vec::new();
+        encode_spec(spec, &mut payload);
+        self.tables += 1;
+        self.block(TABLE, &payload)
+    }
+
+    /// Adds `count` rows of the table, as [`push_row`] has written them.
+    pub(crate) fn rows(&mut self, payload: &[u8], count: u64) -> io::Result<()> {
+        self.rows += count;
+        self.block(ROWS, payload)
+    }
+
+    /// Ends it.
+    pub(crate) fn end(mut self, notes: Vec<u8>) -> io::Result<SnapshotInfo> {
+        let mut payload = self.tables.to_le_bytes().to_vec();
+        payload.extend(self.rows.to_le_bytes());
+        payload.extend_from_slice(&notes);
+        self.block(END, &payload)?;
+        let Self { timestamp, tables, rows, bytes, .. } = self;
+        Ok(SnapshotInfo { timestamp, tables, rows, bytes, notes })
+    }
+
+    fn block(&mut self, kind: u32, payload: &[u8]) -> io::Result<()> {
+        let too_long = "a block of a snapshot is too long";
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, too_long));
+        }
+        self.checksum = checksum(self.checksum, kind, payload);
+        self.sink.write_all(&kind.to_le_bytes())?;
+        self.sink.write_all(&(payload.len() as u32).to_le_bytes())?;
+        self.sink.write_all(&self.checksum.to_le_bytes())?;
+        self.sink.write_all(payload)?;
+        self.bytes += (BLOCK_HEAD_BYTES + payload.len()) as u64;
+        Ok(())
+    }
+}
+
+/// Sees a snapshot's tables, and the rows of each behind it.
+pub trait SnapshotVisitor {
+    /// A table begins.
+    ///
+    /// # Errors
+    /// The visitor's own; nothing more is shown.
+    fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError>;
+
+    /// A row of that table.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError>;
+}
+
+/// Whoever only wants to know whether it is sound.
+impl SnapshotVisitor for () {
+    fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
+        Ok(())
+    }
+
+    fn row(&mut self, _: PrimaryKey, _: &[u8]) -> Result<(), SnapshotError> {
+        Ok(())
+    }
+}
+
+/// Reads a snapshot from its first byte to its last. What the visitor has seen counts only if this
+/// succeeds.
+///
+/// # Errors
+/// `Foreign`, `OtherFormat`, `Cut`, `Damaged` or `Io`; or the visitor's own.
+pub fn read_snapshot(
+    source: &mut dyn Read,
+    visitor: &mut dyn SnapshotVisitor,
+) -> Result<SnapshotInfo, SnapshotError> {
+    let mut reader = Reader::begin(source)?;
+    let (BEGIN, begin) = reader.block()? else { return Err(SnapshotError::Damaged) };
+    let timestamp = <[u8; 8]>::try_from(begin.as_slice()).map_err(|_| SnapshotError::Damaged)?;
+    let timestamp = Timestamp::new(u64::from_le_bytes(timestamp)).ok_or(SnapshotError::Damaged)?;
+    let (mut tables, mut rows, mut spec) = (0, 0, None);
+    loop {
+        let (kind, payload) = reader.block()?;
+        match kind {
+            TABLE => {
+                let (found, []) = decode_spec(&payload).ok_or(SnapshotError::Damaged)? else {
+                    return Err(SnapshotError::Damaged);
+                };
+                found.validate().map_err(|_| SnapshotError::Damaged)?;
+                tables += 1;
+                spec = Some(found.clone());
+                visitor.table(found)?;
+            }
+            ROWS => {
+                let spec = spec.as_ref().ok_or(SnapshotError::Damaged)?;
+                rows += show_rows(spec, &payload, visitor)?;
+            }
+            END => {
+                let counted = (u32::to_le_bytes(tables), u64::to_le_bytes(rows));
+                let (found, notes) = payload.split_at_checked(12).ok_or(SnapshotError::Damaged)?;
+                if found[..4] != counted.0 || found[4..] != counted.1 {
+                    return Err(SnapshotError::Damaged);
+                }
+                let (bytes, notes) = (reader.end()?, notes.to_vec());
+                return Ok(SnapshotInfo { timestamp, tables, rows, bytes, notes });
+            }
+            _ => return Err(SnapshotError::Damaged),
+        }
+    }
+}
+
+/// Shows the rows of a block; how many they were.
+fn show_rows(
+    spec: &TableSpec,
+    payload: &[u8],
+    visitor: &mut dyn SnapshotVisitor,
+) -> Result<u64, SnapshotError> {
+    let (mut rest, mut rows) = (payload, 0);
+    while !rest.is_empty() {
+        let (key, value, behind) = split_row(rest).ok_or(SnapshotError::Damaged)?;
+        let fits = key.byte_count() <= spec.key_bytes as usize
+            && value.len() <= spec.record_bytes as usize;
+        if !fits {
+            return Err(SnapshotError::Damaged);
+        }
+        visitor.row(key, value)?;
+        (rest, rows) = (behind, rows + 1);
+    }
+    Ok(rows)
+}
+
+fn split_row(bytes: &[u8]) -> Option<(PrimaryKey, &[u8], &[u8])> {
+    let (length, rest) = bytes.split_first()?;
+    let (key, rest) = rest.split_at_checked(usize::from(*length))?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    Some((PrimaryKey::try_from(key).ok()?, value, rest))
+}
+
+struct Reader<'a> {
+    source: &'a mut dyn Read,
+    checksum: u64,
+    bytes: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn begin(source: &'a mut dyn Read) -> Result<Self, SnapshotError> {
+        let mut reader = Self { source, checksum: 0, bytes: 0 };
+        let found: [u8; HEAD_BYTES] = reader.take()?;
+        if found[..8] != MAGIC {
+            return Err(SnapshotError::Foreign);
+        }
+        if found != head() {
+            let found = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
+            return Err(SnapshotError::OtherFormat { found });
+        }
+        reader.checksum = xxh3_64(&found);
+        Ok(reader)
+    }
+
+    /// The next block: its kind and payload.
+    fn block(&mut self) -> Result<(u32, Vec<u8>), SnapshotError> {
+        let kind = u32::from_le_bytes(self.take()?);
+        let length = u32::from_le_bytes(self.take()?) as usize;
+        let expected = u64::from_le_bytes(self.take()?);
+        if length > MAX_PAYLOAD_BYTES {
+            return Err(SnapshotError::Damaged);
+        }
+        let mut payload = vec![0; length];
+        self.fill(&mut payload)?;
+        self.checksum = checksum(self.checksum, kind, &payload);
+        if self.checksum != expected {
+            return Err(SnapshotError::Damaged);
+        }
+        Ok((kind, payload))
+    }
+
+    /// Nothing follows; how many bytes there were.
+    fn end(self) -> Result<u64, SnapshotError> {
+        let mut more = [0];
+        match self.source.read(&mut more)? {
+            0 => Ok(self.bytes),
+            _ => Err(SnapshotError::Damaged),
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotError> {
+        self.bytes += bytes.len() as u64;
+        self.source.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => SnapshotError::Cut,
+            _ => error.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(4).capacity(9);
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time).expect("63 bits")
+    }
+
+    /// Two tables, three rows.
+    fn sample(timestamp: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::begin(&mut bytes, at(timestamp)).expect("memory takes it");
+        writer.table(&SPEC).expect("memory takes it");
+        for row in 1..=2_u32 {
+            let mut payload = Vec::new();
+            push_row(&mut payload, &u64::from(row).into(), &row.to_le_bytes());
+            writer.rows(&payload, 1).expect("memory takes it");
+        }
+        writer.table(&TableSpec::new("empty").record_bytes(1).capacity(1)).expect("so it does");
+        let info = writer.end(b"notes".to_vec()).expect("memory takes it");
+        assert_eq!(info.bytes, bytes.len() as u64);
+        bytes
+    }
+
+    /// Tables by name, and rows by table.
+    #[derive(Default, PartialEq, Eq, Debug)]
+    struct Seen(Vec<String>, Vec<(usize, PrimaryKey, Vec<u8>)>);
+
+    impl SnapshotVisitor for Seen {
+        fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
+            self.0.push(spec.name.into_owned());
+            Ok(())
+        }
+
+        fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
+            self.1.push((self.0.len(), key, value.to_vec()));
+            Ok(())
+        }
+    }
+
+    fn read(mut bytes: &[u8]) -> Result<SnapshotInfo, SnapshotError> {
+        read_snapshot(&mut bytes, &mut ())
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let bytes = sample(77);
+        let mut seen = Seen::default();
+        let info = read_snapshot(&mut &bytes[..], &mut seen).expect("it is sound");
+        let notes = b"notes".to_vec();
+        let timestamp = at(77);
+        let length = bytes.len() as u64;
+        assert_eq!(info, SnapshotInfo { timestamp, tables: 2, rows: 2, bytes: length, notes });
+        let rows = [(1, 1.into(), vec![1, 0, 0, 0]), (1, 2.into(), vec![2, 0, 0, 0])];
+        assert_eq!(seen, Seen(vec!["numbers".to_owned(), "empty".to_owned()], rows.to_vec()));
+    }
+
+    #[test]
+    fn every_cut_is_found() {
+        let bytes = sample(77);
+        for end in 0..bytes.len() {
+            assert!(matches!(read(&bytes[..end]), Err(SnapshotError::Cut)), "cut at {end}");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(matches!(read(&longer), Err(SnapshotError::Damaged)));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let bytes = sample(77);
+        for bit in 0..8 * bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let refused = read(&flipped).expect_err("it is not what was written");
+            let as_it_should = match bit / 8 {
+                0..8 => matches!(refused, SnapshotError::Foreign),
+                8..12 => matches!(refused, SnapshotError::OtherFormat { .. }),
+                _ => matches!(refused, SnapshotError::Damaged | SnapshotError::Cut),
+            };
+            assert!(as_it_should, "bit {bit}: {refused}");
+        }
+    }
+
+    /// Blocks whose own bytes are whole, in a place that is not theirs.
+    #[test]
+    fn blocks_of_another_place_or_snapshot_are_found() {
+        let (one, other) = (sample(77), sample(78));
+        let length = |at: usize| u32::from_le_bytes(one[at + 4..at + 8].try_into().unwrap());
+        let mut starts = vec![HEAD_BYTES];
+        while let Some(next) = starts.last().filter(|at| **at < one.len()) {
+            starts.push(next + BLOCK_HEAD_BYTES + length(*next) as usize);
+        }
+        assert_eq!((starts.len(), starts.last()), (7, Some(&one.len())));
+        let block = |index: usize| &one[starts[index]..starts[index + 1]];
+        let without = [&one[..starts[2]], &one[starts[3]..]].concat();
+        let swapped = [&one[..starts[2]], block(3), block(2), &one[starts[4]..]].concat();
+        let twice = [&one[..starts[3]], block(2), &one[starts[3]..]].concat();
+        let mixed = [&one[..starts[3]], &other[starts[3]..]].concat();
+        for bytes in [without, swapped, twice, mixed] {
+            assert!(matches!(read(&bytes), Err(SnapshotError::Damaged)));
+        }
+    }
+
+    #[test]
+    fn a_row_that_its_table_does_not_hold_is_found() {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::begin(&mut bytes, at(1)).expect("memory takes it");
+        writer.table(&SPEC).expect("memory takes it");
+        let mut payload = Vec::new();
+        push_row(&mut payload, &1.into(), &[0; 5]);
+        writer.rows(&payload, 1).expect("memory takes it");
+        writer.end(Vec::new()).expect("memory takes it");
+        assert!(matches!(read(&bytes), Err(SnapshotError::Damaged)));
+    }
+}

@@ -1,0 +1,118 @@
+//! Filling an empty cluster with what a snapshot has.
+//!
+//! The file is read twice: once to its end, so that nothing of a file that is not whole is ever
+//! used, and once to fill the tables, one after the other. The rows of a table are all in this
+//! process's memory while it is filled.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+use lotus_fabric::machines::Machines;
+use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
+
+use super::error::SnapshotError;
+use super::format::{SnapshotInfo, SnapshotVisitor, read_snapshot};
+use crate::cluster::Cluster;
+use crate::error::TxnError;
+
+impl<M: Machines> Cluster<M> {
+    /// Makes and fills all tables of a snapshot, in a cluster that has none and serves nobody yet;
+    /// in the process that has compute node 0. Commits from now on are later than the snapshot.
+    ///
+    /// # Errors
+    /// `NotEmpty`, or what is wrong with the file: then nothing was changed. `Cluster`, if there is
+    /// no room, or `Read`, if nobody issues timestamps: then this cluster is of no use.
+    pub fn restore(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
+        let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 20, file));
+        self.restore_from(open()?, open()?)
+    }
+
+    /// Restores from two readers of the same bytes.
+    fn restore_from(
+        &self,
+        mut checked: impl Read,
+        mut source: impl Read,
+    ) -> Result<SnapshotInfo, SnapshotError> {
+        if !self.shared.learn_tables()?.tables.is_empty() {
+            return Err(SnapshotError::NotEmpty);
+        }
+        let info = read_snapshot(&mut checked, &mut ())?;
+        let mut filler = Filler { cluster: self, table: None };
+        if read_snapshot(&mut source, &mut filler)? != info {
+            return Err(SnapshotError::Damaged);
+        }
+        filler.fill()?;
+        self.begin_behind(info.timestamp)?;
+        Ok(info)
+    }
+
+    /// Lets nobody commit at `past` or before.
+    fn begin_behind(&self, past: Timestamp) -> Result<(), TxnError> {
+        self.shared.clock.skip(past);
+        self.shared.nodes.iter().for_each(|node| node.oracle.skip(past));
+        let config = &self.shared.config;
+        let patience = config.lock_timeout + config.lease.unwrap_or_default();
+        // If the clocks were set back by more than was stored ahead, it takes until the oracle has
+        // stored another bound.
+        self.wait(self.submit(self.any_seat(), move |session| async move {
+            let deadline = session.now().after(patience);
+            let mut attempts = 0;
+            loop {
+                match session.coordinator().timestamps.commit().await {
+                    Ok(issued) if issued > past => return Ok(()),
+                    _ if session.now() >= deadline => return Err(TxnError::Timeout),
+                    _ => session.back_off(attempts).await,
+                }
+                attempts += 1;
+            }
+        }))
+    }
+}
+
+/// Collects the rows of a table, and fills it when the next one begins.
+struct Filler<'a, M: Machines> {
+    cluster: &'a Cluster<M>,
+    table: Option<Rows>,
+}
+
+/// Rows one behind the other.
+struct Rows {
+    spec: TableSpec,
+    keys: Vec<PrimaryKey>,
+    values: Vec<u8>,
+    /// Where each value ends.
+    ends: Vec<usize>,
+}
+
+impl<M: Machines> Filler<'_, M> {
+    fn fill(&mut self) -> Result<(), SnapshotError> {
+        let Some(Rows { spec, keys, values, ends }) = self.table.take() else { return Ok(()) };
+        let table = self.cluster.create_table(spec)?;
+        let row = |number: u64, value: &mut Vec<u8>| {
+            let number = number as usize;
+            let start = number.checked_sub(1).map_or(0, |before| ends[before]);
+            value.extend_from_slice(&values[start..ends[number]]);
+            keys[number]
+        };
+        Ok(self.cluster.load(table, keys.len() as u64, &row, &AtomicU64::new(0))?)
+    }
+}
+
+impl<M: Machines> SnapshotVisitor for Filler<'_, M> {
+    fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
+        self.fill()?;
+        let (keys, values, ends) = (Vec::new(), Vec::new(), Vec::new());
+        self.table = Some(Rows { spec, keys, values, ends });
+        Ok(())
+    }
+
+    fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
+        let rows = self.table.as_mut().ok_or(SnapshotError::Damaged)?;
+        rows.keys.push(key);
+        rows.values.extend_from_slice(value);
+        rows.ends.push(rows.values.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,438 @@
+//! Reading all rows as they were at one time, while transactions run.
+//!
+//! # What it is
+//! A job in a coroutine slot. It draws a snapshot, holds the horizon there, reads the index of each
+//! table block by block at the primaries, and of each row the newest version up to the snapshot.
+//! What it finds goes through a channel to whoever writes it down; that one sets the pace.
+//!
+//! # Why no row is missed
+//! A row that the snapshot shows was inserted before it was drawn, so its CVT stood whole, in a
+//! bucket that its chain leads to, before the first READ; and it is not purged while the horizon is
+//! no later than the snapshot, because it was deleted later or not at all. So a slot that is free,
+//! or in which an insert is landing, has nothing to show. If somebody has purged beyond the
+//! snapshot all the same, the purge time says so, and nothing of all this counts.
+//!
+//! # Two ways to read a row
+//! Most rows have one version that counts. Its record is read, and the CVT again behind it: if that
+//! has not changed, the two are what a transaction would have believed
+//! ([`lotus_mvcc::acceptance`]). Whatever is not as simple (a writer is at work, the version has
+//! left the CVT) is read by a transaction of this snapshot, which knows all the rules; any record
+//! of the row tells it the primary key. It follows the row's records back as far as it takes, where
+//! other transactions give up: its snapshot stays, however often the row is written meanwhile.
+//!
+//! # What it is not
+//! Patient for ever. Versions that writers displace are kept for it, more than for other snapshots
+//! ([`crate::horizon`]); where they are still more, or memory is full, it is too old, and the caller
+//! begins anew.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::Sender;
+use lotus_fabric::ids::Key;
+use lotus_fabric::lane::{Batch, Completed};
+use lotus_fabric::verbs::Buffer;
+use lotus_mvcc::acceptance::{Expected, accept_record};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::bucket::Bucket;
+use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
+use lotus_mvcc::layout::record::Record;
+use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
+use lotus_mvcc::visibility::{Candidate, Visible, visible_at};
+use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
+use lotus_router::GroupId;
+use lotus_sabotage::{Rule, broken};
+use zerocopy::IntoBytes;
+
+use super::format::{ROWS_BYTES, push_row};
+use crate::audit::{IndexBlocks, Scan};
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::session::Session;
+use crate::slot::Slot;
+use crate::txn::Transaction;
+
+/// Rows that one batch reads.
+const AT_ONCE: usize = 64;
+/// Rows that one transaction reads.
+const BY_TRANSACTION: usize = 64;
+/// How often the CVT of a row is looked at that shows no whole record.
+const MOST_LOOKS: u32 = 1 << 12;
+
+/// What the reader has found, in the order of the file.
+pub(crate) enum Piece {
+    /// The snapshot was drawn.
+    Begin(Timestamp),
+    /// A table begins.
+    Table(TableSpec),
+    /// Some of its rows, as they stand in the file, and how many.
+    Rows(Vec<u8>, u64),
+}
+
+/// Reads everything and sends it to `out`; the snapshot.
+///
+/// # Errors
+/// Retryable ones, which mean that nothing of this attempt counts; `Fenced`.
+pub(crate) async fn read_all(
+    mut session: Session,
+    out: Sender<Piece>,
+) -> Result<Timestamp, TxnError> {
+    let slot = Rc::clone(session.slot());
+    let held = Held::draw(&slot).await?;
+    send(&out, Piece::Begin(held.snapshot)).await?;
+    let coordinator = &*slot.coordinator;
+    // The tables that there are by now: whatever was committed to others is later.
+    let shared = Arc::clone(&coordinator.shared);
+    let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop)).await;
+    learned.map_err(|_| TxnError::Fenced)?.map_err(|_| TxnError::Timeout)?;
+    for table in coordinator.shared.all_tables() {
+        send(&out, Piece::Table(table.spec().clone())).await?;
+        for group in 0..coordinator.shared.placement.group_count() {
+            let group = GroupId(group as u8);
+            let (table, out) = (Arc::clone(&table), &out);
+            let mut reader =
+                Reader { session: &mut session, held: &held, table, group, out, rows: Rows::new() };
+            reader.read_group().await?;
+        }
+    }
+    Ok(held.snapshot)
+}
+
+async fn send(out: &Sender<Piece>, piece: Piece) -> Result<(), TxnError> {
+    // Whoever writes it down has given up, and knows why.
+    out.send(piece).await.map_err(|_| TxnError::Timeout)
+}
+
+/// A snapshot that all may rely on for as long as this is there.
+struct Held {
+    slot: Rc<Slot>,
+    snapshot: Timestamp,
+}
+
+impl Held {
+    /// Draws one, once all compute nodes keep displaced versions for it.
+    async fn draw(slot: &Rc<Slot>) -> Result<Self, TxnError> {
+        let coordinator = &*slot.coordinator;
+        if coordinator.reads_all.replace(true) {
+            return Err(TxnError::Misuse("the coordinator reads all rows already"));
+        }
+        // From here on it is given up when this is dropped.
+        let mut held = Self { slot: Rc::clone(slot), snapshot: Timestamp::ZERO };
+        coordinator.node.horizon.begin_reading_all();
+        coordinator.executor.sleep(coordinator.notice()).await;
+        coordinator.node.check_standing()?;
+        let place = coordinator.shared.config.coroutines + 1;
+        let issued = coordinator.timestamps.issued();
+        coordinator.snapshots.borrow_mut().register(place, issued);
+        held.snapshot = coordinator.timestamps.snapshot().await?;
+        coordinator.snapshots.borrow_mut().activate(place, held.snapshot);
+        Ok(held)
+    }
+
+    /// The snapshot that rows are read at.
+    fn at(&self) -> Timestamp {
+        if broken(Rule::CopiesAreOfOneTime) { Timestamp::MAX } else { self.snapshot }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let coordinator = &*self.slot.coordinator;
+        coordinator.snapshots.borrow_mut().finish(coordinator.shared.config.coroutines + 1);
+        coordinator.node.horizon.end_reading_all();
+        coordinator.reads_all.set(false);
+    }
+}
+
+/// Rows that wait to be sent.
+struct Rows {
+    payload: Vec<u8>,
+    count: u64,
+}
+
+impl Rows {
+    fn new() -> Self {
+        Self { payload: Vec::new(), count: 0 }
+    }
+
+    fn push(&mut self, key: &PrimaryKey, value: &[u8]) {
+        push_row(&mut self.payload, key, value);
+        self.count += 1;
+    }
+}
+
+/// Reads the rows of one table in one group.
+struct Reader<'a> {
+    session: &'a mut Session,
+    held: &'a Held,
+    table: Arc<TableDef>,
+    group: GroupId,
+    out: &'a Sender<Piece>,
+    rows: Rows,
+}
+
+/// A row's CVT as the block of the index shows it.
+struct Seen<'a> {
+    key: Key,
+    /// Where the CVT is.
+    offset: u64,
+    cvt: Cvt<'a>,
+}
+
+/// What to read of a row first.
+#[derive(Clone, Copy)]
+enum Aim {
+    /// The record of the version that counts.
+    Version(Candidate),
+    /// Nothing: it is absent, unless the CVT changes meanwhile.
+    Absent,
+    /// The record in this slot, for the primary key; it takes a transaction.
+    Key(u64),
+    /// Nothing: the CVT shows no record at this moment.
+    Again,
+}
+
+/// What became of it.
+enum Found<'a> {
+    Row(PrimaryKey, &'a [u8]),
+    Nothing,
+    /// A transaction has to read it.
+    Unclear(PrimaryKey),
+    /// The CVT must be looked at again.
+    Again,
+}
+
+fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
+    match visible_at(cvt, snapshot) {
+        Visible::Version(candidate) => Aim::Version(candidate),
+        Visible::NotFound => Aim::Absent,
+        _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
+    }
+}
+
+/// The slot of some record of the row, best the newest one's, which nobody is about to write over.
+fn any_record(cvt: Cvt<'_>) -> Option<u64> {
+    let cells = cvt.cells().flatten().filter(|cell| cell.record != 0);
+    let rank = |version| match version {
+        Version::Committed(time) => time,
+        _ => Timestamp::ZERO,
+    };
+    cells.max_by_key(|cell| rank(cell.version)).map(|cell| cell.record)
+}
+
+/// What the words say that were read of a row: its record's, then its CVT's.
+fn judge<'a>(
+    table: &TableDef,
+    seen: &Seen<'_>,
+    aim: Aim,
+    record: Option<&'a [u64]>,
+    cvt: &[u64],
+) -> Found<'a> {
+    let unchanged = seen.cvt.words() == cvt;
+    let Some(words) = record else {
+        let absent = unchanged && matches!(aim, Aim::Absent);
+        return if absent { Found::Nothing } else { Found::Again };
+    };
+    let Ok(found) = Record::decode(seen.key, words) else { return Found::Again };
+    let Ok(primary_key) = found.primary_key() else { return Found::Again };
+    let expected = Expected { table: table.id(), key: seen.key, primary_key: &primary_key };
+    match aim {
+        Aim::Version(candidate) if unchanged => match accept_record(&expected, candidate, words) {
+            Ok(record) => record
+                .value_range()
+                .map_or(Found::Nothing, |value| Found::Row(primary_key, &words.as_bytes()[value])),
+            Err(_) => Found::Unclear(primary_key),
+        },
+        _ => Found::Unclear(primary_key),
+    }
+}
+
+impl Reader<'_> {
+    fn coordinator(&self) -> &Coordinator {
+        self.session.coordinator()
+    }
+
+    async fn read_group(&mut self) -> Result<(), TxnError> {
+        let mut blocks = IndexBlocks::new(&self.table, self.group);
+        while let Some((offset, words)) = self.next_block(&mut blocks).await? {
+            self.read_block(offset, &words).await?;
+        }
+        self.check_purges().await?;
+        let Rows { payload, count } = std::mem::replace(&mut self.rows, Rows::new());
+        if count > 0 { send(self.out, Piece::Rows(payload, count)).await } else { Ok(()) }
+    }
+
+    async fn next_block(
+        &self,
+        blocks: &mut IndexBlocks,
+    ) -> Result<Option<(u64, Vec<u64>)>, TxnError> {
+        let coordinator = self.coordinator();
+        coordinator.node.check_standing()?;
+        let epoch = coordinator.enter_epoch()?;
+        let placement = coordinator.placement().clone();
+        let (shared, lane) = (&*coordinator.shared, coordinator.lane.clone());
+        let scan = Scan { shared, placement: &placement, lane };
+        let primary = coordinator.primary(self.group);
+        match blocks.next(&scan, &self.table, primary).await {
+            Ok(block) => coordinator.check_epoch(epoch).map(|()| block),
+            Err(error) => Err(coordinator.after_failure(error).await),
+        }
+    }
+
+    /// Reads the rows of a block of buckets.
+    async fn read_block(&mut self, offset: u64, words: &[u64]) -> Result<(), TxnError> {
+        let table = Arc::clone(&self.table);
+        let (bucket_bytes, cvt_bytes) =
+            (table.bucket_words() * WORD_BYTES, table.cvt_words() * WORD_BYTES);
+        let mut seen = Vec::new();
+        for (index, bucket) in words.chunks_exact(table.bucket_words()).enumerate() {
+            for (slot, words) in Bucket::new(bucket, table.cell_count()).slots().enumerate() {
+                let cvt = Cvt::new(words);
+                let CvtSlot::Used(header) = cvt.slot() else { continue };
+                let offset = offset + (index * bucket_bytes + slot * cvt_bytes) as u64;
+                seen.push(Seen { key: header.key, offset, cvt });
+            }
+        }
+        for some in seen.chunks(AT_ONCE) {
+            self.read_rows(some).await?;
+            if self.rows.payload.len() >= ROWS_BYTES {
+                let Rows { payload, count } = std::mem::replace(&mut self.rows, Rows::new());
+                send(self.out, Piece::Rows(payload, count)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_rows(&mut self, rows: &[Seen<'_>]) -> Result<(), TxnError> {
+        let snapshot = self.held.at();
+        let (mut unclear, mut again) = (Vec::new(), Vec::new());
+        let aims: Vec<Aim> = rows.iter().map(|row| aim(row.cvt, snapshot)).collect();
+        let mut batch = self.coordinator().lane.batch();
+        let buffers: Vec<_> = rows
+            .iter()
+            .zip(&aims)
+            .map(|(row, aim)| self.add_reads(&mut batch, row, *aim))
+            .collect();
+        let done = self.post(batch).await?;
+        for ((row, aim), (record, cvt)) in rows.iter().zip(aims).zip(buffers) {
+            let record = record.map(|buffer| done.words(buffer));
+            match judge(&self.table, row, aim, record, done.words(cvt)) {
+                Found::Row(key, value) => self.rows.push(&key, value),
+                Found::Nothing => {}
+                Found::Unclear(key) => unclear.push(key),
+                Found::Again => again.push((row.key, row.offset)),
+            }
+        }
+        drop(done);
+        for (key, offset) in again {
+            unclear.extend(self.primary_key(key, offset).await?);
+        }
+        for some in unclear.chunks(BY_TRANSACTION) {
+            self.read_by_transaction(some).await?;
+        }
+        Ok(())
+    }
+
+    /// The record, if one is to be read, and behind it the CVT.
+    fn add_reads(&self, batch: &mut Batch, row: &Seen<'_>, aim: Aim) -> (Option<Buffer>, Buffer) {
+        let primary = self.coordinator().primary(self.group);
+        let record = match aim {
+            Aim::Version(version) => {
+                let bytes = self.table.record_words(version.contents) * WORD_BYTES;
+                Some(batch.read(primary.at(version.record), bytes))
+            }
+            Aim::Key(slot) => Some(batch.read(primary.at(slot), self.table.slot_bytes() as usize)),
+            Aim::Absent | Aim::Again => None,
+        };
+        (record, batch.read(primary.at(row.offset), row.cvt.words().len() * WORD_BYTES))
+    }
+
+    async fn post(&self, batch: Batch) -> Result<Completed, TxnError> {
+        let coordinator = self.coordinator();
+        let epoch = coordinator.enter_epoch()?;
+        match batch.post().await {
+            Ok(done) => coordinator.check_epoch(epoch).map(|()| done),
+            Err(error) => Err(coordinator.after_failure(error).await),
+        }
+    }
+
+    /// The primary key of the row whose CVT is at `offset`; `None` if it is not there any more, and
+    /// so has nothing to show.
+    async fn primary_key(&self, key: Key, offset: u64) -> Result<Option<PrimaryKey>, TxnError> {
+        let primary = self.coordinator().primary(self.group);
+        for _ in 0..MOST_LOOKS {
+            let mut batch = self.coordinator().lane.batch();
+            let cvt = batch.read(primary.at(offset), self.table.cvt_words() * WORD_BYTES);
+            let done = self.post(batch).await?;
+            let cvt = Cvt::new(done.words(cvt));
+            if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
+                return Ok(None);
+            }
+            let slot = any_record(cvt);
+            drop(done);
+            if let Some(slot) = slot {
+                let mut batch = self.coordinator().lane.batch();
+                let record = batch.read(primary.at(slot), self.table.slot_bytes() as usize);
+                let done = self.post(batch).await?;
+                let found = Record::decode(key, done.words(record));
+                if let Some(key) = found.ok().and_then(|found| found.primary_key().ok()) {
+                    return Ok(Some(key));
+                }
+            }
+            self.coordinator().executor.yield_now().await;
+        }
+        Err(TxnError::Timeout)
+    }
+
+    /// Reads rows as a transaction of the snapshot does, and again as long as somebody is in the
+    /// way.
+    async fn read_by_transaction(&mut self, keys: &[PrimaryKey]) -> Result<(), TxnError> {
+        let patience = self.coordinator().row_patience();
+        let deadline = self.session.now().after(patience);
+        let mut attempts = 0;
+        loop {
+            match self.attempt(keys).await {
+                Err(error @ TxnError::SnapshotTooOld { .. }) => return Err(error),
+                Err(error) if error.is_retryable() && self.session.now() < deadline => {
+                    self.session.back_off(attempts).await;
+                    attempts += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn attempt(&mut self, keys: &[PrimaryKey]) -> Result<(), TxnError> {
+        let mut txn = Transaction::begin_at(self.session.slot(), self.held.at()).await?;
+        let mut items = Vec::with_capacity(keys.len());
+        for key in keys {
+            items.push(txn.add_ro(self.table.id(), *key)?);
+        }
+        txn.execute().await?;
+        for (key, item) in keys.iter().zip(items) {
+            if let Some(value) = txn.value(item) {
+                self.rows.push(key, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that were purged are not there to be read: none that the snapshot shows may be.
+    async fn check_purges(&self) -> Result<(), TxnError> {
+        let mut batch = self.coordinator().lane.batch();
+        let primary = self.coordinator().primary(self.group);
+        let time = batch.read(primary.at(PURGE_TIME_OFFSET), WORD_BYTES);
+        let done = self.post(batch).await?;
+        let purged = done.words(time)[0];
+        if purged > self.held.snapshot.raw() { Err(TxnError::Timeout) } else { Ok(()) }
+    }
+}
+
+impl Coordinator {
+    /// How long to wait for rows that others are writing, or have left in the middle of it.
+    fn row_patience(&self) -> Duration {
+        let config = &self.shared.config;
+        config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
+    }
+}

@@ -1,0 +1,163 @@
+//! What only the inside of a cluster shows: the horizon, and where timestamps go on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_mvcc::{TableSpec, Timestamp};
+
+use super::format::{Writer, push_row};
+use super::*;
+use crate::config::TimestampKind;
+use crate::session::Isolation;
+use crate::shared::ComputeNode;
+
+const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(8).capacity(1000);
+const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn started(timestamps: TimestampKind) -> Cluster {
+    let builder = Cluster::embedded().memory_limit(24 << 20).lock_table_bytes(1 << 20);
+    let builder = builder.compute_nodes(2).coroutines(4).timestamps(timestamps);
+    builder.lease(Some(Duration::from_millis(500))).start().expect("the settings are sound")
+}
+
+/// With more than one piece's worth of rows, so that whoever reads them has to wait.
+fn filled() -> Cluster {
+    let cluster = started(TimestampKind::Clock);
+    let table = cluster.create_table(SPEC).unwrap();
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.extend([0; 8]);
+        row.into()
+    };
+    cluster.load(table, 500, &row, &Default::default()).unwrap();
+    cluster
+}
+
+/// A file that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("lotus-{}-{name}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn eventually(mut happened: impl FnMut() -> bool) {
+    let env = Env::real(0);
+    let deadline = env.now().after(PATIENCE);
+    while !happened() {
+        assert!(env.now() < deadline, "it did not happen in {PATIENCE:?}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// A new timestamp.
+fn later(cluster: &Cluster, seat: Seat) -> Timestamp {
+    let drawn = cluster
+        .submit(seat, |session| async move { session.coordinator().timestamps.commit().await });
+    drawn.wait().expect("somebody issues timestamps")
+}
+
+/// The second compute node.
+fn second(cluster: &Cluster) -> Arc<ComputeNode> {
+    cluster.shared.nodes.iter().nth(1).expect("there are two")
+}
+
+fn horizon(cluster: &Cluster) -> Timestamp {
+    second(cluster).horizon.get()
+}
+
+#[test]
+fn the_horizon_waits_for_a_snapshot_and_goes_on_behind_it() {
+    let cluster = filled();
+    // Nobody takes the pieces, and only one may wait.
+    let copying = cluster.start_snapshot(FIRST, 1);
+    let Some(Piece::Begin(snapshot)) = cluster.machines().wait(&copying.pieces) else {
+        panic!("it begins with a snapshot");
+    };
+    eventually(|| horizon(&cluster) == snapshot);
+    for _ in 0..100 {
+        later(&cluster, FIRST);
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    assert_eq!(horizon(&cluster), snapshot, "it is in use");
+    assert!(second(&cluster).horizon.is_patient());
+    // Whoever would write it down gives up.
+    drop(copying);
+    let later = later(&cluster, FIRST);
+    eventually(|| horizon(&cluster) >= later);
+    eventually(|| !second(&cluster).horizon.is_patient());
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn the_horizon_goes_on_without_a_node_that_dies_while_it_reads() {
+    let cluster = filled();
+    let copying = cluster.start_snapshot(FIRST, 1);
+    let Some(Piece::Begin(snapshot)) = cluster.machines().wait(&copying.pieces) else {
+        panic!("it begins with a snapshot");
+    };
+    eventually(|| horizon(&cluster) == snapshot);
+    cluster.kill(0);
+    let other = Seat { compute_node: 1, ..FIRST };
+    let later = later(&cluster, other);
+    assert!(later > snapshot);
+    eventually(|| horizon(&cluster) >= later);
+    eventually(|| !second(&cluster).horizon.is_patient());
+    let written = copying.write(&cluster, &mut Vec::new(), &Vec::new);
+    assert!(matches!(written, Err(SnapshotError::Read(TxnError::Fenced))), "{written:?}");
+    // The other node can take one all the same.
+    let info = cluster.start_snapshot(other, PIECES).write(&cluster, &mut Vec::new(), &Vec::new);
+    assert!(info.unwrap().timestamp > snapshot);
+    drop(cluster);
+}
+
+#[test]
+fn a_coordinator_takes_one_at_a_time() {
+    let cluster = filled();
+    let first = cluster.start_snapshot(FIRST, 1);
+    let second = cluster.start_snapshot(FIRST, 1).write(&cluster, &mut Vec::new(), &Vec::new);
+    assert!(matches!(second, Err(SnapshotError::Busy)), "{second:?}");
+    first.write(&cluster, &mut Vec::new(), &Vec::new).unwrap();
+    cluster.stop().unwrap();
+}
+
+/// The clocks of the hosts were set back by an hour after the snapshot was taken, which is more
+/// than an oracle stores ahead.
+#[test]
+fn timestamps_go_on_behind_a_snapshot_of_the_future() {
+    for timestamps in [TimestampKind::Clock, TimestampKind::Oracle] {
+        let file = Scratch::new(&format!("future-{timestamps:?}"));
+        let future = Env::real(0).now().after(Duration::from_secs(3600)).0;
+        let future = Timestamp::new(future).unwrap();
+        let written: Result<_, SnapshotError> = file::write_whole(&file.0, |sink| {
+            let mut writer = Writer::begin(sink, future)?;
+            writer.table(&SPEC)?;
+            let mut payload = Vec::new();
+            push_row(&mut payload, &7.into(), &[1; 8]);
+            writer.rows(&payload, 1)?;
+            Ok(writer.end(Vec::new())?)
+        });
+        let cluster = started(timestamps);
+        assert_eq!(cluster.restore(&file.0).unwrap(), written.unwrap());
+        let table = cluster.table("numbers").unwrap();
+        let commit = cluster.run(Isolation::Serializable, move |mut txn| async move {
+            let item = txn.add_rw(table, 7)?;
+            txn.execute().await?;
+            assert_eq!(txn.value(item), Some(&[1; 8][..]));
+            txn.put(item, &[2; 8])?;
+            txn.commit().await
+        });
+        assert!(commit.wait().unwrap().commit_ts > Some(future));
+        cluster.stop().unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! Snapshots that are taken into files while clients run, and what must be true of each.
+//!
+//! # What it is
+//! Now and then a compute node, any, is asked to read all rows. Whatever comes of that is judged by
+//! itself: a file of [`Pairs`](crate::pairs::Pairs) has at most one row of each pair, as every
+//! transaction sees them. A node that dies meanwhile, or a memory node, ends it without a file.
+//!
+//! # What it is not
+//! A part of the history: rows in a file bear no version.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lotus::{Cluster, Copying, PrimaryKey, Seat, SnapshotError, SnapshotVisitor, read_snapshot};
+use lotus_benchmarks::kvs::integer_key;
+use lotus_fabric::machines::Machines;
+use lotus_fabric::sim::SimMachines;
+use lotus_mvcc::TableSpec;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::run::Violation;
+use crate::scenario::{Scenario, Workload};
+
+/// What a snapshot file shows, transactions have left side by side.
+pub const OF_ONE_TIME: &str = "a snapshot file shows all rows as they were at one time";
+/// More pieces than these clusters' rows come in.
+const PIECES: usize = 1 << 16;
+
+/// See the module's essay.
+pub(crate) struct Copies {
+    /// How often; never if that is no time at all.
+    every: Duration,
+    since: Duration,
+    rng: SmallRng,
+    pairs: bool,
+    under_way: Option<Copying>,
+    /// How many were taken.
+    pub(crate) taken: u64,
+}
+
+impl Copies {
+    pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
+        let every = Duration::from_micros(scenario.cluster.snapshots_us);
+        let pairs = matches!(scenario.workload, Workload::Pairs { .. });
+        // Apart from all other streams of the same seed.
+        let rng = SmallRng::seed_from_u64(seed ^ 0x5AFE_C091);
+        Self { every, since: Duration::ZERO, rng, pairs, under_way: None, taken: 0 }
+    }
+
+    /// How long to let the clients alone, if nothing else is to be done for so long.
+    pub(crate) fn pause(&self, interval: Duration) -> Duration {
+        if self.every.is_zero() { interval } else { self.every.min(interval) }
+    }
+
+    /// Time has `passed`: begins another, once the one before is over. What is wrong with that.
+    pub(crate) fn look(
+        &mut self,
+        cluster: &Cluster<SimMachines>,
+        passed: Duration,
+    ) -> Option<Violation> {
+        self.since += passed;
+        if self.every.is_zero() || self.since < self.every {
+            return None;
+        }
+        self.since = Duration::ZERO;
+        if let Some(copying) = self.under_way.take_if(|copying| copying.is_finished()) {
+            return self.judge(cluster, copying);
+        }
+        if self.under_way.is_none() {
+            let compute_node = self.rng.random_range(0..cluster.config().compute_nodes);
+            let seat = Seat { compute_node, thread: 0 };
+            self.under_way = Some(cluster.start_snapshot(seat, PIECES));
+        }
+        None
+    }
+
+    fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
+        let mut file = Vec::new();
+        // Faults are to be expected.
+        let info = copying.write(cluster, &mut file, &Vec::new).ok()?;
+        let mut seen = Seen { pairs: self.pairs, rows: BTreeSet::new(), both: None };
+        let read = read_snapshot(&mut &file[..], &mut seen);
+        self.taken += 1;
+        let sound = read.is_ok_and(|read| read == info);
+        let at = cluster.machines().outside().now();
+        let violation = |detail| Violation { property: OF_ONE_TIME.to_owned(), detail };
+        match seen.both {
+            _ if !sound => Some(violation(format!("at {at:?}: the file is not whole"))),
+            Some(row) => Some(violation(format!("at {at:?}: row {row} and its partner exist"))),
+            None => None,
+        }
+    }
+}
+
+/// What a file has of pairs.
+struct Seen {
+    pairs: bool,
+    rows: BTreeSet<u64>,
+    both: Option<u64>,
+}
+
+impl SnapshotVisitor for Seen {
+    fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
+        Ok(())
+    }
+
+    fn row(&mut self, key: PrimaryKey, _: &[u8]) -> Result<(), SnapshotError> {
+        let row = integer_key(&key).filter(|_| self.pairs);
+        if let Some(row) = row {
+            self.rows.insert(row);
+            if self.rows.contains(&(row ^ 1)) {
+                self.both = Some(row);
+            }
+        }
+        Ok(())
+    }
+}
