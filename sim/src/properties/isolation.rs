@@ -6,6 +6,9 @@ use lotus_checker::{Options, RealTime, check};
 
 use crate::run::Violation;
 
+/// The property of a history in which every attempt has an id of its own.
+pub const CHECKED: &str = "a history can be checked";
+
 /// One violation for each kind of anomaly, by the anomaly's name.
 pub fn violations(history: &History) -> Vec<Violation> {
     let mut text = Vec::new();
@@ -14,7 +17,7 @@ pub fn violations(history: &History) -> Vec<Violation> {
         Ok(history) => history,
         Err(error) => {
             let detail = error.to_string();
-            return vec![Violation { property: "a history can be checked".to_owned(), detail }];
+            return vec![Violation { property: CHECKED.to_owned(), detail }];
         }
     };
     let options =

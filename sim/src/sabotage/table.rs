@@ -7,6 +7,7 @@ use crate::copies::OF_ONE_TIME;
 use crate::pairs::{AT_MOST_ONE, COUNTED};
 use crate::properties::balance::{RESTS, SHARED};
 use crate::properties::durability::DURABLE;
+use crate::properties::isolation::CHECKED;
 use crate::properties::losses::MISSED;
 use crate::properties::progress::PROGRESS;
 use crate::returns::RETURNED;
@@ -134,11 +135,7 @@ const TABLE: &[Hunted] = &[
         &["h8-late-requests-of-the-dead"],
         &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
     ),
-    hunted(
-        Rule::LivesDiffer,
-        &["h2-restarts"],
-        &[Property(RETURNED), Property(PROGRESS), UNLOCKED],
-    ),
+    hunted(Rule::LivesDiffer, &["h2-restarts"], &[Property(CHECKED), Property(RETURNED)]),
     hunted(
         Rule::StaleRequestsAreRefused,
         &["h9-late-lock-requests"],
