@@ -131,6 +131,30 @@ pub enum SimTask {
     /// Breaks every rule of the protocol in turn, and shows who notices.
     #[cfg(feature = "sabotage")]
     Sabotage(SabotageArgs),
+    /// Strikes whoever has a part in a step of the protocol or of recovery, at every step.
+    #[cfg(feature = "fault-points")]
+    Matrix(MatrixArgs),
+}
+
+#[cfg(feature = "fault-points")]
+#[derive(Debug, Args)]
+pub struct MatrixArgs {
+    /// Every coordinate, not one for each point.
+    #[arg(long)]
+    pub all: bool,
+    /// Those of one point, or one coordinate, as the table names them.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Writes the scenario of the one coordinate, and does not run it.
+    #[arg(long, requires = "only")]
+    pub show: bool,
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
+    pub from: u64,
+    /// Threads [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
 }
 
 #[cfg(feature = "sabotage")]

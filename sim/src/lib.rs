@@ -19,6 +19,8 @@
 pub mod campaign;
 pub mod hazard;
 mod impatient;
+#[cfg(feature = "fault-points")]
+pub mod matrix;
 pub mod named;
 pub mod pairs;
 pub mod properties;
@@ -27,6 +29,7 @@ pub mod run;
 pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
+pub mod strike;
 pub mod swarm;
 mod watched;
 
