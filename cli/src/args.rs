@@ -374,6 +374,9 @@ pub struct CommonArgs {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub balance: Option<u64>,
+    /// Go on without a node that is silent for so long, in milliseconds [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub lease: Option<u64>,
     /// Give the shard of some request to the next compute node, so often, in milliseconds: to see
     /// what a move costs [default: never].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
@@ -544,6 +547,7 @@ impl CommonArgs {
                 retain_versions: self.retain_versions,
                 balance_us: self.balance.map(|ms| ms * 1_000),
                 horizon_us: ClusterConfig::default().horizon_us,
+                lease_us: self.lease.map(|ms| ms * 1_000),
                 memory_limit_bytes: self.memory_limit,
             },
             load: LoadConfig {

@@ -175,7 +175,7 @@ impl<'a> Commit<'a> {
             coordinator.locks.release(&mut body.held);
             return Ok(());
         }
-        let commit_ts = self.timestamp().await;
+        let commit_ts = self.timestamp().await?;
         point!(coordinator.node.id.0, TimestampDrawn);
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         let replicas_first = match config.visible_order {
@@ -234,7 +234,8 @@ impl<'a> Commit<'a> {
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                if error == VerbError::Revoked {
+                // Who is out may wait for a memory node that the others have left meanwhile.
+                if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Expelled);
                 }
                 if coordinator.has_left(failure.node) {
@@ -250,11 +251,15 @@ impl<'a> Commit<'a> {
 
     /// The commit timestamp; asks again until there is one.
     #[inline]
-    async fn timestamp(&self) -> Timestamp {
+    async fn timestamp(&self) -> Result<Timestamp, Expelled> {
         let coordinator = self.coordinator();
         loop {
             if let Ok(timestamp) = coordinator.timestamps.commit().await {
-                return timestamp;
+                return Ok(timestamp);
+            }
+            // Who is out asks whoever served timestamps then, and that one may be out as well.
+            if coordinator.node.has_failed() {
+                return Err(Expelled);
             }
             self.check_deadline();
             coordinator.executor.sleep(RETRY_PAUSE).await;

@@ -56,9 +56,11 @@ mod tests {
     #[test]
     fn places_differ_where_there_are_three_pieces() {
         let at = |place: Place, count| (0..count).filter(move |index| place.is(*index, count));
-        for (count, first, middle, last) in
-            [(1, Some(0), None, Some(0)), (2, Some(0), None, Some(1)), (3, Some(0), Some(1), Some(2))]
-        {
+        for (count, first, middle, last) in [
+            (1, Some(0), None, Some(0)),
+            (2, Some(0), None, Some(1)),
+            (3, Some(0), Some(1), Some(2)),
+        ] {
             assert!(at(Place::First, count).eq(first), "{count}");
             assert!(at(Place::Middle, count).eq(middle), "{count}");
             assert!(at(Place::Last, count).eq(last), "{count}");

@@ -105,7 +105,9 @@ pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
         },
         Family::Oracle => match (point, role) {
             (FaultPoint::Turn, Role::Coordinator) => Ok(()),
-            (FaultPoint::Turn, Role::Oracle) => Err("who passes has turned to it, and asks it next"),
+            (FaultPoint::Turn, Role::Oracle) => {
+                Err("who passes has turned to it, and asks it next")
+            }
             (_, Role::Oracle) => Ok(()),
             (FaultPoint::OracleFence, Role::PrimaryMemory | Role::BackupMemory) => Ok(()),
             (_, Role::PrimaryMemory | Role::BackupMemory) => Err(NO_MEMORY),

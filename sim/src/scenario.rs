@@ -527,6 +527,7 @@ impl Scenario {
             retain_versions: self.cluster.retain_versions,
             horizon_us: self.cluster.horizon_us,
             balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
+            lease_us: (self.cluster.lease_us > 0).then_some(self.cluster.lease_us),
             memory_limit_bytes: None,
         }
     }

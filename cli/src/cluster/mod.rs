@@ -22,6 +22,8 @@ mod commands;
 mod daemon;
 mod drive;
 mod errands;
+#[cfg(feature = "fault-points")]
+mod fault_point;
 mod file;
 #[cfg(feature = "etcd")]
 mod in_etcd;
