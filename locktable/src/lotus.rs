@@ -97,11 +97,13 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.server.borrow_mut().refuse(incarnation);
     }
 
-    /// Tells a node that was expelled of no more ends: its lock table has gone with it.
+    /// Tells a node that was expelled of no more ends, and waits for none of its answers: its lock
+    /// table has gone with it.
     pub fn forget(&self, node: NodeId) {
         let peer = self.peer(node);
         peer.lost.set(true);
         peer.ends.borrow_mut().clear();
+        self.core.rpc.give_up(node);
     }
 
     /// Ends that some owner has not acknowledged yet.

@@ -60,3 +60,14 @@ fn who_is_out_does_not_ask_a_dead_oracle_for_ever() {
     let text = include_str!("regressions/oracle-gone-too.toml");
     assert_eq!(replay("oracle-gone-too", text, 1, 1_000_000).violations, NOTHING);
 }
+
+/// Whoever had asked a compute node for locks waited for its answer for as long as the time-out
+/// said, a second by default, although everybody knew long before that it had been expelled.
+#[test]
+fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
+    let text = include_str!("regressions/owners-gone.toml");
+    let outcome = replay("owners-gone", text, 0, 1_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    // A quarter of that if they wait.
+    assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
+}

@@ -57,13 +57,20 @@ struct Case {
     lease_ms: u64,
     memory_nodes: u16,
     compute_nodes: u16,
+    /// How long a transaction waits for remote locks; by default a second.
+    lock_timeout_us: u64,
 }
 
-const CASES: [Case; 3] = [
-    Case { label: "3 of 9 compute nodes", lease_ms: 10, memory_nodes: 0, compute_nodes: 3 },
-    Case { label: "1 of 9 compute nodes", lease_ms: 10, memory_nodes: 0, compute_nodes: 1 },
-    Case { label: "1 of 3 memory nodes", lease_ms: 10, memory_nodes: 1, compute_nodes: 0 },
+const CASES: [Case; 4] = [
+    Case { label: "3 of 9 compute nodes", ..COMMON },
+    Case { label: "the same, short time-out", lock_timeout_us: 200, ..COMMON },
+    Case { label: "1 of 9 compute nodes", compute_nodes: 1, ..COMMON },
+    Case { label: "1 of 3 memory nodes", memory_nodes: 1, compute_nodes: 0, ..COMMON },
 ];
+
+/// What cases have in common.
+const COMMON: Case =
+    Case { label: "", lease_ms: 10, memory_nodes: 0, compute_nodes: 3, lock_timeout_us: 1_000_000 };
 
 /// What a loss did.
 #[derive(Clone, Debug, Serialize)]
@@ -72,7 +79,7 @@ pub(super) struct Measured {
     lease_ms: u64,
     /// Before the loss.
     before_tps: f64,
-    /// The share of the compute nodes that are left.
+    /// The share of the compute nodes, or memory nodes, that are left.
     share: f64,
     lowest_tps: f64,
     /// From the loss, detection included, until every shard has an owner that lives.
@@ -116,13 +123,15 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
         .chain(lost_memory.map(|node| crash(node, MemoryFate::Lost)));
     let schedule: Vec<_> = schedule.collect();
     let profile = Profile::named("cx3-56g").expect("it is built in");
+    let lock_timeout = Duration::from_micros(case.lock_timeout_us);
+    let builder = builder(&options.cluster, &options.load).lock_timeout(lock_timeout);
     let world = |nodes| {
         let interleaving = Interleaving::PerBatch;
         let config = Config { interleaving, schedule, ..Config::new(1, nodes, profile) };
         let world = World::new(config).map_err(|error| DeployError::Refused(error.to_string()))?;
         Ok(SimMachines::new(world))
     };
-    let cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
+    let cluster = Embedded::start_on(builder, world)?;
     let dead: Vec<usize> = lost_compute.map(|node| usize::from(node - memory_nodes)).collect();
     let mut watched = Watched { cluster, dead, owned: None };
     let coordinators = options.cluster.cns * options.cluster.threads;
@@ -133,7 +142,8 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
     let per_s = |commits: &u64| *commits as f64 * 1e9 / timeline.step_ns as f64;
     let steps = (options.load.secs * 1e9 / timeline.step_ns as f64) as usize;
     let tps: Vec<f64> = timeline.commits.iter().take(steps).map(per_s).collect();
-    let share = f64::from(9 - case.compute_nodes) / 9.0;
+    // Of those compute nodes, or memory nodes, of which some are lost.
+    let share = f64::from(9 - case.compute_nodes) / 9.0 * f64::from(3 - case.memory_nodes) / 3.0;
     Ok(Measured { share, owned_ms: watched.owned, ..judge(case, tps, share) })
 }
 
