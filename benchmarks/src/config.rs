@@ -151,6 +151,10 @@ pub struct ClusterConfig {
     /// `None` for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balance_us: Option<u64>,
+    /// How long a node may be silent before the others go on without it, in microseconds; `None`
+    /// for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_us: Option<u64>,
     /// The most bytes that a memory node may take; `None` for as many as are needed.
     pub memory_limit_bytes: Option<u64>,
 }
@@ -177,6 +181,7 @@ impl Default for ClusterConfig {
             retain_versions: Retention::On,
             horizon_us: 1_000,
             balance_us: None,
+            lease_us: None,
             memory_limit_bytes: None,
         }
     }

@@ -176,6 +176,7 @@ pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
             Retention::Off => lotus::Retention::None,
         })
         .balance(config.balance_us.map(Duration::from_micros))
+        .lease(config.lease_us.map(Duration::from_micros))
         .horizon_interval(Duration::from_micros(config.horizon_us))
         .routing(match load.routing {
             Routing::Hybrid => lotus::RoutingPolicy::Hybrid,

@@ -131,6 +131,30 @@ pub enum SimTask {
     /// Breaks every rule of the protocol in turn, and shows who notices.
     #[cfg(feature = "sabotage")]
     Sabotage(SabotageArgs),
+    /// Strikes whoever has a part in a step of the protocol or of recovery, at every step.
+    #[cfg(feature = "fault-points")]
+    Matrix(MatrixArgs),
+}
+
+#[cfg(feature = "fault-points")]
+#[derive(Debug, Args)]
+pub struct MatrixArgs {
+    /// Every coordinate, not one for each point.
+    #[arg(long)]
+    pub all: bool,
+    /// Those of one point, or one coordinate, as the table names them.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Writes the scenario of the one coordinate, and does not run it.
+    #[arg(long, requires = "only")]
+    pub show: bool,
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
+    pub from: u64,
+    /// Threads [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = count(1024))]
+    pub workers: Option<usize>,
 }
 
 #[cfg(feature = "sabotage")]
@@ -350,6 +374,9 @@ pub struct CommonArgs {
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub balance: Option<u64>,
+    /// Go on without a node that is silent for so long, in milliseconds [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub lease: Option<u64>,
     /// Give the shard of some request to the next compute node, so often, in milliseconds: to see
     /// what a move costs [default: never].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
@@ -520,6 +547,7 @@ impl CommonArgs {
                 retain_versions: self.retain_versions,
                 balance_us: self.balance.map(|ms| ms * 1_000),
                 horizon_us: ClusterConfig::default().horizon_us,
+                lease_us: self.lease.map(|ms| ms * 1_000),
                 memory_limit_bytes: self.memory_limit,
             },
             load: LoadConfig {

@@ -19,6 +19,8 @@ use serde_json::json;
 use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
 use crate::{Verdict, screen};
 
+#[cfg(feature = "fault-points")]
+mod matrix;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 
@@ -47,6 +49,10 @@ pub enum Failure {
     #[cfg(feature = "sabotage")]
     #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
     UnknownRule(String),
+    /// No coordinate is called so. The whole table names them.
+    #[cfg(feature = "fault-points")]
+    #[error("there is no coordinate {0}; `lotus sim matrix --all` lists them")]
+    UnknownCoordinate(String),
     /// There is nothing to make short.
     #[error("seed {0} violates nothing")]
     Clean(u64),
@@ -70,6 +76,8 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
         SimTask::List => list(),
         #[cfg(feature = "sabotage")]
         SimTask::Sabotage(args) => sabotage::run(args),
+        #[cfg(feature = "fault-points")]
+        SimTask::Matrix(args) => matrix::run(args),
     }
 }
 

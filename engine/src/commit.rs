@@ -33,6 +33,7 @@ use lotus_mvcc::layout::cvt::{
 };
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
 use lotus_mvcc::slab::SlotKind;
+use lotus_points::{cut, point, posted};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Replica, ReplicaSet};
@@ -169,11 +170,13 @@ impl<'a> Commit<'a> {
         } else {
             self.until_done(|batch| body.add_data(coordinator, self, batch)).await?;
         }
+        point!(coordinator.node.id.0, CellsLanded);
         if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
             coordinator.locks.release(&mut body.held);
             return Ok(());
         }
-        let commit_ts = self.timestamp().await;
+        let commit_ts = self.timestamp().await?;
+        point!(coordinator.node.id.0, TimestampDrawn);
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         let replicas_first = match config.visible_order {
             _ if broken(Rule::BackupsFirst) => Replicas::All,
@@ -183,6 +186,7 @@ impl<'a> Commit<'a> {
         self.until_done(|batch| body.add_versions(coordinator, commit_ts, replicas_first, batch))
             .await?;
         self.slot.decide(self.txn, Ok(receipt));
+        point!(coordinator.node.id.0, Reply);
         if broken(Rule::UnlockLast) {
             coordinator.locks.release(&mut body.held);
         }
@@ -195,6 +199,7 @@ impl<'a> Commit<'a> {
             coordinator.tombstones.note(row.table, row.primary_key, commit_ts);
         }
         coordinator.locks.release(&mut body.held);
+        point!(coordinator.node.id.0, LocksReleased);
         coordinator.lane.mark_transaction();
         Ok(())
     }
@@ -210,7 +215,7 @@ impl<'a> Commit<'a> {
         loop {
             let mut batch = lane.batch();
             add(&mut batch);
-            let posted = batch.post().await;
+            let posted = posted!(batch.post());
             self.slot.step();
             match posted {
                 Ok(_) => return Ok(()),
@@ -229,7 +234,8 @@ impl<'a> Commit<'a> {
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                if error == VerbError::Revoked {
+                // Who is out may wait for a memory node that the others have left meanwhile.
+                if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Expelled);
                 }
                 if coordinator.has_left(failure.node) {
@@ -245,11 +251,15 @@ impl<'a> Commit<'a> {
 
     /// The commit timestamp; asks again until there is one.
     #[inline]
-    async fn timestamp(&self) -> Timestamp {
+    async fn timestamp(&self) -> Result<Timestamp, Expelled> {
         let coordinator = self.coordinator();
         loop {
             if let Ok(timestamp) = coordinator.timestamps.commit().await {
-                return timestamp;
+                return Ok(timestamp);
+            }
+            // Who is out asks whoever served timestamps then, and that one may be out as well.
+            if coordinator.node.has_failed() {
+                return Err(Expelled);
             }
             self.check_deadline();
             coordinator.executor.sleep(RETRY_PAUSE).await;
@@ -358,10 +368,17 @@ impl Body {
         for index in 0..self.plan.writes.len() {
             self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
         }
-        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
+        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
+        for (place, node) in self.plan.nodes.iter().enumerate() {
+            if coordinator.has_left(*node) {
+                continue;
+            }
             let log_at = coordinator.log_place(*node, commit);
             if !broken(Rule::LogBeforeCells) {
                 batch.write(log_at, log);
+            }
+            if cut!(me, LogPosted, place, copies) {
+                return;
             }
             let here = self.plan.writes.iter().filter_map(|write| {
                 let members = placement.replicas(write.group).members();
@@ -370,9 +387,15 @@ impl Body {
             });
             for (write, replica, buffers) in here.clone() {
                 batch.write(replica.at(write.record), buffers.record);
+                if cut!(me, RecordsPosted, place, copies) {
+                    return;
+                }
             }
             for (write, replica, buffers) in here {
                 batch.write(replica.at(write.cell_begins()), buffers.cell);
+                if cut!(me, CellsPosted, place, copies) {
+                    return;
+                }
             }
             if broken(Rule::LogBeforeCells) {
                 batch.write(log_at, log);
@@ -450,10 +473,19 @@ impl Body {
     ) {
         let word = Version::Committed(commit_ts).encode();
         let placement = coordinator.placement();
-        for write in &self.plan.writes {
-            let set = placement.replicas(write.group);
-            for replica in replicas.of(set) {
+        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
+        for (row, write) in self.plan.writes.iter().enumerate() {
+            let members = replicas.of(placement.replicas(write.group));
+            for (copy, replica) in members.iter().enumerate() {
                 batch.write_word(replica.at(write.version_word()), word);
+                let (place, all) = (row * members.len() + copy, rows * members.len());
+                let cut = match replicas {
+                    Replicas::Backups => cut!(me, VisibleOnBackups, place, all),
+                    _ => cut!(me, VisibleOnPrimaries, place, all),
+                };
+                if cut {
+                    return;
+                }
             }
         }
     }

@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lotus_fabric::ids::{Epoch, NodeId, ShardId};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
+use lotus_points::point;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_router::{GroupId, Owner, Placement, Replica, ReplicaSet};
@@ -329,7 +330,9 @@ impl Coordinator {
             }
             seen.push((*replica, owners));
         }
-        for (replica, owners) in seen {
+        let copies = seen.len();
+        for (place, (replica, owners)) in seen.into_iter().enumerate() {
+            point!(self.node.id.0, CarryOver, place, copies);
             let behind = |(shard, from): (ShardId, Owner)| {
                 let to = self.node.shards.owner(shard);
                 (from.epoch < to.epoch).then_some(Transfer { shard, from, to })

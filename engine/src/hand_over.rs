@@ -35,6 +35,7 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, LaneId, NodeId, ShardId, TxnId};
 use lotus_fabric::rpc::{Patience, PendingCall, Service};
 use lotus_locktable::Holder;
+use lotus_points::point;
 use lotus_router::{Owner, ShardEpoch};
 use lotus_sabotage::{Rule, broken};
 
@@ -252,6 +253,8 @@ impl Coordinator {
         let transfers = owned.iter().map(|(shard, owner)| Transfer::new(*shard, *owner, to));
         let transfers: Vec<_> = transfers.collect::<Option<_>>().ok_or(MoveError::Exhausted)?;
         self.tell(to, &[], self.patience()).await.map_err(|()| MoveError::Unreachable)?;
+        let me = self.node.id.0;
+        point!(me, ReceiverAsked, with to.0);
         let since = self.executor.now();
         if !broken(Rule::OwnersStopFirst) {
             for (index, (shard, owner)) in owned.iter().enumerate() {
@@ -261,6 +264,7 @@ impl Coordinator {
                 }
             }
         }
+        point!(me, GrantsStopped, with to.0);
         let drained = self.drain(shards, since).await;
         if !broken(Rule::TheMovedAreForgotten) {
             // Also if nothing comes of it: writers that the owner stopped for have not renewed.
@@ -277,16 +281,19 @@ impl Coordinator {
             self.resume(&owned);
             return Err(MoveError::Unreachable);
         }
+        point!(me, Drained, with to.0);
         self.gives.set(Some(to));
         let given = self.give(&transfers).await;
         self.gives.set(None);
         let given = given?;
+        point!(me, Given, with to.0);
         if let Some(lost) = given.iter().position(|given| !given) {
             return Err(MoveError::NotOwner(shards[lost]));
         }
         // Unanswered, it learns of them in time.
         let briefly = Patience { retry_after: ASK_AGAIN, tries: 10 };
         let _ = self.tell(to, &transfers, briefly).await;
+        point!(me, ReceiverTold, with to.0);
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
     }
 
@@ -353,6 +360,7 @@ impl Coordinator {
             }
             // No answer is none: the next round asks again.
             let Some(yielded) = call.await.ok().and_then(|reply| decode(&reply)) else { continue };
+            point!(self.node.id.0, AskedToYield);
             let yielded = yielded.iter().skip(1).zip(&txns).filter(|(said, _)| **said != 0);
             for (_, txn) in yielded {
                 for held in holders.iter().filter(|holder| holder.txn == *txn) {

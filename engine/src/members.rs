@@ -48,6 +48,7 @@ use lotus_fabric::ids::{Epoch, Incarnation, NodeId, RemoteAddr, ShardId};
 use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
+use lotus_points::point;
 use lotus_recovery::membership::{self, FIRST_EPOCH, Member};
 use lotus_recovery::{Contradiction, Membership};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
@@ -266,6 +267,8 @@ async fn turn(
     let (node, council) = (&coordinator.node, &coordinator.shared.council);
     let (me, shared) = (node.id, Arc::clone(&coordinator.shared));
     let about: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
+    let suspected = !suspects.is_empty();
+    point!(me.0, Suspect, if suspected);
     let judge = move |authority: &dyn Authority| {
         for Suspect { node, joined } in suspects {
             // Unanswered, it is tried again in the next turn.
@@ -274,6 +277,8 @@ async fn turn(
         membership::change(authority, |now| now.complain(me, &about, &shared.placement))
     };
     let Ok(Ok(outcome)) = council.ask(judge).await else { return };
+    point!(me.0, Expel, if suspected);
+    point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
     if !now.is_live(me) || coordinator.is_alone(&now, &silent, lease) {
         return node.expel();
@@ -303,10 +308,17 @@ async fn turn(
     };
     if let Ok(Ok(outcome)) = council.ask(report).await {
         now = outcome.membership();
+        point!(me.0, Acknowledge, if over && now.expelled().next().is_some());
+        point!(me.0, Stop, if stopped >= now.reduced() && !node.configuration.is_open());
+        point!(me.0, CarriedOver, if over && now.reduced() > FIRST_EPOCH);
         node.configuration.learn(&now, &coordinator.shared.placement);
+        point!(me.0, Finish, if !node.configuration.is_open() && now.all_have_stopped());
+        point!(me.0, Resume, if node.configuration.is_open() && now.reduced() > FIRST_EPOCH);
     }
     node.members.known().newcomers = newcomers(&now);
+    let dropped = released.len();
     drop_locks(coordinator, &now, noted, released);
+    point!(me.0, LocksDropped, if released.len() > dropped);
     coordinator.tend(&now);
     if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
         let of = Rc::clone(coordinator);
@@ -472,6 +484,7 @@ impl Coordinator {
         };
         let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
         if !orphans.is_empty() {
+            point!(me.0, Adopt);
             self.give(&orphans).await?;
         }
         Ok(())

@@ -21,6 +21,7 @@ use lotus_fabric::verbs::{MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout, SLAB_BYTES, SlabEntry};
 use lotus_mvcc::slab::Purpose;
+use lotus_points::point;
 use lotus_router::{GroupId, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
@@ -214,6 +215,7 @@ impl Coordinator {
                 return Err(self.after_failure(error).await);
             }
             self.has_raised_cursor(group);
+            point!(self.node.id.0, Promote);
         }
         let offset = match advance_cursor(lane, &self.replicas(group), layout, bytes).await {
             Ok(offset) => offset,

@@ -39,6 +39,7 @@ use lotus_fabric::rpc::Rpc;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::oracle::OracleServer;
 use lotus_mvcc::timestamp::SharedClock;
+use lotus_points::{point, point_here};
 use lotus_recovery::Membership;
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_router::authority::Version;
@@ -134,7 +135,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
     OracleServer::serve(rpc, move |from, now| {
         node.oracle.hear(shared.index_of(from.node)?, from);
-        node.oracle.issue(now)
+        let issued = node.oracle.issue(now);
+        point_here!(node.id.0, Answer);
+        issued
     });
 }
 
@@ -175,11 +178,13 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     {
         return;
     }
+    point!(node.id.0, OracleFence, if takes_over);
     let issued = node.oracle.clock.latest().raw().max(coordinator.executor.now().0);
     let reign = u64::from(node.incarnation.raw());
     let store = move |authority: &dyn Authority| store_bound(authority, reign, issued);
     // Somebody later reigns: this node is out and does not know it yet.
     let Ok(Ok(Some((before, bound)))) = council.ask(store).await else { return };
+    point!(node.id.0, Reign);
     if takes_over && !broken(Rule::BoundsOutlastOracles) {
         node.oracle.clock.skip(before);
     }

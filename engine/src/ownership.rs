@@ -31,6 +31,7 @@ use lotus_fabric::lane::{Batch, BatchError, Completed, Lane};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES, VerbError};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, OWNERS_OFFSET};
+use lotus_points::{point, posted};
 use lotus_router::{GroupId, NOBODY, Owner, Placement, Replica};
 
 use crate::coordinator::Coordinator;
@@ -172,9 +173,13 @@ impl Coordinator {
             let wanted: Vec<_> = some.iter().map(|one| (*one, one.from)).collect();
             let found = self.swap_primary(&wanted).await?;
             let done: Vec<_> = found.iter().zip(some).map(|(now, to)| *now == to.to).collect();
-            for backup in self.replicas(OWNERS_GROUP).backups() {
+            let replicas = self.replicas(OWNERS_GROUP);
+            let (me, copies) = (self.node.id.0, replicas.members().len());
+            point!(me, OwnersSwapped, 0, copies);
+            for (place, backup) in (1..).zip(replicas.backups()) {
                 let agreed = some.iter().zip(&done).filter(|(_, done)| **done);
                 self.raise(*backup, agreed.map(|(transfer, _)| *transfer).collect()).await?;
+                point!(me, OwnersSwapped, place, copies);
             }
             for (transfer, now) in some.iter().zip(found) {
                 self.node.learn(transfer.shard, now);
@@ -283,7 +288,7 @@ impl Coordinator {
         loop {
             let mut batch = self.lane.batch();
             let added = add(&mut batch);
-            let error = match batch.post().await {
+            let error = match posted!(batch.post()) {
                 Ok(done) => return Ok((done, added)),
                 Err(error) => error,
             };

@@ -23,6 +23,7 @@ use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{
     Candidate, Newest, Visible, may_be_outdated, newest, victim, visible_at,
 };
+use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 use zerocopy::IntoBytes;
 
@@ -132,6 +133,7 @@ impl Body {
             let locks = &coordinator.locks;
             let granted = locks.acquire(&mut self.held, self.rounds, &self.wanted, timeout).await;
             granted.map_err(|error| self.lock_error(error))?;
+            point!(coordinator.node.id.0, LocksGranted);
             let mut caches = coordinator.caches.get();
             let all = self.wanted.len();
             caches.locks.count_all(all, all - self.held.remote_count());
@@ -163,6 +165,7 @@ impl Body {
                 Box::pin(self.grow_chains(&slot.coordinator)).await?;
             }
         }
+        point!(coordinator.node.id.0, Read);
         Ok(())
     }
 

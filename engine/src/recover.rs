@@ -31,6 +31,7 @@ use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
+use lotus_points::point;
 use lotus_recovery::membership::{self, Outcome};
 use lotus_recovery::{Contradiction, Membership, PartId};
 use lotus_router::{Authority, Placement, ReplicaSet};
@@ -62,10 +63,12 @@ impl From<Contradiction> for Stop {
 pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     let node = &coordinator.node;
     while let Some((part, now)) = claim(coordinator).await {
+        point!(node.id.0, Claim);
         let placed = coordinator.configuration.placed();
         match resolve_part(coordinator, part, &now).await {
             Ok(()) if placed == coordinator.configuration.placed() => {
                 finish(coordinator, part).await;
+                point!(node.id.0, Finished);
             }
             Ok(()) | Err(Stop::Restart) => {}
             Err(Stop::Expelled) => return node.expel(),
@@ -146,10 +149,11 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
     }
     let targets = coordinator.placement().nodes();
     for (member, since) in now.expelled() {
-        for &target in &targets {
+        for (place, &target) in targets.iter().enumerate() {
             let node = member.node;
             let fence = move |shared: &Shared| shared.fabric.fence(target, node, since).is_ok();
             until_done(coordinator, || coordinator.has_left(target), fence).await?;
+            point!(coordinator.node.id.0, Fence, place, targets.len());
         }
     }
     Ok(())
@@ -251,12 +255,28 @@ impl Recoverer<'_> {
 
     /// Swaps words, all at once; whether each holds what it should now.
     async fn swap(&self, swaps: &[Swap]) -> Result<bool, Stop> {
+        self.swap_up_to(swaps, |_, _| false).await
+    }
+
+    /// As [`Self::swap`]; of each batch only those up to the first whose place and count are to be
+    /// `cut`, for now.
+    async fn swap_up_to(
+        &self,
+        swaps: &[Swap],
+        cut: impl Fn(usize, usize) -> bool,
+    ) -> Result<bool, Stop> {
         let mut all = true;
         for some in swaps.chunks(SWAPS_AT_ONCE) {
             let (done, held) = self
                 .post(|batch| {
-                    let swap = |swap: &Swap| batch.compare_and_swap(swap.at, swap.from, swap.to);
-                    some.iter().map(swap).collect::<Vec<_>>()
+                    let mut held = Vec::new();
+                    for (place, swap) in some.iter().enumerate() {
+                        held.push(batch.compare_and_swap(swap.at, swap.from, swap.to));
+                        if cut(place, some.len()) {
+                            break;
+                        }
+                    }
+                    held
                 })
                 .await?;
             all &= some.iter().zip(held).all(|(swap, buffer)| {

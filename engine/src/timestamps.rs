@@ -7,6 +7,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::rpc::Rpc;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::oracle::OracleClient;
+use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
 use crate::config::TimestampKind;
@@ -66,6 +67,7 @@ impl Timestamps {
         }
         let (client, node, clock) = (client.clone(), Arc::clone(node), executor.clone());
         executor.spawn(async move {
+            point!(node.id.0, Turn);
             while client.timestamp().await.is_err() && !node.has_failed() {
                 // It may have failed at once, for want of room.
                 clock.sleep(RETRY_PAUSE).await;

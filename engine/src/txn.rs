@@ -16,6 +16,7 @@ use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::cvt::Cell;
 use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_points::point;
 use lotus_router::GroupId;
 
 use crate::commit::CommitPlan;
@@ -272,6 +273,7 @@ impl Transaction {
         let epoch = coordinator.enter_epoch()?;
         let misuse = TxnError::Misuse("a slot runs one transaction at a time: end the other first");
         let id = slot.next_attempt()?;
+        point!(coordinator.node.id.0, Begin);
         let mut body = slot.take_body().ok_or(misuse)?;
         body.held.begin(id);
         body.epoch = epoch;
@@ -479,6 +481,7 @@ impl Transaction {
         let body = self.body_mut()?;
         let writes = body.check_changes(coordinator)?;
         body.reserve(coordinator).await?;
+        point!(coordinator.node.id.0, Reserve);
         // The last thing before the point of no return, and after the last read (H4).
         body.check_locks(coordinator)?;
         coordinator.check_epoch(body.epoch)?;

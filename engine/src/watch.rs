@@ -16,6 +16,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::NodeId;
 use lotus_mvcc::layout::WORD_BYTES;
+use lotus_points::point;
 use lotus_recovery::{Answers, Detector, Lease};
 
 use crate::coordinator::Coordinator;
@@ -121,6 +122,7 @@ impl Coordinator {
         batch.write_word(word(node.index), beat);
         let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
         let posted = batch.post().await;
+        point!(node.id.0, Beat, place, shared.placement.group_count());
         match posted {
             Ok(done) => {
                 let mut inbox = inbox.borrow_mut();

@@ -60,6 +60,22 @@ fn an_unanswered_request_is_sent_as_often_as_the_caller_asked_for() {
 }
 
 #[test]
+fn calls_to_a_node_that_is_given_up_end_at_once_and_are_not_sent_again() {
+    let Pair { mut executor, client, server: _server, silent_requests } = pair();
+    executor.run(async move {
+        let call = client.call(SERVER, SILENT, b"", PATIENT);
+        client.give_up(CLIENT.node);
+        client.give_up(SERVER.node);
+        assert_eq!(call.await.err(), Some(RpcError::TimedOut));
+        client.lane().executor().sleep(3 * PATIENT.retry_after).await;
+        assert_eq!(silent_requests.get(), 1);
+        // Later ones are sent as ever.
+        let reply = client.call(SERVER, ECHO, b"back", PATIENT).await.expect("answered");
+        assert_eq!(*reply, *b"back");
+    });
+}
+
+#[test]
 fn a_dropped_call_makes_room_for_another_and_is_not_sent_again() {
     let Pair { mut executor, client, server: _server, silent_requests } = pair();
     executor.run(async move {

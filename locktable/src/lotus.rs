@@ -18,6 +18,7 @@ use lotus_fabric::exec::TaskId;
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
+use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
 
 use crate::ends::EndTracker;
@@ -101,11 +102,13 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.server.borrow_mut().refuse(incarnation);
     }
 
-    /// Tells a node that was expelled of no more ends: its lock table has gone with it.
+    /// Tells a node that was expelled of no more ends, and waits for none of its answers: its lock
+    /// table has gone with it.
     pub fn forget(&self, node: NodeId) {
         let peer = self.peer(node);
         peer.lost.set(true);
         peer.ends.borrow_mut().clear();
+        self.core.rpc.give_up(node);
     }
 
     /// A node that was expelled takes part again, as another life with a lock table of its own.
@@ -306,6 +309,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
             return Ok(());
         }
         self.ask_all(held, round, timeout);
+        point!(self.core.host.this_node().0, LocksRequested);
         std::future::poll_fn(|cx| self.poll_answers(held, cx)).await
     }
 
@@ -359,7 +363,9 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
                 // takes these ends with it.
                 executor.yield_now().await;
                 let Some(call) = call_ends(&core, &peer) else { continue };
+                point!(core.rpc.lane().at().node.0, UnlockSent);
                 if let Ok(replies) = call.await {
+                    point!(core.rpc.lane().at().node.0, UnlockAcknowledged);
                     let mut ends = peer.ends.borrow_mut();
                     wire::replies(&replies).map_while(Result::ok).for_each(|r| ends.learn(&r));
                 }

@@ -20,6 +20,8 @@ pub mod campaign;
 mod copies;
 pub mod hazard;
 mod impatient;
+#[cfg(feature = "fault-points")]
+pub mod matrix;
 pub mod named;
 pub mod pairs;
 pub mod properties;
@@ -29,6 +31,7 @@ pub mod run;
 pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
+pub mod strike;
 pub mod swarm;
 mod watched;
 

@@ -22,6 +22,8 @@ use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, 
 use crate::pairs::Pairs;
 use crate::properties::{balance, durability, isolation, losses, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
+#[cfg(feature = "fault-points")]
+use crate::strike::armed::Armed;
 use crate::watched::Watched;
 
 /// The property of a run that comes to its end.
@@ -91,6 +93,8 @@ pub struct Figures {
     pub returned: u64,
     /// What went wrong.
     pub faults: FaultCounts,
+    /// Strikes that happened.
+    pub strikes: u64,
 }
 
 /// What became of orders to give shards away.
@@ -139,6 +143,8 @@ pub fn run(
 ) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     let profile = scenario.profile()?;
+    #[cfg(feature = "fault-points")]
+    let armed = std::cell::Cell::new(None);
     let world = |nodes| {
         let limits = Limits { events: budget.events, bytes: budget.bytes, time: longest(scenario) };
         let config = Config {
@@ -153,6 +159,8 @@ pub fn run(
         if let Some(tracer) = tracer {
             world.trace_to(tracer);
         }
+        #[cfg(feature = "fault-points")]
+        armed.set(Some(Armed::new(scenario, world.fabric().clone())));
         Ok(SimMachines::new(world))
     };
     let (cluster, load) = (scenario.cluster_config(), scenario.load_config(seed));
@@ -186,6 +194,10 @@ pub fn run(
     figures.events = world.events();
     figures.virtual_time = world.now();
     figures.faults = world.faults();
+    #[cfg(feature = "fault-points")]
+    if let Some(armed) = armed.take() {
+        figures.strikes = armed.happened();
+    }
     let trace_hash = world.trace_hash();
     drop(world);
     figures.moves = watched.moves();

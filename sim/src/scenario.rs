@@ -21,6 +21,7 @@ use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use serde::{Deserialize, Serialize};
 
 use crate::hazard::Hazard;
+use crate::strike::Strike;
 
 /// The most virtual time that a run may be asked to cover.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -64,6 +65,9 @@ pub struct Scenario {
     /// What goes wrong by plan.
     #[serde(default)]
     pub schedule: Vec<Scheduled>,
+    /// Who is struck at which step. It takes the feature `fault-points`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strikes: Vec<Strike>,
 }
 
 /// The nodes and the engine's settings.
@@ -376,8 +380,10 @@ impl Scenario {
                 .all(share)
         };
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
+        let can_strike = cfg!(feature = "fault-points") || self.strikes.is_empty();
+        must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;
-        for entry in &self.schedule {
+        for entry in &self.planned() {
             match &entry.fault {
                 Fault::SetRates(rates) => must(all_rates(rates), "a rate is not from 0 to 1")?,
                 Fault::Crash { node, .. } => {
@@ -404,8 +410,10 @@ impl Scenario {
         }
         let first = self.first_compute_node().0;
         let nodes = first..first + self.cluster.compute_nodes as u16;
+        let planned = self.planned();
+        let unknown: usize = self.strikes.iter().map(Strike::unknown_victims).sum();
         let harmed = |node: &u16| {
-            self.schedule.iter().any(|entry| {
+            planned.iter().any(|entry| {
                 let hard = match entry.fault {
                     Fault::SlowNic { .. } | Fault::SlowCores { .. } | Fault::SetRates(_) => false,
                     Fault::Pause { lasting, .. } => {
@@ -421,7 +429,7 @@ impl Scenario {
                 hard && entry.fault.nodes().any(|harmed| harmed.0 == *node)
             })
         };
-        if nodes.clone().all(|node| harmed(&node)) {
+        if nodes.clone().filter(|node| !harmed(node)).count() <= unknown {
             return Err(self.impossible("every compute node may be lost"));
         }
         if self.calm_us < CALM_LEASES * self.cluster.lease_us {
@@ -454,7 +462,15 @@ impl Scenario {
         // Who is struck, or alone with a complaint of another, may be out when it counts.
         let members = compute.filter(|node| !is_struck(*node)).count();
         let cut_off = self.cut_off_from(memory).len();
-        self.schedule.iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)
+        self.planned().iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)
+    }
+
+    /// What happens by plan, strikes included; when those do is not known.
+    fn planned(&self) -> Vec<Scheduled> {
+        let struck = self.strikes.iter().flat_map(|one| one.faults(self.first_compute_node()));
+        let when = When::At(self.storm());
+        let struck = struck.map(|fault| Scheduled { when, fault });
+        self.schedule.iter().cloned().chain(struck).collect()
     }
 
     /// The compute nodes whose way to a memory node is cut, or stalled, for a while.
@@ -518,6 +534,7 @@ impl Scenario {
             retain_versions: self.cluster.retain_versions,
             horizon_us: self.cluster.horizon_us,
             balance_us: (self.cluster.balance_us > 0).then_some(self.cluster.balance_us),
+            lease_us: (self.cluster.lease_us > 0).then_some(self.cluster.lease_us),
             memory_limit_bytes: None,
         }
     }
@@ -560,7 +577,8 @@ impl Scenario {
             }
             _ => None,
         };
-        let healing = self.schedule.iter().filter_map(opposite);
+        let planned = self.planned();
+        let healing = planned.iter().filter_map(opposite);
         let healing = healing.chain([Fault::SetRates(Rates::default()), Fault::Disarm]);
         let when = When::At(self.storm());
         let healing = healing.map(|fault| Scheduled { when, fault });

@@ -55,6 +55,9 @@ fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     for entry in 0..scenario.schedule.len() {
         with(&|s| _ = s.schedule.remove(entry));
     }
+    for strike in 0..scenario.strikes.len() {
+        with(&|s| _ = s.strikes.remove(strike));
+    }
     with(&|s| s.rates.message_loss = 0.0);
     with(&|s| s.rates.message_duplication = 0.0);
     with(&|s| s.rates.message_delay = 0.0);

@@ -45,6 +45,7 @@ pub fn scenario(seed: u64) -> Scenario {
         network,
         rates,
         schedule: Vec::new(),
+        strikes: Vec::new(),
         steady: false,
     };
     scenario.schedule = schedule(&mut rng, &scenario);

@@ -43,3 +43,31 @@ fn nobody_is_told_of_a_commit_that_no_copy_shows() {
     let text = include_str!("regressions/sole-copy.toml");
     assert_eq!(replay("sole-copy", text, 1059, 1_000_000).violations, NOTHING);
 }
+
+/// A node stood still while the others left a memory node, and was expelled. When it went on its
+/// commit tried that memory node again and again: it was never told that it is lost, and, once its
+/// node knew that it was out, nobody listened any more.
+#[test]
+fn who_is_out_does_not_wait_for_a_memory_node_that_was_left_meanwhile() {
+    let text = include_str!("regressions/fenced-meanwhile.toml");
+    assert_eq!(replay("fenced-meanwhile", text, 0, 1_000_000).violations, NOTHING);
+}
+
+/// The oracle died; a node that had asked it for a commit timestamp stood still for so long that it
+/// was expelled. It never turned to the successor, and asked the dead one for ever.
+#[test]
+fn who_is_out_does_not_ask_a_dead_oracle_for_ever() {
+    let text = include_str!("regressions/oracle-gone-too.toml");
+    assert_eq!(replay("oracle-gone-too", text, 1, 1_000_000).violations, NOTHING);
+}
+
+/// Whoever had asked a compute node for locks waited for its answer for as long as the time-out
+/// said, a second by default, although everybody knew long before that it had been expelled.
+#[test]
+fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
+    let text = include_str!("regressions/owners-gone.toml");
+    let outcome = replay("owners-gone", text, 0, 1_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    // A quarter of that if they wait.
+    assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
+}

@@ -113,6 +113,8 @@ fn connect(file: &ClusterFile, env: &Env) -> Result<Seat, String> {
 }
 
 fn compute(file: &ClusterFile, node: Node, signals: Signals) -> Result<(), String> {
+    #[cfg(feature = "fault-points")]
+    super::fault_point::arm(node)?;
     let env = Env::real(0);
     let authority = Arc::new(connect(file, &env)?);
     let id = node.id(file);

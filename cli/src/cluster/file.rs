@@ -432,6 +432,7 @@ impl Reader<'_> {
             balance_us: written.balance.unwrap_or(true).then_some(BALANCE_US),
             // Processes share no clock.
             timestamps: Timestamps::Oracle,
+            lease_us: None,
             memory_limit_bytes: Some(memory),
             ..ClusterConfig::default()
         })

@@ -25,6 +25,8 @@ mod copier;
 mod daemon;
 mod drive;
 mod errands;
+#[cfg(feature = "fault-points")]
+mod fault_point;
 mod file;
 #[cfg(feature = "etcd")]
 mod in_etcd;

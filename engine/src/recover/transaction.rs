@@ -30,6 +30,7 @@ use lotus_mvcc::layout::bucket::overflow_offset;
 use lotus_mvcc::layout::cvt::{Cell, CellState, Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::{TableDef, Timestamp};
+use lotus_points::{cut, point};
 use lotus_recovery::log::{DECISION_WORD, entry_words};
 use lotus_recovery::{
     CellSeen, Decision, DecisionWord, LogEntry, LogError, LoggedWrite, Repair, WriteKind, decide,
@@ -144,6 +145,9 @@ impl Recoverer<'_> {
     pub(super) async fn resolve_slot(&self, slot: u16) -> Result<(), Stop> {
         loop {
             let copies = self.copies(slot).await?;
+            let me = self.coordinator.node.id.0;
+            let slots = self.coordinator.shared.config.slots();
+            point!(me, LogRead, usize::from(slot), slots);
             let Some(doubt) = InDoubt::latest(&copies) else {
                 return self.empty_torn(slot, &copies).await;
             };
@@ -152,6 +156,7 @@ impl Recoverer<'_> {
             if decision == Decision::AlreadyResolved && self.stopped_early(&doubt, &named).await? {
                 decision = Decision::Back;
             }
+            point!(me, DecisionMade, if decision != Decision::AlreadyResolved);
             let settled = match decision {
                 Decision::AlreadyResolved => self.finish(slot, &doubt.logs).await?,
                 decision => self.carry_out(slot, &copies, &doubt, &named, decision).await?,
@@ -250,12 +255,13 @@ impl Recoverer<'_> {
         decision: DecisionWord,
     ) -> Result<bool, Stop> {
         let offset = (DECISION_WORD * WORD_BYTES) as u64;
-        for (node, _) in &doubt.logs {
+        for (place, (node, _)) in doubt.logs.iter().enumerate() {
             let at = self.log_place(*node, slot).plus(offset);
             let undecided = DecisionWord::Undecided.word();
             if !self.swap(&[Swap::new(at, undecided, decision.word())]).await? {
                 return Ok(false);
             }
+            point!(self.coordinator.node.id.0, DecisionRecorded, place, doubt.logs.len());
         }
         for copy in copies {
             let has_it = doubt.logs.iter().any(|(node, _)| *node == copy.node);
@@ -294,7 +300,7 @@ impl Recoverer<'_> {
                     }
                 }
             }
-            if !self.swap(&swaps).await? {
+            if !self.swap_up_to(&swaps, |place, all| self.cuts_repair(place, all)).await? {
                 return Ok(false);
             }
         }
@@ -318,7 +324,11 @@ impl Recoverer<'_> {
                 }
             }
         }
-        self.swap(&swaps).await
+        self.swap_up_to(&swaps, |place, all| self.cuts_repair(place, all)).await
+    }
+
+    fn cuts_repair(&self, place: usize, all: usize) -> bool {
+        cut!(self.coordinator.node.id.0, Repair, place, all)
     }
 
     /// Zeroes a CVT that is to be free memory, and swaps its named version word last.
@@ -358,7 +368,8 @@ impl Recoverer<'_> {
         let place = |node| self.log_place(node, slot).plus((DECISION_WORD * WORD_BYTES) as u64);
         let done = DecisionWord::Done.word();
         let swaps = logs.iter().map(|(node, from)| Swap::new(place(*node), from.word(), done));
-        self.swap(&swaps.collect::<Vec<_>>()).await
+        let cut = |place, all| cut!(self.coordinator.node.id.0, Done, place, all);
+        self.swap_up_to(&swaps.collect::<Vec<_>>(), cut).await
     }
 
     /// Whether a transaction without tags has certainly not become visible: some record of its own

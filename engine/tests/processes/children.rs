@@ -5,12 +5,13 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child as Process, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use lotus::{Cluster, Machines, TableSpec, Threads};
 use lotus_fabric::env::Env;
 use lotus_fabric::transport::Fabric;
 
-use super::{ACCOUNTS, Kind, LEASE, MEMORY_NODES, PATIENCE, Place, ROWS, memory, transfer};
+use super::{ACCOUNTS, Kind, MEMORY_NODES, PATIENCE, Place, ROWS, memory, transfer};
 
 /// Says what a process is to be; not set in the test itself.
 const ROLE: &str = "LOTUS_PROCESS_ROLE";
@@ -31,8 +32,8 @@ pub struct Child {
 impl Child {
     pub fn start(role: Role, place: &Place, node: u16) -> Self {
         let Place { fabric, directory, lease } = place;
-        let leased = lease.is_some();
-        let what = format!("{role:?} {fabric:?} {node} {leased} {}", directory.display());
+        let lease_ms = lease.map_or(0, |lease| lease.as_millis() as u64);
+        let what = format!("{role:?} {fabric:?} {node} {lease_ms} {}", directory.display());
         let mut process = Command::new(std::env::current_exe().expect("this program has a path"))
             .args(["--exact", "children::child", "--nocapture", "--test-threads=1"])
             .env(ROLE, what)
@@ -94,11 +95,13 @@ impl Drop for Child {
 fn child() {
     let Ok(what) = std::env::var(ROLE) else { return };
     let parts: Vec<&str> = what.splitn(5, ' ').collect();
-    let &[role, fabric, node, leased, directory] = &parts[..] else { panic!("{what}") };
+    let &[role, fabric, node, lease_ms, directory] = &parts[..] else { panic!("{what}") };
     let place = Place {
         fabric: if fabric == "Shm" { Kind::Shm } else { Kind::Tcp },
         directory: PathBuf::from(directory),
-        lease: (leased == "true").then_some(LEASE),
+        lease: Some(lease_ms.parse().expect("a number"))
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis),
     };
     let node: u16 = node.parse().expect("a number");
     match (role, place.fabric) {

@@ -5,6 +5,7 @@
 mod authority;
 mod children;
 mod parts;
+mod speed;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -29,7 +29,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::env::Nanos;
 use crate::exec::{Handle, TaskId};
-use crate::ids::Endpoint;
+use crate::ids::{Endpoint, NodeId};
 use crate::lane::Lane;
 
 pub use wire::MAX_PAYLOAD_BYTES;
@@ -293,6 +293,17 @@ impl Rpc {
         call.outcome = Some(Ok(reply));
         if let Some(task) = call.waiter {
             self.core.lane.executor().wake(task);
+        }
+    }
+
+    /// Ends every call to `node` that is under way as if its time were up: for whoever knows that no
+    /// answer will come, or that none will count.
+    pub fn give_up(&self, node: NodeId) {
+        for call in &mut self.core.calls.borrow_mut().slots {
+            if call.id != IDLE && call.to.node == node && call.outcome.is_none() {
+                call.outcome = Some(Err(RpcError::TimedOut));
+                call.waiter.into_iter().for_each(|task| self.core.lane.executor().wake(task));
+            }
         }
     }
 

@@ -1,0 +1,99 @@
+//! `lotus sim matrix`: the crash matrix, point by point.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+use lotus_fabric::env::Env;
+use lotus_points::FaultPoint;
+use lotus_sim::matrix::{Cell, Coordinate, SEEDS, all, short, strike_all};
+
+use super::{Failure, bar};
+use crate::Verdict;
+use crate::args::MatrixArgs;
+
+/// Strikes at every coordinate, and says what came of it.
+///
+/// # Errors
+/// [`Failure`] if there is no verdict.
+pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
+    let coordinates = chosen(args)?;
+    let mut out = io::stdout();
+    if args.show {
+        out.write_all(coordinates[0].scenario().to_toml().as_bytes())?;
+        return Ok(Verdict::Sound);
+    }
+    let env = Env::real(0);
+    let workers = args.workers.unwrap_or_else(|| env.parallelism());
+    let watch = bar(coordinates.len() as u64);
+    let began = env.now();
+    let seeds = args.from..args.from.saturating_add(SEEDS);
+    let cells = strike_all(&coordinates, seeds, workers, |_, _| watch.inc(1))?;
+    watch.finish_and_clear();
+    let wall_s = env.now().since(began).as_secs_f64();
+    let results: Vec<_> = coordinates.iter().zip(cells).collect();
+    writeln!(out, "{}", table(&results))?;
+    let mut sound = true;
+    for (coordinate, cell) in &results {
+        match cell {
+            Cell::Passed(_) => continue,
+            Cell::NoRun => writeln!(out, "{coordinate}: NO RUN, nobody was struck there")?,
+            Cell::Violated(seed, violations) => {
+                writeln!(out, "{coordinate}, seed {seed}: VIOLATED")?;
+                for violation in violations {
+                    writeln!(out, "    {}: {}", violation.property, violation.detail)?;
+                }
+            }
+        }
+        sound = false;
+    }
+    let passed = results.iter().filter(|(_, cell)| matches!(cell, Cell::Passed(_))).count();
+    let points = FaultPoint::ALL.len();
+    writeln!(
+        out,
+        "{passed} of {} coordinates at {points} points passed, in {wall_s:.0} s on {workers} threads",
+        results.len()
+    )?;
+    Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// The coordinates that are asked for.
+fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
+    let Some(name) = &args.only else {
+        return Ok(if args.all { all() } else { short() });
+    };
+    let mut chosen = all();
+    let named = |one: &Coordinate| one.point.name() == name || one.to_string() == *name;
+    chosen.retain(named);
+    match chosen.is_empty() {
+        true => Err(Failure::UnknownCoordinate(name.clone())),
+        false => Ok(chosen),
+    }
+}
+
+fn table(results: &[(&Coordinate, Cell)]) -> Table {
+    // By point: coordinates, runs in which somebody was struck, and those that passed.
+    let mut counts: BTreeMap<FaultPoint, [usize; 3]> = BTreeMap::new();
+    for (coordinate, cell) in results {
+        let [planned, runs, passed] = counts.entry(coordinate.point).or_default();
+        *planned += 1;
+        *runs += usize::from(*cell != Cell::NoRun);
+        *passed += usize::from(matches!(cell, Cell::Passed(_)));
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(["point", "coordinates", "runs", "passed"]);
+    let row = |name: &str, counts: &[usize; 3]| {
+        [name.to_owned()].into_iter().chain(counts.iter().map(usize::to_string)).collect::<Vec<_>>()
+    };
+    let mut total = [0; 3];
+    for (point, counts) in &counts {
+        table.add_row(row(point.name(), counts));
+        total.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    table.add_row(row("all", &total));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

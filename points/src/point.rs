@@ -1,0 +1,165 @@
+//! The list of points: what has just been done there, of which sequence it is a step, and whether
+//! that step is done in several pieces.
+
+/// Of which sequence a point is a step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Family {
+    /// A read-write transaction.
+    Transaction,
+    /// How a silent compute node is noticed and left.
+    Membership,
+    /// How what a dead compute node has left is settled.
+    Recovery,
+    /// How a lost memory node is left.
+    MemoryLoss,
+    /// How timestamps are issued, and how another node takes over.
+    Oracle,
+    /// How a shard changes hands.
+    HandOver,
+}
+
+/// How often a step is done in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pieces {
+    /// It is one thing.
+    One,
+    /// It touches several replicas, records, nodes or slots, one after the other.
+    Several,
+}
+
+/// Makes the enum and what is known of each variant from one list.
+macro_rules! points {
+    ($($family:ident { $($variant:ident $name:literal $pieces:ident $done:literal)* })*) => {
+        /// A point that a node passes. Each variant says what has just been done there.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum FaultPoint {
+            $($(#[doc = concat!($done, ".")] $variant,)*)*
+        }
+
+        impl FaultPoint {
+            /// Every point, family by family, in the order in which they are passed.
+            pub const ALL: &[Self] = &[$($(Self::$variant,)*)*];
+
+            /// Its name on the command line: the variant's, in small letters and hyphens.
+            pub const fn name(self) -> &'static str {
+                match self { $($(Self::$variant => $name,)*)* }
+            }
+
+            /// Of which sequence it is a step.
+            pub const fn family(self) -> Family {
+                match self { $($(Self::$variant => Family::$family,)*)* }
+            }
+
+            /// Whether it is passed once, or for every piece of its step.
+            pub const fn pieces(self) -> Pieces {
+                match self { $($(Self::$variant => Pieces::$pieces,)*)* }
+            }
+
+            /// What has just been done.
+            pub const fn description(self) -> &'static str {
+                match self { $($(Self::$variant => $done,)*)* }
+            }
+        }
+    };
+}
+
+points! {
+    Transaction {
+        Begin "begin" One "an attempt has begun, and has asked for nothing yet"
+        LocksRequested "locks-requested" One "remote locks have been asked for"
+        LocksGranted "locks-granted" One "all locks of a round are held"
+        Read "read" One "every row has been read"
+        Reserve "reserve" One "cells, slots and memory are reserved"
+        LogPosted "log-posted" Several "the log entry is written, memory node by memory node"
+        RecordsPosted "records-posted" Several "records are written, replica by replica"
+        CellsPosted "cells-posted" Several "INVISIBLE cells are written, replica by replica"
+        CellsLanded "cells-landed" One "log, records and cells are on all replicas"
+        TimestampDrawn "timestamp-drawn" One "the commit timestamp is drawn"
+        VisibleOnBackups "visible-on-backups" Several
+            "versions are visible on backups, cell by cell"
+        Reply "reply" One "the caller is told"
+        VisibleOnPrimaries "visible-on-primaries" Several
+            "versions are visible on primaries, cell by cell"
+        LocksReleased "locks-released" One "local locks are released, ends not yet sent"
+        UnlockSent "unlock-sent" One "the ends of remote locks are sent"
+        UnlockAcknowledged "unlock-acknowledged" One "an owner has acknowledged ends"
+    }
+    Membership {
+        Beat "beat" Several "a beat has landed, memory node by memory node"
+        Suspect "suspect" One "a node is suspected, and still takes part"
+        Expel "expel" One "a suspect is expelled"
+        Acknowledge "acknowledge" One "an expulsion is acknowledged"
+    }
+    Recovery {
+        Claim "claim" One "a part of a dead node's log is claimed"
+        Fence "fence" Several "who is out is fenced, memory node by memory node"
+        LogRead "log-read" Several "a log slot is read, slot by slot"
+        DecisionMade "decision-made" One "it is decided what becomes of a transaction"
+        DecisionRecorded "decision-recorded" Several "the decision is recorded, log by log"
+        Repair "repair" Several "cells are repaired, word by word"
+        Done "done" Several "logs say that nothing is left to do, one by one"
+        Finished "finished" One "a part is finished"
+        LocksDropped "locks-dropped" One "a dead node's locks are dropped"
+        Adopt "adopt" One "shards without an owner are found, and not yet taken over"
+        OwnersSwapped "owners-swapped" Several "owners' words are swapped, copy by copy"
+    }
+    MemoryLoss {
+        Complain "complain" One "a memory node that does not answer is complained of"
+        Stop "stop" One "a node's coordinators have stopped"
+        Finish "finish" One "commits end by the placement that is left"
+        CarryOver "carry-over" Several "owners' words are raised, copy by copy"
+        CarriedOver "carried-over" One "a node has acknowledged the loss of a memory node"
+        Resume "resume" One "transactions may begin by the placement that is left"
+        Promote "promote" One "the cursor of a promoted copy is raised"
+    }
+    Oracle {
+        Turn "turn" One "a coordinator has turned to the successor"
+        OracleFence "oracle-fence" One "the successor has fenced who is out"
+        Reign "reign" One "the successor's bound is stored"
+        Answer "answer" One "a timestamp is issued, and not yet sent"
+    }
+    HandOver {
+        ReceiverAsked "receiver-asked" One "the receiver has said that it is there"
+        GrantsStopped "grants-stopped" One "the owner grants no more locks of the shards"
+        AskedToYield "asked-to-yield" One "who still holds locks has been asked to give up"
+        Drained "drained" One "nobody holds locks of the shards any more"
+        Given "given" One "the shards are the receiver's, and nobody was told"
+        ReceiverTold "receiver-told" One "the receiver has been told"
+    }
+}
+
+impl FaultPoint {
+    /// The point of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|point| point.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kebab_case(variant: &str) -> String {
+        let spread = variant.chars().flat_map(|letter| {
+            let hyphen = letter.is_ascii_uppercase().then_some('-');
+            hyphen.into_iter().chain([letter.to_ascii_lowercase()])
+        });
+        spread.skip(1).collect()
+    }
+
+    #[test]
+    fn names_are_the_variants_names_and_lead_back() {
+        for point in FaultPoint::ALL {
+            assert_eq!(point.name(), kebab_case(&format!("{point:?}")));
+            assert_eq!(FaultPoint::named(point.name()), Some(*point));
+        }
+        assert_eq!(FaultPoint::named("nowhere"), None);
+    }
+
+    #[test]
+    fn descriptions_are_parts_of_a_sentence() {
+        for point in FaultPoint::ALL {
+            assert!(!point.description().ends_with('.'), "{point:?}");
+        }
+    }
+}

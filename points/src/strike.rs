@@ -1,0 +1,245 @@
+//! Who hears of passages, and what becomes of whoever passes.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+
+use crate::FaultPoint;
+
+/// A node at a point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Passage {
+    /// What has just been done.
+    pub point: FaultPoint,
+    /// By which node.
+    pub node: u16,
+    /// The piece of the step, from 0.
+    pub index: usize,
+    /// Of so many.
+    pub count: usize,
+    /// Whom else the step concerns, if one node.
+    pub peer: Option<u16>,
+}
+
+/// What becomes of the task that passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It goes on.
+    Go,
+    /// Its node stands still for a while, and goes on from here.
+    Pause,
+    /// Its node has ended.
+    Halt,
+}
+
+/// Hears of passages, and strikes.
+pub trait Striker {
+    /// Whether this is the passage at which it strikes.
+    fn meets(&mut self, passage: &Passage) -> bool;
+
+    /// Strikes whomever it is meant for.
+    fn strike(&mut self, passage: &Passage) -> Fate;
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Box<dyn Striker>>> = const { RefCell::new(None) };
+    static CUT: Cell<Option<Passage>> = const { Cell::new(None) };
+}
+
+static EVERYWHERE: OnceLock<Mutex<Box<dyn Striker + Send>>> = OnceLock::new();
+
+/// Lets `striker` hear of all that this process passes, for as long as it lives. The first one
+/// counts.
+pub fn install(striker: impl Striker + Send + 'static) {
+    let _ = EVERYWHERE.set(Mutex::new(Box::new(striker)));
+}
+
+/// Lets `striker` hear of what this thread passes, until the guard is dropped.
+pub fn strikes_on_this_thread(striker: impl Striker + 'static) -> Guard {
+    HERE.set(Some(Box::new(striker)));
+    CUT.set(None);
+    Guard { thread: PhantomData }
+}
+
+/// Keeps a striker.
+#[must_use = "nobody is struck once the guard is gone"]
+#[derive(Debug)]
+pub struct Guard {
+    /// It means the thread that made it.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        HERE.take();
+        CUT.set(None);
+    }
+}
+
+/// What a striker says, if there is one.
+fn ask<T>(question: impl FnOnce(&mut dyn Striker) -> T) -> Option<T> {
+    HERE.with_borrow_mut(|here| match (here, EVERYWHERE.get()) {
+        (Some(striker), _) => Some(question(&mut **striker)),
+        (None, Some(striker)) => {
+            Some(question(&mut **striker.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+        (None, None) => None,
+    })
+}
+
+/// For [`point!`](crate::point!).
+pub fn pass(passage: Passage) -> Stand {
+    Stand::of(pass_here(passage))
+}
+
+/// For [`point_here!`](crate::point_here!).
+pub fn pass_here(passage: Passage) -> Fate {
+    let fate = ask(|striker| match striker.meets(&passage) {
+        true => striker.strike(&passage),
+        false => Fate::Go,
+    });
+    fate.unwrap_or(Fate::Go)
+}
+
+/// For [`cut!`](crate::cut!).
+pub fn to_cut(passage: Passage) -> bool {
+    let cut = ask(|striker| striker.meets(&passage)).unwrap_or(false);
+    if cut {
+        CUT.set(Some(passage));
+    }
+    cut
+}
+
+/// For [`posted!`](crate::posted!): where the batch that was just filled was cut.
+pub fn take_cut() -> Option<Passage> {
+    CUT.take()
+}
+
+/// For [`posted!`](crate::posted!): what is in the batch has been carried out.
+pub fn strike(passage: Passage) -> Stand {
+    Stand::of(ask(|striker| striker.strike(&passage)).unwrap_or(Fate::Go))
+}
+
+/// Ready when the task may go on.
+#[must_use = "a task that does not wait goes on"]
+#[derive(Debug)]
+pub struct Stand(Fate);
+
+impl Stand {
+    fn of(fate: Fate) -> Self {
+        Self(fate)
+    }
+}
+
+impl Future for Stand {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.0 {
+            Fate::Go => Poll::Ready(()),
+            Fate::Pause => {
+                // Its node's next turn comes when the pause is over.
+                self.0 = Fate::Go;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Fate::Halt => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{cut, point, point_here, posted};
+
+    /// Strikes at one piece of one point.
+    struct At(FaultPoint, usize, Fate, Rc<Cell<u32>>);
+
+    impl Striker for At {
+        fn meets(&mut self, passage: &Passage) -> bool {
+            passage.point == self.0 && passage.index == self.1
+        }
+
+        fn strike(&mut self, _: &Passage) -> Fate {
+            self.3.set(self.3.get() + 1);
+            self.2
+        }
+    }
+
+    fn at(point: FaultPoint, index: usize, fate: Fate) -> (Guard, Rc<Cell<u32>>) {
+        let struck = Rc::new(Cell::new(0));
+        (strikes_on_this_thread(At(point, index, fate, Rc::clone(&struck))), struck)
+    }
+
+    /// Polls so often; how far the future has come.
+    fn polled(times: usize, work: impl Future<Output = ()>) -> bool {
+        let mut work = Box::pin(work);
+        let mut cx = Context::from_waker(Waker::noop());
+        (0..times).any(|_| work.as_mut().poll(&mut cx).is_ready())
+    }
+
+    #[test]
+    fn whoever_is_struck_stops_right_there() {
+        for (fate, polls, gets_on) in
+            [(Fate::Go, 1, true), (Fate::Pause, 1, false), (Fate::Pause, 2, true)]
+        {
+            let (_guard, struck) = at(FaultPoint::Read, 0, fate);
+            let passes = async {
+                point!(1, Begin);
+                point!(1, Read);
+            };
+            assert_eq!((polled(polls, passes), struck.get()), (gets_on, 1), "{fate:?}");
+        }
+        let (_guard, struck) = at(FaultPoint::Read, 0, Fate::Halt);
+        let beyond = Cell::new(false);
+        let passes = async {
+            point!(1, Read);
+            beyond.set(true);
+        };
+        assert!(!polled(9, passes) && !beyond.get());
+        assert_eq!(struck.get(), 1);
+    }
+
+    /// Posts three pieces, and whatever a cut has left out after that.
+    async fn post(pieces: &RefCell<Vec<Vec<usize>>>) {
+        loop {
+            let mut batch = Vec::new();
+            for index in 0..3 {
+                batch.push(index);
+                if cut!(7, Repair, index, 3) {
+                    break;
+                }
+            }
+            let sent = async { pieces.borrow_mut().push(batch) };
+            posted!(sent);
+            return;
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_cut_is_carried_out_before_anybody_is_struck() {
+        let pieces = RefCell::default();
+        let (guard, struck) = at(FaultPoint::Repair, 1, Fate::Halt);
+        assert!(!polled(9, post(&pieces)));
+        assert_eq!((pieces.take(), struck.get()), (vec![vec![0, 1]], 1));
+        drop(guard);
+        assert!(polled(1, post(&pieces)));
+        assert_eq!(pieces.take(), [[0, 1, 2]]);
+    }
+
+    #[test]
+    fn nobody_is_struck_once_the_guard_is_gone() {
+        let (guard, struck) = at(FaultPoint::Answer, 0, Fate::Go);
+        point_here!(1, Answer);
+        drop(guard);
+        point_here!(1, Answer);
+        assert_eq!(struck.get(), 1);
+    }
+}

@@ -1,0 +1,508 @@
+//! The crash matrix: every fault point, at each of its places, with every node struck that has a
+//! part in it, once by a crash and once by a pause.
+//!
+//! # What it is
+//! [`FaultPoint`] says which steps there are, [`concerns`] who may be struck at each and why others
+//! may not. Both are total, so [`all`] leaves out nothing without a reason. A [`Coordinate`] is one
+//! way to strike; its [`scenario`](Coordinate::scenario) is a small cluster for a few milliseconds,
+//! judged like any other run.
+//!
+//! # What counts
+//! A run in which the strike did not happen proves nothing, so it is none: [`Cell::NoRun`].
+//!
+//! # What it is not
+//! Random: the swarm ([`crate::swarm`]) meets what nobody has thought of.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use lotus_benchmarks::config::{Routing, Timestamps};
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
+use lotus_points::{Family, FaultPoint, Pieces, Place};
+
+use crate::run::{Budget, Violation, run};
+use crate::scenario::{Load, Network, Scenario, ScenarioError, Topology, Workload};
+use crate::strike::{Blow, Strike, Victim};
+
+/// What a struck node has to do with the step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Role {
+    /// It runs the transaction.
+    Coordinator,
+    /// It grants the locks, or gives them away.
+    LockOwner,
+    /// It is given the locks.
+    Receiver,
+    /// It survives somebody, and does what there is to do then.
+    Recoverer,
+    /// The memory node that readers ask.
+    PrimaryMemory,
+    /// A memory node that has a further copy.
+    BackupMemory,
+    /// It serves timestamps, or is about to.
+    Oracle,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Coordinator,
+        Self::LockOwner,
+        Self::Receiver,
+        Self::Recoverer,
+        Self::PrimaryMemory,
+        Self::BackupMemory,
+        Self::Oracle,
+    ];
+
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Coordinator => "coordinator",
+            Self::LockOwner => "lock-owner",
+            Self::Receiver => "receiver",
+            Self::Recoverer => "recoverer",
+            Self::PrimaryMemory => "primary",
+            Self::BackupMemory => "backup",
+            Self::Oracle => "oracle",
+        }
+    }
+}
+
+const FREE: &str = "no lock is asked for yet";
+const DRY: &str = "locks touch no memory node";
+const OVER: &str = "everything is visible on all replicas";
+const DRAWN: &str = "its timestamp is drawn, or it needs none";
+const DEAD: &str = "who ran the transaction is dead already, or not concerned";
+const OWN_FAMILY: &str = "that is a step of another sequence";
+const NO_MEMORY: &str = "no memory node is asked";
+const ALONE: &str = "nobody but who passes has a part in it";
+
+/// Whether it makes sense to strike a node of this role at this point; or why not.
+///
+/// # Errors
+/// The reason.
+pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
+    match point.family() {
+        Family::Transaction => concerns_transaction(point, role),
+        Family::Membership => match role {
+            Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
+            Role::Coordinator => Err(DEAD),
+            Role::Receiver | Role::Oracle => Err(OWN_FAMILY),
+        },
+        Family::Recovery => match role {
+            Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
+            Role::Coordinator => Err(DEAD),
+            Role::Receiver | Role::Oracle => Err(OWN_FAMILY),
+        },
+        Family::MemoryLoss => match role {
+            Role::Recoverer | Role::LockOwner | Role::PrimaryMemory | Role::BackupMemory => Ok(()),
+            Role::Coordinator => Err("whoever commits passes these steps as a survivor does"),
+            Role::Receiver | Role::Oracle => Err(OWN_FAMILY),
+        },
+        Family::Oracle => match (point, role) {
+            (FaultPoint::Turn, Role::Coordinator) => Ok(()),
+            (FaultPoint::Turn, Role::Oracle) => {
+                Err("who passes has turned to it, and asks it next")
+            }
+            (_, Role::Oracle) => Ok(()),
+            (FaultPoint::OracleFence, Role::PrimaryMemory | Role::BackupMemory) => Ok(()),
+            (_, Role::PrimaryMemory | Role::BackupMemory) => Err(NO_MEMORY),
+            (_, Role::Coordinator | Role::Recoverer) => Err(ALONE),
+            (_, Role::LockOwner | Role::Receiver) => Err(OWN_FAMILY),
+        },
+        Family::HandOver => match (point, role) {
+            (_, Role::LockOwner) => Ok(()),
+            (FaultPoint::AskedToYield, Role::Receiver) => Err("it has no part in that"),
+            (_, Role::Receiver) => Ok(()),
+            (FaultPoint::Drained | FaultPoint::Given, Role::PrimaryMemory | Role::BackupMemory) => {
+                Ok(())
+            }
+            (_, Role::PrimaryMemory | Role::BackupMemory) => Err(NO_MEMORY),
+            (_, Role::Coordinator) => Err("it learns of the new owner as it learns of any"),
+            (_, Role::Recoverer | Role::Oracle) => Err(OWN_FAMILY),
+        },
+    }
+}
+
+fn concerns_transaction(point: FaultPoint, role: Role) -> Result<(), &'static str> {
+    use FaultPoint as P;
+    match role {
+        Role::Coordinator => Ok(()),
+        Role::LockOwner if point == P::Begin => Err(FREE),
+        Role::LockOwner => Ok(()),
+        Role::PrimaryMemory | Role::BackupMemory => match point {
+            P::Begin | P::LocksRequested | P::LocksGranted => Err(DRY),
+            P::LocksReleased | P::UnlockSent | P::UnlockAcknowledged => Err(OVER),
+            _ => Ok(()),
+        },
+        Role::Oracle => match point {
+            P::CellsPosted | P::CellsLanded | P::TimestampDrawn => Ok(()),
+            _ => Err(DRAWN),
+        },
+        Role::Receiver | Role::Recoverer => Err(OWN_FAMILY),
+    }
+}
+
+/// Whether a step has a piece at this place, in any cluster of the matrix.
+fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
+    let two = match point {
+        // One of three memory nodes is lost.
+        FaultPoint::CarryOver => true,
+        // What goes forward is repaired on the two backups first.
+        FaultPoint::Repair => doubt == Doubt::Forward,
+        _ => false,
+    };
+    !(two && place == Place::Middle) && Place::of(point.pieces()).contains(&place)
+}
+
+/// What becomes of the transaction that is recovered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Doubt {
+    /// It is undone.
+    Back,
+    /// It is visible somewhere already.
+    Forward,
+}
+
+impl Doubt {
+    /// Those that make a difference to a step.
+    fn of(point: FaultPoint) -> &'static [Self] {
+        use FaultPoint as P;
+        match point {
+            P::DecisionMade | P::DecisionRecorded | P::Repair | P::Done => {
+                &[Self::Back, Self::Forward]
+            }
+            _ => &[Self::Back],
+        }
+    }
+}
+
+/// How nodes are struck.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Manner {
+    /// They end.
+    Crash,
+    /// They stand still for three leases, or are out of reach until the storm is over.
+    Pause,
+}
+
+/// One way to strike.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Coordinate {
+    /// Where.
+    pub point: FaultPoint,
+    /// At which of its pieces.
+    pub place: Place,
+    /// How.
+    pub manner: Manner,
+    /// Who.
+    pub role: Role,
+    /// Who else, at the same moment.
+    pub also: Option<Role>,
+    /// What is recovered, for steps of recovery.
+    pub doubt: Doubt,
+}
+
+impl fmt::Display for Coordinate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.point.name())?;
+        if self.point.pieces() == Pieces::Several {
+            write!(f, "/{}", self.place.name())?;
+        }
+        let manner = match self.manner {
+            Manner::Crash => "crash",
+            Manner::Pause => "pause",
+        };
+        write!(f, "/{manner}/{}", self.role.name())?;
+        if let Some(also) = self.also {
+            write!(f, "+{}", also.name())?;
+        }
+        match self.doubt {
+            Doubt::Back => Ok(()),
+            Doubt::Forward => f.write_str("/forward"),
+        }
+    }
+}
+
+/// Every coordinate: point by point, each role alone by a crash and by a pause, and every two roles
+/// by a crash.
+pub fn all() -> Vec<Coordinate> {
+    let mut all = Vec::new();
+    for point in FaultPoint::ALL.iter().copied() {
+        let roles: Vec<Role> =
+            Role::ALL.iter().copied().filter(|role| concerns(point, *role).is_ok()).collect();
+        for doubt in Doubt::of(point).iter().copied() {
+            for place in Place::ALL.iter().copied().filter(|place| exists(point, *place, doubt)) {
+                for (rank, role) in roles.iter().copied().enumerate() {
+                    let alone = |manner| {
+                        let also = None;
+                        Coordinate { point, place, manner, role, also, doubt }
+                    };
+                    all.extend([alone(Manner::Crash), alone(Manner::Pause)]);
+                    let others = roles[rank + 1..].iter();
+                    let others = others.filter(|other| both(point, role, **other).is_ok());
+                    let pair = |other: &Role| {
+                        let (manner, also) = (Manner::Crash, Some(*other));
+                        Coordinate { point, place, manner, role, also, doubt }
+                    };
+                    all.extend(others.map(pair));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Whether two roles may be struck at once, in the order of [`Role::ALL`]; or why not.
+///
+/// # Errors
+/// The reason.
+pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static str> {
+    match (one, other) {
+        (Role::LockOwner, Role::Oracle) => Err("in the clusters of the matrix they are one node"),
+        (Role::PrimaryMemory, Role::BackupMemory) if point.family() == Family::MemoryLoss => {
+            Err("no copy would be left")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One coordinate for each point: who passes it ends.
+pub fn short() -> Vec<Coordinate> {
+    let all = all();
+    let first = |point: &FaultPoint| all.iter().copied().find(|one| one.point == *point);
+    FaultPoint::ALL.iter().filter_map(first).collect()
+}
+
+const LEASE_US: u64 = 500;
+const PAUSE_US: u64 = 3 * LEASE_US;
+/// By then everybody is at work.
+const WARM_US: u64 = 400;
+const STORM_US: u64 = 5_000;
+const CALM_US: u64 = 4_000;
+/// Memory nodes, and where compute nodes begin.
+const MEMORY: u16 = 3;
+/// The first compute node: it owns the only shard, where there is one, and serves timestamps.
+const OWNER: NodeId = NodeId(MEMORY);
+/// Whose transactions are struck.
+const COORDINATOR: NodeId = NodeId(MEMORY + 1);
+/// Who dies first, where somebody must have died.
+const DEAD_NODE: NodeId = NodeId(MEMORY + 4);
+
+impl Coordinate {
+    /// The run that strikes there.
+    pub fn scenario(&self) -> Scenario {
+        let (family, point) = (self.point.family(), self.point);
+        let moves = family == Family::HandOver;
+        let oracle = family == Family::Oracle || self.has(Role::Oracle);
+        let crowded = point == FaultPoint::AskedToYield;
+        let inserts = point == FaultPoint::Promote;
+        let bank = Workload::Smallbank {
+            accounts: if crowded { 4 } else { 40 },
+            hot_accounts: 0,
+            hot_ratio: 0.0,
+        };
+        let cluster = Topology {
+            compute_nodes: 5,
+            coroutines: 3,
+            memory_nodes: usize::from(MEMORY),
+            // With one shard it is known who is the primary, and who owns all locks.
+            shards: if moves || oracle { 16 } else { 1 },
+            timestamps: if oracle { Timestamps::Oracle } else { Timestamps::Clock },
+            lease_us: LEASE_US,
+            moves_us: if moves { 150 } else { 0 },
+            drain_us: if crowded { 1 } else { 200 },
+            ..Topology::default()
+        };
+        Scenario {
+            name: format!("matrix {self}"),
+            story: String::new(),
+            hazards: Vec::new(),
+            storm_us: STORM_US,
+            calm_us: CALM_US,
+            steady: false,
+            cluster,
+            workload: if inserts { Workload::Tatp { subscribers: 200 } } else { bank },
+            // Most transactions run apart from the owner of their locks.
+            load: Load { routing: Routing::Random, ..Load::default() },
+            network: Network { verb_timeout_us: 100, ..Network::default() },
+            rates: Rates::default(),
+            schedule: self.schedule(),
+            strikes: self.strikes(),
+        }
+    }
+
+    fn has(&self, role: Role) -> bool {
+        self.role == role || self.also == Some(role)
+    }
+
+    /// What must have happened before.
+    fn schedule(&self) -> Vec<Scheduled> {
+        let crash = |node: NodeId, memory| {
+            let when = When::At(std::time::Duration::from_micros(2 * WARM_US));
+            vec![Scheduled { when, fault: Fault::Crash { node, memory } }]
+        };
+        match (self.point.family(), self.point) {
+            (Family::MemoryLoss, _) => crash(NodeId(0), MemoryFate::Lost),
+            (Family::Oracle, FaultPoint::Answer) => Vec::new(),
+            (Family::Oracle, _) => crash(OWNER, MemoryFate::Kept),
+            (Family::Membership, FaultPoint::Beat) => Vec::new(),
+            (Family::Membership, _) => crash(DEAD_NODE, MemoryFate::Kept),
+            (Family::Transaction | Family::Recovery | Family::HandOver, _) => Vec::new(),
+        }
+    }
+
+    fn strikes(&self) -> Vec<Strike> {
+        let blow = match self.manner {
+            Manner::Crash => Blow::Crash,
+            Manner::Pause => Blow::Pause(PAUSE_US),
+        };
+        let by = (self.point.family() == Family::Transaction).then_some(COORDINATOR);
+        let roles = [Some(self.role), self.also].into_iter().flatten();
+        let strike = Strike {
+            point: self.point,
+            place: self.place,
+            passage: 1,
+            after_us: WARM_US,
+            by,
+            victims: roles.map(|role| self.victim(role)).collect(),
+            blow,
+        };
+        let first = (self.point.family() == Family::Recovery).then(|| self.first_death());
+        first.into_iter().chain([strike]).collect()
+    }
+
+    /// Leaves a transaction in doubt.
+    fn first_death(&self) -> Strike {
+        let point = match self.doubt {
+            Doubt::Back => FaultPoint::CellsLanded,
+            Doubt::Forward => FaultPoint::VisibleOnBackups,
+        };
+        Strike {
+            point,
+            place: Place::First,
+            passage: 1,
+            after_us: WARM_US,
+            by: Some(DEAD_NODE),
+            victims: vec![Victim::Passer],
+            blow: Blow::Crash,
+        }
+    }
+
+    /// The node of a role, in the cluster of this coordinate.
+    fn victim(&self, role: Role) -> Victim {
+        let family = self.point.family();
+        match role {
+            Role::Coordinator | Role::Recoverer => Victim::Passer,
+            Role::LockOwner if family == Family::HandOver => Victim::Passer,
+            Role::LockOwner => Victim::Node(OWNER),
+            Role::Receiver => Victim::Peer,
+            Role::Oracle if family == Family::Oracle => Victim::Passer,
+            Role::Oracle => Victim::Node(OWNER),
+            // The first memory node is lost already: the next one is promoted.
+            Role::PrimaryMemory if family == Family::MemoryLoss => Victim::Node(NodeId(1)),
+            Role::PrimaryMemory => Victim::Node(NodeId(0)),
+            Role::BackupMemory if family == Family::MemoryLoss => Victim::Node(NodeId(2)),
+            Role::BackupMemory => Victim::Node(NodeId(1)),
+        }
+    }
+}
+
+/// What came of one coordinate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cell {
+    /// The strike happened, with this seed, and everything held.
+    Passed(u64),
+    /// The strike happened, with this seed, and something did not hold.
+    Violated(u64, Vec<Violation>),
+    /// With no seed did the strike happen.
+    NoRun,
+}
+
+/// Runs one coordinate, with one seed after the other until the strike happens.
+///
+/// # Errors
+/// `Impossible`, if its scenario cannot be run at all.
+pub fn strike(coordinate: &Coordinate, seeds: std::ops::Range<u64>) -> Result<Cell, ScenarioError> {
+    let scenario = coordinate.scenario();
+    for seed in seeds {
+        let outcome = run(&scenario, seed, Budget::default(), None)?;
+        if !outcome.is_clean() {
+            return Ok(Cell::Violated(seed, outcome.violations));
+        }
+        if outcome.figures.strikes == scenario.strikes.len() as u64 {
+            return Ok(Cell::Passed(seed));
+        }
+    }
+    Ok(Cell::NoRun)
+}
+
+/// Runs these coordinates on `workers` threads. `after` is told of each; the result is in order.
+///
+/// # Errors
+/// `Impossible`, if a scenario cannot be run at all.
+///
+/// # Panics
+/// If `after` does.
+pub fn strike_all(
+    coordinates: &[Coordinate],
+    seeds: std::ops::Range<u64>,
+    workers: usize,
+    after: impl Fn(&Coordinate, &Cell) + Sync,
+) -> Result<Vec<Cell>, ScenarioError> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    Env::real(0).in_parallel(workers.max(1), |_| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(coordinate) = coordinates.get(index) else { return };
+            let cell = strike(coordinate, seeds.clone());
+            if let Ok(cell) = &cell {
+                after(coordinate, cell);
+            }
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((index, cell));
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, cell)| cell).collect()
+}
+
+/// Seeds after which a strike that has never happened is given up.
+pub const SEEDS: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_point_has_a_coordinate_at_each_place_and_every_scenario_can_be_run() {
+        let all = all();
+        for point in FaultPoint::ALL.iter().copied() {
+            for place in Place::of(point.pieces()).iter().copied() {
+                let struck = all.iter().any(|one| one.point == point && one.place == place);
+                assert!(struck || !exists(point, place, Doubt::Back), "{point:?} {place:?}");
+            }
+        }
+        for coordinate in &all {
+            let scenario = coordinate.scenario();
+            assert_eq!(scenario.check(), Ok(()), "{coordinate}");
+            let again = Scenario::parse("again", scenario.to_toml().as_bytes());
+            assert_eq!(again, Ok(scenario), "{coordinate}");
+        }
+        assert_eq!(short().len(), FaultPoint::ALL.len());
+    }
+
+    #[test]
+    fn at_every_point_somebody_is_struck_and_nothing_falls() {
+        let short = short();
+        let cells = strike_all(&short, 0..SEEDS, 2, |_, _| ()).expect("they can be run");
+        for (coordinate, cell) in short.iter().zip(cells) {
+            assert!(matches!(cell, Cell::Passed(_)), "{coordinate}: {cell:?}");
+        }
+    }
+}

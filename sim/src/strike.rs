@@ -1,0 +1,225 @@
+//! Strikes: who is struck when a node passes a fault point.
+//!
+//! # What it is
+//! Part of a [`Scenario`]: at which passage of which [`FaultPoint`], by whom, and what happens to
+//! whom. It is data like a schedule, and needs the feature `fault-points` to happen. A crash ends a
+//! node right there; a pause lets it stand still for so long, and go on from there. Memory nodes have no
+//! programs that could pause, so they are out of reach instead, until the storm is over.
+//!
+//! # What it is not
+//! A way to strike at random: the schedule does that.
+
+#[cfg(feature = "fault-points")]
+use std::cell::Cell;
+#[cfg(feature = "fault-points")]
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, MemoryFate};
+use lotus_points::{FaultPoint, Place};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// See the module's essay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Strike {
+    /// Where.
+    #[serde(serialize_with = "write_point", deserialize_with = "read_point")]
+    pub point: FaultPoint,
+    /// At which of its pieces; the first, or only one, by default.
+    #[serde(default = "first", serialize_with = "write_place", deserialize_with = "read_place")]
+    pub place: Place,
+    /// Which passage since `after-us` counts, from 1.
+    #[serde(default = "one")]
+    pub passage: u32,
+    /// Earlier passages do not count, in microseconds since the world began.
+    #[serde(default)]
+    pub after_us: u64,
+    /// Whose passage; anybody's by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<NodeId>,
+    /// Who is struck.
+    pub victims: Vec<Victim>,
+    /// How.
+    pub blow: Blow,
+}
+
+/// Who is struck.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// Whoever passes.
+    Passer,
+    /// Whom else the step concerns: the receiver of a shard.
+    Peer,
+    /// This one.
+    Node(NodeId),
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Blow {
+    /// It ends, a memory node with all it has.
+    Crash,
+    /// It stands still for so many microseconds; a memory node is out of reach.
+    Pause(u64),
+}
+
+impl Blow {
+    /// The fault that does that to `node`.
+    pub(crate) fn fault(self, node: NodeId, first_compute_node: NodeId) -> Fault {
+        match self {
+            Self::Crash if node < first_compute_node => {
+                Fault::Crash { node, memory: MemoryFate::Lost }
+            }
+            Self::Crash => Fault::Crash { node, memory: MemoryFate::Kept },
+            Self::Pause(_) if node < first_compute_node => Fault::Isolate { node },
+            Self::Pause(us) => Fault::Pause { node, lasting: Duration::from_micros(us) },
+        }
+    }
+}
+
+impl Strike {
+    /// What happens to nodes that are known beforehand.
+    pub(crate) fn faults(&self, first_compute_node: NodeId) -> impl Iterator<Item = Fault> {
+        let known = |victim: &Victim| match victim {
+            Victim::Node(node) => Some(*node),
+            Victim::Passer => self.by,
+            Victim::Peer => None,
+        };
+        let known = self.victims.iter().filter_map(known);
+        known.map(move |node| self.blow.fault(node, first_compute_node))
+    }
+
+    /// How many nodes are struck of which it is not known beforehand which they are.
+    pub(crate) fn unknown_victims(&self) -> usize {
+        let unknown = |victim: &&Victim| match victim {
+            Victim::Node(_) => false,
+            Victim::Passer => self.by.is_none(),
+            Victim::Peer => true,
+        };
+        self.victims.iter().filter(unknown).count()
+    }
+}
+
+fn first() -> Place {
+    Place::First
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn write_point<S: Serializer>(point: &FaultPoint, to: S) -> Result<S::Ok, S::Error> {
+    point.name().serialize(to)
+}
+
+fn read_point<'de, D: Deserializer<'de>>(from: D) -> Result<FaultPoint, D::Error> {
+    let name = String::deserialize(from)?;
+    FaultPoint::named(&name).ok_or_else(|| D::Error::custom(format!("there is no point {name}")))
+}
+
+fn write_place<S: Serializer>(place: &Place, to: S) -> Result<S::Ok, S::Error> {
+    place.name().serialize(to)
+}
+
+fn read_place<'de, D: Deserializer<'de>>(from: D) -> Result<Place, D::Error> {
+    let name = String::deserialize(from)?;
+    Place::named(&name).ok_or_else(|| D::Error::custom(format!("there is no place {name}")))
+}
+
+/// Strikes in one world, and counts.
+#[cfg(feature = "fault-points")]
+pub(crate) mod armed {
+    use lotus_fabric::sim::SimFabric;
+    use lotus_points::{Fate, Guard, Passage, Striker, strikes_on_this_thread};
+
+    use super::{Blow, Cell, Duration, NodeId, Rc, Strike, Victim};
+    use crate::scenario::Scenario;
+
+    /// Strikes for as long as it lives.
+    pub(crate) struct Armed {
+        _guard: Guard,
+        happened: Rc<Cell<u64>>,
+    }
+
+    impl Armed {
+        /// Lets the strikes of a scenario happen in the world of `fabric`.
+        pub(crate) fn new(scenario: &Scenario, fabric: SimFabric) -> Self {
+            let happened = Rc::new(Cell::new(0));
+            let due = scenario.strikes.iter().map(|strike| (strike.clone(), strike.passage));
+            let striker = Blows {
+                due: due.collect(),
+                met: None,
+                until: scenario.storm(),
+                first_compute_node: scenario.first_compute_node(),
+                fabric,
+                happened: Rc::clone(&happened),
+            };
+            Self { _guard: strikes_on_this_thread(striker), happened }
+        }
+
+        /// How many strikes have happened.
+        pub(crate) fn happened(&self) -> u64 {
+            self.happened.get()
+        }
+    }
+
+    struct Blows {
+        /// Those that have not happened, each with how many passages are to come.
+        due: Vec<(Strike, u32)>,
+        /// Those that were met, and have not happened yet.
+        met: Option<Strike>,
+        until: Duration,
+        first_compute_node: NodeId,
+        fabric: SimFabric,
+        happened: Rc<Cell<u64>>,
+    }
+
+    impl Striker for Blows {
+        fn meets(&mut self, passage: &Passage) -> bool {
+            let now = self.fabric.now();
+            if self.met.is_some() || now >= self.until {
+                return false;
+            }
+            let meant = |strike: &Strike| {
+                strike.point == passage.point
+                    && strike.place.is(passage.index, passage.count)
+                    && now >= Duration::from_micros(strike.after_us)
+                    && strike.by.is_none_or(|by| by.0 == passage.node)
+            };
+            let Some(place) = self.due.iter().position(|(strike, _)| meant(strike)) else {
+                return false;
+            };
+            self.due[place].1 -= 1;
+            if self.due[place].1 > 0 {
+                return false;
+            }
+            self.met = Some(self.due.remove(place).0);
+            true
+        }
+
+        fn strike(&mut self, passage: &Passage) -> Fate {
+            let Some(strike) = self.met.take() else { return Fate::Go };
+            self.happened.set(self.happened.get() + 1);
+            let mut fate = Fate::Go;
+            for victim in &strike.victims {
+                let node = match victim {
+                    Victim::Passer => passage.node,
+                    Victim::Peer => passage.peer.unwrap_or(passage.node),
+                    Victim::Node(node) => node.0,
+                };
+                let fault = strike.blow.fault(NodeId(node), self.first_compute_node);
+                self.fabric.inject(fault).expect("the scenario names nodes that there are");
+                if node == passage.node {
+                    let halts = strike.blow == Blow::Crash;
+                    fate = if halts { Fate::Halt } else { Fate::Pause };
+                }
+            }
+            fate
+        }
+    }
+}
