@@ -22,8 +22,8 @@
 //!
 //! # What it is not
 //! Patient for ever. Versions that writers displace are kept for it, more than for other snapshots
-//! ([`crate::horizon`]); where they are still more, or memory is full, it is too old, and the caller
-//! begins anew.
+//! ([`crate::horizon`]); where they are still more, or memory is full, it is too old, and the
+//! caller begins anew.
 
 use std::rc::Rc;
 use std::sync::Arc;
