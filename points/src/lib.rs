@@ -9,7 +9,7 @@
 //! # Pieces of a batch
 //! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] ends the
 //! batch behind one of its verbs instead; what is in it is carried out, and then the node is struck
-//! ([`posted!`]). Whoever goes on after a pause posts all of it again, which every verb there allows.
+//! ([`posted!`]). Whoever goes on after a pause posts all of it again, as every verb there allows.
 //!
 //! # What it is not
 //! A part of any other build. Without the feature `enabled` points are no code at all; only
