@@ -123,15 +123,17 @@ macro_rules! posted {
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! point {
-    ($node:expr, $point:ident) => {};
+    ($node:expr, $point:ident) => {
+        $crate::nothing!($node)
+    };
     ($node:expr, $point:ident, with $peer:expr) => {
-        $crate::nothing!($peer)
+        $crate::nothing!(($node, $peer))
     };
     ($node:expr, $point:ident, if $condition:expr) => {
-        $crate::nothing!($condition)
+        $crate::nothing!(($node, $condition))
     };
     ($node:expr, $point:ident, $index:expr, $count:expr) => {
-        $crate::nothing!(($index, $count))
+        $crate::nothing!(($node, $index, $count))
     };
 }
 
@@ -139,7 +141,9 @@ macro_rules! point {
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! point_here {
-    ($node:expr, $point:ident) => {};
+    ($node:expr, $point:ident) => {
+        $crate::nothing!($node)
+    };
 }
 
 /// Whether a batch ends here: never, in this build.
@@ -147,7 +151,7 @@ macro_rules! point_here {
 #[macro_export]
 macro_rules! cut {
     ($node:expr, $point:ident, $index:expr, $count:expr) => {{
-        $crate::nothing!(($index, $count));
+        $crate::nothing!(($node, $index, $count));
         false
     }};
 }
