@@ -3,7 +3,7 @@
 //! # What it is
 //! A crash between two steps is found by chance only if the steps are long. So they are listed
 //! here as [`FaultPoint`]s, and the code that carries out a step says so ([`point!`], [`cut!`]). A
-//! [`Striker`] is told of every [`Passage`] and may strike the node right there: the task that
+//! `Striker` is told of every `Passage` and may strike the node right there: the task that
 //! passes stops, for ever or for a while, and does nothing that comes behind.
 //!
 //! # Pieces of a batch
@@ -17,7 +17,7 @@
 //! happens to whom: in simulation `lotus_sim::strike` does, in processes the command line.
 //!
 //! # Scope
-//! A striker is told of what one thread passes, as long as its [`Guard`] lives: a simulated world
+//! A striker is told of what one thread passes, as long as its `Guard` lives: a simulated world
 //! stays on one thread. One that is installed for the whole process hears of all other threads.
 
 #![forbid(unsafe_code)]
