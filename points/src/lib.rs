@@ -3,13 +3,13 @@
 //! # What it is
 //! A crash between two steps is found by chance only if the steps are long. So they are listed
 //! here as [`FaultPoint`]s, and the code that carries out a step says so ([`point!`], [`cut!`]). A
-//! [`Striker`] is told of every [`Passage`] and may strike the node right there: the task that
+//! `Striker` is told of every `Passage` and may strike the node right there: the task that
 //! passes stops, for ever or for a while, and does nothing that comes behind.
 //!
 //! # Pieces of a batch
 //! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] ends the
 //! batch behind one of its verbs instead; what is in it is carried out, and then the node is struck
-//! ([`posted!`]). Whoever goes on after a pause posts all of it again, which every verb there allows.
+//! ([`posted!`]). Whoever goes on after a pause posts all of it again, as every verb there allows.
 //!
 //! # What it is not
 //! A part of any other build. Without the feature `enabled` points are no code at all; only
@@ -17,7 +17,7 @@
 //! happens to whom: in simulation `lotus_sim::strike` does, in processes the command line.
 //!
 //! # Scope
-//! A striker is told of what one thread passes, as long as its [`Guard`] lives: a simulated world
+//! A striker is told of what one thread passes, as long as its `Guard` lives: a simulated world
 //! stays on one thread. One that is installed for the whole process hears of all other threads.
 
 #![forbid(unsafe_code)]

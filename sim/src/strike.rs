@@ -1,9 +1,9 @@
 //! Strikes: who is struck when a node passes a fault point.
 //!
 //! # What it is
-//! Part of a [`Scenario`]: at which passage of which [`FaultPoint`], by whom, and what happens to
+//! Part of a scenario: at which passage of which [`FaultPoint`], by whom, and what happens to
 //! whom. It is data like a schedule, and needs the feature `fault-points` to happen. A crash ends a
-//! node right there; a pause lets it stand still for so long, and go on from there. Memory nodes have no
+//! node right there; a pause lets it stand still for so long, and go on. Memory nodes have no
 //! programs that could pause, so they are out of reach instead, until the storm is over.
 //!
 //! # What it is not

@@ -58,7 +58,7 @@ fn who_is_out_does_not_wait_for_a_memory_node_that_was_left_meanwhile() {
 #[test]
 fn who_is_out_does_not_ask_a_dead_oracle_for_ever() {
     let text = include_str!("regressions/oracle-gone-too.toml");
-    assert_eq!(replay("oracle-gone-too", text, 1, 1_000_000).violations, NOTHING);
+    assert_eq!(replay("oracle-gone-too", text, 1, 2_000_000).violations, NOTHING);
 }
 
 /// Whoever had asked a compute node for locks waited for its answer for as long as the time-out

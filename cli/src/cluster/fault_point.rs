@@ -3,7 +3,7 @@
 //! [`VARIABLE`] says where: `POINT[/PLACE][@PASSAGE][:NODE]=kill|stop`. For instance
 //! `log-posted/middle@3:1=kill` is the third time that compute node 1 has written a log entry on
 //! the second of three memory nodes. What is left out means the first piece, the first passage, and
-//! every compute node. A kill is a SIGKILL, a stop a SIGSTOP: `kill -CONT` lets it go on from there.
+//! every compute node. A kill is a SIGKILL, a stop a SIGSTOP; `kill -CONT` lets it go on.
 
 use lotus_points::{Fate, FaultPoint, Passage, Place, Striker, install};
 use rustix::process::{Signal, getpid, kill_process};

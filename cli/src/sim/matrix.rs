@@ -51,7 +51,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
     let points = FaultPoint::ALL.len();
     writeln!(
         out,
-        "{passed} of {} coordinates at {points} points passed, in {wall_s:.0} s on {workers} threads",
+        "{passed} of {} coordinates at {points} points passed, in {wall_s:.0} s, {workers} threads",
         results.len()
     )?;
     Ok(if sound { Verdict::Sound } else { Verdict::Unsound })

@@ -1,5 +1,5 @@
-//! How long it takes until others serve the rows of a process that was killed. It measures, and only
-//! demands that nothing is lost.
+//! How long it takes until others serve the rows of a process that was killed. It measures, and
+//! only demands that nothing is lost.
 
 use std::time::Duration;
 

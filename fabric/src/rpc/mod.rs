@@ -296,8 +296,8 @@ impl Rpc {
         }
     }
 
-    /// Ends every call to `node` that is under way as if its time were up: for whoever knows that no
-    /// answer will come, or that none will count.
+    /// Ends every call to `node` that is under way as if its time were up: for whoever knows that
+    /// no answer will come, or that none will count.
     pub fn give_up(&self, node: NodeId) {
         for call in &mut self.core.calls.borrow_mut().slots {
             if call.id != IDLE && call.to.node == node && call.outcome.is_none() {
