@@ -93,6 +93,8 @@ pub(crate) struct Coordinator {
     pub(crate) ascends: Cell<bool>,
     /// It looks after shards and words that others have left.
     pub(crate) tends: Cell<bool>,
+    /// It looks for memory nodes that are lost.
+    pub(crate) looks: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -137,6 +139,7 @@ impl Coordinator {
             recovers: Cell::new(false),
             ascends: Cell::new(false),
             tends: Cell::new(false),
+            looks: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
             stalled: RefCell::default(),
             rpc,
@@ -189,7 +192,10 @@ impl Coordinator {
     /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.
     #[cold]
     pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
-        let outcome = self.lane.reconnect(node).await;
+        let mut outcome = self.lane.reconnect(node).await;
+        if outcome.is_ok() && !self.is_in_use(node).await {
+            outcome = Err(VerbError::Unreachable);
+        }
         match outcome {
             Ok(()) => self.node.silent.answers(node),
             Err(VerbError::Revoked) => {}

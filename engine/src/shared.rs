@@ -15,7 +15,7 @@ use lotus_mvcc::TableDef;
 use lotus_mvcc::address_cache::AddressCache;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
-use lotus_recovery::{LogGeometry, membership};
+use lotus_recovery::{LogGeometry, Membership, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{Owner, Placement, Router, ShardEpoch, ShardMap};
 use lotus_sabotage::{Rule, broken};
@@ -26,6 +26,7 @@ use crate::configuration::{NodeConfiguration, Takers};
 use crate::control::Control;
 use crate::council::Council;
 use crate::error::TxnError;
+use crate::filling::Filled;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
@@ -103,6 +104,8 @@ pub(crate) struct ComputeNode {
     /// Its part in serving timestamps.
     pub(crate) oracle: Oracle,
     pub(crate) configuration: NodeConfiguration,
+    /// What it has given memory nodes that return.
+    pub(crate) filled: Filled,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
     /// Memory nodes that do not answer it.
@@ -174,11 +177,15 @@ impl Shared {
         self.nodes.iter().find(|node| node.index == index)
     }
 
-    /// Whether a node has failed, as far as this process or the authority knows.
+    /// Whether a compute node has failed, or a memory node come back, as far as this process or the
+    /// authority knows.
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
-        let members = || membership::read(self.council.authority());
-        here || !self.is_whole() && members().is_ok_and(|now| now.expelled().next().is_some())
+        let has_lost = |now: Membership| {
+            let elsewhere = !self.is_whole() && now.expelled().next().is_some();
+            elsewhere || !now.returns().is_empty()
+        };
+        here || membership::read(self.council.authority()).is_ok_and(has_lost)
     }
 
     /// Whether all compute nodes are in this process.
@@ -209,6 +216,7 @@ impl ComputeNode {
             members: NodeMembers::new(threads),
             oracle: Oracle::new(parts.peers, threads),
             configuration: NodeConfiguration::new(&parts.placement, threads),
+            filled: Filled::default(),
             silent: Silent::default(),
             standing: AtomicU8::new(SERVES),
             killed: async_channel::bounded(1),

@@ -22,6 +22,7 @@ mod impatient;
 pub mod named;
 pub mod pairs;
 pub mod properties;
+mod returns;
 pub mod run;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;

@@ -21,6 +21,7 @@ use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use serde::{Deserialize, Serialize};
 
 use crate::hazard::Hazard;
+use crate::returns;
 
 /// The most virtual time that a run may be asked to cover.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -382,7 +383,14 @@ impl Scenario {
                     must(!memory || self.keeps_copies(), "all copies of some rows may be lost")?;
                     must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
                 }
-                Fault::Restart { .. } => must(false, "nodes do not return yet")?,
+                Fault::Restart { node } => {
+                    let anew =
+                        *node < self.first_compute_node() && returns::is_made_anew(self, entry);
+                    must(
+                        anew,
+                        "a node restarts that is no memory node, or has not lost its memory",
+                    )?;
+                }
                 _ => {}
             }
         }
@@ -426,8 +434,12 @@ impl Scenario {
     /// Whether every replica group has a copy on a memory node that cannot be lost.
     fn keeps_copies(&self) -> bool {
         let Topology { memory_nodes, replicas, .. } = self.cluster;
-        let kept = |place: usize| !self.may_be_lost(NodeId((place % memory_nodes) as u16));
-        (0..memory_nodes).all(|group| (group..group + replicas).any(kept))
+        let node = |place: usize| NodeId((place % memory_nodes) as u16);
+        let kept = |place: usize| !self.may_be_lost(node(place));
+        (0..memory_nodes).all(|group| {
+            let mut members = (group..group + replicas).map(node);
+            (group..group + replicas).any(kept) || returns::take_turns(self, &mut members)
+        })
     }
 
     /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as
