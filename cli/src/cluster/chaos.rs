@@ -33,7 +33,7 @@ use lotus_recovery::membership;
 use lotus_router::Authority;
 use rustix::process::Signal;
 
-use super::commands::{start, stop};
+use super::commands::{start, start_one, stop};
 use super::drive::{AUDITING, attach, connect};
 use super::errands::{Done, Errand, ask};
 use super::file::ClusterFile;
@@ -163,7 +163,13 @@ async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) {
             Fault::Kill => Signal::KILL,
             Fault::Pause => Signal::STOP,
             Fault::Resume => Signal::CONT,
-            Fault::Restart => continue,
+            Fault::Restart => {
+                // Whoever does not start is missed when all is over.
+                if let Err(why) = start_one(file, state, strike.node) {
+                    let _ = writeln!(io::stderr(), "{why}");
+                }
+                continue;
+            }
         };
         state.signal(strike.node, signal);
     }
@@ -224,7 +230,19 @@ impl Ordeal<'_> {
         let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
         let out = self.out(now);
         let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
-        noticed && now.may_resume() && now.may_adopt()
+        let filled = now.joining().next().is_none();
+        noticed
+            && filled
+            && self.returned().all(|node| !out.contains(&node))
+            && now.may_resume()
+            && now.may_adopt()
+    }
+
+    /// Those that were started again.
+    fn returned(&self) -> impl Iterator<Item = Node> {
+        let restarts = self.strikes.iter().filter(|strike| strike.fault == Fault::Restart);
+        let nodes = restarts.map(|strike| strike.node);
+        nodes.filter(|node| !matches!(self.state.seen(*node), SeenProcess::Ended(_)))
     }
 
     /// Who takes no part any more.
