@@ -25,13 +25,18 @@ struct Described {
 
 impl Described {
     fn new(name: &str, number: u32, schedule: &str) -> Self {
-        let name = format!("lotus-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir(&directory).expect("a fresh directory");
         let host = host(number);
         let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
         let nodes: String = (7500..7503).map(node).collect();
-        let file = format!("{SMALL}{nodes}[load.smallbank]\naccounts = 200\n");
+        Self::of(name, &[SMALL, &nodes].concat(), schedule)
+    }
+
+    /// With these settings and nodes.
+    fn of(name: &str, nodes: &str, schedule: &str) -> Self {
+        let name = format!("lotus-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let file = format!("{nodes}[load.smallbank]\naccounts = 200\n");
         fs::write(directory.join("c.toml"), file).expect("it is ours");
         fs::write(directory.join("schedule"), schedule).expect("it is ours");
         Self { directory }
@@ -123,6 +128,48 @@ fn h2_nodes_that_are_started_again_take_part_again() {
         let name = format!("{node}: the sum of all balances");
         assert!(checks.iter().any(|check| check["name"] == name.as_str()), "{report}");
     }
+}
+
+/// H23, I133 to I138: a memory node is killed and started anew, before the others have given it up;
+/// when it has been filled, the one is killed that it was filled from.
+fn what_was_made_anew_is_all_that_is_left(name: &str, nodes: &str) {
+    let schedule = "{\"at_ms\":500,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1000,\"node\":\"mn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":13500,\"node\":\"mn-2\",\"fault\":\"kill\"}\n";
+    let described = Described::of(name, nodes, schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "15", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    // Lost, joined, whole; and the other one lost.
+    assert_eq!(report["epoch"], 5, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!(["mn-2"]), "{report}");
+    assert!(report["committed"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn h23_a_memory_node_that_is_made_anew_is_relied_on_over_shm() {
+    let host = host(2);
+    let nodes = format!(
+        "{SMALL}[[memory_node]]\n[[compute_node]]\nclient = \"{host}:7500\"\n\
+         [[compute_node]]\nclient = \"{host}:7501\"\n"
+    );
+    what_was_made_anew_is_all_that_is_left("anew-shm", &nodes);
+}
+
+#[test]
+fn h23_a_memory_node_that_is_made_anew_is_relied_on_over_tcp() {
+    let host = host(3);
+    let memory = |port: u16| format!("[[memory_node]]\naddress = \"{host}:{port}\"\n");
+    let compute = |port: u16| {
+        let client = port + 100;
+        format!("[[compute_node]]\naddress = \"{host}:{port}\"\nclient = \"{host}:{client}\"\n")
+    };
+    let settings = SMALL.replace("\"shm\"", "\"tcp\"").replace("[[memory_node]]\n", "");
+    let settings = format!("{settings}key_file = \"nodes.key\"\nauthority = \"{host}:7400\"\n");
+    let nodes: String =
+        [7401, 7402, 7403].map(memory).concat() + &[7404, 7405].map(compute).concat();
+    what_was_made_anew_is_all_that_is_left("anew-tcp", &(settings + &nodes));
 }
 
 #[test]

@@ -375,8 +375,9 @@ impl Scan<'_> {
     }
 
     /// Compares all that is allocated; of the header page, only the primary's cursor counts, so
-    /// that page is left out. A node that failed may have written a record on some replicas only;
-    /// so from then on records count as far as they are `named`: from where to where.
+    /// that page is left out. A node that failed may have written a record on some replicas only,
+    /// and a copy that was made anew has only records that count; so from then on records count as
+    /// far as they are `named`: from where to where.
     async fn compare_replicas(
         &self,
         group: GroupId,

@@ -119,8 +119,8 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 /// Which replicas' version words a batch changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replicas {
-    /// All but the primary. Of a group that has lost all others, the primary: what nobody has
-    /// seen on any copy, nobody may be told of.
+    /// All but the primary. Of a group that has lost all others, the primary, too: what nobody has
+    /// seen on any whole copy, nobody may be told of.
     Backups,
     Primaries,
     All,
@@ -129,7 +129,7 @@ pub(crate) enum Replicas {
 impl Replicas {
     pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
         match self {
-            Self::Backups if set.backups().is_empty() => set.members(),
+            Self::Backups if set.whole().len() == 1 => set.members(),
             Self::Backups => set.backups(),
             Self::Primaries => &set.members()[..1],
             Self::All => set.members(),
@@ -322,7 +322,9 @@ impl Body {
             });
             let buffers = None;
             plan.writes.push(PlannedWrite { row: index, group, record: bound, target, buffers });
-            for replica in placement.replicas(group).members() {
+            let set = placement.replicas(group);
+            let all = if broken(Rule::JoiningGetsWrites) { set.whole() } else { set.members() };
+            for replica in all {
                 if !plan.nodes.contains(&replica.node) {
                     plan.nodes.push(replica.node);
                 }

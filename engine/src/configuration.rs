@@ -1,4 +1,4 @@
-//! Which memory nodes are used, and how that changes when one is lost (H23).
+//! Which memory nodes are used, and how that changes when one is lost, joins or is whole (H23).
 //!
 //! # The order, and what it is for
 //! The membership says which memory nodes are lost, and how far everybody has come with it
@@ -26,14 +26,21 @@
 //! | floors | written again by who lives; taken out, for who is out |
 //! | loads, rates, changes | written again |
 //!
+//! # Returns
+//! One that comes back ([`crate::returning`]) joins by the same three steps, behind the copies that
+//! there are: when transactions begin again, everybody writes there what it writes. When it has
+//! been [filled](crate::filling) all go through them once more, and it has the place that it had at
+//! first again. It counts as promoted there, because its header says no more than a backup's.
+//!
 //! # If somebody stops anywhere
 //! Who is expelled is not waited for, but until its transactions are settled. Another memory node
 //! that is lost begins with step 1 anew.
 //!
 //! # What it is not
-//! It decides about no loss, and copies nothing: groups go on with fewer copies.
+//! It decides about no loss, and copies nothing.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +49,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point;
 use lotus_recovery::Membership;
+use lotus_recovery::membership::returns::{Life, Return};
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_router::{GroupId, Owner, Placement, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
@@ -68,6 +76,8 @@ struct Progress {
     resume: Epoch,
     /// What is lost, unless these come back: they have last copies, and do not answer.
     out_of_reach: Vec<NodeId>,
+    /// Memory nodes that are back, as far as is known.
+    returns: Arc<[Return]>,
 }
 
 /// What the coordinators of a node tell each other about it.
@@ -88,6 +98,7 @@ impl NodeConfiguration {
             placement: Arc::new(placement.clone()),
             resume: FIRST_EPOCH,
             out_of_reach: Vec::new(),
+            returns: Arc::new([]),
         };
         Self {
             progress: Mutex::new(progress),
@@ -114,6 +125,14 @@ impl NodeConfiguration {
             progress.resume = progress.resume.max(reduced);
         }
         progress.out_of_reach = now.out_of_reach(placement);
+        if *progress.returns != *now.returns() {
+            progress.returns = now.returns().into();
+        }
+    }
+
+    /// The memory nodes that are back, as far as is known.
+    pub(crate) fn returns(&self) -> Arc<[Return]> {
+        Arc::clone(&self.lock().returns)
     }
 
     /// The last loss for which all coordinators have stopped.
@@ -173,6 +192,10 @@ pub(crate) struct Configuration {
     raised: Cell<u64>,
     /// Those who are out whose floors were taken out of the promoted copy.
     floorless: RefCell<Vec<NodeId>>,
+    /// Which lives of memory nodes are used, where those are not their first.
+    lives: RefCell<Vec<(NodeId, Life)>>,
+    /// To how many that have joined it is not connected yet.
+    unattached: Cell<usize>,
 }
 
 impl Configuration {
@@ -186,13 +209,33 @@ impl Configuration {
             takes: Cell::new(0),
             raised: Cell::new(0),
             floorless: RefCell::default(),
+            lives: RefCell::new(lives_of(&progress)),
+            unattached: Cell::new(0),
         }
+    }
+
+    /// The life of a memory node that is used, if it is not the first.
+    pub(crate) fn life_of(&self, node: NodeId) -> Option<Life> {
+        let lives = self.lives.borrow();
+        lives.iter().find(|(known, _)| *known == node).map(|(_, life)| *life)
+    }
+
+    /// It begins to connect to so many more, or fewer.
+    pub(crate) fn attaches(&self, more: isize) {
+        self.unattached.set(self.unattached.get().saturating_add_signed(more));
     }
 
     /// The last loss without which the placement is.
     pub(crate) fn placed(&self) -> Epoch {
         self.placed.get()
     }
+}
+
+/// The lives of those that are used by the placement in use.
+fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
+    let used = progress.placement.nodes();
+    let returns = progress.returns.iter().filter(|one| used.contains(&one.node));
+    returns.map(|one| (one.node, one.life)).collect()
 }
 
 /// A slab is being taken for as long as this is there.
@@ -260,8 +303,14 @@ impl Coordinator {
 
     /// Whether the cursor of a group must be raised before a slab is taken: its copy was promoted.
     pub(crate) fn must_raise_cursor(&self, group: GroupId) -> bool {
-        let promoted = self.primary(group) != self.shared.placement.replicas(group).primary();
-        promoted && self.configuration.raised.get() & (1 << group.0) == 0
+        self.is_promoted(group) && self.configuration.raised.get() & (1 << group.0) == 0
+    }
+
+    /// Whether the primary of a group is not the one that it has had since the beginning.
+    pub(crate) fn is_promoted(&self, group: GroupId) -> bool {
+        let primary = self.primary(group);
+        let first = self.shared.placement.replicas(group).primary();
+        primary != first || self.configuration.life_of(primary.node).is_some()
     }
 
     /// The cursor of a group was raised.
@@ -271,7 +320,7 @@ impl Coordinator {
     }
 
     /// Goes as far with the losses of memory nodes as the node has come.
-    pub(crate) fn follow(&self) {
+    pub(crate) fn follow(self: &Rc<Self>) {
         let (node, mine) = (&self.node.configuration, &self.configuration);
         if mine.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
             return;
@@ -286,6 +335,11 @@ impl Coordinator {
             mine.placed.set(progress.finish);
             mine.raised.set(0);
             mine.floorless.borrow_mut().clear();
+            let lives = lives_of(&progress);
+            let before = mine.lives.replace(lives.clone());
+            for (joining, _) in lives.iter().filter(|one| !before.contains(one)) {
+                self.attach(*joining);
+            }
         }
         if mine.epoch.get() == progress.resume {
             mine.open.set(true);
@@ -296,7 +350,8 @@ impl Coordinator {
     /// Whether nothing is under way, besides commits, that the placement of before was for.
     pub(crate) fn has_finished(&self) -> bool {
         let mine = &self.configuration;
-        mine.open.get() || (mine.takes.get() == 0 && self.shared.takers.are_idle())
+        let idle = || mine.takes.get() == 0 && self.shared.takers.are_idle();
+        mine.open.get() || (mine.unattached.get() == 0 && idle())
     }
 
     /// Brings along what only the copy said for certain that was the primary: see the module's
@@ -382,13 +437,17 @@ impl Takers {
 }
 
 impl Shared {
-    /// Lets a control thread take slabs; `None` while a memory node is being left.
+    /// Lets a control thread take slabs; `None` while a memory node is being left, or filled: what
+    /// it fills tables with it writes without locks.
     pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
         // Counted first: whoever stops after this look finds it counted.
         self.takers.0.fetch_add(1, Ordering::AcqRel);
         let mut taking = ControlTaking { takers: &self.takers, placement: self.placement.clone() };
         taking.placement = self.surviving();
-        let open = self.nodes.iter().all(|node| node.configuration.is_open());
+        let open = self.nodes.iter().all(|node| {
+            let filling = node.configuration.placement().is_joined();
+            node.configuration.is_open() && !filling
+        });
         open.then_some(taking)
     }
 
@@ -401,11 +460,12 @@ impl Shared {
         }
     }
 
-    /// The placement without what is lost, as far as the authority or this process knows.
+    /// The placement without what is lost or not whole, as far as the authority or this process
+    /// knows.
     pub(crate) fn surviving(&self) -> Placement {
         match membership::read(self.council.authority()) {
-            Ok(now) => now.surviving(&self.placement),
-            Err(_) => Placement::clone(&self.nodes.first().configuration.placement()),
+            Ok(now) => now.kept(&self.placement),
+            Err(_) => self.nodes.first().configuration.placement().of_whole(),
         }
     }
 }

@@ -97,6 +97,8 @@ pub(crate) struct Coordinator {
     pub(crate) tends: Cell<bool>,
     /// It reads all rows, for a snapshot file.
     pub(crate) reads_all: Cell<bool>,
+    /// It looks for memory nodes that are lost.
+    pub(crate) looks: Cell<bool>,
     pub(crate) rpc: Rpc,
     /// Those that have begun.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
@@ -143,6 +145,7 @@ impl Coordinator {
             gives: Cell::new(None),
             tends: Cell::new(false),
             reads_all: Cell::new(false),
+            looks: Cell::new(false),
             configuration: Configuration::of(&node.configuration),
             stalled: RefCell::default(),
             rpc,
@@ -195,7 +198,10 @@ impl Coordinator {
     /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.
     #[cold]
     pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
-        let outcome = self.lane.reconnect(node).await;
+        let mut outcome = self.lane.reconnect(node).await;
+        if outcome.is_ok() && !self.is_in_use(node).await {
+            outcome = Err(VerbError::Unreachable);
+        }
         match outcome {
             Ok(()) => self.node.silent.answers(node),
             Err(VerbError::Revoked) => {}

@@ -18,6 +18,8 @@
 //! 5. It drops the locks that resolved ones had in this node's table.
 //! 6. It takes over the shards of those who are out that it is the heir of, if that may be.
 //! 7. It resolves a part of the log of those who are out ([`crate::recover`]), beside all this.
+//! 8. It looks for memory nodes that are lost ([`crate::returning`]), and says which shards of
+//!    those that are back its node has filled ([`crate::filling`]).
 //!
 //! # If it stops anywhere
 //! Every step finds out anew whether there is anything for it to do, and whoever does it last
@@ -320,6 +322,8 @@ async fn turn(
     drop_locks(coordinator, &now, noted, released);
     point!(me.0, LocksDropped, if released.len() > dropped);
     coordinator.tend(&now);
+    coordinator.look_for_the_lost(&now, lease);
+    coordinator.report_filled(&now);
     if now.claimable(me).is_some() && !coordinator.recovers.replace(true) {
         let of = Rc::clone(coordinator);
         coordinator.executor.spawn(async move {
@@ -492,7 +496,7 @@ impl Coordinator {
 
     /// Serves those no more who are out by what its node knows, and notes that once the commits
     /// have ended that had begun before: those may rest on locks of nodes that are out.
-    fn take_note(&self) {
+    fn take_note(self: &Rc<Self>) {
         let members = &self.node.members;
         let seen = members.seen();
         // A memory node that was lost up to then is known: this coordinator stops first.

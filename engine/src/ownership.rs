@@ -85,16 +85,22 @@ fn word_of(replica: Replica, shard: ShardId) -> RemoteAddr {
 impl Shared {
     /// Puts the words of the first split into a batch that formats memory.
     pub(crate) fn write_first_owners(&self, batch: &mut Batch) {
-        let all: Vec<ShardId> = ShardId::all().collect();
-        for some in all.chunks(MAX_VERB_BYTES / WORD_BYTES) {
-            let staged = batch.stage(some.len() * WORD_BYTES);
-            for (word, shard) in batch.words_mut(staged).iter_mut().zip(some) {
-                *word = self.shards.owner(*shard).to_word();
-            }
-            for replica in self.placement.replicas(OWNERS_GROUP).members() {
-                batch.write(word_of(*replica, some[0]), staged);
-            }
+        let owners: Vec<Owner> = ShardId::all().map(|shard| self.shards.owner(shard)).collect();
+        for replica in self.placement.replicas(OWNERS_GROUP).members() {
+            write_owners(batch, *replica, &owners);
         }
+    }
+}
+
+/// Adds WRITEs of the words of all shards on one copy.
+pub(crate) fn write_owners(batch: &mut Batch, replica: Replica, owners: &[Owner]) {
+    let all: Vec<(ShardId, &Owner)> = ShardId::all().zip(owners).collect();
+    for some in all.chunks(MAX_VERB_BYTES / WORD_BYTES) {
+        let staged = batch.stage(some.len() * WORD_BYTES);
+        for (word, (_, owner)) in batch.words_mut(staged).iter_mut().zip(some) {
+            *word = owner.to_word();
+        }
+        batch.write(word_of(replica, some[0].0), staged);
     }
 }
 

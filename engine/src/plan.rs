@@ -15,7 +15,6 @@ use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::{LogGeometry, Membership};
-use lotus_router::placement::LOG_REGION;
 use lotus_router::{Owner, Placement, Router, ShardMap};
 
 use crate::config::{Config, LockKind};
@@ -25,6 +24,7 @@ use crate::council::Council;
 use crate::error::ClusterError;
 use crate::nodes::Nodes;
 use crate::part::{Entry, Part};
+use crate::returning;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
 
 /// Control's access epoch where all nodes are in one process. It stands beside the compute nodes
@@ -129,10 +129,7 @@ impl Plan {
 
     fn register(&self, config: &Config, fabric: &dyn Fabric) -> Result<(), ClusterError> {
         for node in &self.memory_nodes {
-            for group in self.placement.hosted_by(*node) {
-                fabric.register(*node, group.region(), self.region.bytes(), Rights::ALL)?;
-            }
-            fabric.register(*node, LOG_REGION, self.log.region_bytes(), Rights::ALL)?;
+            returning::register(fabric, *node, &self.placement, &self.region, &self.log)?;
             if config.locks == LockKind::CasSpin {
                 fabric.register(*node, LOCK_REGION, LOCK_REGION_BYTES, Rights::ALL)?;
             }

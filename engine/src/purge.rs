@@ -37,6 +37,7 @@ use lotus_router::GroupId;
 use crate::commit::{Commit, Expelled, Replicas};
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
+use crate::filling::Filler;
 use crate::reserve::purpose;
 use crate::session::{Isolation, Session};
 use crate::slot::Slot;
@@ -117,7 +118,10 @@ pub(crate) async fn purge(coordinator: Rc<Coordinator>) {
 }
 
 async fn work(mut session: Session) {
+    let mut filler = Filler::default();
     while !session.coordinator().node.has_failed() {
+        // What memory nodes that return are given is the coordinator's own as well.
+        let fills = session.fill(&mut filler).await;
         let due = session.due();
         let mut purged = session.purge(&due).await.is_ok();
         if !purged {
@@ -131,9 +135,9 @@ async fn work(mut session: Session) {
         }
         let coordinator = session.coordinator();
         let interval = coordinator.shared.config.horizon_interval;
-        if due.is_empty() {
+        if due.is_empty() && !fills {
             coordinator.executor.sleep(interval * IDLE_INTERVALS).await;
-        } else if !purged {
+        } else if !purged && !fills {
             coordinator.executor.sleep(interval).await;
         }
     }

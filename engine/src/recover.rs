@@ -34,7 +34,7 @@ use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
 use lotus_points::point;
 use lotus_recovery::membership::{self, Outcome};
 use lotus_recovery::{Contradiction, Membership, PartId};
-use lotus_router::{Authority, Placement, ReplicaSet};
+use lotus_router::{Authority, GroupId, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
@@ -129,8 +129,8 @@ async fn resolve_part(
     recoverer.learn_tables().await?;
     if part.index == 0 {
         recoverer.take_floor_out().await?;
-        for (_, replicas) in recoverer.placement.groups() {
-            recoverer.complete_directories(replicas).await?;
+        for (group, replicas) in recoverer.placement.groups() {
+            recoverer.complete_directories(group, replicas).await?;
         }
     }
     for slot in (part.index..shared.config.slots()).step_by(parts) {
@@ -207,12 +207,14 @@ impl Recoverer<'_> {
     }
 
     /// Enters slabs everywhere that are entered somewhere. Whoever lives enters the same.
-    async fn complete_directories(&self, replicas: &ReplicaSet) -> Result<(), Stop> {
+    async fn complete_directories(
+        &self,
+        group: GroupId,
+        replicas: &ReplicaSet,
+    ) -> Result<(), Stop> {
         let layout = &self.coordinator.shared.region;
         // A promoted copy's cursor says nothing of where the directory ends.
-        let first = self.coordinator.shared.placement.groups();
-        let promoted = !first.into_iter().any(|(_, set)| set.primary() == replicas.primary());
-        let end = match promoted {
+        let end = match self.coordinator.is_promoted(group) {
             true => layout.end(),
             false => {
                 let cursor = replicas.primary().at(CURSOR_OFFSET);

@@ -27,6 +27,7 @@ use crate::configuration::{NodeConfiguration, Takers};
 use crate::control::Control;
 use crate::council::Council;
 use crate::error::TxnError;
+use crate::filling::Filled;
 use crate::hand_over::{MoveCounters, Order};
 use crate::horizon::NodeHorizon;
 use crate::members::NodeMembers;
@@ -104,6 +105,8 @@ pub(crate) struct ComputeNode {
     /// Its part in serving timestamps.
     pub(crate) oracle: Oracle,
     pub(crate) configuration: NodeConfiguration,
+    /// What it has given memory nodes that return.
+    pub(crate) filled: Filled,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
     /// Memory nodes that do not answer it.
@@ -178,13 +181,16 @@ impl Shared {
         self.nodes.iter().find(|node| node.index == index)
     }
 
-    /// Whether a node has failed, as far as this process or the authority knows.
+    /// Whether a compute node has failed, or a memory node come back, as far as this process or the
+    /// authority knows.
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
         let members = || membership::read(self.council.authority());
         // Also one that has returned has left something.
         let lost = |now: Membership| {
-            now.expelled().next().is_some() || now.live().any(|one| one.joined != FIRST_EPOCH)
+            now.expelled().next().is_some()
+                || now.live().any(|one| one.joined != FIRST_EPOCH)
+                || !now.returns().is_empty()
         };
         here || members().is_ok_and(lost)
     }
@@ -219,6 +225,7 @@ impl ComputeNode {
             members: NodeMembers::new(threads, members),
             oracle: Oracle::new(peers, threads),
             configuration: NodeConfiguration::new(&parts.placement, threads),
+            filled: Filled::default(),
             silent: Silent::default(),
             standing: AtomicU8::new(standing),
             killed: async_channel::bounded(1),

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_recovery::membership;
+use lotus_recovery::membership::returns::{Return, Stage, shards_on};
+use lotus_recovery::membership::{self, Membership};
 use lotus_router::{Placement, ReplicaSet};
 
 use crate::cluster::Cluster;
@@ -60,8 +61,10 @@ pub enum MemoryStanding {
     /// Half of the compute nodes get no answer from it, and it has the last copies of some rows:
     /// these are lost, unless it comes back.
     OutOfReach,
-    /// It was lost, and is never used again. Others have copies of all it had.
+    /// It is lost. Others have copies of all it had.
     Lost,
+    /// It was lost and is back: it gets every write, and is given what it missed.
+    Joining,
 }
 
 /// What there is of the memory pool.
@@ -76,14 +79,15 @@ pub struct MemoryStatus {
 impl MemoryStatus {
     /// With one placement at first and another one left, of which these do not answer.
     pub fn new(first: &Placement, left: &Placement, out_of_reach: &[NodeId]) -> Self {
-        let kept = left.nodes();
+        let (kept, used_at_all) = (left.of_whole().nodes(), left.nodes());
         let standing = |node: NodeId| match node {
             node if out_of_reach.contains(&node) => MemoryStanding::OutOfReach,
             node if kept.contains(&node) => MemoryStanding::Serving,
+            node if used_at_all.contains(&node) => MemoryStanding::Joining,
             _ => MemoryStanding::Lost,
         };
         let used = |set: &ReplicaSet| {
-            let members = set.members().iter();
+            let members = set.whole().iter();
             members.filter(|member| !out_of_reach.contains(&member.node)).count()
         };
         Self {
@@ -93,7 +97,41 @@ impl MemoryStatus {
     }
 }
 
+/// How far a memory node has come that is back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryReturn {
+    /// Its place among the memory nodes.
+    pub memory_node: usize,
+    /// The shards that it has been given.
+    pub shards: usize,
+    /// The shards that it is to have.
+    pub of: usize,
+}
+
+impl MemoryReturn {
+    /// Those that are being filled, with `first` as the placement of the beginning.
+    pub fn of(now: &Membership, first: &Placement) -> Vec<Self> {
+        let one = |one: &Return| {
+            let Stage::Joining(copied) = &one.stage else { return None };
+            let memory_node = first.primaries().position(|node| node == one.node)?;
+            let of = shards_on(one.node, first).count();
+            Some(Self { memory_node, shards: copied.count(), of })
+        };
+        now.returns().iter().filter_map(one).collect()
+    }
+}
+
 impl<M: Machines> Cluster<M> {
+    /// How far memory nodes have come that are back and not whole yet.
+    ///
+    /// # Errors
+    /// The authority does not answer.
+    pub fn memory_returns(&self) -> Result<Vec<MemoryReturn>, ClusterError> {
+        let read = membership::read(self.shared.council.authority());
+        let now = read.map_err(|error| ClusterError::Unreachable(error.to_string()))?;
+        Ok(MemoryReturn::of(&now, &self.shared.placement))
+    }
+
     /// What the cluster has agreed on about its memory nodes. Without a lease nobody notices the
     /// loss of any.
     ///

@@ -25,6 +25,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::commit;
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
+use crate::filling;
 use crate::grace::Entered;
 use crate::purge;
 use crate::session::Session;
@@ -361,6 +362,7 @@ async fn drive(slot: Rc<Slot>) {
                 let outcome = body.execute(&slot, mode).await;
                 slot.end_execution(body, outcome);
             }
+            Request::Commit if body.piece.is_some() => filling::carry_out(&slot, body).await,
             Request::Commit if body.purges => purge::carry_out(&slot, body).await,
             Request::Commit => commit::carry_out(&slot, body).await,
         }

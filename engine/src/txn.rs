@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use lotus_fabric::ids::{Epoch, Key, TableId, TxnId};
-use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService};
+use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService, TakenLock};
 use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::cvt::Cell;
@@ -22,6 +22,7 @@ use lotus_router::GroupId;
 use crate::commit::CommitPlan;
 use crate::coordinator::{Coordinator, Tables};
 use crate::error::TxnError;
+use crate::filling::Piece;
 use crate::read::Fetch;
 use crate::reserve::purpose;
 use crate::rows::RowIndex;
@@ -197,6 +198,8 @@ pub(crate) struct Body {
     pub(crate) freed: Vec<(usize, u64)>,
     /// Whether this is a purge.
     pub(crate) purges: bool,
+    /// What a memory node is to be given, if that is what this is for.
+    pub(crate) piece: Option<Piece>,
     /// How many times the transaction has executed.
     pub(crate) rounds: u16,
 }
@@ -216,6 +219,7 @@ impl Body {
         self.goes_far_back = false;
         self.freed.clear();
         self.purges = false;
+        self.piece = None;
         self.rounds = 0;
     }
 
@@ -497,6 +501,36 @@ impl Transaction {
         let body = self.body.take().expect("the attempt is not over");
         let verdict = self.slot.request_commit(self.id, body);
         verdict.await
+    }
+
+    /// Locks these to read, rows or not, until the attempt ends.
+    pub(crate) async fn lock_to_read(&mut self, names: &[LockName]) -> Result<(), TxnError> {
+        let slot = Rc::clone(&self.slot);
+        let coordinator = &slot.coordinator;
+        let body = self.body_mut()?;
+        let wanted: Vec<LockRequest> = names.iter().copied().map(LockRequest::read).collect();
+        let timeout = coordinator.shared.config.lock_timeout;
+        body.rounds += 1;
+        let granted = coordinator.locks.acquire(&mut body.held, body.rounds, &wanted, timeout);
+        // Whoever asks has no row of its own to name, and asks again.
+        granted.await.map_err(|_| TxnError::Timeout)
+    }
+
+    /// Writes a piece under the locks of the attempt, as a commit does its rows.
+    pub(crate) async fn fill(mut self, piece: Piece) -> Result<(), TxnError> {
+        let (slot, id) = (Rc::clone(&self.slot), self.id);
+        let coordinator = &slot.coordinator;
+        let body = self.body_mut()?;
+        let stands = |lock: &TakenLock| {
+            coordinator.still_owned(lock.request.name.shard(), lock.owner, lock.shard_epoch)
+        };
+        coordinator.check_epoch(body.epoch)?;
+        if !body.held.taken().iter().all(stands) || slot.has_yielded(id) {
+            return Err(TxnError::Timeout);
+        }
+        body.piece = Some(piece);
+        let body = self.body.take().expect("the attempt is not over");
+        slot.request_commit(id, body).await.map(drop)
     }
 
     /// Gives up. Nothing of the attempt is ever seen.

@@ -31,6 +31,8 @@ pub(crate) struct Watch {
     answers: Answers,
     /// By place: the memory nodes of the beginning.
     memory: Vec<NodeId>,
+    /// The places of those that were in use when it last looked.
+    in_use: Vec<usize>,
     inbox: Rc<RefCell<Inbox>>,
 }
 
@@ -57,6 +59,7 @@ impl Watch {
             lease: Lease::new(lease, coordinator.executor.now()),
             beat: first_beat(coordinator.node.epoch),
             answers: Answers::new(lease, count),
+            in_use: (0..count).collect(),
             memory,
             inbox: Rc::new(RefCell::new(inbox)),
         }
@@ -67,6 +70,11 @@ impl Watch {
         let now = coordinator.executor.now();
         let left = |place: &usize| !coordinator.has_left(self.memory[*place]);
         let places: Vec<usize> = (0..self.memory.len()).filter(left).collect();
+        for place in places.iter().filter(|place| !self.in_use.contains(place)) {
+            // It has joined: nobody has asked it anything before.
+            self.answers.answered(*place, now);
+        }
+        self.in_use.clone_from(&places);
         let news = self.hear(coordinator, now, &places);
         if !self.lease.is_held(now) {
             coordinator.node.suspend();

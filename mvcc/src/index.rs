@@ -107,7 +107,13 @@ impl IndexShape {
     /// in place of a hash, in the row's own shard.
     #[inline]
     pub fn bucket_key(&self, key: Key) -> Key {
-        Key(self.home_number(key) << ShardId::BITS | u64::from(key.shard().raw()))
+        self.bucket_name(key.shard(), self.home_number(key))
+    }
+
+    /// The same, of the home bucket with this number in its shard.
+    #[inline]
+    pub fn bucket_name(&self, shard: ShardId, number: u64) -> Key {
+        Key(number << ShardId::BITS | u64::from(shard.raw()))
     }
 
     /// Bytes from the group's base to the shard's first bucket.
@@ -163,7 +169,16 @@ impl IndexGeometry {
     /// If the table has no such shard.
     #[inline]
     pub fn home_bucket(&self, key: Key) -> u64 {
-        self.shard_base(key.shard()) + self.shape.home_number(key) * self.shape.bucket_bytes
+        self.bucket_at(key.shard(), self.shape.home_number(key))
+    }
+
+    /// The offset of the home bucket with this number in its shard, in the region of that's group.
+    ///
+    /// # Panics
+    /// If the table has no such shard.
+    #[inline]
+    pub fn bucket_at(&self, shard: ShardId, number: u64) -> u64 {
+        self.shard_base(shard) + number * self.shape.bucket_bytes
     }
 }
 

@@ -32,7 +32,8 @@
 //! 4. *Resume.* When all have acknowledged and all who are out are resolved, transactions
 //!    [may begin](Membership::may_resume) by the new placement.
 //!
-//! Another loss meanwhile begins with step 2 anew, for both.
+//! Another loss meanwhile begins with step 2 anew, for both. What becomes of one that comes back is
+//! in [`returns`].
 //!
 //! # What it is not
 //! It judges nobody ([`crate::detector`] does), fences nobody and moves no shard; the engine does.
@@ -41,6 +42,8 @@ use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
 use lotus_router::Placement;
 use lotus_router::authority::{Authority, AuthorityError, Version};
 use lotus_sabotage::{Rule, broken};
+
+use self::returns::Return;
 
 /// Where the membership is stored.
 const KEY: &str = "membership";
@@ -57,6 +60,10 @@ pub struct Membership {
     members: Vec<Member>,
     /// Memory nodes that are lost, in the order of their losses.
     lost: Vec<LostMemory>,
+    /// Memory nodes that have been lost and come back.
+    returns: Vec<Return>,
+    /// The epoch that began with the last change of the memory nodes in use.
+    changed: Epoch,
     complaints: Vec<Complaint>,
 }
 
@@ -88,8 +95,8 @@ pub struct Member {
     /// The last epoch whose losses it has taken note of: it serves none of the expelled, and no
     /// commit of its own is left that began before.
     pub acknowledged: Epoch,
-    /// The last loss of a memory node since which it reads and begins nothing by the placement of
-    /// before.
+    /// The last change of the memory nodes in use since which it reads and begins nothing by the
+    /// placement of before.
     pub stopped: Epoch,
     /// Whether it takes part.
     pub standing: Standing,
@@ -146,11 +153,18 @@ impl Membership {
             standing: Standing::Live,
         };
         let members = nodes.into_iter().map(member).collect();
-        Self { epoch: FIRST_EPOCH, members, lost: Vec::new(), complaints: Vec::new() }
+        Self {
+            epoch: FIRST_EPOCH,
+            members,
+            lost: Vec::new(),
+            returns: Vec::new(),
+            changed: FIRST_EPOCH,
+            complaints: Vec::new(),
+        }
     }
 
-    /// Grows with every loss, of a compute node or a memory node, and when a life is
-    /// [taken in](Self::rejoin).
+    /// Grows with every expulsion, when a life is [taken in](Self::rejoin), and with every memory
+    /// node that is lost, joins or is whole.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -198,19 +212,33 @@ impl Membership {
         &self.lost
     }
 
-    /// What is left of a placement without the memory nodes that are lost.
+    /// What is left of a placement without the memory nodes that are lost, those that join behind.
     ///
     /// # Panics
     /// If it is not the placement by which they were lost.
     #[must_use]
     pub fn surviving(&self, placement: &Placement) -> Placement {
-        let lost: Vec<NodeId> = self.lost.iter().map(|lost| lost.node).collect();
-        placement.without(&lost).expect("no memory node is lost that a group needs")
+        let joining: Vec<NodeId> = self.joining().map(|joining| joining.node).collect();
+        self.kept(placement).with_joining(placement, &joining)
     }
 
-    /// The epoch that began with the last loss of a memory node.
+    /// The same, of memory nodes that have all of what they are to have.
+    ///
+    /// # Panics
+    /// As [`Self::surviving`].
+    #[must_use]
+    pub fn kept(&self, placement: &Placement) -> Placement {
+        let lost = self.lost.iter().map(|lost| lost.node);
+        let absent: Vec<NodeId> = match broken(Rule::CopiesAreWhole) {
+            true => lost.collect(),
+            false => lost.chain(self.joining().map(|joining| joining.node)).collect(),
+        };
+        placement.without(&absent).expect("no memory node is lost that a group needs")
+    }
+
+    /// The epoch that began with the last change of the memory nodes in use.
     pub fn reduced(&self) -> Epoch {
-        self.lost.last().map_or(FIRST_EPOCH, |lost| lost.since)
+        self.changed
     }
 
     /// `by` gets no answer from these memory nodes, and does from all others. Those are lost then
@@ -227,8 +255,9 @@ impl Membership {
         next.complaints.extend(news.map(|about| Complaint { by, about: *about }));
         next.complaints.sort_unstable_by_key(|one| (one.about, one.by));
         while let Some(node) = next.doomed(placement) {
-            next.epoch = Epoch(next.epoch.0 + 1);
+            next.change_placement();
             next.lost.push(LostMemory { node, since: next.epoch });
+            next.returns.retain(|one| one.node != node);
             next.complaints.retain(|one| one.about != node);
         }
         (next != *self).then_some(next)
@@ -243,7 +272,7 @@ impl Membership {
 
     /// Whether every group has a copy left without this memory node.
     pub fn can_do_without(&self, node: NodeId, placement: &Placement) -> bool {
-        self.surviving(placement).without(&[node]).is_some()
+        self.kept(placement).without(&[node]).is_some()
     }
 
     /// The first memory node that is to be lost.
@@ -274,13 +303,13 @@ impl Membership {
         Some(next)
     }
 
-    /// Whether nobody reads by the placement of before the last loss of a memory node.
+    /// Whether nobody reads by the placement of before the last change of the memory nodes in use.
     pub fn all_have_stopped(&self) -> bool {
         self.live().all(|member| member.stopped >= self.reduced())
     }
 
-    /// Whether transactions may begin by the placement of after the last loss of a memory node:
-    /// nothing of before is under way, and of nobody who is out anything is in doubt.
+    /// Whether transactions may begin by the placement of after the last change: nothing of before
+    /// is under way, and of nobody who is out anything is in doubt.
     pub fn may_resume(&self) -> bool {
         let over = |member: &Member| member.acknowledged >= self.reduced();
         self.all_have_stopped()
@@ -385,6 +414,12 @@ impl Membership {
         Some(next)
     }
 
+    /// An epoch begins in which other memory nodes are used.
+    fn change_placement(&mut self) {
+        self.epoch = Epoch(self.epoch.0 + 1);
+        self.changed = self.epoch;
+    }
+
     fn member_mut(&mut self, node: NodeId) -> Option<&mut Member> {
         self.members.iter_mut().find(|member| member.node == node)
     }
@@ -468,5 +503,6 @@ pub fn change(
 
 mod bytes;
 mod lives;
+pub mod returns;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,10 @@
 //! A memory node that is lost leaves its groups: [`Placement::without`]. Groups keep their numbers
 //! and regions, the copies that are left keep their order, and the first of them is the primary.
 //!
+//! # Returns
+//! One that comes back with empty memory is behind the others at first, and no copy yet:
+//! [`Placement::with_joining`]. It gets what they get, and nobody reads from it.
+//!
 //! # What it is not
 //! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
 //! configuration epoch.
@@ -76,6 +80,8 @@ impl Replica {
 pub struct ReplicaSet {
     members: [Replica; MAX_REPLICAS],
     count: u8,
+    /// How many of them are copies: the others are being made.
+    whole: u8,
 }
 
 impl ReplicaSet {
@@ -85,16 +91,35 @@ impl ReplicaSet {
         self.members[0]
     }
 
-    /// The other copies.
+    /// The others, those that are being made among them.
     #[inline]
     pub fn backups(&self) -> &[Replica] {
         &self.members()[1..]
     }
 
-    /// All copies, primary first.
+    /// All that is written to, primary first, copies that are being made last.
     #[inline]
     pub fn members(&self) -> &[Replica] {
         &self.members[..usize::from(self.count)]
+    }
+
+    /// Those that have all of the group, primary first.
+    #[inline]
+    pub fn whole(&self) -> &[Replica] {
+        &self.members[..usize::from(self.whole)]
+    }
+
+    /// Those that are being made.
+    #[inline]
+    pub fn joining(&self) -> &[Replica] {
+        &self.members()[usize::from(self.whole)..]
+    }
+}
+
+impl ReplicaSet {
+    fn push(&mut self, member: Replica) {
+        self.members[usize::from(self.count)] = member;
+        self.count += 1;
     }
 }
 
@@ -130,7 +155,8 @@ impl Placement {
                 let node = memory_nodes[(group + index) % memory_nodes.len()];
                 Replica { node, region }
             };
-            ReplicaSet { members: std::array::from_fn(member), count: replicas as u8 }
+            let count = replicas as u8;
+            ReplicaSet { members: std::array::from_fn(member), count, whole: count }
         });
         Ok(Self { groups: groups.collect(), replicas })
     }
@@ -139,15 +165,44 @@ impl Placement {
     #[must_use]
     pub fn without(&self, lost: &[NodeId]) -> Option<Self> {
         let left = |set: &ReplicaSet| {
-            let mut left = ReplicaSet { count: 0, ..*set };
-            for member in set.members().iter().filter(|member| !lost.contains(&member.node)) {
-                left.members[usize::from(left.count)] = *member;
-                left.count += 1;
+            let mut left = ReplicaSet { count: 0, whole: 0, ..*set };
+            for member in set.whole().iter().filter(|member| !lost.contains(&member.node)) {
+                left.push(*member);
+                left.whole += 1;
             }
-            (left.count > 0).then_some(left)
+            for member in set.joining().iter().filter(|member| !lost.contains(&member.node)) {
+                left.push(*member);
+            }
+            (left.whole > 0).then_some(left)
         };
         let groups = self.groups.iter().map(left).collect::<Option<_>>()?;
         Some(Self { groups, replicas: self.replicas })
+    }
+
+    /// This, and behind the copies of each group those of its first ones, by the placement of the
+    /// beginning, that are being made anew on `joining`.
+    #[must_use]
+    pub fn with_joining(&self, first: &Self, joining: &[NodeId]) -> Self {
+        let mut with = self.clone();
+        for (set, first) in with.groups.iter_mut().zip(&first.groups) {
+            let known = |node| set.members().iter().any(|member| member.node == node);
+            let made = first.members().iter().filter(|member| joining.contains(&member.node));
+            let made: Vec<Replica> = made.filter(|member| !known(member.node)).copied().collect();
+            made.into_iter().for_each(|member| set.push(member));
+        }
+        with
+    }
+
+    /// Whether copies are being made.
+    pub fn is_joined(&self) -> bool {
+        self.groups.iter().any(|set| !set.joining().is_empty())
+    }
+
+    /// This, without those that are being made.
+    #[must_use]
+    pub fn of_whole(&self) -> Self {
+        let groups = self.groups.iter().map(|set| ReplicaSet { count: set.whole, ..*set });
+        Self { groups: groups.collect(), ..*self }
     }
 
     /// The primary of each group: of a placement that has lost none, every memory node once, in the
@@ -262,6 +317,26 @@ mod tests {
         // The copies of group 0 were on these.
         assert!(whole.without(&[100, 101, 102].map(NodeId)).is_none());
         assert_eq!(members(&whole.without(&[]).expect("all")), members(&whole));
+    }
+
+    #[test]
+    fn who_is_being_made_anew_comes_last_and_is_no_copy() {
+        let first = Placement::new(&nodes(4), 3).unwrap();
+        let left = first.without(&[NodeId(101)]).expect("two copies of each are left");
+        let joined = left.with_joining(&first, &[NodeId(101)]);
+        let of = |set: &[Replica]| -> Vec<u16> { set.iter().map(|one| one.node.0).collect() };
+        let members: Vec<_> = joined.groups().map(|(_, set)| of(set.members())).collect();
+        let expected = [vec![100, 102, 101], vec![102, 103, 101], vec![102, 103, 100]];
+        assert_eq!(members, [&expected[..], &[vec![103, 100, 101]]].concat());
+        for (group, set) in joined.groups() {
+            assert_eq!(of(set.whole()), of(left.replicas(group).members()));
+            assert_eq!([set.whole(), set.joining()].concat(), set.members());
+        }
+        // What is being made is no copy that the others could do without.
+        assert!(joined.without(&[102, 103].map(NodeId)).is_none());
+        assert!(joined.is_joined() && !left.is_joined() && !joined.of_whole().is_joined());
+        let again = joined.without(&[NodeId(101)]).expect("as before");
+        assert!(again.groups().all(|(_, set)| set.joining().is_empty()));
     }
 
     #[test]

@@ -307,6 +307,18 @@ rules! {
     "A promoted replica hands out slabs that nobody has"
     PromotedCursorsAreRaised "promoted-cursors-are-raised" "H23"
     "a promoted replica hands out slabs from the first one on"
+
+    "A memory node that returns gets every write while it is filled"
+    JoiningGetsWrites "joining-gets-writes" "H23"
+    "a memory node is filled while nobody writes there"
+
+    "What a memory node lacks is copied under the locks of those who could write it"
+    CopiesAreLocked "copies-are-locked" "H23"
+    "what a memory node lacks is copied without locks"
+
+    "A copy that is being made is none before it is whole"
+    CopiesAreWhole "copies-are-whole" "H23"
+    "a copy that is being made takes its old place at once"
 }
 
 #[cfg(test)]

@@ -143,6 +143,8 @@ impl Scrape {
         let count = |what| nodes.iter().filter(|node| **node == what).count();
         let help = "Memory nodes that were lost and are not used any more";
         gauge(encoder, "memory_nodes_lost", help, count(MemoryStanding::Lost))?;
+        let help = "Memory nodes that are back and are given what they missed";
+        gauge(encoder, "memory_nodes_joining", help, count(MemoryStanding::Joining))?;
         let help = "Memory nodes that have last copies and do not answer half of the compute nodes";
         gauge(encoder, "memory_nodes_out_of_reach", help, count(MemoryStanding::OutOfReach))?;
         let fewest = copies.into_iter().min().unwrap_or(0);

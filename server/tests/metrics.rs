@@ -48,6 +48,7 @@ fn what_has_happened_can_be_seen() {
         ("lotus_nodes_expelled", 0.0),
         ("lotus_memory_nodes_silent", 0.0),
         ("lotus_memory_nodes_lost", 0.0),
+        ("lotus_memory_nodes_joining", 0.0),
         ("lotus_memory_nodes_out_of_reach", 0.0),
         ("lotus_locks_asked_total{keeper=\"elsewhere\"}", 0.0),
         ("lotus_shards_moved_total", 0.0),

@@ -22,6 +22,7 @@ pub mod hazard;
 mod impatient;
 #[cfg(feature = "fault-points")]
 pub mod matrix;
+mod memory_returns;
 pub mod named;
 pub mod pairs;
 pub mod properties;

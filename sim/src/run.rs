@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lotus::MemoryStanding;
 use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options};
@@ -280,9 +281,12 @@ fn drive(
         let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
         violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
     }
-    let lost = watched.lost_memory().map_err(|error| scenario.impossible(error))?;
+    let memory = watched.memory().map_err(|error| scenario.impossible(error))?;
+    let lost = (0..).zip(&memory).filter(|(_, node)| **node == MemoryStanding::Lost);
+    let lost: Vec<u16> = lost.map(|(place, _)| place).collect();
     violations.extend(losses::violations(scenario, &lost));
     violations.extend(watched.missing());
+    violations.extend(losses::unfilled(scenario, &memory));
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };

@@ -21,6 +21,7 @@ use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use serde::{Deserialize, Serialize};
 
 use crate::hazard::Hazard;
+use crate::memory_returns;
 use crate::strike::Strike;
 
 /// The most virtual time that a run may be asked to cover.
@@ -392,9 +393,12 @@ impl Scenario {
                     must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
                 }
                 Fault::Restart { node } => {
-                    let compute = *node >= self.first_compute_node();
-                    must(compute, "a memory node is restarted")?;
                     must(self.cluster.lease_us > 0, "a node is restarted, and there is no lease")?;
+                    let compute = *node >= self.first_compute_node();
+                    must(
+                        compute || memory_returns::is_made_anew(self, entry),
+                        "a memory node restarts that has not lost its memory",
+                    )?;
                 }
                 _ => {}
             }
@@ -441,8 +445,12 @@ impl Scenario {
     /// Whether every replica group has a copy on a memory node that cannot be lost.
     fn keeps_copies(&self) -> bool {
         let Topology { memory_nodes, replicas, .. } = self.cluster;
-        let kept = |place: usize| !self.may_be_lost(NodeId((place % memory_nodes) as u16));
-        (0..memory_nodes).all(|group| (group..group + replicas).any(kept))
+        let node = |place: usize| NodeId((place % memory_nodes) as u16);
+        let kept = |place: usize| !self.may_be_lost(node(place));
+        (0..memory_nodes).all(|group| {
+            let mut members = (group..group + replicas).map(node);
+            (group..group + replicas).any(kept) || memory_returns::take_turns(self, &mut members)
+        })
     }
 
     /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as

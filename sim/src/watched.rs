@@ -118,11 +118,9 @@ impl Watched {
         self.cluster.cluster().shards().map_err(failed)
     }
 
-    /// The memory nodes that are lost, by place.
-    pub(crate) fn lost_memory(&self) -> Result<Vec<u16>, DeployError> {
-        let status = self.cluster.cluster().memory_status().map_err(failed)?;
-        let lost = (0..).zip(status.nodes).filter(|(_, node)| *node == MemoryStanding::Lost);
-        Ok(lost.map(|(place, _)| place).collect())
+    /// What becomes of each memory node, by place.
+    pub(crate) fn memory(&self) -> Result<Vec<MemoryStanding>, DeployError> {
+        Ok(self.cluster.cluster().memory_status().map_err(failed)?.nodes)
     }
 
     /// Compute nodes that have returned.

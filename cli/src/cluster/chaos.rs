@@ -252,7 +252,8 @@ impl Ordeal<'_> {
         let out = self.out(now);
         let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
         let back = self.restarted().all(|node| !out.contains(&node));
-        noticed && back && now.may_resume() && now.may_adopt()
+        let filled = now.joining().next().is_none();
+        noticed && back && filled && now.may_resume() && now.may_adopt()
     }
 
     /// Who was started again, and struck by nothing since.

@@ -142,24 +142,31 @@ fn start_all(
     begins: impl Fn(&State, &mut (Node, Child)) -> Result<(), String>,
 ) -> Result<(), String> {
     for node in ours {
-        let index = node.index.to_string();
-        let arguments: [&Path; 7] = [
-            node.command().as_ref(),
-            "--file".as_ref(),
-            &file.path,
-            "--node".as_ref(),
-            index.as_ref(),
-            "--state".as_ref(),
-            &file.state,
-        ];
-        let child = state.start(*node, &arguments);
-        let child = child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))?;
-        started.push((*node, child));
+        started.push((*node, start_one(file, state, *node)?));
         if let (HOST, Some(host)) = (*node, started.last_mut()) {
             begins(state, host)?;
         }
     }
     Ok(())
+}
+
+/// Starts the process of one node of this host.
+///
+/// # Errors
+/// A sentence.
+pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child, String> {
+    let index = node.index.to_string();
+    let arguments: [&Path; 7] = [
+        node.command().as_ref(),
+        "--file".as_ref(),
+        &file.path,
+        "--node".as_ref(),
+        index.as_ref(),
+        "--state".as_ref(),
+        &file.state,
+    ];
+    let child = state.start(node, &arguments);
+    child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
 }
 
 /// Waits until the host of the authority has begun another life than `before`, which the others
@@ -416,6 +423,7 @@ fn look(file: &ClusterFile) -> Result<Status, String> {
         };
         let state = match judge(file, node, seen, stage, members.as_ref()) {
             _ if standing == Some(&MemoryStanding::Lost) => "lost",
+            _ if standing == Some(&MemoryStanding::Joining) => "joining",
             _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
             "serving" if node.kind == Kind::Memory && is_silent(node) => "silent",
             state => state,

@@ -268,6 +268,9 @@ impl Watch<'_> {
         for node in lost.iter().filter(|node| !self.lost.contains(node)) {
             error!("memory node {node} is lost: all goes on without it, with fewer copies");
         }
+        for node in self.lost.iter().filter(|node| !lost.contains(node)) {
+            info!("memory node {node} is back, and is given what it missed");
+        }
         let silent = cluster.silent_memory(compute_node);
         for node in silent.iter().filter(|node| !self.silent.contains(node)) {
             error!("memory node {node} does not answer: nothing can be written without it");

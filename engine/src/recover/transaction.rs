@@ -63,6 +63,8 @@ struct InDoubt {
 struct Named {
     write: LoggedWrite,
     copies: Vec<(Replica, Vec<u64>)>,
+    /// Those among them that are being made.
+    joining: Vec<Replica>,
 }
 
 impl InDoubt {
@@ -87,7 +89,14 @@ impl InDoubt {
             let words = named.iter().flat_map(Named::seen).map(|(_, seen)| seen.word);
             return Ok(decide_purge(self.txn, logs, words)?);
         }
-        let cells = named.iter().flat_map(Named::seen).map(|(_, seen)| seen);
+        // A copy that is being made is no witness of what is visible: it may show what was there
+        // when it joined, or nothing. A tag is a tag.
+        let tag = Version::Invisible(self.txn).encode();
+        let cells = named.iter().flat_map(|row| row.seen().map(move |seen| (row, seen)));
+        let counts = |(row, (at, seen)): &(&Named, (Replica, CellSeen))| {
+            !row.joining.contains(at) || seen.word == tag
+        };
+        let cells = cells.filter(counts).map(|(_, (_, seen))| seen);
         let decision = decide(self.txn, logs, cells)?;
         match decision {
             Decision::Forward(_) if broken(Rule::TimestampsDecide) => Ok(Decision::Back),
@@ -201,7 +210,9 @@ impl Recoverer<'_> {
             };
             let (done, buffers) = self.post(read).await?;
             let copy = |(replica, buffer)| (replica, done.words(buffer).to_vec());
-            named.push(Named { write: *write, copies: buffers.into_iter().map(copy).collect() });
+            let joining = self.replicas(write).joining().to_vec();
+            let copies = buffers.into_iter().map(copy).collect();
+            named.push(Named { write: *write, copies, joining });
         }
         Ok(named)
     }
@@ -319,7 +330,9 @@ impl Recoverer<'_> {
                 }
                 if whole {
                     self.zero(row, *replica, words, &mut swaps).await?;
-                } else if repair(doubt.txn, Decision::Back, seen) != Repair::Keep {
+                } else if row.joining.contains(replica)
+                    || repair(doubt.txn, Decision::Back, seen) != Repair::Keep
+                {
                     swaps.extend(row.emptying(*replica, words));
                 }
             }

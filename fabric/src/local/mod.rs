@@ -19,7 +19,7 @@ use crossbeam_channel::Sender;
 use self::prefault::Prefaulter;
 use crate::copies::{Mapping, REGIONS_PER_NODE, Region, Round};
 use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
-use crate::region::{Memory, Rights};
+use crate::region::{Memory, Rights, WORD_BYTES};
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
 /// Messages that wait at one lane before further ones are dropped, as a full receive queue would.
@@ -90,6 +90,25 @@ impl LocalFabric {
     /// Unknown node.
     pub fn set_reachable(&self, node: NodeId, reachable: bool) -> Result<(), FabricError> {
         self.shared.node(node)?.reachable.store(reachable, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl LocalFabric {
+    /// Zeroes the memory of a node that nobody reaches, as if it had been made anew with regions of
+    /// the same sizes. For tests, as [`Self::set_reachable`].
+    ///
+    /// # Errors
+    /// Unknown node.
+    pub fn wipe(&self, node: NodeId) -> Result<(), FabricError> {
+        let gates = self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for gate in gates {
+            Round::wait(|| gate.round.load(Ordering::SeqCst), || false);
+        }
+        for region in self.shared.node(node)?.regions.iter().filter_map(OnceLock::get) {
+            let Mapping::Writable(memory) = &region.mapping else { continue };
+            (0..region.bytes as usize / WORD_BYTES).for_each(|word| memory.write(word, &[0]));
+        }
         Ok(())
     }
 }

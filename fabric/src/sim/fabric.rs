@@ -107,6 +107,10 @@ impl Fabric for SimFabric {
         if !state.has_node(node) {
             return Err(FabricError::UnknownNode(node));
         }
+        if !state.is_reachable(node) {
+            let source = std::io::ErrorKind::TimedOut.into();
+            return Err(FabricError::Unreachable { node, source });
+        }
         if state.node(node).regions.slot(region).is_some() {
             return Err(FabricError::RegionTaken(node, region));
         }

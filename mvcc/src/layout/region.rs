@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0      w0 magic | w1 format version | w2 allocation cursor | w3 region bytes | w4 purge time
-//!        | zero to 1016
+//!        | w5 life | zero to 1016
 //! 1016   how often shards have changed owners
 //! 1024   one word for each compute node: its floor, 0 for none yet | zero to 3072
 //! 3072   one word for each compute node: its beat
@@ -42,6 +42,10 @@ pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 /// The offset of the purge time, in bytes: every row that was purged was deleted at this time or
 /// before. It only grows, on every replica before anything is purged.
 pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
+/// The offset of the life of the memory node, in bytes: 0 for its first one. It stands in the
+/// region of the group that the node was the primary of at first, and is the last word of blank
+/// memory that is made ready.
+pub const LIFE_OFFSET: u64 = 5 * WORD_BYTES as u64;
 /// The offset, in bytes, of the number of times that shards have changed owners. It is raised
 /// behind each change, and moves whoever looks at it to look at the owners.
 pub const CHANGES_OFFSET: u64 = FLOORS_OFFSET - WORD_BYTES as u64;
@@ -60,7 +64,7 @@ pub const OWNERS_OFFSET: u64 = LOADS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
 /// The offset of the first shard's rate of requests, in bytes; the others' follow.
 pub const RATES_OFFSET: u64 = OWNERS_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
 
-const _: () = assert!(CURSOR_OFFSET == 16);
+const _: () = assert!(CURSOR_OFFSET == 16 && LIFE_OFFSET == 40);
 const _: () = assert!(BEATS_OFFSET == 3072 && LOADS_OFFSET == 3584 && OWNERS_OFFSET == 4096);
 const _: () = assert!(RATES_OFFSET == 36864 && HEADER_BYTES == 69632);
 const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_BYTES < SLAB_BYTES);

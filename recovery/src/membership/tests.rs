@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use lotus_router::EmbeddedAuthority;
+use lotus_router::{EmbeddedAuthority, GroupId};
 use proptest::prelude::*;
 
+use super::returns::{Life, Stage, shards_on};
 use super::*;
 
 const NODES: u16 = 4;
@@ -210,12 +211,129 @@ fn all_stop_then_all_finish_then_all_resume() {
     assert!(now.may_resume());
 }
 
+/// All stop and acknowledge, whatever they have to.
+fn settled(mut now: Membership) -> Membership {
+    for node in 0..NODES {
+        now = now.stop(NodeId(node), now.epoch()).unwrap_or(now);
+        now = now.acknowledge(NodeId(node), now.epoch()).unwrap_or(now);
+    }
+    now
+}
+
+/// Memory node 10 is lost, and nobody uses it any more.
+fn lost_one() -> Membership {
+    let placement = placement(3);
+    let now = membership().complain(NodeId(0), &[NodeId(10)], &placement).expect("new");
+    settled(now.complain(NodeId(1), &[NodeId(10)], &placement).expect("new"))
+}
+
+/// A life of it since then, and all but the last say that they have found it.
+fn nearly_joined(mut now: Membership, node: u16, life: Life) -> Membership {
+    for by in 0..NODES - 1 {
+        now = now.found(NodeId(by), NodeId(node), life).expect("new");
+        assert_eq!((lost(&now), now.joining().count()), (vec![node], 0));
+    }
+    now
+}
+
+#[test]
+fn who_is_found_by_all_joins_and_is_a_copy_when_it_has_every_shard() {
+    let (first, node) = (placement(3), NodeId(10));
+    let now = lost_one();
+    let life = Life::new(now.epoch(), 7);
+    let now = nearly_joined(now, 10, life);
+    assert_eq!(now.found(NodeId(0), node, life), None, "said before");
+    let now = now.found(NodeId(3), node, life).expect("the last one");
+    assert_eq!((lost(&now), now.life_of(node)), (vec![], Some(life)));
+    assert_eq!((now.epoch(), now.reduced()), (Epoch(3), Epoch(3)));
+    assert!(!now.may_resume(), "all stop for it as for a loss");
+    let now = settled(now);
+    // Behind the copies, and none itself: the others are not given up for it.
+    assert!(now.surviving(&first).groups().all(|(_, set)| set.joining()[0].node == node));
+    assert!(now.kept(&first).groups().all(|(_, set)| set.members().len() == 2));
+    let all = [NodeId(11), NodeId(12)];
+    let half = now.complain(NodeId(0), &all, &first).expect("new");
+    let half = half.complain(NodeId(1), &all, &first).expect("new");
+    assert_eq!((lost(&half), half.out_of_reach(&first)), (vec![11], vec![NodeId(12)]));
+
+    let shards: Vec<ShardId> = shards_on(node, &first).collect();
+    let (last, most) = shards.split_last().expect("it has some");
+    let other = Life::new(now.epoch(), 7);
+    assert_eq!(now.copied(NodeId(0), node, other, most, &first), None, "another life");
+    let now = now.copied(NodeId(0), node, life, most, &first).expect("new");
+    assert_eq!(now.copied(NodeId(1), node, life, most, &first), None, "copied before");
+    let Stage::Joining(copied) = &now.returns()[0].stage else { panic!("{now:?}") };
+    assert_eq!(copied.count(), most.len());
+    let whole = now.copied(NodeId(1), node, life, &[*last], &first).expect("the last one");
+    assert!(whole.reduced() > now.reduced() && !whole.may_resume());
+    assert_eq!(whole.kept(&first).replicas(GroupId(0)).primary().node, node);
+    // It may be lost again, and what it was does not help it then.
+    let half = settled(whole).complain(NodeId(0), &[node], &first).expect("new");
+    let again = settled(half.complain(NodeId(1), &[node], &first).expect("new"));
+    assert_eq!((lost(&again), again.life_of(node)), (vec![10], None));
+    assert_eq!(again.found(NodeId(0), node, life), None, "a life of before");
+}
+
+#[test]
+fn only_a_life_since_the_loss_is_found_and_only_when_nobody_uses_what_was_before() {
+    let node = NodeId(10);
+    let now = lost_one();
+    let life = Life::new(now.epoch(), 7);
+    let placement = placement(3);
+    let half = membership().complain(NodeId(0), &[node], &placement).expect("new");
+    let not_settled = half.complain(NodeId(1), &[node], &placement).expect("new");
+    // (what, from, by, about, life)
+    let cases = [
+        ("a life of before", &now, 0, 10, Life::new(Epoch(1), 7)),
+        ("not lost", &now, 0, 11, life),
+        ("a stranger", &now, 9, 10, life),
+        ("while some still use it", &not_settled, 0, 10, life),
+    ];
+    for (what, from, by, about, life) in cases {
+        assert_eq!(from.found(NodeId(by), NodeId(about), life), None, "{what}");
+    }
+    // One that is found and made anew once more is another one.
+    let nearly = nearly_joined(now.clone(), 10, life);
+    let other = nearly.found(NodeId(3), node, Life::new(now.epoch(), 8)).expect("another life");
+    assert_eq!(lost(&other), [10]);
+    // Who is expelled need not say anything, once nothing of it is in doubt.
+    let mut fewer = nearly.expel(NodeId(0), NodeId(3)).expect("both take part");
+    assert_eq!((fewer.awaited(node), fewer.found(NodeId(0), node, life)), (None, None));
+    while let Some(open) = fewer.claimable(NodeId(0)) {
+        let claimed = fewer.claim(NodeId(0), open).expect("open");
+        fewer = claimed.finish(NodeId(0), open).expect("its own");
+    }
+    let joined = fewer.found(NodeId(0), node, life).expect("all who are left have");
+    assert_eq!((lost(&joined), joined.joining().count()), (vec![], 1));
+    assert_eq!(Life::from_word(0), None);
+    assert_eq!(Life::from_word(life.word()), Some(life));
+}
+
+#[test]
+fn the_loss_of_the_last_whole_copy_is_none_that_a_joining_one_makes_up_for() {
+    let (first, node) = (placement(2), NodeId(10));
+    let half = membership().complain(NodeId(0), &[node], &first).expect("new");
+    let now = settled(half.complain(NodeId(1), &[node], &first).expect("new"));
+    let life = Life::new(now.epoch(), 1);
+    let joined = nearly_joined(now, 10, life).found(NodeId(3), node, life).expect("the last");
+    // Groups 0 and 2 have a copy on 10, which is empty: what 11 and 12 have, they have alone.
+    for last in [11, 12].map(NodeId) {
+        let half = joined.complain(NodeId(0), &[last], &first).expect("new");
+        let said = half.complain(NodeId(2), &[last], &first).expect("new");
+        assert_eq!((lost(&said), said.out_of_reach(&first)), (vec![], vec![last]));
+    }
+    // The one that joins may go.
+    let half = joined.complain(NodeId(0), &[node], &first).expect("new");
+    let gone = half.complain(NodeId(2), &[node], &first).expect("new");
+    assert_eq!((lost(&gone), gone.returns().len()), (vec![10], 0));
+}
+
 proptest! {
     /// Whatever order expulsions, claims and results come in: one member stays, what is stored is
     /// what was decided, and the survivors resolve everything.
     #[test]
     fn survivors_always_resolve_everybody(
-        steps in prop::collection::vec((0..8_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
+        steps in prop::collection::vec((0..11_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),
     ) {
         let mut now = membership();
         for (what, by, of, index) in steps {
@@ -228,7 +346,15 @@ proptest! {
                 3 => now.complain(by, &[NodeId(10 + of.0 % 3)], &placement(3)),
                 4 => now.complain(by, &[], &placement(3)),
                 5 => now.stop(by, now.epoch()),
-                6 => now.rejoin(&[of]),
+                9 => now.rejoin(&[of]),
+                6 => Some(settled(now.clone())),
+                7 => now.found(by, NodeId(10 + of.0 % 3), Life::new(now.epoch(), 0)),
+                8 => now.returns().first().and_then(|one| {
+                    let first = placement(3);
+                    let shards: Vec<ShardId> =
+                        shards_on(one.node, &first).step_by(1 + index).collect();
+                    now.copied(by, one.node, one.life, &shards, &first)
+                }),
                 _ => now.acknowledge(by, now.epoch()),
             };
             now = next.unwrap_or(now);

@@ -1,19 +1,32 @@
 //! Memory nodes are lost for a reason: something has happened to them, or to the ways that at least
 //! half of the compute nodes have to them.
 
+use lotus::MemoryStanding;
 use lotus_fabric::ids::NodeId;
 
+use crate::memory_returns;
 use crate::run::Violation;
 use crate::scenario::Scenario;
 
-/// The property's name.
+/// The property of memory nodes that are kept.
 pub const MISSED: &str = "a memory node that most compute nodes reach is kept";
+/// The property of memory nodes that come back.
+pub const FILLED: &str = "a memory node that comes back empty is used again";
 
 /// Which of the memory nodes that were `lost` nothing has happened to.
 pub fn violations(scenario: &Scenario, lost: &[u16]) -> Option<Violation> {
     let place = lost.iter().find(|place| !scenario.may_be_lost(NodeId(**place)))?;
     let detail = format!("memory node {place} is lost");
     Some(Violation { property: MISSED.to_owned(), detail })
+}
+
+/// Which of the memory nodes, each with its `standing` in the end, has come back for good and is
+/// not used.
+pub fn unfilled(scenario: &Scenario, standing: &[MemoryStanding]) -> Option<Violation> {
+    let is_used = |node: &NodeId| standing[usize::from(node.0)] == MemoryStanding::Serving;
+    let node = memory_returns::returned(scenario).find(|node| !is_used(node))?;
+    let detail = format!("memory node {} is {:?}", node.0, standing[usize::from(node.0)]);
+    Some(Violation { property: FILLED.to_owned(), detail })
 }
 
 #[cfg(test)]

@@ -220,6 +220,21 @@ const TABLE: &[Hunted] = &[
         &["h23-inserts-go-on"],
         &[RECORDED, Property(READS), Property(DURABLE), REPLICATED],
     ),
+    hunted(
+        Rule::JoiningGetsWrites,
+        &["h23-memory-node-made-anew"],
+        &[REPLICATED, BACKED, LOGGED, RECORDED],
+    ),
+    hunted(
+        Rule::CopiesAreLocked,
+        &["h23-filled-beside-writers"],
+        &[REPLICATED, BACKED, LOGGED, RECORDED, Property(COUNTED), Property(DURABLE)],
+    ),
+    hunted(
+        Rule::CopiesAreWhole,
+        &["h23-memory-node-made-anew"],
+        &[Isolation, BACKED, RECORDED, Property(READS), Property(DURABLE), REPLICATED],
+    ),
 ];
 
 #[cfg(test)]

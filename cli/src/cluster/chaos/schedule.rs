@@ -98,6 +98,10 @@ pub struct Bounds {
     pub span: Duration,
 }
 
+/// So many leases after it was started again, a memory node counts as a copy that others may rely
+/// on. It takes one until its loss is noticed, and a small load is copied in less than another.
+const LEASES_TO_FILL: u64 = 4;
+
 /// What a schedule has made of a node so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -114,12 +118,14 @@ impl Bounds {
     /// A sentence that says why it would not.
     pub fn may_strike(&self, node: Node, fault: Fault) -> Result<(), &'static str> {
         match (node.kind, fault) {
-            (Kind::Memory, Fault::Restart) => Err("a memory node that has ended cannot return"),
             (_, Fault::Partition | Fault::Heal) if !self.cables => {
                 Err("it shares a network with the others; see --namespaces")
             }
             (Kind::Memory, _) if node.index == 0 && self.hosts_authority => {
                 Err("the authority would go with it")
+            }
+            (Kind::Memory, Fault::Restart) if node.index == 0 => {
+                Err("it would begin the cluster's life anew")
             }
             (Kind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
             _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
@@ -165,7 +171,9 @@ impl Bounds {
         if u128::from(at_ms) > self.span.as_millis() {
             return Err(format!("at_ms is {at_ms}, when there is no load any more"));
         }
-        self.check_survivors(before, node)?;
+        if fault != Fault::Restart {
+            self.check_survivors(before, strike)?;
+        }
         let fate = before.iter().rfind(|earlier| earlier.node == node);
         let fate = fate.map_or(Fate::Runs, |earlier| match earlier.fault {
             Fault::Kill => Fate::Dead,
@@ -175,6 +183,9 @@ impl Bounds {
         });
         match (fate, fault) {
             (Fate::Dead, Fault::Restart) => Ok(()),
+            (_, Fault::Restart) if node.kind == Kind::Memory => {
+                Err(format!("{node} has not been killed before"))
+            }
             (Fate::Dead, _) => Err(format!("{node} has been killed before")),
             (Fate::Stands, Fault::Pause) => Err(format!("{node} is paused already")),
             (Fate::CutOff, Fault::Partition) => Err(format!("{node} is cut off already")),
@@ -189,8 +200,12 @@ impl Bounds {
     }
 
     /// Whether enough of its kind are left alone when a node is struck as well.
-    fn check_survivors(&self, before: &[Strike], node: Node) -> Result<(), String> {
-        let is_struck = |other: Node| before.iter().any(|earlier| earlier.node == other);
+    fn check_survivors(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
+        let Strike { at_ms, node, .. } = strike;
+        let is_struck = |other: Node| {
+            let last = before.iter().rfind(|earlier| earlier.node == other);
+            last.is_some_and(|last| !self.is_filled(last, at_ms))
+        };
         let others = |all: usize| (0..all as u16).map(|index| Node { index, ..node });
         let spared = |all| others(all).filter(|other| *other != node && !is_struck(*other)).count();
         match node.kind {
@@ -202,6 +217,13 @@ impl Bounds {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a node that was made anew, if that is what was done to it, has all that it is to
+    /// have after so long.
+    fn is_filled(&self, last: &Strike, at_ms: u64) -> bool {
+        let lease = self.lease.unwrap_or_default().as_millis() as u64;
+        last.fault == Fault::Restart && at_ms >= last.at_ms + lease * LEASES_TO_FILL
     }
 
     /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, or
@@ -312,7 +334,7 @@ mod tests {
             (r#"{"at_ms":1,"node":"cn-1"}"#, 1, "missing field `fault`"),
             ("# a word\n\n{\"at_ms\":1,\"node\":\"cn-9\",\"fault\":\"kill\"}", 3, "no cn-9"),
             (r#"{"at_ms":1,"node":"mn-0","fault":"kill"}"#, 1, "the authority would go with it"),
-            (r#"{"at_ms":1,"node":"mn-1","fault":"restart"}"#, 1, "cannot return"),
+            (r#"{"at_ms":1,"node":"mn-1","fault":"restart"}"#, 1, "mn-1 has not been killed"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"resume"}"#, 1, "cn-1 is not paused"),
             (r#"{"at_ms":1,"node":"cn-1","fault":"partition"}"#, 1, "see --namespaces"),
             (r#"{"at_ms":20001,"node":"cn-1","fault":"kill"}"#, 1, "no load any more"),
@@ -350,6 +372,13 @@ mod tests {
         let both = [all[0].clone(), all[1].replace("pause", "resume"), all[2].clone()].concat();
         assert_eq!(memory.parse(&both).expect_err("they share rows").line, 3);
         assert!(Bounds { replicas: 3, ..memory }.parse(&both).is_ok());
+        let anew = |node: u16, at_ms: u64, fault: &str| {
+            format!("{{\"at_ms\":{at_ms},\"node\":\"mn-{node}\",\"fault\":\"{fault}\"}}\n")
+        };
+        let first = [anew(1, 1, "kill"), anew(1, 2, "restart")].concat();
+        assert!(memory.parse(&(first.clone() + &anew(2, 9000, "kill"))).is_ok());
+        let early = memory.parse(&(first + &anew(2, 7000, "kill")));
+        assert_eq!(early.expect_err("it may not have been filled").line, 3);
         let only_copy = Bounds { replicas: 1, ..memory }.parse(&all[2]);
         assert!(only_copy.expect_err("it is gone then").why.contains("the only copies"));
         let nobody_notices = Bounds { lease: None, ..bounds() };

@@ -1,0 +1,103 @@
+//! What a schedule says of memory nodes that come back with empty memory: whether a scenario may do
+//! what it does, and who has to be used again in the end. Nothing here looks at a run.
+
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
+
+use crate::scenario::Scenario;
+
+/// So many leases after it is back a memory node is whole, and the next one may be lost.
+const LEASES_TO_FILL: u32 = 12;
+
+/// Whether the node that an entry restarts has crashed before, and lost its memory, and nothing
+/// else happens to it.
+pub(crate) fn is_made_anew(scenario: &Scenario, entry: &Scheduled) -> bool {
+    let restarts = |node: NodeId| absences(scenario, node).is_some();
+    entry.fault.nodes().all(restarts)
+}
+
+/// Whether no two of these are away at once, or not filled yet, and those that crash come back:
+/// then one of them has all at any time.
+pub(crate) fn take_turns(scenario: &Scenario, nodes: &mut dyn Iterator<Item = NodeId>) -> bool {
+    let of: Option<Vec<_>> = nodes.map(|node| absences(scenario, node)).collect();
+    let Some(of) = of else { return false };
+    let mut all = of.concat();
+    all.sort_unstable();
+    all.windows(2).all(|pair| pair[0].1 <= pair[1].0)
+}
+
+/// From when to when a memory node is not whole, if it does nothing but crash and restart in turn.
+/// One that does not come back is away for ever.
+fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration)>> {
+    let lease = Duration::from_micros(scenario.cluster.lease_us);
+    let mut about: Vec<(Duration, bool)> = Vec::new();
+    let entries = scenario.schedule.iter();
+    for entry in entries.filter(|entry| entry.fault.nodes().any(|about| about == node)) {
+        let When::At(at) = entry.when else { return None };
+        match entry.fault {
+            Fault::Crash { memory: MemoryFate::Lost, .. } => about.push((at, false)),
+            Fault::Restart { .. } => about.push((at, true)),
+            _ => return None,
+        }
+    }
+    about.sort_unstable();
+    let mut absences = Vec::new();
+    for (number, (at, restarts)) in about.into_iter().enumerate() {
+        match (number % 2 == 1, restarts) {
+            (false, false) => absences.push((at, Duration::MAX)),
+            (true, true) => absences.last_mut()?.1 = at + lease * LEASES_TO_FILL,
+            _ => return None,
+        }
+    }
+    Some(absences)
+}
+
+/// The memory nodes that have come back for good before a run of the scenario ends, long enough to
+/// be filled.
+pub(crate) fn returned(scenario: &Scenario) -> impl Iterator<Item = NodeId> + '_ {
+    let end = scenario.storm() + scenario.calm();
+    let nodes = (0..scenario.first_compute_node().0).map(NodeId);
+    nodes.filter(move |node| {
+        let last = absences(scenario, *node).and_then(|all| all.last().copied());
+        last.is_some_and(|(_, until)| until <= end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "
+name = \"small\"
+storm-us = 9000
+calm-us = 9000
+workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
+cluster = { lease-us = 100, replicas = 2 }
+schedule = [
+    { when = { at-us = 100 }, fault = { crash = { node = 1, memory = \"lost\" } } },
+    { when = { at-us = 500 }, fault = { restart = { node = 1 } } },
+    { when = { at-us = 2000 }, fault = { crash = { node = 2, memory = \"lost\" } } },
+]
+";
+
+    #[test]
+    fn who_is_back_may_be_the_last_copy_once_it_is_filled() {
+        let parsed = |text: &str| Scenario::parse("small", text.as_bytes());
+        let scenario = parsed(SMALL).expect("they take turns");
+        assert!(returned(&scenario).eq([NodeId(1)]));
+        for (from, to) in [
+            ("at-us = 2000", "at-us = 1600"),
+            ("restart = { node = 1 }", "restart = { node = 0 }"),
+            ("restart = { node = 1 }", "rejoin = { node = 1 }"),
+            ("at-us = 500", "at-us = 50"),
+            (
+                "{ crash = { node = 1, memory = \"lost\" }",
+                "{ crash = { node = 1, memory = \"kept\" }",
+            ),
+        ] {
+            assert!(parsed(&SMALL.replace(from, to)).is_err(), "{to}");
+        }
+    }
+}
