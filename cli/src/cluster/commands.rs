@@ -107,8 +107,8 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
     if missing.is_empty() {
         return Err(format!("the cluster of {path} runs already"));
     }
-    let return_alone =
-        file.lease.is_some() && missing.iter().all(|node| node.kind == Kind::Compute);
+    // The authority's host begins a life of the cluster.
+    let return_alone = file.lease.is_some() && !missing.contains(&HOST);
     if !running.is_empty() && !return_alone {
         let all = running.len() + missing.len();
         return Err(format!(
@@ -120,7 +120,7 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
     Ok(missing)
 }
 
-/// Starts a compute node of this host again, whatever runs there.
+/// Starts a node of this host again, whatever runs there.
 ///
 /// # Errors
 /// A sentence: it does not end, or cannot be started.
