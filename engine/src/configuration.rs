@@ -23,7 +23,7 @@
 //! |---|---|
 //! | cursor of slabs | raised beyond the last slab that the directory names, before one is taken |
 //! | owners of shards | every node raises them to what it knows, on all copies |
-//! | floors | written again by who lives; taken out, for who is out |
+//! | floors | written by each node before it acknowledges; taken out, for who is out |
 //! | loads, rates, changes | written again |
 //!
 //! # Returns
@@ -365,6 +365,8 @@ impl Coordinator {
             self.take_floor_out(member.node).await?;
         }
         if self.node.configuration.carried() < placed {
+            // What stands there may be of a life before, when it was out.
+            self.write_floor(self.node.index, self.node.horizon.word()).await?;
             self.raise_owners().await?;
             // If another one was lost meanwhile, all this is done again.
             carried.store(placed.0, Ordering::Release);
@@ -405,12 +407,16 @@ impl Coordinator {
         let floorless = &self.configuration.floorless;
         let index = self.shared.index_of(node).expect("every member is a compute node");
         if !floorless.borrow().contains(&node) {
-            let word = FLOORS_OFFSET + (index * WORD_BYTES) as u64;
-            self.insist(|batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), NO_FLOOR))
-                .await?;
+            self.write_floor(index, NO_FLOOR).await?;
             floorless.borrow_mut().push(node);
         }
         Ok(())
+    }
+
+    async fn write_floor(&self, index: usize, floor: u64) -> Result<(), Fenced> {
+        let word = FLOORS_OFFSET + (index * WORD_BYTES) as u64;
+        let at = self.primary(FLOORS_GROUP);
+        self.insist(|batch| batch.write_word(at.at(word), floor)).await.map(drop)
     }
 }
 

@@ -83,10 +83,10 @@ impl Answers {
         self.since[place] = self.since[place].max(asked);
     }
 
-    /// Which of the memory nodes at `places` have not answered for a lease, and for how long. If none
-    /// of several has for half of it, that is this node's own fault, and all begin anew: those that
-    /// are the last to be heard again afterwards have not been silent. Whoever asks less often than
-    /// twice in a lease has not listened either.
+    /// Which of the memory nodes at `places` have not answered for a lease, and for how long. If
+    /// none of several has for half of it, that is this node's own fault, and all begin anew: those
+    /// that are the last to be heard again afterwards have not been silent. Whoever asks less often
+    /// than twice in a lease has not listened either.
     pub fn silent(&mut self, now: Nanos, places: &[usize]) -> Vec<(usize, Duration)> {
         let attentive = self.looked.is_some_and(|looked| now.since(looked) < self.lease / 2);
         self.looked = Some(now);

@@ -385,25 +385,33 @@ impl Scenario {
         must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;
         for entry in &self.planned() {
-            match &entry.fault {
-                Fault::SetRates(rates) => must(all_rates(rates), "a rate is not from 0 to 1")?,
-                Fault::Crash { node, .. } => {
-                    let memory = *node < self.first_compute_node();
-                    must(!memory || self.keeps_copies(), "all copies of some rows may be lost")?;
-                    must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")?;
-                }
-                Fault::Restart { node } => {
-                    must(self.cluster.lease_us > 0, "a node is restarted, and there is no lease")?;
-                    let compute = *node >= self.first_compute_node();
-                    must(
-                        compute || memory_returns::is_made_anew(self, entry),
-                        "a memory node restarts that has not lost its memory",
-                    )?;
-                }
-                _ => {}
+            if let Fault::SetRates(rates) = &entry.fault {
+                must(all_rates(rates), "a rate is not from 0 to 1")?;
             }
+            self.check_loss(entry)?;
         }
         Ok(())
+    }
+
+    /// Whether what a fault takes away is left elsewhere, or comes back.
+    fn check_loss(&self, entry: &Scheduled) -> Result<(), ScenarioError> {
+        let must = |holds: bool, message: &str| {
+            if holds { Ok(()) } else { Err(self.impossible(message)) }
+        };
+        match &entry.fault {
+            Fault::Crash { node, .. } => {
+                let memory = *node < self.first_compute_node();
+                must(!memory || self.keeps_copies(), "all copies of some rows may be lost")?;
+                must(self.cluster.lease_us > 0, "a node crashes, and there is no lease")
+            }
+            Fault::Restart { node } => {
+                must(self.cluster.lease_us > 0, "a node is restarted, and there is no lease")?;
+                let compute = *node >= self.first_compute_node();
+                let back = compute || memory_returns::is_made_anew(self, entry);
+                must(back, "a memory node restarts that has not lost its memory")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// With a lease: whether a compute node is left whatever happens, and whether there is time to

@@ -11,8 +11,8 @@
 //! each compute node that serves still audits all data: nothing INVISIBLE, no lock, no open log,
 //! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
 //!
-//! Nodes that were started in network namespaces have cables, which are pulled and plugged in again;
-//! on loopback there are none, and a schedule that asks for it is refused.
+//! Nodes that were started in network namespaces have cables, which are pulled and plugged in
+//! again; on loopback there are none, and a schedule that asks for it is refused.
 
 mod callers;
 mod report;

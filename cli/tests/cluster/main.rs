@@ -104,7 +104,7 @@ fn a_cluster_over_tcp_comes_and_goes_and_leaves_logs_only() {
 }
 
 #[test]
-fn a_compute_node_that_is_killed_is_expelled_and_returns() {
+fn nodes_that_are_killed_are_left_and_return() {
     let described = Described::shm("killed");
     described.done(&["up"]);
     kill(node(&described.status(), "cn-1").0);
@@ -125,6 +125,15 @@ fn a_compute_node_that_is_killed_is_expelled_and_returns() {
     let beside = text(&lotus(&["cn", "--file", &described.file(), "--node", "1"]));
     assert!(beside.contains("in use") && described.status()["healthy"] == true, "{beside}");
     ["mn-1", "cn-1"].iter().for_each(|name| kill(node(&status, name).0));
+    assert!(described.done(&["up"]).contains("of which 2 had ended"));
+    wait_until("all take part", || {
+        let status = described.status();
+        let serves = |name| node(&status, name).1 == "serving";
+        status["healthy"] == true && serves("mn-1") && serves("cn-1")
+    });
+    // With the authority's host all ends.
+    let status = described.status();
+    ["mn-0", "cn-1"].iter().for_each(|name| kill(node(&status, name).0));
     let refused = refusal(&described.cluster(&["up"]));
     assert!(refused.contains("2 of 4 nodes") && refused.contains("cluster down"), "{refused}");
     assert!(described.done(&["down"]).contains("2 nodes have ended; 2 had before"));

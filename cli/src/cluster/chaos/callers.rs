@@ -5,9 +5,9 @@
 //! takes effect once (I80). Where that does not help either, its outcome is asked for until
 //! somebody knows it. So the balances are known exactly, whoever was killed.
 //!
-//! What is remembered of ids has room for a quarter of a million calls in ten minutes, and for fewer
-//! where a history is wanted, since a call's operations are part of its result; the callers pause
-//! between calls so that it suffices.
+//! What is remembered of ids has room for a quarter of a million calls in ten minutes, and for
+//! fewer where a history is wanted, since a call's operations are part of its result; the callers
+//! pause between calls so that it suffices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
