@@ -85,7 +85,7 @@ impl NodeHorizon {
     }
 
     /// The word that tells the others.
-    fn word(&self) -> u64 {
+    pub(crate) fn word(&self) -> u64 {
         let reads_all = self.reading_all.load(Ordering::Relaxed) > 0;
         self.node_floor().raw() | if reads_all { READS_ALL } else { 0 }
     }
