@@ -45,6 +45,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lotus_fabric::ids::{Epoch, NodeId, ShardId};
+use lotus_fabric::lane::Batch;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point;
@@ -415,8 +416,9 @@ impl Coordinator {
 
     async fn write_floor(&self, index: usize, floor: u64) -> Result<(), Fenced> {
         let word = FLOORS_OFFSET + (index * WORD_BYTES) as u64;
-        let at = self.primary(FLOORS_GROUP);
-        self.insist(|batch| batch.write_word(at.at(word), floor)).await.map(drop)
+        // Whoever is the primary by then: the first one may be left meanwhile.
+        let add = |batch: &mut Batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), floor);
+        self.insist(add).await.map(drop)
     }
 }
 
