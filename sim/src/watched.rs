@@ -25,6 +25,10 @@ use crate::scenario::Scenario;
 /// How often memory is looked at while clients run.
 const LOOKS: u32 = 24;
 
+/// How long a node may take to return when all is over: locks' ends and requests whose messages
+/// were lost are repeated every 20 ms.
+const RETURNING: Duration = Duration::from_millis(100);
+
 /// See the module's essay.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
@@ -128,9 +132,18 @@ impl Watched {
         self.returns.done
     }
 
-    /// Whether those take part that were started again.
-    pub(crate) fn missing(&self) -> Option<Violation> {
-        self.returns.violations(self.cluster.cluster())
+    /// Whether those take part that were started again, or do so when what was lost has been sent
+    /// once more: clients may have ended before.
+    pub(crate) fn missing(&mut self) -> Option<Violation> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let missing = self.returns.violations(self.cluster.cluster())?;
+            if waited >= RETURNING || self.machines().run_for(self.interval).is_none() {
+                return Some(missing);
+            }
+            waited += self.interval;
+            self.returns.take_in(self.cluster.cluster());
+        }
     }
 
     pub(crate) fn machines(&self) -> &SimMachines {
