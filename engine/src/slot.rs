@@ -360,6 +360,11 @@ async fn drive(slot: Rc<Slot>) {
         match request {
             Request::Execute(mode) => {
                 let outcome = body.execute(&slot, mode).await;
+                if outcome.is_err() {
+                    // Whoever repeats it at once would never let go of this thread, and what is in
+                    // the way may have to be done here.
+                    slot.coordinator.executor.yield_now().await;
+                }
                 slot.end_execution(body, outcome);
             }
             Request::Commit if body.piece.is_some() => filling::carry_out(&slot, body).await,
