@@ -127,6 +127,14 @@ pub(crate) enum Replicas {
 }
 
 impl Replicas {
+    /// Those that follow the backups, if the placement is still the one by which they were the
+    /// backups. By another one the primary of then may be a backup: a memory node that returns
+    /// takes its first place again (H23).
+    fn rest(same_placement: bool) -> Self {
+        let same = same_placement || broken(Rule::FormerPrimariesAreWritten);
+        if same { Self::Primaries } else { Self::All }
+    }
+
     pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
         match self {
             Self::Backups if set.whole().len() == 1 => set.members(),
@@ -183,6 +191,7 @@ impl<'a> Commit<'a> {
             VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
             _ => Replicas::All,
         };
+        let placed = coordinator.configuration.placed();
         self.until_done(|batch| body.add_versions(coordinator, commit_ts, replicas_first, batch))
             .await?;
         self.slot.decide(self.txn, Ok(receipt));
@@ -191,8 +200,11 @@ impl<'a> Commit<'a> {
             coordinator.locks.release(&mut body.held);
         }
         if replicas_first == Replicas::Backups {
-            let last = Replicas::Primaries;
-            self.until_done(|batch| body.add_versions(coordinator, commit_ts, last, batch)).await?;
+            self.until_done(|batch| {
+                let last = Replicas::rest(placed == coordinator.configuration.placed());
+                body.add_versions(coordinator, commit_ts, last, batch);
+            })
+            .await?;
         }
         body.renew_cached(coordinator, self.txn, commit_ts);
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {

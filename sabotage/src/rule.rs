@@ -319,6 +319,10 @@ rules! {
     "A copy that is being made is none before it is whole"
     CopiesAreWhole "copies-are-whole" "H23"
     "a copy that is being made takes its old place at once"
+
+    "A commit reaches who was the primary when it began, whoever is the primary when it ends"
+    FormerPrimariesAreWritten "former-primaries-are-written" "H23"
+    "a commit that ends by another placement than it began by leaves out the primary of before"
 }
 
 #[cfg(test)]

@@ -235,6 +235,11 @@ const TABLE: &[Hunted] = &[
         &["h23-memory-node-made-anew"],
         &[Isolation, BACKED, RECORDED, Property(READS), Property(DURABLE), REPLICATED],
     ),
+    hunted(
+        Rule::FormerPrimariesAreWritten,
+        &["h23-memory-node-made-anew", "h23-filled-beside-writers"],
+        &[REPLICATED, BACKED, LOGGED, RECORDED],
+    ),
 ];
 
 #[cfg(test)]
