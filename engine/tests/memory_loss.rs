@@ -20,13 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Three memory nodes with three copies of everything, and rows of zeroes.
 fn loaded() -> (Running, TableId) {
-    let (cluster, table) = with_numbers(small().compute_nodes(2).replicas(3).lease(Some(LEASE)));
-    let row = |row: u64, value: &mut Vec<u8>| {
-        value.extend(0_u64.to_le_bytes());
-        PrimaryKey::from(row)
-    };
-    cluster.load(table, ROWS, &row, &Default::default()).expect("they fit");
-    (cluster, table)
+    with_zeroes(small().compute_nodes(2).replicas(3).lease(Some(LEASE)), ROWS)
 }
 
 fn lose(cluster: &Cluster, memory_node: u16) {
@@ -36,15 +30,7 @@ fn lose(cluster: &Cluster, memory_node: u16) {
 
 /// Adds one to a row, at least once; what it was before.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
-    cluster
-        .run(Isolation::Serializable, move |mut txn| async move {
-            let item = txn.add_rw(table, row)?;
-            txn.execute().await?;
-            let before = number_of(&txn, item).expect("it was loaded");
-            txn.put(item, &(before + 1).to_le_bytes())?;
-            txn.commit().await.map(|_| before)
-        })
-        .wait()
+    cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
 }
 
 /// Inserts a row that nobody else does.

@@ -8,36 +8,17 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use lotus::{
-    Cluster, Isolation, MoveError, Moved, Moving, PrimaryKey, ShardId, TableId, Transaction,
-    TxnError,
-};
+use lotus::{Cluster, Isolation, MoveError, Moved, Moving, ShardId, TableId, TxnError};
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use lotus_fabric::ids::NodeId;
 
 const ROWS: u64 = 64;
 
-fn loaded(builder: lotus::ClusterBuilder) -> (Running, TableId) {
-    let (cluster, table) = with_numbers(builder);
-    let row = |row: u64, value: &mut Vec<u8>| {
-        value.extend(0_u64.to_le_bytes());
-        PrimaryKey::from(row)
-    };
-    cluster.load(table, ROWS, &row, &Default::default()).expect("they fit");
-    (cluster, table)
-}
-
 /// Adds one to a row, on whichever node the router names.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<(), TxnError> {
-    let body = move |mut txn: Transaction| async move {
-        let item = txn.add_rw(table, row)?;
-        txn.execute().await?;
-        let before = number_of(&txn, item).expect("it was loaded");
-        txn.put(item, &(before + 1).to_le_bytes())?;
-        txn.commit().await.map(drop)
-    };
-    cluster.run_at(table, row, Isolation::Serializable, body)?.wait()
+    let body = move |txn| add_one(txn, table, row);
+    cluster.run_at(table, row, Isolation::Serializable, body)?.wait().map(drop)
 }
 
 fn owner_of(cluster: &Cluster, shard: ShardId) -> Option<usize> {
@@ -48,7 +29,7 @@ fn owner_of(cluster: &Cluster, shard: ShardId) -> Option<usize> {
 /// H19: every increment counts once, wherever the shards are meanwhile.
 #[test]
 fn shards_move_there_and_back_while_their_rows_are_written() {
-    let (cluster, table) = loaded(small().compute_nodes(3));
+    let (cluster, table) = with_zeroes(small().compute_nodes(3), ROWS);
     let shards: Vec<_> = ShardId::all().collect();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3)
@@ -84,7 +65,7 @@ fn shards_move_there_and_back_while_their_rows_are_written() {
 #[test]
 fn whoever_dawdles_with_a_lock_gives_it_up() {
     let patience = Duration::from_millis(1);
-    let (cluster, table) = loaded(small().compute_nodes(2).drain_patience(patience));
+    let (cluster, table) = with_zeroes(small().compute_nodes(2).drain_patience(patience), ROWS);
     let row = key_owned_by(&cluster, table, 0, 0);
     let shard = cluster.shard_of(table, row).expect("the table exists");
     for dawdler in 0..2 {
@@ -113,14 +94,15 @@ fn whoever_dawdles_with_a_lock_gives_it_up() {
 
 #[test]
 fn what_cannot_be_moved_stays() {
-    let (cluster, _) = loaded(small().compute_nodes(2));
+    let (cluster, _) = with_zeroes(small().compute_nodes(2), ROWS);
     let shard = ShardId::from_low_bits(0);
     let other = ShardId::from_low_bits(1);
     assert_eq!(cluster.move_shards(&[shard], 2), Err(MoveError::NoSuchNode(2)));
     assert_eq!(cluster.move_shards(&[shard, other], 1), Err(MoveError::NotOwner(other)));
     assert_eq!((owner_of(&cluster, shard), owner_of(&cluster, other)), (Some(0), Some(1)));
     cluster.move_shards(&[shard], 0).expect("it is there already");
-    let (memory_locks, _) = loaded(small().compute_nodes(2).locks(lotus::LockKind::CasSpin));
+    let (memory_locks, _) =
+        with_zeroes(small().compute_nodes(2).locks(lotus::LockKind::CasSpin), ROWS);
     assert_eq!(memory_locks.move_shards(&[shard], 1), Err(MoveError::NoOwners));
 }
 
@@ -131,7 +113,7 @@ fn shard(number: u64) -> ShardId {
 /// Any node can be told, about any shard; it asks the owner by message.
 #[test]
 fn any_node_passes_orders_on_to_the_owner() {
-    let (cluster, _) = loaded(small().compute_nodes(3));
+    let (cluster, _) = with_zeroes(small().compute_nodes(3), ROWS);
     for asked in 0..3 {
         for number in 0..6 {
             let from = owner_of(&cluster, shard(number)).expect("nobody dies");
@@ -157,7 +139,7 @@ fn any_node_passes_orders_on_to_the_owner() {
 fn an_order_that_nobody_answers_is_looked_up() {
     let timeout = Duration::from_secs(3);
     let builder = small().compute_nodes(3).lock_timeout(timeout).drain_patience(timeout);
-    let (cluster, table) = loaded(builder);
+    let (cluster, table) = with_zeroes(builder, ROWS);
     let (asker, giver, receiver) = (2, 0, 1);
     let row = key_owned_by(&cluster, table, giver, 0);
     let its = cluster.shard_of(table, row).expect("the table exists");
@@ -202,7 +184,7 @@ fn an_order_that_nobody_answers_is_looked_up() {
 #[test]
 fn a_receiver_out_of_reach_gets_nothing() {
     let builder = small().compute_nodes(3).lock_timeout(Duration::from_millis(100));
-    let (cluster, table) = loaded(builder);
+    let (cluster, table) = with_zeroes(builder, ROWS);
     let (asker, giver, receiver) = (2, 0, 1);
     let node = NodeId((cluster.config().memory_nodes + receiver) as u16);
     cluster.local_fabric().set_reachable(node, false).expect("it exists");

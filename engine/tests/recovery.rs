@@ -9,20 +9,14 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use lotus::{Cluster, Isolation, PrimaryKey, Seat, TableId, Transaction, TxnError};
+use lotus::{Cluster, Isolation, Seat, TableId, TxnError};
 
 const ROWS: u64 = 64;
 const LEASE: Duration = Duration::from_millis(500);
 
 /// Adds one to a row on some node that still serves, at least once; what it was before.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
-    let body = move |mut txn: Transaction| async move {
-        let item = txn.add_rw(table, row)?;
-        txn.execute().await?;
-        let before = number_of(&txn, item).expect("it was loaded");
-        txn.put(item, &(before + 1).to_le_bytes())?;
-        txn.commit().await.map(|_| before)
-    };
+    let body = move |txn| add_one(txn, table, row);
     loop {
         match cluster.run(Isolation::Serializable, body).wait() {
             Err(error) if error.is_retryable() || error == TxnError::Fenced => {}
@@ -31,21 +25,11 @@ fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnErro
     }
 }
 
-fn loaded(builder: lotus::ClusterBuilder) -> (Running, TableId) {
-    let (cluster, table) = with_numbers(builder);
-    let row = |row: u64, value: &mut Vec<u8>| {
-        value.extend(0_u64.to_le_bytes());
-        PrimaryKey::from(row)
-    };
-    cluster.load(table, ROWS, &row, &Default::default()).expect("they fit");
-    (cluster, table)
-}
-
 /// H2, H4, H8: a node dies that keeps locks, holds locks of others, and has rows in doubt. The
 /// others serve all rows afterwards, and what it had reported is there.
 #[test]
 fn a_killed_node_s_rows_are_served_by_the_others() {
-    let (cluster, table) = loaded(small().compute_nodes(3).lease(Some(LEASE)));
+    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
     // Holds a lock of every owner, and will never give them back.
     let holding = cluster.submit(doomed, move |mut session| async move {
@@ -81,7 +65,7 @@ fn a_killed_node_s_rows_are_served_by_the_others() {
 #[test]
 fn without_a_lease_a_killed_node_s_rows_stay_locked() {
     let patience = Duration::from_millis(50);
-    let (cluster, table) = loaded(small().compute_nodes(2).lock_timeout(patience));
+    let (cluster, table) = with_zeroes(small().compute_nodes(2).lock_timeout(patience), ROWS);
     cluster.kill(1);
     let one_try = |row: u64| {
         let attempt = cluster.submit(FIRST, move |mut session| async move {

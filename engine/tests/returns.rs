@@ -8,38 +8,21 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use lotus::{
-    Cluster, ClusterError, Isolation, PrimaryKey, Seat, TableId, TimestampKind, Transaction,
-    TxnError,
-};
+use lotus::{Cluster, ClusterError, Isolation, Seat, TableId, TimestampKind, TxnError};
 
 const ROWS: u64 = 32;
 const LEASE: Duration = Duration::from_millis(500);
-
-fn loaded(builder: lotus::ClusterBuilder) -> (Running, TableId) {
-    let (cluster, table) = with_numbers(builder);
-    let row = |row: u64, value: &mut Vec<u8>| {
-        value.extend(0_u64.to_le_bytes());
-        PrimaryKey::from(row)
-    };
-    cluster.load(table, ROWS, &row, &Default::default()).expect("they fit");
-    (cluster, table)
-}
 
 /// Adds one to a row by a coordinator of this node, as soon as it serves.
 fn increment_at(cluster: &Cluster, compute_node: usize, table: TableId, row: u64) {
     let seat = Seat { compute_node, thread: 0 };
     loop {
         let attempt = cluster.submit(seat, move |mut session| async move {
-            let mut txn: Transaction = session.begin(Isolation::Serializable).await?;
-            let item = txn.add_rw(table, row)?;
-            txn.execute().await?;
-            let before = number_of(&txn, item).expect("it was loaded");
-            txn.put(item, &(before + 1).to_le_bytes())?;
-            txn.commit().await.map(drop)
+            let txn = session.begin(Isolation::Serializable).await?;
+            add_one(txn, table, row).await
         });
         match attempt.wait() {
-            Ok(()) => return,
+            Ok(_) => return,
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     }
@@ -71,7 +54,7 @@ fn check(cluster: &Cluster, table: TableId, expected: u64) {
 #[test]
 fn nodes_return_and_work_like_before() {
     let builder = small().compute_nodes(3).lease(Some(LEASE)).timestamps(TimestampKind::Oracle);
-    let (cluster, table) = loaded(builder);
+    let (cluster, table) = with_zeroes(builder, ROWS);
     let mut expected = 0;
     for node in [0, 1, 0, 2] {
         restart(&cluster, node);
@@ -97,7 +80,7 @@ fn nodes_return_and_work_like_before() {
 /// Its locks of before are nobody's, and what others ask its life before for does not reach it.
 #[test]
 fn what_the_life_before_had_locked_is_free() {
-    let (cluster, table) = loaded(small().compute_nodes(3).lease(Some(LEASE)));
+    let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
     let (locked, is_locked) = std::sync::mpsc::channel();
     let holding = cluster.submit(doomed, move |mut session| async move {
@@ -120,7 +103,7 @@ fn what_the_life_before_had_locked_is_free() {
 
 #[test]
 fn without_a_lease_nobody_returns() {
-    let (cluster, _) = loaded(small().compute_nodes(2));
+    let (cluster, _) = with_zeroes(small().compute_nodes(2), ROWS);
     let refused = cluster.restart(1).expect_err("nobody would settle what it has left");
     assert!(matches!(refused, ClusterError::Setting(_)), "{refused}");
     assert!(cluster.takes_part(1), "it was not ended for nothing");

@@ -137,20 +137,14 @@ impl FaultPoint {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use heck::ToKebabCase;
 
-    fn kebab_case(variant: &str) -> String {
-        let spread = variant.chars().flat_map(|letter| {
-            let hyphen = letter.is_ascii_uppercase().then_some('-');
-            hyphen.into_iter().chain([letter.to_ascii_lowercase()])
-        });
-        spread.skip(1).collect()
-    }
+    use super::*;
 
     #[test]
     fn names_are_the_variants_names_and_lead_back() {
         for point in FaultPoint::ALL {
-            assert_eq!(point.name(), kebab_case(&format!("{point:?}")));
+            assert_eq!(point.name(), format!("{point:?}").to_kebab_case());
             assert_eq!(FaultPoint::named(point.name()), Some(*point));
         }
         assert_eq!(FaultPoint::named("nowhere"), None);

@@ -327,20 +327,14 @@ rules! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use heck::ToKebabCase;
 
-    fn kebab_case(variant: &str) -> String {
-        let spread = variant.chars().flat_map(|letter| {
-            let hyphen = letter.is_ascii_uppercase().then_some('-');
-            hyphen.into_iter().chain([letter.to_ascii_lowercase()])
-        });
-        spread.skip(1).collect()
-    }
+    use super::*;
 
     #[test]
     fn names_are_the_variants_names() {
         for rule in Rule::ALL {
-            assert_eq!(rule.name(), kebab_case(&format!("{rule:?}")));
+            assert_eq!(rule.name(), format!("{rule:?}").to_kebab_case());
         }
     }
 

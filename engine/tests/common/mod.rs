@@ -67,6 +67,18 @@ pub fn with_numbers(builder: ClusterBuilder) -> (Running, TableId) {
     (cluster, table)
 }
 
+/// [`with_numbers`], and zero in each of the `rows` first ones.
+#[track_caller]
+pub fn with_zeroes(builder: ClusterBuilder, rows: u64) -> (Running, TableId) {
+    let (cluster, table) = with_numbers(builder);
+    let zero = |row: u64, value: &mut Vec<u8>| {
+        value.extend(0_u64.to_le_bytes());
+        PrimaryKey::from(row)
+    };
+    cluster.load(table, rows, &zero, &Default::default()).expect("they fit");
+    (cluster, table)
+}
+
 /// One thread's waker for any future.
 struct Unpark(Thread);
 
@@ -202,6 +214,15 @@ pub fn number(bytes: &[u8]) -> u64 {
 /// The number in a row of a transaction, if the row is there.
 pub fn number_of(txn: &Transaction, item: Item) -> Option<u64> {
     txn.value(item).map(number)
+}
+
+/// A transaction that adds one to a row, which is there; what was in it before.
+pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u64, TxnError> {
+    let item = txn.add_rw(table, row)?;
+    txn.execute().await?;
+    let before = number_of(&txn, item).expect("it was loaded");
+    txn.put(item, &(before + 1).to_le_bytes())?;
+    txn.commit().await.map(|_| before)
 }
 
 /// Whether the error says that somebody else has the row.
