@@ -31,7 +31,8 @@
 //! differ from copy to copy afterwards.
 //!
 //! # How much of it at once
-//! One piece of each coordinator, and as long a pause behind it.
+//! One piece of each coordinator, and as long a pause behind it. Where writers are in the way the
+//! next try is for half as many chains, down to one.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -115,9 +116,12 @@ struct Filling {
     shards: Vec<ShardId>,
     /// Whether what belongs to no row is done, if that goes with one of these shards.
     begun: bool,
-    /// The place among the tables of the next chain's, and its number in each shard.
+    /// The place among the tables of the next chain's, and how many are filled of that table: the
+    /// first of each shard, then the second.
     table: usize,
-    chain: u64,
+    filled: u64,
+    /// How many chains to lock at once.
+    at_once: u64,
 }
 
 /// What the driver writes to one memory node.
@@ -207,7 +211,8 @@ impl Coordinator {
             }
             if !shards.is_empty() {
                 let (node, life) = (*node, *life);
-                return Some(Filling { node, life, shards, begun: false, table: 0, chain: 0 });
+                let (table, filled, at_once) = (0, 0, CHAINS);
+                return Some(Filling { node, life, shards, begun: false, table, filled, at_once });
             }
         }
         None
@@ -293,15 +298,33 @@ impl Filling {
 
     /// Goes on to a table that has chains left; whether there is one.
     fn seek_table(&mut self, tables: &[Arc<TableDef>]) -> bool {
-        let is_over = |table: &TableDef, chain: u64| {
-            !self.shards.iter().any(|shard| has(table, *shard))
-                || chain >= table.geometry().shape().buckets_per_shard()
-        };
-        while tables.get(self.table).is_some_and(|table| is_over(table, self.chain)) {
-            (self.table, self.chain) = (self.table + 1, 0);
+        while tables.get(self.table).is_some_and(|table| self.next_piece(table).is_empty()) {
+            (self.table, self.filled) = (self.table + 1, 0);
         }
         self.table < tables.len()
     }
+
+    /// The chains of this table that are filled next: of which shard, and the number there.
+    fn next_piece(&self, table: &TableDef) -> Vec<(ShardId, u64)> {
+        let shards: Vec<_> =
+            self.shards.iter().copied().filter(|shard| has(table, *shard)).collect();
+        let per_shard = table.geometry().shape().buckets_per_shard();
+        chains_of(&shards, per_shard, self.filled, self.at_once)
+    }
+
+    /// What was to be filled next is in use, or is filled.
+    fn adapt(&mut self, conflict: bool) {
+        // Rows that are written all the time are only ever had in small pieces.
+        self.at_once = if conflict { self.at_once / 2 } else { self.at_once * 2 }.clamp(1, CHAINS);
+    }
+}
+
+/// The next chains of these shards behind the first `filled` ones, at most so many: of which shard,
+/// and the number there. The first of each shard come first, then the second.
+fn chains_of(shards: &[ShardId], per_shard: u64, filled: u64, at_most: u64) -> Vec<(ShardId, u64)> {
+    let count = shards.len() as u64;
+    let next = filled..(count * per_shard).min(filled + at_most);
+    next.map(|chain| (shards[(chain % count) as usize], chain / count)).collect()
 }
 
 impl Session {
@@ -330,7 +353,10 @@ impl Session {
                 filler.at = None;
             }
             // Somebody is in the way, or the placement is about to change.
-            Err(_) => self.back_off(PAUSE_AFTER_CONFLICT).await,
+            Err(_) => {
+                filling.adapt(true);
+                self.back_off(PAUSE_AFTER_CONFLICT).await;
+            }
         }
         let spent = coordinator.executor.now().since(begun);
         coordinator.executor.sleep(spent).await;
@@ -369,19 +395,14 @@ impl Session {
         }
         let table = Arc::clone(&tables[filling.table]);
         let shape = table.geometry().shape();
-        let shards = || filling.shards.iter().copied().filter(|shard| has(&table, *shard));
-        let at_most = (CHAINS / shards().count() as u64).max(1);
-        let count = at_most.min(shape.buckets_per_shard() - filling.chain);
-        let numbers = filling.chain..filling.chain + count;
-        let chains = || shards().flat_map(|shard| numbers.clone().map(move |chain| (shard, chain)));
-        let homes: Vec<(GroupId, u64)> = chains()
-            .map(|(shard, chain)| {
-                (coordinator.group_of(shard), table.geometry().bucket_at(shard, chain))
-            })
-            .collect();
+        let chains = filling.next_piece(&table);
+        let home = |(shard, chain): &(ShardId, u64)| {
+            (coordinator.group_of(*shard), table.geometry().bucket_at(*shard, *chain))
+        };
+        let homes: Vec<(GroupId, u64)> = chains.iter().map(home).collect();
         let before = coordinator.read_chains(&table, &homes).await?;
         let rows = rows_of(&table, &before).ok_or(TxnError::Timeout)?;
-        let buckets = chains().map(|(shard, chain)| shape.bucket_name(shard, chain));
+        let buckets = chains.iter().map(|(shard, chain)| shape.bucket_name(*shard, *chain));
         let buckets = buckets.map(|key| LockName::bucket(table.id(), key));
         let names = buckets.chain(rows.iter().map(|key| LockName::row(table.id(), *key)));
         let names: Vec<LockName> = names.collect();
@@ -400,7 +421,8 @@ impl Session {
         let mut writes = coordinator.read_records(&table, &now).await?;
         writes.extend(now);
         txn.fill(Piece { node, writes }).await?;
-        filling.chain += count;
+        filling.filled += chains.len() as u64;
+        filling.adapt(false);
         Ok(true)
     }
 }
@@ -558,5 +580,47 @@ impl Commit<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_any_size_have_every_chain_once() {
+        let shards: Vec<ShardId> = ShardId::all().take(3).collect();
+        let all = BTreeSet::from_iter(shards.iter().flat_map(|of| (0..5).map(|n| (of.raw(), n))));
+        for size in 1..=CHAINS {
+            let (mut seen, mut filled) = (Vec::new(), 0);
+            loop {
+                let piece = chains_of(&shards, 5, filled, size);
+                assert!(piece.len() as u64 <= size);
+                filled += piece.len() as u64;
+                seen.extend(piece.iter().map(|(shard, chain)| (shard.raw(), *chain)));
+                if piece.is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(seen.len(), all.len(), "pieces of {size}");
+            assert_eq!(BTreeSet::from_iter(seen), all, "pieces of {size}");
+        }
+        assert_eq!(chains_of(&[], 5, 0, 1), [], "a table without rows of these shards");
+    }
+
+    #[test]
+    fn who_is_in_the_way_is_asked_for_less_down_to_one_chain() {
+        let (node, shards) = (NodeId(0), Vec::new());
+        let life = Life::new(lotus_fabric::ids::Epoch(1), 0);
+        let mut filling =
+            Filling { node, life, shards, begun: true, table: 0, filled: 0, at_once: CHAINS };
+        for expected in [CHAINS / 2, CHAINS / 4, CHAINS / 8, 1] {
+            filling.adapt(true);
+            assert_eq!(filling.at_once, expected);
+        }
+        filling.adapt(false);
+        assert_eq!(filling.at_once, 2);
+        (0..9).for_each(|_| filling.adapt(false));
+        assert_eq!(filling.at_once, CHAINS);
     }
 }

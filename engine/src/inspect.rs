@@ -13,6 +13,7 @@ use lotus_locktable::{LockMode, LockName};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
+use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::{LogEntry, Membership, membership};
@@ -22,6 +23,7 @@ use lotus_router::{GroupId, Replica};
 use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
 use crate::error::ClusterError;
 use crate::shared::{ComputeNode, Shared};
 
@@ -33,9 +35,10 @@ pub const BACKED: &str = "what the primary shows, every backup has";
 pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
 /// See [`LOGGED`].
 pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to write";
-
 /// See [`LOGGED`].
 pub const OWNED: &str = "no two compute nodes grant the locks of one shard";
+/// See [`LOGGED`].
+pub const FLOORED: &str = "nobody who may read is left out of the horizon";
 
 /// How many cached CVTs are compared at once.
 const COMPARED_AT_ONCE: usize = 64;
@@ -82,7 +85,8 @@ impl<M: Machines> Cluster<M> {
             }
             let cached = scan.check_cached().await?;
             let owned = shared.check_owned();
-            let tallies = [logged, backed, locked, cached, owned];
+            let floored = scan.check_floored().await;
+            let tallies = [logged, backed, locked, cached, owned, floored];
             Ok(tallies.map(Tally::finish))
         })?;
         Ok(inspected.map_err(unreachable_nodes)?.into())
@@ -262,6 +266,25 @@ impl Scan<'_> {
             }
         }
         Ok(tally)
+    }
+
+    /// H13: what one who takes part may read is overwritten when it says so, and not before.
+    async fn check_floored(&self) -> Tally {
+        let mut tally = Tally::new(FLOORED);
+        for node in self.shared.members() {
+            let reads = node.check_standing().is_ok() && node.configuration.is_open();
+            let primary = node.configuration.placement().replicas(FLOORS_GROUP).primary();
+            let word = primary.at(FLOORS_OFFSET + (node.index * WORD_BYTES) as u64);
+            // A memory node that does not answer has not been noticed yet, or is waited for.
+            let Ok(words) = self.read(word, WORD_BYTES).await else { continue };
+            if reads {
+                tally.seen += 1;
+                if words[0] == NO_FLOOR {
+                    tally.complain(|| format!("{:?} on {:?}", node.id, primary.node));
+                }
+            }
+        }
+        tally
     }
 
     /// The words of the log slot that a transaction uses on one memory node.

@@ -212,6 +212,10 @@ rules! {
     CopiesAreOfOneTime "copies-are-of-one-time" "H13"
     "a snapshot file has of each row what is newest when it is read"
 
+    "Each node's floor stands on a new primary before any transaction begins by it"
+    FloorsAreCarried "floors-are-carried" "H13"
+    "a floor is not written anew when another memory node becomes the primary"
+
     "A record counts only if its checksum does"
     RecordChecksums "record-checksums" "H14"
     "the checksum of a record is not looked at"

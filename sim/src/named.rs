@@ -38,6 +38,7 @@ files! {
     "h13-older-versions"
     "h13-overwritten-versions"
     "h13-first-slabs"
+    "h13-floors-of-the-returned"
     "h13-snapshot-files"
     "h13-snapshot-nodes-die"
     "h14-torn-words"

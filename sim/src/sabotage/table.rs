@@ -57,6 +57,7 @@ use Watch::{Isolation, Property};
 const LOGGED: Watch = Property(lotus::inspect::LOGGED);
 const BACKED: Watch = Property(lotus::inspect::BACKED);
 const CACHED: Watch = Property(lotus::inspect::CACHED);
+const FLOORED: Watch = Property(lotus::inspect::FLOORED);
 const OWNED: Watch = Property(lotus::inspect::OWNED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
@@ -167,6 +168,7 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::RecordsAreNotNewer, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::LinksAreExact, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
+    hunted(Rule::FloorsAreCarried, &["h13-floors-of-the-returned"], &[FLOORED]),
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),
     hunted(Rule::AllReplicasAreRepaired, &["h15-some-replicas"], &[REPLICATED, BACKED]),
