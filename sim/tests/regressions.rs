@@ -71,3 +71,13 @@ fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
     // A quarter of that if they wait.
     assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
 }
+
+/// A node died, was started again, and died again: with it the last client, whose request was under
+/// way there. Who waited for calls waited for ever, and the run never ended.
+#[test]
+fn a_run_is_over_when_the_last_client_is_gone() {
+    let text = include_str!("regressions/last-client-lost.toml");
+    let outcome = replay("last-client-lost", text, 0, 1_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    assert!(outcome.figures.committed > 100, "{}", outcome.figures.committed);
+}
