@@ -18,7 +18,8 @@
 //!
 //! # Lost compute nodes
 //! A client whose request is under way on a compute node that is lost never hears of it again. All
-//! others go on: what was queued there goes to the next node, and nothing goes there any more.
+//! others go on: what was queued there goes to the next node, and nothing goes there any more. When
+//! the last client is gone the run is over: nobody would ask for anything any more.
 //!
 //! # The end
 //! Clients stop at the deadline, pacers too; what pacers have queued by then is still served.
@@ -51,6 +52,8 @@ pub(crate) struct Client {
     rng: SmallRng,
     /// Names it in histories: its transactions never overlap.
     session: u32,
+    /// Shared by all clients that there are.
+    _present: Arc<()>,
 }
 
 /// A request on its way to a worker.
@@ -96,6 +99,8 @@ pub(crate) struct Run<W: Workload> {
     /// By coordinator.
     queues: Vec<Queue<W::Request>>,
     window: OnceLock<Window>,
+    /// Every client has a share of this.
+    present: Arc<()>,
     stopped: AtomicBool,
     fatal: OnceLock<String>,
     pacing: AtomicUsize,
@@ -131,6 +136,7 @@ impl<W: Workload> Run<W> {
             coroutines: cluster.coroutines,
             queues: (0..coordinators).map(|_| async_channel::bounded(capacity)).collect(),
             window: OnceLock::new(),
+            present: Arc::default(),
             stopped: AtomicBool::new(false),
             fatal: OnceLock::new(),
             pacing: AtomicUsize::new(coordinators),
@@ -234,7 +240,8 @@ impl<W: Workload> Run<W> {
             return None;
         }
         let worker = self.worker(seat);
-        let client = Client { rng: self.rng(worker as u64), session: worker as u32 };
+        let (rng, _present) = (self.rng(worker as u64), Arc::clone(&self.present));
+        let client = Client { rng, session: worker as u32, _present };
         self.next_call(client, seat, host, now_ns)
     }
 
@@ -322,6 +329,9 @@ impl<W: Workload> Run<W> {
         let to = self.serving(cn);
         if to == cn {
             return self.fail("no compute node is left".to_owned());
+        }
+        if self.load.rate_tps.is_none() && Arc::strong_count(&self.present) == 1 {
+            return self.stop();
         }
         for thread in 0..self.threads {
             let (from, to) = (cn * self.threads + thread, to * self.threads + thread);

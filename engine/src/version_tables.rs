@@ -13,7 +13,9 @@
 //!   and before it unlocks, it replaces the one cell that it has written. If it never gets there,
 //!   it never unlocks: a commit that was begun only goes forward. One that aborts has written
 //!   nothing.
-//! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile.
+//! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile. The lock must be
+//!   in this node's table. An attempt may believe in one that it has not any more: its owner took it
+//!   back, because the attempt will not commit, and gave the shard to this node (H19).
 //! - *A READ without a lock* is kept if nobody has held the lock to write since before it was
 //!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. That is
 //!   asked with the row's place in the cache locked. A writer whose grant escapes the question
@@ -32,7 +34,7 @@
 
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Key, NodeId, ShardId, TableId};
+use lotus_fabric::ids::{Key, NodeId, ShardId, TableId, TxnId};
 use lotus_locktable::{LockName, LockTable, Watch};
 use lotus_mvcc::layout::cvt::{Cell, Cvt, HEADER_WORDS};
 use lotus_mvcc::version_table_cache::VersionTableCache;
@@ -134,6 +136,14 @@ impl VersionTables {
     pub(crate) fn before(&self, table: TableId, key: Key) -> Option<Before> {
         let (_, owner) = self.owned(key)?;
         Some(Before { owner, writers: self.locks.watch(&LockName::row(table, key)) })
+    }
+
+    /// What covers an attempt that believes to hold the row's lock. It stays as it is until the
+    /// attempt's coordinator has its next turn: nobody takes a lock back without asking there.
+    #[inline]
+    pub(crate) fn cover_of(&self, txn: TxnId, table: TableId, key: Key) -> Cover {
+        let held = self.locks.holds(txn, &LockName::row(table, key));
+        if held { Cover::Locked } else { Cover::Unlocked }
     }
 
     /// Keeps a CVT that was read, unless it may be out of date.

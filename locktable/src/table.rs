@@ -290,6 +290,16 @@ impl LockTable {
         }
     }
 
+    /// Whether `txn` holds `name`, to read or to write.
+    pub fn holds(&self, txn: TxnId, name: &LockName) -> bool {
+        let Place { bucket, fingerprint } = self.place(name);
+        let records = self.stripe(bucket).enter();
+        let Found::Taken { index, .. } = find(self.slots(bucket), fingerprint) else {
+            return false;
+        };
+        records.of(slot_number(bucket, index), txn, name).name.is_some()
+    }
+
     /// Whether some transaction holds `name` to write. Takes no mutex.
     ///
     /// The answer was true at one moment during the call. It errs only towards `true`, when

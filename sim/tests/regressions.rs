@@ -71,3 +71,25 @@ fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
     // A quarter of that if they wait.
     assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
 }
+
+/// A node died, was started again, and died again: with it the last client, whose request was under
+/// way there. Who waited for calls waited for ever, and the run never ended.
+#[test]
+fn a_run_is_over_when_the_last_client_is_gone() {
+    let text = include_str!("regressions/last-client-lost.toml");
+    let outcome = replay("last-client-lost", text, 0, 1_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    assert!(outcome.figures.committed > 100, "{}", outcome.figures.committed);
+}
+
+/// An answer that granted locks was late. Its owner had not waited: it had asked the attempt to give
+/// up, taken the locks back, and given the shard to the attempt's own node. The attempt went on
+/// reading as if it had the row locked, while a third node wrote that; what it read was cached, and
+/// the next writer there believed it.
+#[test]
+fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
+    let text = include_str!("../scenarios/h8-messages-of-a-former-life.toml");
+    for seed in [190, 338] {
+        assert_eq!(replay("taken-back", text, seed, 1_000_000).violations, NOTHING, "{seed}");
+    }
+}

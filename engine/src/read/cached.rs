@@ -60,8 +60,11 @@ impl Body {
     ) {
         let Some(before) = fetch.before else { return };
         let row = &self.rows[fetch.row];
-        let cover = self.view(coordinator, mode, row).cover();
         let versions = &coordinator.node.versions;
+        let cover = match self.view(coordinator, mode, row).cover() {
+            Cover::Locked => versions.cover_of(self.held.txn(), row.table, row.key),
+            Cover::Unlocked => Cover::Unlocked,
+        };
         versions.keep((row.table, row.key), cover, before, fetch.cvt, cvt);
     }
 }

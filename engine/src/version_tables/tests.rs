@@ -126,6 +126,22 @@ fn h11_a_writer_of_this_node_renews_what_others_may_not_see_meanwhile() {
     assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
 }
 
+/// An owner takes back the lock of an attempt that will not commit, and gives the shard to the node
+/// where the attempt goes on reading.
+#[test]
+fn h11_a_lock_that_was_taken_back_covers_nothing() {
+    let mut world = World::new();
+    assert!(world.lock(1, LockMode::Write));
+    assert_eq!(world.versions.cover_of(txn(1), TABLE, KEY), Cover::Locked);
+    world.unlock(1);
+    assert!(world.lock_from_afar(2));
+    let cover = world.versions.cover_of(txn(1), TABLE, KEY);
+    world.keep(cover, world.before(), world.memory);
+    world.memory = at(5);
+    world.unlock(2);
+    assert_eq!(world.cached(Cover::Locked), None);
+}
+
 #[test]
 fn h11_a_writer_of_another_node_leaves_nothing_cached() {
     let mut world = World::new();
