@@ -45,6 +45,15 @@ impl Nodes {
         self.all().filter(|node| self.is_out(now, *node)).collect()
     }
 
+    /// Who is given what it missed.
+    pub fn filling(&self, now: &Membership) -> Vec<Node> {
+        let fills = |node: &Node| {
+            let id = node.id(&self.file);
+            node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+        };
+        self.all().filter(fills).collect()
+    }
+
     /// Whether a node's process, and not that of before, answers errands.
     pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
         let record = Record::read(node, authority).ok().flatten();
@@ -70,15 +79,12 @@ impl Nodes {
     /// What the cluster says of all; of nobody, if it does not answer.
     fn standings(&self, authority: &dyn Authority) -> Standings {
         let Ok(now) = membership::read(authority) else { return Standings::new() };
-        let standing = |node: Node| {
-            let id = node.id(&self.file);
-            let fills = now.joining().any(|joining| joining.node == id);
-            match node.kind {
-                _ if self.is_out(&now, node) => Standing::Out,
-                Kind::Memory if fills => Standing::Filling,
-                Kind::Compute if !self.serves(authority, node) => Standing::Filling,
-                _ => Standing::Whole,
-            }
+        let filling = self.filling(&now);
+        let standing = |node: Node| match node.kind {
+            _ if self.is_out(&now, node) => Standing::Out,
+            Kind::Memory if filling.contains(&node) => Standing::Filling,
+            Kind::Compute if !self.serves(authority, node) => Standing::Filling,
+            _ => Standing::Whole,
         };
         self.all().map(|node| (node, standing(node))).collect()
     }
