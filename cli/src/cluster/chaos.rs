@@ -205,8 +205,8 @@ impl Aftermath<'_> {
         let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
         let detail = match &members {
             Some(now) => {
-                let filling = names(&self.nodes.filling(now));
-                format!("epoch {}, out: {}, being filled: {filling}", now.epoch().0, names(&out))
+                let lacking = self.nodes.lacking(now);
+                format!("epoch {}, out: {}{lacking}", now.epoch().0, names(&out))
             }
             None => "the authority does not answer".to_owned(),
         };

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
+use lotus_fabric::ids::{NodeId, ShardId};
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
-use lotus_router::Authority;
+use lotus_recovery::membership::returns::{Return, Stage as Filling, shards_on};
+use lotus_router::{Authority, Placement};
 use rustix::process::Signal;
 
 use super::RECOVERING;
@@ -22,6 +24,9 @@ use crate::cluster::seat::Seat;
 
 /// How often the standings are looked at.
 const LOOKING: Duration = Duration::from_millis(100);
+
+/// Of how many shards it is said which they are.
+const SOME: usize = 8;
 
 /// The nodes of a cluster, from outside.
 pub struct Nodes {
@@ -45,13 +50,32 @@ impl Nodes {
         self.all().filter(|node| self.is_out(now, *node)).collect()
     }
 
-    /// Who is given what it missed.
-    pub fn filling(&self, now: &Membership) -> Vec<Node> {
-        let fills = |node: &Node| {
-            let id = node.id(&self.file);
-            node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+    /// Whether a memory node is given what it missed.
+    fn is_filled(&self, now: &Membership, node: Node) -> bool {
+        let id = node.id(&self.file);
+        node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+    }
+
+    /// What memory nodes that are being filled have not been given, in words; nothing, if there
+    /// are none.
+    pub fn lacking(&self, now: &Membership) -> String {
+        let memory: Vec<NodeId> = (0..self.file.settings.mns as u16).map(NodeId).collect();
+        let Ok(first) = Placement::new(&memory, self.file.settings.replicas) else {
+            return String::new();
         };
-        self.all().filter(fills).collect()
+        let lacking = now.joining().map(|Return { node, stage, .. }| {
+            let has = |shard: &ShardId| match stage {
+                Filling::Joining(copied) => copied.contains(*shard),
+                Filling::Found(_) | Filling::Whole => false,
+            };
+            let lacks: Vec<String> = shards_on(*node, &first)
+                .filter(|shard| !has(shard))
+                .map(|shard| shard.raw().to_string())
+                .collect();
+            let some = lacks[..lacks.len().min(SOME)].join(", ");
+            format!("; mn-{} lacks {} shards: {some}", node.0, lacks.len())
+        });
+        lacking.collect()
     }
 
     /// Whether a node's process, and not that of before, answers errands.
@@ -79,10 +103,9 @@ impl Nodes {
     /// What the cluster says of all; of nobody, if it does not answer.
     fn standings(&self, authority: &dyn Authority) -> Standings {
         let Ok(now) = membership::read(authority) else { return Standings::new() };
-        let filling = self.filling(&now);
         let standing = |node: Node| match node.kind {
             _ if self.is_out(&now, node) => Standing::Out,
-            Kind::Memory if filling.contains(&node) => Standing::Filling,
+            Kind::Memory if self.is_filled(&now, node) => Standing::Filling,
             Kind::Compute if !self.serves(authority, node) => Standing::Filling,
             _ => Standing::Whole,
         };
