@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `lotus chaos` on a cluster of six hosts, which are network namespaces: nodes are killed, paused and
-# cut off while a seventh host drives them; then all data is audited, and a bank's history of what was
-# read and written is judged. Nothing is left, however it ends. Needs root for namespaces; without,
+# cut off while a seventh host drives them; then all data is audited, and the history of what was read
+# and written is judged. Nothing is left, however it ends. Needs root for namespaces; without,
 # it says so and does nothing.
 #
 # usage: scripts/cluster-partitions.sh [PROGRAM] [FLAGS OF lotus chaos...]
@@ -31,8 +31,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 case $workload in
-    smallbank) load='accounts = 1_000' flags+=(--history "$work/history") ;;
-    tpcc) load=$'warehouses = 4\ncustomers_per_district = 100\nitems = 1_000' ;;
+    smallbank) memory=256M call_bytes=2048 load='accounts = 1_000' ;;
+    tpcc)
+        memory=1G call_bytes=8192
+        load=$'warehouses = 4\ncustomers_per_district = 100\nitems = 1_000'
+        ;;
     *) echo "WORKLOAD is smallbank or tpcc, not $workload" >&2 && exit 2 ;;
 esac
 
@@ -48,18 +51,18 @@ key_file = "key"
 client_key_file = "client.key"
 authority = "10.90.0.11:7400"
 replicas = 2
-memory = "256M"
 lock_table = "4M"
 lease_ms = 1000
 TOML
+    printf 'memory = "%s"\n' "$memory"
     printf '[[memory_node]]\naddress = "10.90.0.%s:7401"\n' 11 12 13
     for at in 14 15 16; do
         printf '[[compute_node]]\naddress = "10.90.0.%s:7401"\nclient = "10.90.0.%s:7500"\n' $at $at
     done
-    printf '[load.%s]\n%s\n' "$workload" "$load"
+    printf '[calls]\nrow_bytes = %s\n[load.%s]\n%s\n' "$call_bytes" "$workload" "$load"
 } >"$work/bank.toml"
 
 ip netns exec "$mine-client" "$lotus" chaos --file "$work/bank.toml" --namespaces "$mine" \
-    "${flags[@]}"
-test ! -e "$work/history" || "$lotus" check --strict "$work/history"
+    --history "$work/history" "${flags[@]}"
+"$lotus" check --strict "$work/history"
 echo "cut off, killed and paused: nothing committed is lost"

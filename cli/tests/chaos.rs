@@ -130,6 +130,38 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     }
 }
 
+/// H2, H23: whoever is drawn ends, or is silent for longer than the lease, and takes part again;
+/// memory nodes are filled meanwhile, and in the end nobody is missing.
+#[test]
+fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
+    let host = host(4);
+    let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+    let nodes: String = (7500..7503).map(node).collect();
+    let settings = SMALL.replace("lease_ms = 3000", "lease_ms = 1000");
+    let described = Described::of("random", &[&settings, "[[memory_node]]\n", &nodes].concat(), "");
+    let history = described.path("history");
+    let flags = ["--seed", "5", "--secs", "16", "--json", "-", "--history", &history];
+    let output = described.chaos("random", &flags);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    let strikes = report["schedule"].as_array().expect("a list");
+    let count = |kind: &str, fault: &str| {
+        let is = |strike: &&Value| {
+            strike["fault"] == fault && strike["node"].as_str().expect("a name").starts_with(kind)
+        };
+        strikes.iter().filter(is).count()
+    };
+    for kind in ["mn-", "cn-"] {
+        let (killed, restarted) = (count(kind, "kill"), count(kind, "restart"));
+        assert!(restarted > 0 && killed <= restarted, "{kind} {killed} {restarted}: {report}");
+        assert_eq!(count(kind, "pause"), count(kind, "resume"), "{report}");
+    }
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+}
+
 /// H23, I133 to I138: a memory node is killed and started anew, before the others have given it up;
 /// when it has been filled, the one is killed that it was filled from.
 fn what_was_made_anew_is_all_that_is_left(name: &str, nodes: &str) {

@@ -2,7 +2,8 @@
 //! audited.
 //!
 //! # What it is
-//! * `schedule`: what is done to whom, and when; what a cluster survives;
+//! * `schedule`: what is done to whom, and when; what a cluster survives; `draw`: a random one;
+//! * `keeper`: when a strike is due; `striker`: it is carried out;
 //! * `callers`: the load, which knows in the end what became of each of its calls;
 //! * `report`: what is said about it.
 //!
@@ -15,8 +16,11 @@
 //! again; on loopback there are none, and a schedule that asks for it is refused.
 
 mod callers;
+mod draw;
+mod keeper;
 mod report;
 mod schedule;
+mod striker;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -31,28 +35,30 @@ use lotus_fabric::env::Env;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
 use lotus_router::Authority;
-use rustix::process::Signal;
 
-use super::commands::{restart, start, stop};
+use super::commands::{start, stop};
 use super::drive::{AUDITING, attach, connect};
 use super::errands::{Done, Errand, ask};
 use super::file::ClusterFile;
 use super::load::{Load, Use};
 use super::node::{Kind, Node};
-use super::processes::{Seen as SeenProcess, State, wait_until};
-use super::records::{Record, Stage};
-use super::seat::Place;
+use super::processes::wait_until;
+use super::seat::{Place, Seat};
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
 use crate::{Verdict, screen};
 use callers::{Callers, Seen};
+use keeper::{Keeper, Pace};
 use report::Report;
 use schedule::{Bounds, Fault, Strike};
+use striker::Nodes;
 
 /// How long nodes may take to start.
 const STARTING: Duration = Duration::from_secs(60);
 /// How long recovery may take when the load has ended.
 const RECOVERING: Duration = Duration::from_secs(60);
+/// What the record of a call takes that does as much as any of TPC-C.
+const TPCC_CALL_BYTES: u32 = 8192;
 /// The name of the schedule that is drawn.
 const RANDOM: &str = "random";
 
@@ -68,12 +74,12 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
         let path = file.path.display();
         return Err(format!("{path} loads {}, not {wanted}", load.name()));
     }
-    if args.history.is_some() && matches!(load, Load::Tpcc { .. }) {
-        return Err(
-            "tpcc has no history: some of its transactions do too much for the record of a \
-                    call, which remembers what they did"
-                .to_owned(),
-        );
+    let wants_more = matches!(load, Load::Tpcc { .. }) && file.calls.row_bytes < TPCC_CALL_BYTES;
+    if args.history.is_some() && wants_more {
+        return Err(format!(
+            "the history of tpcc needs [calls] with row_bytes = {TPCC_CALL_BYTES}: the record of a \
+             call remembers what it did"
+        ));
     }
     if !file.serves_applications() {
         return Err(format!("{} gives compute nodes no client address", file.path.display()));
@@ -95,11 +101,14 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let strikes = read(&args.schedule, &bounds, seed)?;
     announce(&args.schedule, seed, &strikes);
 
+    let pace = if is_drawn(&args.schedule) { Pace::Careful } else { Pace::Exact };
+    let keeper = Keeper::new(bounds, pace, &strikes);
+
     start(file, STARTING)?;
-    let state = State::look(file);
+    let nodes = Nodes::of(file);
     let traced = outputs.history.is_some();
-    let outcome = load.with(Ordeal { file, state: &state, seed, span, strikes: &strikes, traced });
-    let resumed = resume_all(file, &state);
+    let outcome = load.with(Ordeal { file, nodes: &nodes, seed, span, keeper, traced });
+    let resumed = nodes.resume_all();
     let stopped = stop(file);
     let (report, history) = outcome?;
     stopped?;
@@ -116,7 +125,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
 }
 
 fn read(path: &Path, bounds: &Bounds, seed: u64) -> Result<Vec<Strike>, String> {
-    if path == Path::new(RANDOM) {
+    if is_drawn(path) {
         return Ok(bounds.draw(seed));
     }
     let named = |why: &dyn std::fmt::Display| format!("{}, {why}", path.display());
@@ -127,26 +136,22 @@ fn read(path: &Path, bounds: &Bounds, seed: u64) -> Result<Vec<Strike>, String> 
 
 /// Shows the schedule in the form in which it can be read again.
 fn announce(path: &Path, seed: u64, strikes: &[Strike]) {
-    let drawn = path == Path::new(RANDOM);
-    let head = if drawn { format!("# drawn from seed {seed}\n") } else { String::new() };
+    let head = if is_drawn(path) { format!("# drawn from seed {seed}\n") } else { String::new() };
     // Nobody listens if this fails.
     let _ = io::stderr().write_all(format!("{head}{}", schedule::write(strikes)).as_bytes());
 }
 
-/// Whoever stands still could not even end, and whoever is cut off could not be asked.
-fn resume_all(file: &ClusterFile, state: &State) -> Result<(), String> {
-    Node::all(file).for_each(|node| state.signal(node, Signal::CONT));
-    let Some(cables) = &file.namespaces else { return Ok(()) };
-    Node::all(file).try_for_each(|node| cables.set_cable(node, true))
+fn is_drawn(schedule: &Path) -> bool {
+    schedule == Path::new(RANDOM)
 }
 
 /// What a cluster goes through, once it serves.
 struct Ordeal<'a> {
     file: &'a ClusterFile,
-    state: &'a State,
+    nodes: &'a Nodes,
     seed: u64,
     span: Duration,
-    strikes: &'a [Strike],
+    keeper: Keeper,
     traced: bool,
 }
 
@@ -154,58 +159,55 @@ impl Use for Ordeal<'_> {
     type Outcome = Result<(Report, History), String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, state, seed, span, strikes, traced } = self;
+        let Self { file, nodes, seed, span, keeper, traced } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
-        let driven = runtime.block_on(async {
-            let client = connect(file).await?;
-            let tables = attach(&client, &mut workload, file)?;
-            let workload = Arc::new(workload);
-            let until = clock.now().after(span);
-            let callers = Callers { workload, clock: clock.clone(), until, span, traced };
-            let (seen, struck) = tokio::join!(callers.call(&client), strike(file, state, strikes));
-            Ok((seen?, tables, struck))
+        let authority = super::authority(file)?;
+        let driven = std::thread::scope(|scope| {
+            let driven = runtime.block_on(async {
+                let client = connect(file).await?;
+                let tables = attach(&client, &mut workload, file)?;
+                let workload = Arc::new(workload);
+                let until = clock.now().after(span);
+                let room = file.calls.rows as f64 * f64::from(file.calls.row_bytes);
+                let clock = clock.clone();
+                let callers = Callers { workload, clock, until, span, traced, room };
+                let struck = scope.spawn(|| striker::strike(nodes, &authority, keeper, span));
+                Ok((callers.call(&client).await?, tables, struck))
+            });
+            let (seen, tables, struck) = driven.map_err(|error: BenchError| error.to_string())?;
+            let struck = struck.join().map_err(|_| "whoever strikes has panicked".to_owned())?;
+            Ok::<_, String>((seen, tables, struck?))
         });
-        let (mut seen, tables, struck) = driven.map_err(|error: BenchError| error.to_string())?;
-        struck?;
+        let (mut seen, tables, struck) = driven?;
         let history = History::new(tables, std::mem::take(&mut seen.logs));
-        Ok((self.judge::<W>(seen)?, history))
+        let aftermath = Aftermath { file, nodes, seed, span, struck: &struck };
+        Ok((aftermath.judge::<W>(&authority, seen)?, history))
     }
 }
 
-/// Strikes as the schedule says, then lets everybody go on.
-async fn strike(file: &ClusterFile, state: &State, strikes: &[Strike]) -> Result<(), String> {
-    let set_cable = |node, plugged| match &file.namespaces {
-        Some(cables) => cables.set_cable(node, plugged),
-        None => Err("there are no cables".to_owned()),
-    };
-    let began = tokio::time::Instant::now();
-    for strike in strikes {
-        tokio::time::sleep_until(began + Duration::from_millis(strike.at_ms)).await;
-        let node = strike.node;
-        match strike.fault {
-            Fault::Kill => state.signal(node, Signal::KILL),
-            Fault::Pause => state.signal(node, Signal::STOP),
-            Fault::Resume => state.signal(node, Signal::CONT),
-            Fault::Restart => restart(file, node)?,
-            Fault::Partition => set_cable(node, false)?,
-            Fault::Heal => set_cable(node, true)?,
-        }
-    }
-    resume_all(file, state)
+/// What is left when the load and the strikes have ended.
+struct Aftermath<'a> {
+    file: &'a ClusterFile,
+    nodes: &'a Nodes,
+    seed: u64,
+    span: Duration,
+    struck: &'a [Strike],
 }
 
-impl Ordeal<'_> {
+impl Aftermath<'_> {
     /// Waits until those who are out have been recovered, and has everybody else look.
-    fn judge<W: Workload>(&self, seen: Seen) -> Result<Report, String> {
-        let authority = super::authority(self.file)?;
+    fn judge<W: Workload>(&self, authority: &Seat, seen: Seen) -> Result<Report, String> {
         let mut checks = Vec::new();
-        let members = self.await_recovery(&authority);
-        let out: Vec<Node> = members.iter().flat_map(|now| self.out(now)).collect();
+        let members = self.await_recovery(authority);
+        let out: Vec<Node> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
         let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
         let detail = match &members {
-            Some(now) => format!("epoch {}, out: {}", now.epoch().0, names(&out)),
+            Some(now) => {
+                let lacking = self.nodes.lacking(now);
+                format!("epoch {}, out: {}{lacking}", now.epoch().0, names(&out))
+            }
             None => "the authority does not answer".to_owned(),
         };
         checks.push(Check::new("whoever is out has been recovered", recovered, detail));
@@ -216,14 +218,14 @@ impl Ordeal<'_> {
         ));
         let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
         for node in serving.filter(|node| !out.contains(node)) {
-            checks.extend(audit(&authority, node, seen.tally.effects)?);
+            checks.extend(audit(authority, node, seen.tally.effects)?);
         }
         Ok(Report {
             file: self.file.path.display().to_string(),
             seed: self.seed,
             secs: self.span.as_secs_f64(),
             workload: W::NAME,
-            schedule: self.strikes.to_vec(),
+            schedule: self.struck.to_vec(),
             epoch: members.map(|now| now.epoch().0),
             expelled: out,
             committed: seen.tally.all_committed,
@@ -240,7 +242,7 @@ impl Ordeal<'_> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
             members = membership::read(authority).ok();
-            let serve = self.restarted().all(|node| self.serves(authority, node));
+            let serve = self.restarted().all(|node| self.nodes.serves(authority, node));
             serve && members.as_ref().is_some_and(|now| self.is_recovered(now))
         });
         members
@@ -248,9 +250,9 @@ impl Ordeal<'_> {
 
     /// Whether everybody who has ended is out, and everybody who is out is recovered.
     fn is_recovered(&self, now: &Membership) -> bool {
-        let ended = |node: &Node| matches!(self.state.seen(*node), SeenProcess::Ended(_));
-        let out = self.out(now);
-        let noticed = Node::all(self.file).filter(ended).all(|node| out.contains(&node));
+        let out = self.nodes.out(now);
+        let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
+        let noticed = ended.all(|node| out.contains(&node));
         let back = self.restarted().all(|node| !out.contains(&node));
         let filled = now.joining().next().is_none();
         noticed && back && filled && now.may_resume() && now.may_adopt()
@@ -258,30 +260,9 @@ impl Ordeal<'_> {
 
     /// Who was started again, and struck by nothing since.
     fn restarted(&self) -> impl Iterator<Item = Node> {
-        let last = |node: &Node| self.strikes.iter().rfind(|strike| strike.node == *node);
+        let last = |node: &Node| self.struck.iter().rfind(|strike| strike.node == *node);
         Node::all(self.file)
             .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
-    }
-
-    /// Whether a node's process, and not that of before, answers errands.
-    fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
-        let record = Record::read(node, authority).ok().flatten();
-        record.is_some_and(|record| {
-            let runs = self.state.seen(node) == SeenProcess::Running(record.process);
-            runs && record.stage == Stage::Serving
-        })
-    }
-
-    /// Who takes no part any more.
-    fn out(&self, now: &Membership) -> Vec<Node> {
-        let is_out = |node: &Node| {
-            let id = node.id(self.file);
-            match node.kind {
-                Kind::Compute => !now.is_live(id),
-                Kind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
-            }
-        };
-        Node::all(self.file).filter(is_out).collect()
     }
 }
 

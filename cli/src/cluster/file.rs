@@ -15,6 +15,7 @@ use lotus_benchmarks::config::{self, ClusterConfig, LoadConfig, Timestamps};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
 use lotus_router::remote::{Address, Security};
+use lotus_server::CallRecords;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -39,6 +40,8 @@ const MIN_SERVING_COROUTINES: usize = 3;
 const BALANCE_US: u64 = 100_000;
 /// The shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
+/// Bytes of a row that remembers calls: room for one, and what any row may have at most.
+const CALL_BYTES: RangeInclusive<u64> = 256..=8192;
 
 /// Why a file is no description of a cluster. Correct what the sentence names.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +115,14 @@ struct Written {
     compute_node: Vec<Spanned<WrittenCompute>>,
     load: Option<Spanned<Load>>,
     snapshots: Option<WrittenSnapshots>,
+    calls: Option<WrittenCalls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCalls {
+    rows: Option<Spanned<u64>>,
+    row_bytes: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -207,6 +218,8 @@ pub struct ClusterFile {
     pub load: Option<Load>,
     /// Where snapshots are.
     pub snapshots: Option<Snapshots>,
+    /// What is remembered of calls that have an id.
+    pub calls: CallRecords,
     /// How long a compute node may be silent.
     pub lease: Option<Duration>,
     /// Everything else.
@@ -255,6 +268,7 @@ impl ClusterFile {
             load.as_ref().check().map_err(|why| reader.wrong(load.span(), &why))?;
         }
         let snapshots = reader.snapshots(&written)?;
+        let calls = reader.calls(&written)?;
         let load = written.load.map(Spanned::into_inner);
         let path = path.to_owned();
         let file = Self {
@@ -267,6 +281,7 @@ impl ClusterFile {
             application,
             load,
             snapshots,
+            calls,
             lease,
             settings,
             namespaces: None,
@@ -384,6 +399,15 @@ impl Reader<'_> {
         let Some(snapshots) = &written.snapshots else { return Ok(None) };
         let keep = self.number(&snapshots.keep, 2, 1..=1000, "keep")? as usize;
         Ok(Some(Snapshots { directory: self.home().join(&snapshots.directory), keep }))
+    }
+
+    fn calls(&self, written: &Written) -> Result<CallRecords, FileError> {
+        let usual = CallRecords::default();
+        let Some(WrittenCalls { rows, row_bytes }) = &written.calls else { return Ok(usual) };
+        let rows = self.number(rows, usual.rows, 1..=1 << 24, "rows")?;
+        let usual_bytes = usual.row_bytes.into();
+        let row_bytes = self.number(row_bytes, usual_bytes, CALL_BYTES, "row_bytes")?;
+        Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
     }
 
     fn bytes(

@@ -172,12 +172,16 @@ impl Process {
 
     /// Whether it still runs. One that has ended and was not waited for does not.
     fn runs(&self) -> bool {
-        let fields = stat(self.id);
-        fields.is_some_and(|fields| {
-            let ended = matches!(fields.first().map(String::as_str), Some("Z" | "X"));
-            let began = fields.get(19).and_then(|field| field.parse().ok());
-            !ended && began == Some(self.began)
-        })
+        stat(self.id).is_some_and(|fields| self.is_alive(&fields))
+    }
+
+    /// Whether it is the process of which the kernel says this, and any thread of it is left. Its
+    /// files and sockets are until the last one has ended, and the first may end long before.
+    fn is_alive(&self, fields: &[String]) -> bool {
+        let number = |index: usize| fields.get(index).and_then(|field| field.parse().ok());
+        let ended = matches!(fields.first().map(String::as_str), Some("Z" | "X"));
+        let other_threads = number(17).is_some_and(|threads: u64| threads > 1);
+        (!ended || other_threads) && number(19) == Some(self.began)
     }
 
     fn hold(self) -> Option<(Self, OwnedFd)> {
@@ -186,10 +190,14 @@ impl Process {
     }
 }
 
-/// What the kernel says of a process, after its name: the state is field 0, its beginning 19.
+/// What the kernel says of a process, after its name: the state is field 0, how many threads it
+/// has 17, its beginning 19.
 fn stat(process: u32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let (_, after) = text.rsplit_once(')')?;
+    fields(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+}
+
+fn fields(stat: &str) -> Option<Vec<String>> {
+    let (_, after) = stat.rsplit_once(')')?;
     Some(after.split_whitespace().map(str::to_owned).collect())
 }
 
@@ -216,4 +224,32 @@ pub fn wait_until(env: &Env, patience: Duration, mut holds: impl FnMut() -> bool
         }
         true
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node was killed and started again at once. Its first thread had ended already, so it
+    /// passed for dead; another one had not, and its socket was still in use: the new process met
+    /// a node in its own place, and gave up.
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has() {
+        let process = Process { id: 7, began: 4321 };
+        let stat = |state: &str, threads: u64, began: u64| {
+            let before = "1 7 7 0 -1 4228364 1 2 3 4 5 6 7 8 20 0";
+            fields(&format!("7 (lo) us) {state} {before} {threads} 0 {began} 8192 0")).unwrap()
+        };
+        assert!(process.is_alive(&stat("S", 9, 4321)) && process.is_alive(&stat("T", 1, 4321)));
+        assert!(process.is_alive(&stat("Z", 2, 4321)), "a thread is left");
+        assert!(!process.is_alive(&stat("Z", 1, 4321)) && !process.is_alive(&stat("X", 0, 4321)));
+        assert!(!process.is_alive(&stat("S", 9, 4322)), "another one has got its id");
+    }
+
+    #[test]
+    fn this_process_runs() {
+        let id = std::process::id();
+        let began = Process::began(id).expect("it is in /proc");
+        assert!(Process { id, began }.runs() && !Process { id, began: began + 1 }.runs());
+    }
 }

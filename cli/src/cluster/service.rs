@@ -127,6 +127,7 @@ where
         config.local = Some(door.map_err(why)?);
     }
     config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
+    config.call_records = file.calls;
     config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own errands.
     config.workers = Some(file.settings.coroutines - 2);

@@ -29,9 +29,9 @@ use crate::traced::{Nonsense, Traced};
 
 /// Applications, each with one call at a time.
 const CALLERS: usize = 16;
-/// What is remembered of calls in ten minutes, at most, in bytes: a third of what there is room
-/// for, since some rows get more calls than others.
-const REMEMBERED_BYTES: f64 = 10e6;
+/// How much of the room for what is remembered of calls is used in ten minutes, at most: some rows
+/// get more calls than others.
+const USED_ROOM: f64 = 0.3;
 /// What is remembered of a call beside its operations, in bytes, about.
 const CALL_BYTES: usize = 40;
 /// What is remembered of an operation.
@@ -77,6 +77,8 @@ pub struct Callers<W> {
     pub span: Duration,
     /// Whether to find out what they read and write.
     pub traced: bool,
+    /// The room for what is remembered of calls, in bytes.
+    pub room: f64,
 }
 
 /// What a call returns.
@@ -225,7 +227,8 @@ impl<W: Workload> Callers<W> {
     /// How long a caller waits after a call with so many operations.
     fn pause(&self, operations: usize) -> Duration {
         let bytes = (CALL_BYTES + OPERATION_BYTES * operations) as f64;
-        let tps = (REMEMBERED_BYTES / bytes / self.span.min(RETENTION).as_secs_f64()).min(MOST_TPS);
+        let tps =
+            (self.room * USED_ROOM / bytes / self.span.min(RETENTION).as_secs_f64()).min(MOST_TPS);
         Duration::from_secs_f64(CALLERS as f64 / tps)
     }
 

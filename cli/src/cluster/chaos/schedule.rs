@@ -8,7 +8,7 @@
 //! {"at_ms":4000,"node":"cn-1","fault":"kill"}
 //! ```
 //! Faults come in the order of time. Empty lines, and those that begin with `#`, say nothing. What
-//! makes no sense is an error that names the line. [`Bounds::draw`] makes a schedule of a seed.
+//! makes no sense is an error that names the line.
 //!
 //! # What may be struck
 //! [`Bounds::may_strike`] is the one place that knows what a cluster survives.
@@ -19,8 +19,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lotus_fabric::env::Env;
-use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::node::{Kind, Node};
@@ -54,6 +52,11 @@ impl Fault {
             Self::Partition => "partition",
             Self::Heal => "heal",
         }
+    }
+
+    /// Whether nobody hears of a node that this is done to, until something else is.
+    pub fn goes_away(self) -> bool {
+        matches!(self, Self::Kill | Self::Pause | Self::Partition)
     }
 }
 
@@ -100,7 +103,7 @@ pub struct Bounds {
 
 /// So many leases after it was started again, a memory node counts as a copy that others may rely
 /// on. It takes one until its loss is noticed, and a small load is copied in less than another.
-const LEASES_TO_FILL: u64 = 4;
+pub const LEASES_TO_FILL: u64 = 4;
 
 /// What a schedule has made of a node so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -224,71 +227,6 @@ impl Bounds {
     fn is_filled(&self, last: &Strike, at_ms: u64) -> bool {
         let lease = self.lease.unwrap_or_default().as_millis() as u64;
         last.fault == Fault::Restart && at_ms >= last.at_ms + lease * LEASES_TO_FILL
-    }
-
-    /// Draws a schedule: whoever may be struck is paused for less than the lease now and then, or
-    /// cut off where there are cables, and most are killed in the end, or paused or cut off for
-    /// longer than the lease. One compute node is spared, and all memory nodes but one.
-    pub fn draw(&self, seed: u64) -> Vec<Strike> {
-        let Some(lease) = self.lease else { return Vec::new() };
-        let mut rng = Env::real(seed).rng(u64::MAX);
-        let spared = rng.random_range(0..self.compute_nodes as u16);
-        let compute = (0..self.compute_nodes as u16).filter(|index| *index != spared);
-        let memory = rng.random_range(0..self.memory_nodes as u16);
-        let memory = Node { kind: Kind::Memory, index: memory };
-        let nodes = compute.map(Node::compute).chain([memory]);
-        let nodes = nodes.filter(|node| self.may_strike(*node, Fault::Kill).is_ok());
-        let mut strikes: Vec<Strike> = nodes
-            .enumerate()
-            .flat_map(|(place, node)| {
-                self.ordeal(node, lease, &mut Env::real(seed).rng(place as u64))
-            })
-            .collect();
-        strikes.sort_by_key(|strike| strike.at_ms);
-        strikes
-    }
-
-    /// What one node has to go through.
-    fn ordeal(&self, node: Node, lease: Duration, rng: &mut impl Rng) -> Vec<Strike> {
-        let (span, lease) = (self.span.as_millis() as u64, lease.as_millis() as u64);
-        let mut strikes = Vec::new();
-        let mut strike = |at_ms: u64, fault| {
-            strikes.push(Strike { at_ms: at_ms.min(span), node, fault });
-        };
-        // No draw where there is nothing to choose.
-        let away = |rng: &mut _| match self.cables && Rng::random(rng) {
-            true => [Fault::Partition, Fault::Heal],
-            false => [Fault::Pause, Fault::Resume],
-        };
-        let mut now = rng.random_range(span / 20..=span / 8);
-        while now < span / 2 {
-            let pause = rng.random_range(lease / 8..=lease / 2);
-            let [goes, returns] = away(rng);
-            strike(now, goes);
-            strike(now + pause, returns);
-            now += pause + rng.random_range(span / 10..=span / 4);
-        }
-        match rng.random_range(0..5) {
-            0 => {}
-            1 | 2 => {
-                let [goes, returns] = away(rng);
-                strike(now, goes);
-                strike(now + rng.random_range(lease * 3 / 2..=lease * 2), returns);
-            }
-            _ => strike(now, Fault::Kill),
-        }
-        // Within the lease, or when it has been recovered, or is just being.
-        if node.kind == Kind::Compute && rng.random_bool(0.6) {
-            let later = now + lease * 2 + rng.random_range(0..=lease);
-            let soon = strikes.last().is_some_and(|last| last.fault == Fault::Kill);
-            let soon = soon && rng.random_bool(0.3);
-            strikes.push(Strike {
-                at_ms: if soon { now + lease / 4 } else { later }.min(span),
-                node,
-                fault: Fault::Restart,
-            });
-        }
-        strikes
     }
 }
 

@@ -1,0 +1,218 @@
+//! Random schedules: every node that may be struck is, and returns, again and again.
+//!
+//! # What it is
+//! [`Bounds::draw`] makes a schedule of a seed. It deals the nodes out to *lanes*, in each of which
+//! one at a time is struck: one lane for memory nodes, whose copies are needed, and as many for
+//! compute nodes as leave a majority of them. In a lane all nodes have their *turn* before any has
+//! another. A turn is at most three pauses shorter than the lease; then a kill, or a pause that
+//! the lease outlasts; then a restart. Where there are cables, half of the pauses are cuts.
+//!
+//! # What it is not
+//! Knowledge of how the cluster fares: turns are so far apart that a cluster in good health is
+//! whole again in between. [`super::keeper`] waits for one that is not.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use super::schedule::{Bounds, Fault, LEASES_TO_FILL, Strike};
+use crate::cluster::node::{Kind, Node};
+
+impl Bounds {
+    /// Draws a schedule. It is empty where nobody may be struck, or there is no time for it.
+    pub fn draw(&self, seed: u64) -> Vec<Strike> {
+        let Some(lease) = self.lease else { return Vec::new() };
+        let env = Env::real(seed);
+        let lane = |(place, nodes): (usize, Vec<Node>)| {
+            Lane { bounds: self, lease, rng: env.rng(place as u64) }.draw(nodes)
+        };
+        let mut strikes: Vec<Strike> =
+            self.lanes().into_iter().enumerate().flat_map(lane).collect();
+        // Of one node's they keep their order.
+        strikes.sort_by_key(|strike| strike.at_ms);
+        strikes
+    }
+
+    /// How many compute nodes may be away at once.
+    pub fn compute_away(&self) -> usize {
+        match self.compute_nodes {
+            0 | 1 => 0,
+            all => ((all - 1) / 2).max(1),
+        }
+    }
+
+    /// The nodes that are struck one at a time.
+    fn lanes(&self) -> Vec<Vec<Node>> {
+        let memory = (0..self.memory_nodes as u16).map(|index| Node { kind: Kind::Memory, index });
+        let returns = |node: &Node| self.may_strike(*node, Fault::Restart).is_ok();
+        let mut lanes: Vec<Vec<Node>> = vec![memory.filter(returns).collect()];
+        let away = self.compute_away();
+        let compute = || (0..self.compute_nodes).map(|index| Node::compute(index as u16));
+        lanes.extend((0..away).map(|lane| compute().skip(lane).step_by(away).collect()));
+        lanes.retain(|nodes| !nodes.is_empty());
+        lanes
+    }
+}
+
+/// Where one node at a time is struck.
+struct Lane<'a> {
+    bounds: &'a Bounds,
+    lease: Duration,
+    rng: SmallRng,
+}
+
+impl Lane<'_> {
+    fn draw(mut self, mut nodes: Vec<Node>) -> Vec<Strike> {
+        let (span, lease) = (self.bounds.span.as_millis() as u64, self.lease.as_millis() as u64);
+        let mut strikes = Vec::new();
+        let mut now = self.rng.random_range(lease / 2..=lease);
+        loop {
+            nodes.shuffle(&mut self.rng);
+            for node in &nodes {
+                let turn = self.turn(*node, now);
+                let ended = turn.last().map_or(now, |last| last.at_ms);
+                now = ended + lease * LEASES_TO_FILL;
+                if now > span {
+                    return strikes;
+                }
+                strikes.extend(turn);
+                now += self.rng.random_range(0..=lease);
+            }
+        }
+    }
+
+    /// What a node goes through from `now` until it is started again.
+    fn turn(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
+        let lease = self.lease.as_millis() as u64;
+        let mut strikes = Vec::new();
+        let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
+        for _ in 0..self.rng.random_range(0..=3) {
+            let [goes, returns] = self.away();
+            strike(now, goes);
+            now += self.rng.random_range(lease / 8..=lease / 2);
+            strike(now, returns);
+            now += self.rng.random_range(lease / 4..=lease);
+        }
+        if self.rng.random_bool(0.4) {
+            let [goes, returns] = self.away();
+            strike(now, goes);
+            now += self.rng.random_range(lease * 3 / 2..=lease * 2);
+            strike(now, returns);
+            now += self.rng.random_range(0..=lease / 2);
+            // Nobody asks it any more, and what it has is of old.
+            if node.kind == Kind::Memory {
+                strike(now, Fault::Kill);
+                now += self.rng.random_range(0..=lease / 2);
+            }
+        } else {
+            strike(now, Fault::Kill);
+            // Before the others have noticed, or when it has been recovered, or is just being.
+            now += match self.rng.random_bool(0.3) {
+                true => self.rng.random_range(0..=lease / 2),
+                false => self.rng.random_range(lease..=lease * 3),
+            };
+        }
+        strike(now, Fault::Restart);
+        strikes
+    }
+
+    /// A way to be silent, and to be heard again.
+    fn away(&mut self) -> [Fault; 2] {
+        // No draw where there is nothing to choose.
+        match self.bounds.cables && self.rng.random() {
+            true => [Fault::Partition, Fault::Heal],
+            false => [Fault::Pause, Fault::Resume],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    /// Three nodes of each kind for five minutes.
+    fn bounds(cables: bool) -> Bounds {
+        Bounds {
+            memory_nodes: 3,
+            replicas: 2,
+            cables,
+            hosts_authority: true,
+            compute_nodes: 3,
+            lease: Some(Duration::from_secs(1)),
+            span: Duration::from_secs(300),
+        }
+    }
+
+    /// Who is away at some time, by what was done to them before.
+    fn away(strikes: &[Strike]) -> BTreeSet<Node> {
+        let mut away = BTreeSet::new();
+        for strike in strikes {
+            match strike.fault {
+                Fault::Kill | Fault::Pause | Fault::Partition => away.insert(strike.node),
+                Fault::Resume | Fault::Heal | Fault::Restart => away.remove(&strike.node),
+            };
+        }
+        away
+    }
+
+    #[test]
+    fn in_five_minutes_every_node_that_may_be_struck_ends_and_returns_many_times() {
+        for (seed, cables) in (0..50).zip([false, true].into_iter().cycle()) {
+            let drawn = bounds(cables).draw(seed);
+            let mut restarts = BTreeMap::new();
+            for strike in drawn.iter().filter(|strike| strike.fault == Fault::Restart) {
+                *restarts.entry(strike.node.to_string()).or_insert(0) += 1;
+            }
+            let struck: Vec<&str> = restarts.keys().map(String::as_str).collect();
+            assert_eq!(struck, ["cn-0", "cn-1", "cn-2", "mn-1", "mn-2"], "seed {seed}");
+            assert!(restarts.values().all(|count| *count >= 8), "seed {seed}: {restarts:?}");
+            assert!(away(&drawn).is_empty(), "seed {seed}: all are back in the end");
+        }
+    }
+
+    #[test]
+    fn a_majority_of_compute_nodes_and_all_memory_nodes_but_one_stay() {
+        for (seed, compute_nodes) in (0..60).zip([2, 3, 4, 5].into_iter().cycle()) {
+            let bounds = Bounds { compute_nodes, ..bounds(true) };
+            let drawn = bounds.draw(seed);
+            assert!(!drawn.is_empty());
+            let mut most = 0;
+            for end in 0..drawn.len() {
+                let away = away(&drawn[..=end]);
+                let (memory, compute): (Vec<_>, Vec<_>) =
+                    away.into_iter().partition(|node| node.kind == Kind::Memory);
+                assert!(memory.len() <= 1, "seed {seed}: {memory:?}");
+                most = most.max(compute.len());
+            }
+            let allowed = [1, 1, 1, 2][compute_nodes - 2];
+            assert_eq!(most, allowed, "seed {seed}, {compute_nodes} compute nodes");
+        }
+        let alone = Bounds { compute_nodes: 1, replicas: 1, ..bounds(true) };
+        assert_eq!(alone.draw(7), []);
+    }
+
+    #[test]
+    fn a_memory_node_is_not_struck_before_the_one_before_it_can_be_whole() {
+        for seed in 0..50 {
+            let drawn = bounds(true).draw(seed);
+            let memory: Vec<&Strike> =
+                drawn.iter().filter(|strike| strike.node.kind == Kind::Memory).collect();
+            for pair in memory.windows(2).filter(|pair| pair[0].node != pair[1].node) {
+                assert_eq!(pair[0].fault, Fault::Restart, "seed {seed}");
+                assert!(pair[1].at_ms >= pair[0].at_ms + 1000 * LEASES_TO_FILL, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_memory_node_is_struck_that_could_not_return() {
+        let etcd = Bounds { hosts_authority: false, ..bounds(false) };
+        let host = Node { kind: Kind::Memory, index: 0 };
+        assert!((0..20).all(|seed| etcd.draw(seed).iter().all(|strike| strike.node != host)));
+    }
+}

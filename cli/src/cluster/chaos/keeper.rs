@@ -1,0 +1,389 @@
+//! When a strike is due, and who is helped up: a schedule, kept to as far as the cluster bears it.
+//!
+//! # What it is
+//! [`Keeper::step`] is asked again and again, told what the [`Standings`] are, and says what is to
+//! be done now. A schedule from a file is kept to by the millisecond ([`Pace::Exact`]): whoever
+//! wrote it may want what the cluster does not survive. One that was drawn ([`Pace::Careful`]) was
+//! drawn for a cluster that recovers in time, on a machine that may be too busy for that. So
+//! * a strike waits, with all later ones of its kind of node, until the cluster can do without the
+//!   node: until all other memory nodes have all that they are to have, or a majority of compute
+//!   nodes stays;
+//! * who is out for long, though nothing in the schedule says so, is started again. A busy machine
+//!   makes nodes that nothing has struck miss their lease;
+//! * in the end nobody is struck any more, and all come back.
+//!
+//! # What it is not
+//! Nothing is done here, and nobody asked; all of it is pure.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::schedule::{Bounds, Fault, Strike};
+use crate::cluster::node::{Kind, Node};
+
+/// After so many leases somebody who is out is not expected to come back by himself.
+const LEASES_OUT: u64 = 5;
+
+/// What the cluster says of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It takes part, with all that it is to have.
+    Whole,
+    /// It is given what it missed.
+    Filling,
+    /// It takes no part.
+    Out,
+}
+
+/// What the cluster says of all nodes.
+pub type Standings = BTreeMap<Node, Standing>;
+
+/// How a schedule is kept to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// By the millisecond.
+    Exact,
+    /// As the cluster bears it.
+    Careful,
+}
+
+/// A schedule that is being carried out.
+pub struct Keeper {
+    bounds: Bounds,
+    pace: Pace,
+    /// What is left, by the kind of node.
+    memory: Queue,
+    compute: Queue,
+    /// What was done last to a node.
+    last: BTreeMap<Node, Fault>,
+    /// Since when a node is out that was not struck.
+    out_since_ms: BTreeMap<Node, u64>,
+}
+
+/// Strikes that wait for one another.
+#[derive(Default)]
+struct Queue {
+    strikes: VecDeque<Strike>,
+    late_ms: u64,
+}
+
+impl Queue {
+    /// The next one, with the time at which it is due.
+    fn next(&self) -> Option<Strike> {
+        let next = self.strikes.front()?;
+        Some(Strike { at_ms: next.at_ms + self.late_ms, ..*next })
+    }
+}
+
+impl Keeper {
+    /// Keeps to these strikes.
+    pub fn new(bounds: Bounds, pace: Pace, strikes: &[Strike]) -> Self {
+        let queue = |kind| Queue {
+            strikes: strikes.iter().copied().filter(|strike| strike.node.kind == kind).collect(),
+            late_ms: 0,
+        };
+        Self {
+            bounds,
+            pace,
+            memory: queue(Kind::Memory),
+            compute: queue(Kind::Compute),
+            last: BTreeMap::new(),
+            out_since_ms: BTreeMap::new(),
+        }
+    }
+
+    /// Whether it wants to know what the standings are.
+    pub fn looks(&self) -> bool {
+        self.pace == Pace::Careful
+    }
+
+    /// What is to be done now, in this order. `standings` are empty as long as nobody knows them.
+    pub fn step(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
+        if self.pace == Pace::Exact {
+            return self.due(now_ms, standings);
+        }
+        match now_ms >= self.span_ms() {
+            true => self.let_all_return(now_ms),
+            false => self.due(now_ms, standings),
+        }
+    }
+
+    /// Whether nothing is to be done any more.
+    pub fn is_done(&self, now_ms: u64, standings: &Standings) -> bool {
+        let idle = self.memory.strikes.is_empty() && self.compute.strikes.is_empty();
+        match self.pace {
+            Pace::Exact => idle,
+            Pace::Careful => {
+                let whole = standings.values().all(|standing| *standing == Standing::Whole);
+                now_ms >= self.span_ms() && idle && whole && !standings.is_empty()
+            }
+        }
+    }
+
+    fn span_ms(&self) -> u64 {
+        self.bounds.span.as_millis() as u64
+    }
+
+    fn due(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
+        let mut due = Vec::new();
+        for kind in [Kind::Memory, Kind::Compute] {
+            while let Some(next) = self.queue(kind).next().filter(|next| next.at_ms <= now_ms) {
+                // Those behind it keep their distance.
+                if self.pace == Pace::Careful {
+                    self.queue_mut(kind).late_ms += now_ms - next.at_ms;
+                }
+                if !self.can_do_without(next, standings) {
+                    break;
+                }
+                self.queue_mut(kind).strikes.pop_front();
+                // The standings do not tell of it yet.
+                self.note(next);
+                due.push(Strike { at_ms: now_ms, ..next });
+            }
+        }
+        due
+    }
+
+    /// Whether a strike may be carried out now.
+    fn can_do_without(&self, Strike { node, fault, .. }: Strike, standings: &Standings) -> bool {
+        let is_out = standings.get(&node) == Some(&Standing::Out);
+        if self.pace == Pace::Exact || !fault.goes_away() || is_out {
+            return true;
+        }
+        let others = standings.iter().filter(|(other, standing)| {
+            let stays = **standing == Standing::Whole && !self.is_away(**other);
+            stays && other.kind == node.kind && **other != node
+        });
+        let needed = match node.kind {
+            Kind::Memory => self.bounds.memory_nodes - 1,
+            Kind::Compute => self.bounds.compute_nodes - self.bounds.compute_away(),
+        };
+        others.count() >= needed
+    }
+
+    fn is_away(&self, node: Node) -> bool {
+        self.last.get(&node).is_some_and(|fault| fault.goes_away())
+    }
+
+    /// Whoever was struck goes on; what was still to come is dropped.
+    fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
+        self.memory.strikes.clear();
+        self.compute.strikes.clear();
+        let returns = |(node, fault): (&Node, &Fault)| {
+            let fault = match fault {
+                Fault::Kill => Fault::Restart,
+                Fault::Pause => Fault::Resume,
+                Fault::Partition => Fault::Heal,
+                Fault::Resume | Fault::Restart | Fault::Heal => return None,
+            };
+            Some(Strike { at_ms, node: *node, fault })
+        };
+        let returning: Vec<Strike> = self.last.iter().filter_map(returns).collect();
+        returning.iter().for_each(|strike| self.note(*strike));
+        returning
+    }
+
+    /// Who is to be started again now, because he is out for long without a reason.
+    pub fn help_up(&mut self, at_ms: u64, standings: &Standings) -> Vec<Strike> {
+        if self.pace == Pace::Exact {
+            return Vec::new();
+        }
+        let lease = self.bounds.lease.unwrap_or_default().as_millis() as u64;
+        let mut helped = Vec::new();
+        for (&node, standing) in standings {
+            if *standing != Standing::Out || self.is_away(node) {
+                self.out_since_ms.remove(&node);
+                continue;
+            }
+            let since = *self.out_since_ms.entry(node).or_insert(at_ms);
+            let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
+            let returns =
+                next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
+            if returns || at_ms < since + lease * LEASES_OUT {
+                continue;
+            }
+            // A memory node's process does not end by itself.
+            let faults: &[Fault] = match node.kind {
+                Kind::Memory => &[Fault::Kill, Fault::Restart],
+                Kind::Compute => &[Fault::Restart],
+            };
+            helped.extend(faults.iter().map(|&fault| Strike { at_ms, node, fault }));
+        }
+        helped.iter().for_each(|strike| self.note(*strike));
+        helped
+    }
+
+    fn note(&mut self, strike: Strike) {
+        self.last.insert(strike.node, strike.fault);
+        self.out_since_ms.remove(&strike.node);
+    }
+
+    fn queue(&self, kind: Kind) -> &Queue {
+        match kind {
+            Kind::Memory => &self.memory,
+            Kind::Compute => &self.compute,
+        }
+    }
+
+    fn queue_mut(&mut self, kind: Kind) -> &mut Queue {
+        match kind {
+            Kind::Memory => &mut self.memory,
+            Kind::Compute => &mut self.compute,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MN_0: Node = Node { kind: Kind::Memory, index: 0 };
+    const MN_1: Node = Node { kind: Kind::Memory, index: 1 };
+    const MN_2: Node = Node { kind: Kind::Memory, index: 2 };
+
+    fn bounds() -> Bounds {
+        Bounds {
+            memory_nodes: 3,
+            replicas: 2,
+            cables: false,
+            hosts_authority: true,
+            compute_nodes: 3,
+            lease: Some(Duration::from_secs(1)),
+            span: Duration::from_secs(60),
+        }
+    }
+
+    /// All are whole, but for these.
+    fn but(others: &[(Node, Standing)]) -> Standings {
+        let memory = [MN_0, MN_1, MN_2];
+        let all = memory.into_iter().chain((0..3).map(Node::compute));
+        let mut standings: Standings = all.map(|node| (node, Standing::Whole)).collect();
+        standings.extend(others.iter().copied());
+        standings
+    }
+
+    fn strike(at_ms: u64, node: Node, fault: Fault) -> Strike {
+        Strike { at_ms, node, fault }
+    }
+
+    fn careful(strikes: &[Strike]) -> Keeper {
+        Keeper::new(bounds(), Pace::Careful, strikes)
+    }
+
+    #[test]
+    fn a_strike_waits_with_those_behind_it_while_another_memory_node_is_filled() {
+        let kill = strike(1000, MN_1, Fault::Kill);
+        let restart = strike(1500, MN_1, Fault::Restart);
+        let compute = strike(1200, Node::compute(0), Fault::Pause);
+        for standing in [Standing::Filling, Standing::Out] {
+            let mut keeper = careful(&[kill, restart, compute]);
+            let filled = but(&[(MN_2, standing)]);
+            assert_eq!(keeper.step(999, &but(&[])), []);
+            assert_eq!(keeper.step(1100, &filled), []);
+            assert_eq!(keeper.step(1600, &filled), [Strike { at_ms: 1600, ..compute }]);
+            assert_eq!(keeper.step(4000, &but(&[])), [Strike { at_ms: 4000, ..kill }]);
+            assert_eq!(keeper.step(4100, &but(&[])), [], "it was to come half a second later");
+            let out = but(&[(MN_1, Standing::Out)]);
+            assert_eq!(keeper.step(4500, &out), [Strike { at_ms: 4500, ..restart }]);
+        }
+    }
+
+    #[test]
+    fn a_strike_waits_while_nobody_knows_how_the_cluster_is() {
+        let kill = strike(1000, MN_1, Fault::Kill);
+        assert_eq!(careful(&[kill]).step(2000, &Standings::new()), []);
+    }
+
+    #[test]
+    fn whoever_is_out_already_may_be_ended_and_does_not_wait() {
+        let kill = strike(1000, MN_1, Fault::Kill);
+        let standings = but(&[(MN_1, Standing::Out), (MN_2, Standing::Filling)]);
+        assert_eq!(careful(&[kill]).step(1000, &standings), [kill]);
+    }
+
+    #[test]
+    fn a_majority_of_compute_nodes_stays_also_of_those_that_were_struck_just_now() {
+        let kill = |at_ms, index| strike(at_ms, Node::compute(index), Fault::Kill);
+        let mut keeper = careful(&[kill(1000, 0), kill(1000, 1)]);
+        assert_eq!(keeper.step(1000, &but(&[])), [kill(1000, 0)]);
+        assert_eq!(keeper.step(1100, &but(&[(Node::compute(0), Standing::Out)])), []);
+        // So it does with two: one of them.
+        let bounds = Bounds { compute_nodes: 2, ..bounds() };
+        let mut keeper = Keeper::new(bounds, Pace::Careful, &[kill(1000, 1)]);
+        let mut two = but(&[]);
+        two.remove(&Node::compute(2));
+        assert_eq!(keeper.step(1000, &two), [kill(1000, 1)]);
+    }
+
+    #[test]
+    fn what_was_written_by_hand_is_kept_to_by_the_millisecond() {
+        let kill = strike(1000, MN_1, Fault::Kill);
+        let mut keeper = Keeper::new(bounds(), Pace::Exact, &[kill]);
+        assert!(!keeper.looks() && !keeper.is_done(1000, &Standings::new()));
+        assert_eq!(keeper.step(1000, &Standings::new()), [kill]);
+        assert!(keeper.is_done(1000, &Standings::new()));
+        let out = but(&[(Node::compute(1), Standing::Out)]);
+        assert!(keeper.help_up(1000, &out).is_empty() && keeper.help_up(99_000, &out).is_empty());
+    }
+
+    #[test]
+    fn whoever_is_out_for_long_without_a_reason_is_started_again_once() {
+        let cn_1 = Node::compute(1);
+        let out = but(&[(MN_2, Standing::Out), (cn_1, Standing::Out)]);
+        let mut keeper = careful(&[]);
+        assert_eq!(keeper.help_up(1000, &out), []);
+        assert_eq!(keeper.help_up(5900, &out), []);
+        let kill = strike(6000, MN_2, Fault::Kill);
+        let restart = |node| strike(6000, node, Fault::Restart);
+        assert_eq!(keeper.help_up(6000, &out), [kill, restart(MN_2), restart(cn_1)]);
+        assert_eq!(keeper.help_up(6100, &out), []);
+        // Whoever was in meanwhile has as long again.
+        let filling = but(&[(MN_2, Standing::Filling), (cn_1, Standing::Out)]);
+        assert_eq!(keeper.help_up(9000, &filling), []);
+        assert_eq!(keeper.help_up(11_100, &out), [strike(11_100, cn_1, Fault::Restart)]);
+    }
+
+    #[test]
+    fn whoever_was_struck_or_is_to_be_started_is_left_alone() {
+        let cn_1 = Node::compute(1);
+        let kill = strike(1000, cn_1, Fault::Kill);
+        let restart = strike(40_000, cn_1, Fault::Restart);
+        let out = but(&[(cn_1, Standing::Out)]);
+        let mut keeper = careful(&[kill, restart]);
+        assert_eq!(keeper.step(1000, &but(&[])), [kill]);
+        assert!((2000..39_000).step_by(500).all(|now| keeper.help_up(now, &out).is_empty()));
+        let pause = strike(1000, cn_1, Fault::Pause);
+        let resume = strike(3000, cn_1, Fault::Resume);
+        let mut keeper = careful(&[pause, resume, restart]);
+        let all: Vec<Strike> =
+            [1000, 3000].iter().flat_map(|now| keeper.step(*now, &but(&[]))).collect();
+        assert_eq!(all, [pause, resume]);
+        assert!((3000..39_000).step_by(500).all(|now| keeper.help_up(now, &out).is_empty()));
+    }
+
+    #[test]
+    fn in_the_end_all_come_back_and_nobody_is_struck_any_more() {
+        let (cn_0, cn_1) = (Node::compute(0), Node::compute(1));
+        let strikes = [
+            strike(58_000, MN_1, Fault::Kill),
+            strike(58_000, cn_0, Fault::Pause),
+            strike(59_999, cn_1, Fault::Kill),
+            strike(61_000, cn_0, Fault::Resume),
+            strike(62_000, MN_1, Fault::Restart),
+        ];
+        let mut keeper = careful(&strikes);
+        assert_eq!(keeper.step(58_000, &but(&[])).len(), 2);
+        let out = but(&[(cn_0, Standing::Out), (MN_1, Standing::Out)]);
+        assert_eq!(keeper.step(59_999, &out), []);
+        let returning = keeper.step(60_000, &out);
+        let restart = strike(60_000, MN_1, Fault::Restart);
+        assert_eq!(returning, [restart, strike(60_000, cn_0, Fault::Resume)]);
+        assert_eq!(keeper.step(60_100, &out), []);
+        // It finds itself expelled, and its process ends.
+        assert_eq!(keeper.help_up(60_100, &out), []);
+        assert!(keeper.help_up(65_100, &out).contains(&strike(65_100, cn_0, Fault::Restart)));
+        assert!(!keeper.is_done(66_000, &but(&[(MN_1, Standing::Filling)])));
+        assert!(!keeper.is_done(66_000, &Standings::new()) && keeper.is_done(66_000, &but(&[])));
+    }
+}

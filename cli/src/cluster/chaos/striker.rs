@@ -1,0 +1,191 @@
+//! What a schedule says, done to processes and cables, on a thread of its own; and what the
+//! cluster says of its nodes meanwhile.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::{NodeId, ShardId};
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_recovery::membership::returns::{Return, Stage as Filling, shards_on};
+use lotus_router::{Authority, Placement};
+use rustix::process::Signal;
+
+use super::RECOVERING;
+use super::keeper::{Keeper, Standing, Standings};
+use super::schedule::{self, Fault, Strike};
+use crate::cluster::commands::restart;
+use crate::cluster::file::ClusterFile;
+use crate::cluster::node::{Kind, Node};
+use crate::cluster::processes::{PAUSE, Seen, State, wait_until};
+use crate::cluster::records::{Record, Stage};
+use crate::cluster::seat::Seat;
+
+/// How often the standings are looked at.
+const LOOKING: Duration = Duration::from_millis(100);
+
+/// Of how many shards it is said which they are.
+const SOME: usize = 8;
+
+/// The nodes of a cluster, from outside.
+pub struct Nodes {
+    file: ClusterFile,
+    state: State,
+}
+
+impl Nodes {
+    /// Those of a file.
+    pub fn of(file: &ClusterFile) -> Self {
+        Self { file: file.clone(), state: State::look(file) }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = Node> + use<> {
+        Node::all(&self.file)
+    }
+
+    /// Who takes no part any more.
+    pub fn out(&self, now: &Membership) -> Vec<Node> {
+        self.all().filter(|node| self.is_out(now, *node)).collect()
+    }
+
+    /// Whether a memory node is given what it missed.
+    fn is_filled(&self, now: &Membership, node: Node) -> bool {
+        let id = node.id(&self.file);
+        node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+    }
+
+    /// What memory nodes that are being filled have not been given, in words; nothing, if there
+    /// are none.
+    pub fn lacking(&self, now: &Membership) -> String {
+        let memory: Vec<NodeId> = (0..self.file.settings.mns as u16).map(NodeId).collect();
+        let Ok(first) = Placement::new(&memory, self.file.settings.replicas) else {
+            return String::new();
+        };
+        let lacking = now.joining().map(|Return { node, stage, .. }| {
+            let has = |shard: &ShardId| match stage {
+                Filling::Joining(copied) => copied.contains(*shard),
+                Filling::Found(_) | Filling::Whole => false,
+            };
+            let lacks: Vec<String> = shards_on(*node, &first)
+                .filter(|shard| !has(shard))
+                .map(|shard| shard.raw().to_string())
+                .collect();
+            let some = lacks[..lacks.len().min(SOME)].join(", ");
+            format!("; mn-{} lacks {} shards: {some}", node.0, lacks.len())
+        });
+        lacking.collect()
+    }
+
+    /// Whether a node's process, and not that of before, answers errands.
+    pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
+        let record = Record::read(node, authority).ok().flatten();
+        record.is_some_and(|record| {
+            let runs = self.state.seen(node) == Seen::Running(record.process);
+            runs && record.stage == Stage::Serving
+        })
+    }
+
+    /// Whether a node's process was started and has ended.
+    pub fn has_ended(&self, node: Node) -> bool {
+        matches!(self.state.seen(node), Seen::Ended(_))
+    }
+
+    fn is_out(&self, now: &Membership, node: Node) -> bool {
+        let id = node.id(&self.file);
+        match node.kind {
+            Kind::Compute => !now.is_live(id),
+            Kind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
+        }
+    }
+
+    /// What the cluster says of all; of nobody, if it does not answer.
+    fn standings(&self, authority: &dyn Authority) -> Standings {
+        let Ok(now) = membership::read(authority) else { return Standings::new() };
+        let standing = |node: Node| match node.kind {
+            _ if self.is_out(&now, node) => Standing::Out,
+            Kind::Memory if self.is_filled(&now, node) => Standing::Filling,
+            Kind::Compute if !self.serves(authority, node) => Standing::Filling,
+            _ => Standing::Whole,
+        };
+        self.all().map(|node| (node, standing(node))).collect()
+    }
+
+    /// Lets everybody go on: whoever stands still could not even end, and whoever is cut off could
+    /// not be asked.
+    ///
+    /// # Errors
+    /// A sentence: a cable cannot be plugged in.
+    pub fn resume_all(&self) -> Result<(), String> {
+        self.all().for_each(|node| self.state.signal(node, Signal::CONT));
+        let Some(cables) = &self.file.namespaces else { return Ok(()) };
+        self.all().try_for_each(|node| cables.set_cable(node, true))
+    }
+
+    /// Says who is helped up, and what he has said last: it was not in the schedule.
+    fn report(&self, helped: &[Strike]) {
+        for strike in helped {
+            let last = self.state.complaint(strike.node);
+            let last = last.unwrap_or_else(|| "it has said nothing".to_owned());
+            let line = format!("# out for long: {last}\n{}", schedule::write(&[*strike]));
+            // Nobody listens if this fails.
+            let _ = io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    fn carry_out(&self, Strike { node, fault, .. }: Strike) -> Result<(), String> {
+        let set_cable = |plugged| match &self.file.namespaces {
+            Some(cables) => cables.set_cable(node, plugged),
+            None => Err("there are no cables".to_owned()),
+        };
+        match fault {
+            Fault::Kill => self.state.signal(node, Signal::KILL),
+            Fault::Pause => self.state.signal(node, Signal::STOP),
+            Fault::Resume => self.state.signal(node, Signal::CONT),
+            Fault::Restart => restart(&self.file, node)?,
+            Fault::Partition => set_cable(false)?,
+            Fault::Heal => set_cable(true)?,
+        }
+        Ok(())
+    }
+}
+
+/// Strikes as the keeper says, then lets everybody go on: what was done, and when.
+///
+/// # Errors
+/// A sentence: something cannot be done.
+pub fn strike(
+    nodes: &Nodes,
+    authority: &Seat,
+    mut keeper: Keeper,
+    span: Duration,
+) -> Result<Vec<Strike>, String> {
+    let env = Env::real(0);
+    let began = env.now();
+    let mut looked = began;
+    let mut struck = Vec::new();
+    let mut standings = Standings::new();
+    loop {
+        let now = env.now();
+        let now_ms = now.since(began).as_millis() as u64;
+        if keeper.looks() && now.since(looked) >= LOOKING {
+            standings = nodes.standings(authority);
+            looked = env.now();
+        }
+        let mut steps = keeper.step(now_ms, &standings);
+        let helped = keeper.help_up(now_ms, &standings);
+        nodes.report(&helped);
+        steps.extend(helped);
+        for strike in steps {
+            nodes.carry_out(strike)?;
+            struck.push(strike);
+        }
+        if keeper.is_done(now_ms, &standings) || now.since(began) > span + RECOVERING {
+            break;
+        }
+        wait_until(&env, PAUSE, || false);
+    }
+    nodes.resume_all()?;
+    Ok(struck)
+}
