@@ -41,6 +41,7 @@ pub mod tpcc;
 pub mod utilisation;
 mod worker;
 pub mod workload;
+pub mod wrapper;
 pub mod zipf;
 
 pub use engine::{AbortReason, TxnError};

@@ -110,6 +110,9 @@ pub struct FiguresRunArgs {
     /// Writes every report as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Where plots are drawn, as SVG; made if it is not there.
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/figures")]
+    pub plots: PathBuf,
 }
 
 #[derive(Debug, Args)]

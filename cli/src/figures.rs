@@ -7,11 +7,14 @@
 //! against the first of its series, and so is the published one. What deviates is explained in the
 //! file and never tuned away (DESIGN §9).
 
+mod plot;
 mod recovery;
 mod timeline;
+mod without;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
@@ -46,6 +49,7 @@ files! {
     "routing"
     "moves"
     "hotspot"
+    "log-and-visible"
 }
 
 /// What a table tells of each point. Verbs are those of a committed transaction.
@@ -88,6 +92,12 @@ pub enum Failure {
     /// The standard output is gone.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
+    /// It breaks rules, to measure what they cost, and rules cannot be broken in this build.
+    #[error("{0} takes a build with the feature sabotage")]
+    Unbreakable(&'static str),
+    /// A plot could not be drawn there. Name another directory.
+    #[error("cannot draw {0}: {1}")]
+    Plot(PathBuf, String),
 }
 
 /// One experiment.
@@ -126,6 +136,9 @@ struct Point {
     /// The flags that make the difference.
     #[serde(default)]
     flags: String,
+    /// The rules of the protocol that are broken, by their names.
+    #[serde(default)]
+    without: Vec<String>,
     /// Throughput relative to the first point, as published.
     published: Option<f64>,
     /// Aborted attempts of the watched type among all, as published.
@@ -191,13 +204,12 @@ fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
     let chosen = chosen(&others)?;
     let output = args.json.as_deref().map(Output::check).transpose()?;
     let mut results = Vec::new();
-    for (name, file) in chosen {
-        let figure = parse(file);
+    for (name, figure) in chosen {
         let measured = measure(name, &figure)?;
         screen::show(&figure.show(&measured), &[&output])?;
         results.extend(measured);
     }
-    let recovered = if recovery { recovery::run(&output)? } else { Vec::new() };
+    let recovered = if recovery { recovery::run(&output, &args.plots)? } else { Vec::new() };
     if let Some(output) = &output {
         match recovery {
             true => screen::write_json(output, &(&results, &recovered))?,
@@ -208,14 +220,16 @@ fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
     Ok(if results.iter().all(sound) { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// The experiments of these names.
-fn chosen(names: &[&String]) -> Result<Vec<(&'static str, &'static str)>, Failure> {
+/// The experiments of these names; all means those that this build can run.
+fn chosen(names: &[&String]) -> Result<Vec<(&'static str, Figure)>, Failure> {
+    let known = || FILES.iter().map(|(name, file)| (*name, parse(file)));
     if names.len() == 1 && names[0] == "all" {
-        return Ok(FILES.to_vec());
+        return Ok(known().filter(|(name, figure)| without::check(name, figure).is_ok()).collect());
     }
     let find = |name: &&String| {
-        let known = FILES.iter().find(|(known, _)| known == *name);
-        known.copied().ok_or_else(|| Failure::Unknown((*name).clone()))
+        let found = known().find(|(known, _)| *known == **name);
+        let (name, figure) = found.ok_or_else(|| Failure::Unknown((*name).clone()))?;
+        without::check(name, &figure).map(|()| (name, figure))
     };
     names.iter().map(find).collect()
 }
@@ -234,6 +248,7 @@ fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure
             let label = format!("{}, {}", series.name, point.label);
             // Nobody listens if this fails.
             let _ = writeln!(io::stderr(), "{name}: {label}");
+            let _broken = without::broken(&point.without);
             let report = bench::report(&series.line(point).bench)
                 .map_err(|error| Failure::Bench { label, error })?;
             let tps = report.total.throughput_tps;
@@ -367,6 +382,7 @@ mod tests {
                     let line = Line::try_parse_from(words);
                     let line = line.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
                     bench::check(&line.bench).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    drop(without::broken(&point.without));
                 }
             }
         }

@@ -171,19 +171,27 @@ impl<'a> Commit<'a> {
         if broken(Rule::LocksCoverCommit) {
             coordinator.locks.release(&mut body.held);
         }
+        let drawn = match broken(Rule::CellsBeginInvisible) {
+            true => Some(self.timestamp().await?),
+            false => None,
+        };
+        let version = drawn.map_or(Version::Invisible(self.txn), Version::Committed);
         if broken(Rule::TimestampAfterCells) {
             let mut batch = coordinator.lane.batch();
-            body.add_data(coordinator, self, &mut batch);
+            body.add_data(coordinator, self, version, &mut batch);
             drop(batch.post());
         } else {
-            self.until_done(|batch| body.add_data(coordinator, self, batch)).await?;
+            self.until_done(|batch| body.add_data(coordinator, self, version, batch)).await?;
         }
         point!(coordinator.node.id.0, CellsLanded);
         if broken(Rule::CommitsOutliveCallers) && !self.slot.awaits(self.txn) {
             coordinator.locks.release(&mut body.held);
             return Ok(());
         }
-        let commit_ts = self.timestamp().await?;
+        let commit_ts = match drawn {
+            Some(drawn) => drawn,
+            None => self.timestamp().await?,
+        };
         point!(coordinator.node.id.0, TimestampDrawn);
         let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
         let replicas_first = match config.visible_order {
@@ -192,14 +200,17 @@ impl<'a> Commit<'a> {
             _ => Replicas::All,
         };
         let placed = coordinator.configuration.placed();
-        self.until_done(|batch| body.add_versions(coordinator, commit_ts, replicas_first, batch))
-            .await?;
+        if drawn.is_none() {
+            let first = replicas_first;
+            self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch))
+                .await?;
+        }
         self.slot.decide(self.txn, Ok(receipt));
         point!(coordinator.node.id.0, Reply);
         if broken(Rule::UnlockLast) {
             coordinator.locks.release(&mut body.held);
         }
-        if replicas_first == Replicas::Backups {
+        if replicas_first == Replicas::Backups && drawn.is_none() {
             self.until_done(|batch| {
                 let last = Replicas::rest(placed == coordinator.configuration.placed());
                 body.add_versions(coordinator, commit_ts, last, batch);
@@ -374,13 +385,19 @@ impl Body {
         log
     }
 
-    /// Log, records and cells, in this order for each memory node (H12).
+    /// Log, records and cells of this version, in this order for each memory node (H12).
     #[inline]
-    fn add_data(&mut self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+    fn add_data(
+        &mut self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        version: Version,
+        batch: &mut Batch,
+    ) {
         let placement = coordinator.placement();
         let log = self.stage_log(coordinator, commit, batch);
         for index in 0..self.plan.writes.len() {
-            self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, batch));
+            self.plan.writes[index].buffers = Some(self.stage(index, commit.txn, version, batch));
         }
         let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
         for (place, node) in self.plan.nodes.iter().enumerate() {
@@ -388,7 +405,7 @@ impl Body {
                 continue;
             }
             let log_at = coordinator.log_place(*node, commit);
-            if !broken(Rule::LogBeforeCells) {
+            if !broken(Rule::LogBeforeCells) && !broken(Rule::CommitsAreLogged) {
                 batch.write(log_at, log);
             }
             if cut!(me, LogPosted, place, copies) {
@@ -423,9 +440,9 @@ impl Body {
         }
     }
 
-    /// Encodes the record and the INVISIBLE cell of one write, once for all replicas.
+    /// Encodes the record and the cell of one write, once for all replicas.
     #[inline]
-    fn stage(&self, index: usize, txn: TxnId, batch: &mut Batch) -> StagedWrite {
+    fn stage(&self, index: usize, txn: TxnId, version: Version, batch: &mut Batch) -> StagedWrite {
         let write = &self.plan.writes[index];
         let row = &self.rows[write.row];
         let value = match &row.change {
@@ -442,7 +459,7 @@ impl Body {
             table: row.table,
         };
         header.encode(row.key, &row.primary_key, value, batch.words_mut(record_buffer));
-        let cell = self.cell(write, txn).encode();
+        let cell = CvtCell { version, ..self.cell(write, txn) }.encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
         let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);
         let words = batch.words_mut(cell_buffer);

@@ -23,7 +23,7 @@ mod rule;
 
 pub use rule::Rule;
 #[cfg(feature = "enabled")]
-pub use switch::{Guard, break_rule, broken};
+pub use switch::{Guard, break_rule, break_rules, broken};
 
 /// Whether to break `rule`: never, in this build.
 #[cfg(not(feature = "enabled"))]
@@ -44,26 +44,41 @@ mod switch {
 
     use crate::Rule;
 
+    /// A bit for each rule.
+    type Rules = u128;
+
+    const _: () = assert!(Rule::ALL.len() <= Rules::BITS as usize);
+
     thread_local! {
-        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+        static BROKEN: Cell<Rules> = const { Cell::new(0) };
+    }
+
+    const fn bit(rule: Rule) -> Rules {
+        1 << rule as u32
     }
 
     /// Whether `rule` is broken on this thread.
     #[inline]
     pub fn broken(rule: Rule) -> bool {
-        BROKEN.get() == Some(rule)
+        BROKEN.get() & bit(rule) != 0
     }
 
     /// Breaks `rule` on this thread, and no other rule, until the guard is dropped.
     pub fn break_rule(rule: Rule) -> Guard {
-        Guard { before: BROKEN.replace(Some(rule)), thread: PhantomData }
+        break_rules(&[rule])
     }
 
-    /// Keeps a rule broken; restores what was before.
+    /// The same with several rules, to measure what keeping them costs.
+    pub fn break_rules(rules: &[Rule]) -> Guard {
+        let broken = rules.iter().fold(0, |broken, rule| broken | bit(*rule));
+        Guard { before: BROKEN.replace(broken), thread: PhantomData }
+    }
+
+    /// Keeps rules broken; restores what was before.
     #[must_use = "the rule is broken for as long as the guard lives"]
     #[derive(Debug)]
     pub struct Guard {
-        before: Option<Rule>,
+        before: Rules,
         /// It means the thread that made it.
         thread: PhantomData<*const ()>,
     }
@@ -112,6 +127,18 @@ mod tests {
         }
         assert!(broken_now().eq([Rule::ReadLocks]));
         drop(outer);
+        assert_eq!(broken_now().next(), None);
+    }
+
+    #[cfg(feature = "enabled")]
+    #[test]
+    fn several_rules_are_broken_together_and_restored_together() {
+        let broken_now = || Rule::ALL.iter().copied().filter(|rule| broken(*rule));
+        let (first, last) = (Rule::ALL[0], Rule::ALL[Rule::ALL.len() - 1]);
+        {
+            let _guard = break_rules(&[last, first]);
+            assert!(broken_now().eq([first, last]));
+        }
         assert_eq!(broken_now().next(), None);
     }
 

@@ -36,6 +36,14 @@ macro_rules! rules {
 }
 
 rules! {
+    "A commit is logged"
+    CommitsAreLogged "commits-are-logged" "LOTUS §5.1"
+    "nothing is logged"
+
+    "A commit's cells are INVISIBLE until its timestamp is drawn"
+    CellsBeginInvisible "cells-begin-invisible" "LOTUS §5.1"
+    "cells are written with a timestamp that was drawn before"
+
     "Serializable transactions lock what they read"
     ReadLocks "read-locks" "LOTUS §5.2"
     "serializable transactions lock only what they write"

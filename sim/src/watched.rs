@@ -3,14 +3,9 @@
 use std::time::Duration;
 
 use lotus::{Cluster, MemoryStanding, Moving, ShardId, ShardStatus, Submitted};
-use lotus_benchmarks::audit::Check;
-use lotus_benchmarks::deployment::{
-    Caches, DeployError, Deployment, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
-    Traffic,
-};
+use lotus_benchmarks::deployment::{DeployError, Seat};
 use lotus_benchmarks::lotus::Embedded;
-use lotus_fabric::ids::TableId;
-use lotus_fabric::machines::Machines;
+use lotus_benchmarks::wrapper::Wrapper;
 use lotus_fabric::sim::SimMachines;
 use lotus_mvcc::TableSpec;
 use rand::rngs::SmallRng;
@@ -175,10 +170,19 @@ fn failed(error: impl std::fmt::Display) -> DeployError {
     DeployError::Failed(error.to_string())
 }
 
-impl Deployment for Watched {
+impl Wrapper for Watched {
+    type Machines = SimMachines;
     type Host = Client;
 
-    fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
+    fn embedded(&self) -> &Embedded<SimMachines> {
+        &self.cluster
+    }
+
+    fn embedded_mut(&mut self) -> &mut Embedded<SimMachines> {
+        &mut self.cluster
+    }
+
+    fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
         F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
@@ -221,48 +225,8 @@ impl Deployment for Watched {
         Ok(ended)
     }
 
-    fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
-        let shards = spec.shards.min(self.shards);
-        self.cluster.create_table(spec.shards(shards))
-    }
-
-    fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
-        self.cluster.load(table, rows, row)
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.cluster.traffic()
-    }
-
-    fn caches(&self) -> Caches {
-        self.cluster.caches()
-    }
-
-    fn ownership(&self) -> Ownership {
-        self.cluster.ownership()
-    }
-
-    fn memory(&self) -> Memory {
-        self.cluster.memory()
-    }
-
-    fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
-        self.machines().utilisation()
-    }
-
-    fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
-        self.cluster.scan(table, visit)
-    }
-
-    fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
-        self.cluster.audit()
-    }
-
-    fn record_verbs(&mut self) {
-        self.cluster.record_verbs();
-    }
-
-    fn replay(&mut self, secs: f64) -> Result<Replay, DeployError> {
-        self.cluster.replay(secs)
+    fn spec(&self, asked: TableSpec) -> TableSpec {
+        let shards = asked.shards.min(self.shards);
+        asked.shards(shards)
     }
 }

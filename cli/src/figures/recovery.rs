@@ -1,35 +1,37 @@
-//! `lotus figures run recovery`: throughput around the loss of nodes, and how long it takes until
-//! others serve what they served.
+//! `lotus figures run recovery`: throughput around the loss of nodes, how long it takes until
+//! others serve what they served, and what it takes to fill a memory node that returns.
 //!
 //! Not a file of benchmarks as the other experiments are: here the cluster is watched while it
 //! runs. The testbed is the same, SmallBank at one tenth, with a lease.
 
+mod watched;
+
 use std::fmt::Write as _;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use lotus::{ShardStatus, Submitted, TableSpec};
-use lotus_benchmarks::audit::Check;
-use lotus_benchmarks::deployment::{
-    Caches, DeployError, Deployment, Memory, Ownership, Replay, RowSource, RowVisitor, Seat,
-    Traffic,
-};
+use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError};
-use lotus_benchmarks::lotus::{Embedded, Slot, builder};
+use lotus_benchmarks::lotus::{Embedded, builder};
 use lotus_benchmarks::output::Output;
 use lotus_benchmarks::progress::Progress;
 use lotus_benchmarks::report::grouped;
 use lotus_benchmarks::smallbank::SmallBank;
-use lotus_fabric::ids::{NodeId, TableId};
+use lotus_benchmarks::wrapper::Wrapper;
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{
     Config, Fault, Interleaving, MemoryFate, Profile, Scheduled, SimMachines, When, World,
 };
 use serde::Serialize;
 
+use super::plot::{Line as Curve, Plot};
 use super::{Failure, Line, TESTBED};
 use crate::{bench, screen};
+use watched::{Awaited, Seen, Watched};
 
 pub(super) const NAME: &str = "recovery";
 pub(super) const TITLE: &str =
@@ -37,17 +39,18 @@ pub(super) const TITLE: &str =
 
 const BENCH: &str = "smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
 /// Overrides what the testbed says.
-const TIMES: &str = "--warmup 0.01 --secs 0.09";
+const WARM_UP: &str = "--warmup 0.01";
 const ACCOUNTS: u64 = 2_000_000;
 const HOT_ACCOUNTS: u64 = 80_000;
 const HOT_RATIO: f64 = 0.9;
 /// When nodes are lost, after the world began and after the timeline did, in milliseconds.
 const LOST_AT_MS: u64 = 40;
 const WARM_UP_MS: u64 = 10;
-/// How often the cluster is asked who owns what.
-const LOOK: Duration = Duration::from_micros(200);
-/// Steps before the loss that say what throughput was.
+/// Steps before something happens that say what throughput was.
 const BEFORE: usize = 15;
+/// Steps around the loss in tables and plots.
+const SHOWN_BEFORE: usize = 2;
+const SHOWN: usize = 40;
 /// The share of what is to be expected at which throughput counts as back.
 const BACK: f64 = 0.9;
 
@@ -57,13 +60,33 @@ struct Case {
     lease_ms: u64,
     memory_nodes: u16,
     compute_nodes: u16,
+    /// When the process of the memory node that was lost is started again, after the loss.
+    made_anew_ms: Option<u64>,
+    /// How long the timeline is.
+    shown_ms: u64,
 }
 
-const CASES: [Case; 3] = [
-    Case { label: "3 of 9 compute nodes", lease_ms: 10, memory_nodes: 0, compute_nodes: 3 },
-    Case { label: "1 of 9 compute nodes", lease_ms: 10, memory_nodes: 0, compute_nodes: 1 },
-    Case { label: "1 of 3 memory nodes", lease_ms: 10, memory_nodes: 1, compute_nodes: 0 },
+const CASES: [Case; 4] = [
+    Case { label: "3 of 9 compute nodes", compute_nodes: 3, ..NOTHING },
+    Case { label: "1 of 9 compute nodes", compute_nodes: 1, ..NOTHING },
+    Case { label: "1 of 3 memory nodes", memory_nodes: 1, ..NOTHING },
+    Case {
+        label: "a memory node, which returns",
+        memory_nodes: 1,
+        made_anew_ms: Some(40),
+        shown_ms: 400,
+        ..NOTHING
+    },
 ];
+
+const NOTHING: Case = Case {
+    label: "nothing",
+    lease_ms: 10,
+    memory_nodes: 0,
+    compute_nodes: 0,
+    made_anew_ms: None,
+    shown_ms: 90,
+};
 
 /// What a loss did.
 #[derive(Clone, Debug, Serialize)]
@@ -79,12 +102,35 @@ pub(super) struct Measured {
     owned_ms: Option<f64>,
     /// From the loss until throughput is at [`BACK`] of the survivors' share, and stays there.
     back_ms: Option<f64>,
+    /// What filling took, if the memory node was filled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filled: Option<Filled>,
     /// Throughput by milliseconds of the timeline.
     tps: Vec<f64>,
 }
 
-/// Runs all of it, and shows what came of it.
-pub(super) fn run(output: &Option<Output>) -> Result<Vec<Measured>, Failure> {
+/// How a memory node was filled that returned with empty memory, to the end or as far as was seen.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Filled {
+    /// When its process was started again, in milliseconds after the loss.
+    made_anew_ms: f64,
+    /// When it got every write, as well.
+    joined_ms: f64,
+    /// When its copies were whole.
+    whole_ms: Option<f64>,
+    /// The share that had been copied then, or in the end, and what that takes, in bytes.
+    copied: f64,
+    copied_bytes: u64,
+    /// By that, and by the time since it gets every write.
+    bytes_per_s: f64,
+    /// Throughput just before it was made anew, while it was filled, and afterwards.
+    without_tps: f64,
+    filling_tps: f64,
+    whole_tps: Option<f64>,
+}
+
+/// Runs all of it, shows what came of it, and draws it into `plots`.
+pub(super) fn run(output: &Option<Output>, plots: &Path) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for case in &CASES {
         let outcome = measure(case).map_err(|error| Failure::Bench {
@@ -93,28 +139,51 @@ pub(super) fn run(output: &Option<Output>) -> Result<Vec<Measured>, Failure> {
         })?;
         all.push(outcome);
     }
-    screen::show(&text(&all), &[output])?;
+    let mut text = text(&all);
+    for plot in drawn(&all) {
+        let path = plot.write(plots)?;
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{}", path.display());
+    }
+    screen::show(&text, &[output])?;
     Ok(all)
 }
 
+/// The command line of a case, as if it had been typed after `lotus bench`.
+fn line(case: &Case) -> Line {
+    let secs = format!("--secs {}", case.shown_ms as f64 / 1e3);
+    let words = [BENCH, TESTBED, WARM_UP, &secs].into_iter().flat_map(str::split_whitespace);
+    Line::try_parse_from(words).expect("the constants are sound")
+}
+
+/// What happens to which nodes.
+fn schedule(case: &Case, lost_memory: Range<u16>, lost_compute: Range<u16>) -> Vec<Scheduled> {
+    let at = |ms: u64| When::At(Duration::from_millis(ms));
+    let crash = |node: u16, memory| {
+        let fault = Fault::Crash { node: NodeId(node), memory };
+        Scheduled { when: at(LOST_AT_MS), fault }
+    };
+    let anew = case.made_anew_ms.into_iter().flat_map(|ms| {
+        lost_memory.clone().map(move |node| {
+            let fault = Fault::Restart { node: NodeId(node) };
+            Scheduled { when: at(LOST_AT_MS + ms), fault }
+        })
+    });
+    (lost_compute.map(|node| crash(node, MemoryFate::Kept)))
+        .chain(lost_memory.clone().map(|node| crash(node, MemoryFate::Lost)))
+        .chain(anew)
+        .collect()
+}
+
 fn measure(case: &Case) -> Result<Measured, BenchError> {
-    let words = [BENCH, TESTBED, TIMES].into_iter().flat_map(|words| words.split_whitespace());
-    let line = Line::try_parse_from(words).expect("the constants are sound");
-    let mut options = line.bench.common().options();
+    let mut options = line(case).bench.common().options();
     options.cluster.lease_us = Some(case.lease_ms * 1_000);
     let memory_nodes = options.cluster.mns as u16;
     let compute = memory_nodes + options.cluster.cns as u16;
     // The last of their kind: the first oracle and the first primary are others' subjects.
     let lost_compute = compute - case.compute_nodes..compute;
     let lost_memory = memory_nodes - case.memory_nodes..memory_nodes;
-    let at = When::At(Duration::from_millis(LOST_AT_MS));
-    let crash = |node: u16, memory| {
-        let fault = Fault::Crash { node: NodeId(node), memory };
-        Scheduled { when: at, fault }
-    };
-    let schedule = (lost_compute.clone().map(|node| crash(node, MemoryFate::Kept)))
-        .chain(lost_memory.map(|node| crash(node, MemoryFate::Lost)));
-    let schedule: Vec<_> = schedule.collect();
+    let schedule = schedule(case, lost_memory.clone(), lost_compute.clone());
     let profile = Profile::named("cx3-56g").expect("it is built in");
     let builder = builder(&options.cluster, &options.load);
     let world = |nodes| {
@@ -124,26 +193,37 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
         Ok(SimMachines::new(world))
     };
     let cluster = Embedded::start_on(builder, world)?;
-    let dead: Vec<usize> = lost_compute.map(|node| usize::from(node - memory_nodes)).collect();
-    let mut watched = Watched { cluster, dead, owned: None };
+    let made_anew = case.made_anew_ms.map(|ms| (LOST_AT_MS + ms) as f64);
+    let awaited = Awaited {
+        lost_at_ms: LOST_AT_MS as f64,
+        dead: lost_compute.map(|node| usize::from(node - memory_nodes)).collect(),
+        made_anew: made_anew.map(|at_ms| (usize::from(lost_memory.start), at_ms)),
+    };
+    let mut watched = Watched::new(cluster, awaited);
     let coordinators = options.cluster.cns * options.cluster.threads;
     let progress = Arc::new(Progress::new(coordinators, |_| ()));
     let bank = SmallBank::new(ACCOUNTS, HOT_ACCOUNTS, HOT_RATIO, options.load.seed);
     let outcome = harness::run(&mut watched, bank, &options, &progress)?;
     let timeline = outcome.tally.timeline.as_ref().expect("it was asked for");
     let per_s = |commits: &u64| *commits as f64 * 1e9 / timeline.step_ns as f64;
-    let steps = (options.load.secs * 1e9 / timeline.step_ns as f64) as usize;
-    let tps: Vec<f64> = timeline.commits.iter().take(steps).map(per_s).collect();
+    let tps: Vec<f64> = timeline.commits.iter().take(case.shown_ms as usize).map(per_s).collect();
     // Of those compute nodes, or memory nodes, of which some are lost.
     let share = f64::from(9 - case.compute_nodes) / 9.0 * f64::from(3 - case.memory_nodes) / 3.0;
-    Ok(Measured { share, owned_ms: watched.owned, ..judge(case, tps, share) })
+    let used = watched.embedded().cluster().memory_use();
+    let used = used.map_err(|error| DeployError::Failed(error.to_string()))?;
+    // Copies are dealt out evenly.
+    let copied = used.replica_bytes * options.cluster.replicas as u64 / u64::from(memory_nodes);
+    Ok(judge(case, tps, share, watched.seen, copied))
 }
 
-/// What a timeline says about a loss, whose survivors are this share of all.
-fn judge(case: &Case, tps: Vec<f64>, share: f64) -> Measured {
+/// What a timeline says about a loss, whose survivors are this share of all, and about a return, of
+/// a memory node with copies of so many bytes.
+fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Seen, copied_bytes: u64) -> Measured {
     let lost = (LOST_AT_MS - WARM_UP_MS) as usize;
-    let before = tps[lost - BEFORE..lost].iter().sum::<f64>() / BEFORE as f64;
-    let after = &tps[lost..];
+    let before = mean(&tps[lost - BEFORE..lost]);
+    // Until something else happens.
+    let end = case.made_anew_ms.map_or(tps.len(), |ms| lost + ms as usize);
+    let after = &tps[lost..end];
     let enough = before * share * BACK;
     let low = after.iter().rposition(|tps| *tps < enough).map_or(0, |low| low + 1);
     Measured {
@@ -152,16 +232,66 @@ fn judge(case: &Case, tps: Vec<f64>, share: f64) -> Measured {
         before_tps: before,
         share,
         lowest_tps: after.iter().copied().fold(f64::INFINITY, f64::min),
-        owned_ms: None,
+        owned_ms: seen.owned,
         back_ms: (low < after.len()).then_some(low as f64),
+        filled: filled(case, &tps[lost..], seen, copied_bytes),
         tps,
     }
 }
 
+/// What filling took, if it began, where all copies take so many bytes. `after` is the timeline
+/// from the loss on.
+fn filled(case: &Case, after: &[f64], seen: Seen, bytes: u64) -> Option<Filled> {
+    let made_anew = case.made_anew_ms? as usize;
+    let (joined, (copied, last)) = (seen.joined?, seen.copied?);
+    let end = after.len().min(last as usize);
+    let filling = after.get(joined.ceil() as usize..end).filter(|steps| !steps.is_empty())?;
+    let settled = seen.whole.map(|whole| whole.ceil() as usize + BEFORE);
+    let rest = settled.and_then(|settled| after.get(settled..));
+    let copied_bytes = bytes as f64 * copied;
+    Some(Filled {
+        made_anew_ms: made_anew as f64,
+        joined_ms: joined,
+        whole_ms: seen.whole,
+        copied,
+        copied_bytes: copied_bytes as u64,
+        bytes_per_s: copied_bytes / (last - joined) * 1e3,
+        without_tps: mean(&after[made_anew - BEFORE..made_anew]),
+        filling_tps: mean(filling),
+        whole_tps: rest.filter(|rest| !rest.is_empty()).map(mean),
+    })
+}
+
+fn mean(tps: &[f64]) -> f64 {
+    tps.iter().sum::<f64>() / tps.len() as f64
+}
+
 fn text(all: &[Measured]) -> String {
-    let mut text = format!("{TITLE}\n\n");
+    let mut text = format!("{TITLE}\n\n{}\n\n{}\n", losses(all), steps(all));
+    if all.iter().any(|one| one.filled.is_some()) {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "\n{}\n", fillings(all));
+    }
+    text
+}
+
+/// A time, if there is one.
+fn ms(ms: Option<f64>) -> String {
+    ms.map_or_else(String::new, |ms| format!("{ms:.1}"))
+}
+
+/// A table of numbers, each row under its label.
+fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header([
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header).add_rows(rows);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn losses(all: &[Measured]) -> Table {
+    let header = [
         "lost",
         "lease ms",
         "before, txn/s",
@@ -170,10 +300,9 @@ fn text(all: &[Measured]) -> String {
         "lowest %",
         "all shards owned after ms",
         "90 % of the share after ms",
-    ]);
-    let ms = |ms: Option<f64>| ms.map_or_else(String::new, |ms| format!("{ms:.1}"));
-    for one in all {
-        table.add_row([
+    ];
+    let row = |one: &Measured| {
+        [
             one.label.to_owned(),
             one.lease_ms.to_string(),
             grouped(one.before_tps as u64),
@@ -182,125 +311,86 @@ fn text(all: &[Measured]) -> String {
             format!("{:.1}", one.lowest_tps / one.before_tps * 100.0),
             ms(one.owned_ms),
             ms(one.back_ms),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{table}\n");
+        ]
+    };
+    table(header, all.iter().map(row))
+}
+
+/// How copies were filled: when, how fast, and beside how many transactions.
+fn fillings(all: &[Measured]) -> Table {
+    let header = [
+        "filled",
+        "made anew after ms",
+        "gets writes after ms",
+        "whole after ms",
+        "copied %",
+        "copied MB",
+        "MB/s",
+        "before the loss, txn/s",
+        "without it, txn/s",
+        "filling, txn/s",
+        "whole again, txn/s",
+    ];
+    let row = |one: &Measured| {
+        let filled = one.filled?;
+        Some([
+            one.label.to_owned(),
+            format!("{:.0}", filled.made_anew_ms),
+            format!("{:.1}", filled.joined_ms),
+            ms(filled.whole_ms),
+            format!("{:.1}", filled.copied * 100.0),
+            format!("{:.1}", filled.copied_bytes as f64 / 1e6),
+            format!("{:.0}", filled.bytes_per_s / 1e6),
+            grouped(one.before_tps as u64),
+            grouped(filled.without_tps as u64),
+            grouped(filled.filling_tps as u64),
+            filled.whole_tps.map_or_else(String::new, |tps| grouped(tps as u64)),
+        ])
+    };
+    table(header, all.iter().filter_map(row))
+}
+
+/// Throughput by milliseconds around the losses.
+fn steps(all: &[Measured]) -> Table {
     let mut steps = Table::new();
     let header = ["ms after the loss".to_owned()].into_iter();
     let header = header.chain(all.iter().map(|one| format!("{}, ktps", one.label)));
     steps.load_preset(presets::ASCII_MARKDOWN).set_header(header);
-    let first = (LOST_AT_MS - WARM_UP_MS) as usize - 2;
-    for step in first..first + 40 {
+    let first = (LOST_AT_MS - WARM_UP_MS) as usize - SHOWN_BEFORE;
+    for step in first..first + SHOWN {
         let of = |one: &Measured| {
             one.tps.get(step).map_or_else(String::new, |tps| grouped((tps / 1e3) as u64))
         };
-        let at = (step as i64 - first as i64 - 2).to_string();
+        let at = (step as i64 - (first + SHOWN_BEFORE) as i64).to_string();
         steps.add_row([at].into_iter().chain(all.iter().map(of)));
     }
     for column in steps.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let _ = writeln!(text, "{steps}\n");
-    text
+    steps
 }
 
-/// A simulated cluster that is asked who owns what, from the loss on.
-struct Watched {
-    cluster: Embedded<SimMachines>,
-    /// The places of the compute nodes that are lost.
-    dead: Vec<usize>,
-    /// How long after the loss every shard had an owner that lives, in milliseconds.
-    owned: Option<f64>,
-}
-
-impl Watched {
-    fn look(&mut self) {
-        let since_ms = |world: &World| world.now().as_secs_f64() * 1e3 - LOST_AT_MS as f64;
-        let since = since_ms(&self.cluster.cluster().machines().world());
-        if self.owned.is_some() || since <= 0.0 || self.dead.is_empty() {
-            return;
+/// A plot of each timeline, in the manner of LOTUS Figure 15.
+fn drawn(all: &[Measured]) -> Vec<Plot> {
+    let lost = (LOST_AT_MS - WARM_UP_MS) as f64;
+    let plot = |one: &Measured| {
+        let points = one.tps.iter().enumerate();
+        let points = points.map(|(step, tps)| (step as f64 - lost, tps / 1e6)).collect();
+        let mut marks = vec![("lost".to_owned(), 0.0)];
+        marks.extend(one.owned_ms.map(|ms| ("all shards owned".to_owned(), ms)));
+        if let Some(filled) = one.filled {
+            marks.push(("made anew".to_owned(), filled.made_anew_ms));
+            marks.extend(filled.whole_ms.map(|ms| ("whole".to_owned(), ms)));
         }
-        let lives =
-            |shard: &ShardStatus| shard.owner.is_some_and(|owner| !self.dead.contains(&owner));
-        // What cannot be read now is asked for again.
-        if self.cluster.cluster().shards().is_ok_and(|shards| shards.iter().all(lives)) {
-            self.owned = Some(since);
+        Plot {
+            name: format!("{NAME}, {}", one.label),
+            x: "ms after the loss",
+            y: "million transactions a second",
+            lines: vec![Curve { label: one.label.to_owned(), points }],
+            marks,
         }
-    }
-}
-
-fn failed(error: impl std::fmt::Display) -> DeployError {
-    DeployError::Failed(error.to_string())
-}
-
-impl Deployment for Watched {
-    type Host = Slot;
-
-    fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
-    where
-        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
-        Fut: Future<Output = T> + 'static,
-        T: Send + 'static,
-    {
-        let submitted = self.cluster.submit(tasks, task);
-        while !submitted.iter().all(Submitted::is_finished) {
-            if self.cluster.cluster().machines().run_for(LOOK).is_none() {
-                break;
-            }
-            self.look();
-        }
-        let ended = self.cluster.outcomes(submitted)?;
-        self.cluster.cluster().settle().map_err(failed)?;
-        Ok(ended)
-    }
-
-    fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError> {
-        self.cluster.create_table(spec)
-    }
-
-    fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError> {
-        self.cluster.load(table, rows, row)
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.cluster.traffic()
-    }
-
-    fn caches(&self) -> Caches {
-        self.cluster.caches()
-    }
-
-    fn ownership(&self) -> Ownership {
-        self.cluster.ownership()
-    }
-
-    fn memory(&self) -> Memory {
-        self.cluster.memory()
-    }
-
-    fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
-        self.cluster.utilisation()
-    }
-
-    fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError> {
-        self.cluster.scan(table, visit)
-    }
-
-    fn audit(&mut self) -> Result<Vec<Check>, DeployError> {
-        self.cluster.audit()
-    }
-
-    fn record_verbs(&mut self) {
-        self.cluster.record_verbs();
-    }
-
-    fn replay(&mut self, secs: f64) -> Result<Replay, DeployError> {
-        self.cluster.replay(secs)
-    }
+    };
+    all.iter().map(plot).collect()
 }
 
 #[cfg(test)]
@@ -318,16 +408,57 @@ mod tests {
         ];
         for (after, lowest, back_ms) in cases {
             let before = vec![9.0; (LOST_AT_MS - WARM_UP_MS) as usize];
-            let measured = judge(case, before.into_iter().chain(after).collect(), 6.0 / 9.0);
+            let tps = before.into_iter().chain(after).collect();
+            let measured = judge(case, tps, 6.0 / 9.0, Seen::default(), 0);
             assert_eq!((measured.before_tps, measured.lowest_tps), (9.0, lowest));
             assert_eq!(measured.back_ms, back_ms, "{after:?}");
         }
     }
 
     #[test]
+    fn a_copy_is_filled_from_its_first_write_until_it_is_whole() {
+        let case = Case { made_anew_ms: Some(20), ..NOTHING };
+        let seen = Seen {
+            joined: Some(21.5),
+            copied: Some((1.0, 23.5)),
+            whole: Some(23.5),
+            ..Seen::default()
+        };
+        let mut tps = vec![9.0; (LOST_AT_MS - WARM_UP_MS) as usize];
+        tps.extend([0.0; 5]);
+        tps.extend([6.0; 15]);
+        tps.extend([0.0, 1.0, 4.0, 1.0]);
+        // It counts as settled only when it has been whole for a while.
+        tps.extend([0.0; BEFORE]);
+        tps.extend([8.0; 3]);
+        let measured = judge(&case, tps.clone(), 6.0 / 9.0, seen, 3000);
+        assert_eq!(measured.back_ms, Some(5.0), "of the loss alone");
+        assert_eq!(
+            measured.filled,
+            Some(Filled {
+                made_anew_ms: 20.0,
+                joined_ms: 21.5,
+                whole_ms: Some(23.5),
+                copied: 1.0,
+                copied_bytes: 3000,
+                bytes_per_s: 1_500_000.0,
+                without_tps: 6.0,
+                filling_tps: 4.0,
+                whole_tps: Some(8.0),
+            })
+        );
+        // As far as it came when the run ended.
+        let half = Seen { copied: Some((0.5, 24.0)), whole: None, ..seen };
+        let half = judge(&case, tps.clone(), 6.0 / 9.0, half, 3000).filled.expect("it has begun");
+        assert_eq!((half.copied_bytes, half.bytes_per_s), (1500, 600_000.0));
+        assert_eq!((half.filling_tps, half.whole_ms, half.whole_tps), (2.5, None, None));
+        assert_eq!(judge(&case, tps, 6.0 / 9.0, Seen::default(), 3000).filled, None);
+    }
+
+    #[test]
     fn what_is_measured_can_be_run() {
-        let words = [BENCH, TESTBED, TIMES].into_iter().flat_map(str::split_whitespace);
-        let line = Line::try_parse_from(words).expect("sound");
-        bench::check(&line.bench).expect("sound");
+        for case in &CASES {
+            bench::check(&line(case).bench).expect("sound");
+        }
     }
 }

@@ -71,6 +71,12 @@ const CACHES: &str = "h11-caches-beside-writers";
 
 /// All rules, in the order of [`Rule::ALL`].
 const TABLE: &[Hunted] = &[
+    hunted(Rule::CommitsAreLogged, &["h12-half-written"], &[LOGGED]),
+    hunted(
+        Rule::CellsBeginInvisible,
+        &["h3-primaries-come-last", "h1-snapshots-meet-commits"],
+        &[BACKED, Isolation],
+    ),
     hunted(Rule::ReadLocks, &["h20-rows-that-come-and-go"], &[Isolation, Property(READS)]),
     hunted(Rule::FirstCommitterWins, &["h18-writers-behind"], &[Isolation]),
     hunted(Rule::GiftsHelp, &["h19-one-shard-too-hot"], &[Property(RESTS)]),

@@ -1,0 +1,137 @@
+//! Lines over an axis, as SVG files: what a table of a timeline cannot show.
+//!
+//! It draws what it is given, and computes nothing but where the axes end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+
+use super::Failure;
+
+const SIZE: (u32, u32) = (960, 480);
+const MARGIN: u32 = 12;
+/// Room for the numbers on the axes.
+const LABELS: u32 = 52;
+/// How far the vertical axis goes beyond the highest point.
+const HEADROOM: f64 = 1.1;
+
+/// A plot to be drawn.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Plot {
+    /// Its title; the file is called alike.
+    pub name: String,
+    /// What the axes say, units included.
+    pub x: &'static str,
+    pub y: &'static str,
+    pub lines: Vec<Line>,
+    /// What happened when: vertical lines.
+    pub marks: Vec<(String, f64)>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Line {
+    pub label: String,
+    /// From left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Plot {
+    /// Draws it into `directory`, which is made if it is not there; where it is now.
+    ///
+    /// # Errors
+    /// [`Failure::Plot`] if the system refuses.
+    pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, Failure> {
+        let path = directory.join(self.file_name());
+        let svg = self.svg();
+        let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, svg));
+        written.map_err(|error| Failure::Plot(path.clone(), error.to_string()))?;
+        Ok(path)
+    }
+
+    /// The title with hyphens for whatever is neither a letter nor a digit.
+    fn file_name(&self) -> String {
+        let words = self.name.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        format!("{}.svg", words.join("-"))
+    }
+
+    /// # Panics
+    /// Never: only files refuse to be drawn into.
+    fn svg(&self) -> String {
+        let mut svg = String::new();
+        self.draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area())
+            .expect("text can be drawn into");
+        svg
+    }
+
+    fn draw<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, plotters::coord::Shift>,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        area.fill(&WHITE)?;
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let (mut left, mut right, mut top) = (f64::INFINITY, f64::NEG_INFINITY, 0.0_f64);
+        for (x, y) in points() {
+            (left, right, top) = (left.min(*x), right.max(*x), top.max(*y * HEADROOM));
+        }
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.name, ("sans-serif", 20))
+            .margin(MARGIN)
+            .x_label_area_size(LABELS)
+            .y_label_area_size(LABELS)
+            .build_cartesian_2d(left..right, 0.0..top)?;
+        chart.configure_mesh().x_desc(self.x).y_desc(self.y).draw()?;
+        for (number, line) in self.lines.iter().enumerate() {
+            let color = Palette99::pick(number).to_rgba();
+            let drawn = chart.draw_series(LineSeries::new(line.points.iter().copied(), color))?;
+            let key = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], color);
+            drawn.label(&line.label).legend(key);
+        }
+        for (what, at) in &self.marks {
+            chart.draw_series(LineSeries::new([(*at, 0.0), (*at, top)], BLACK.mix(0.5)))?;
+            let text = Text::new(what.clone(), (*at, top), ("sans-serif", 14));
+            chart.draw_series(std::iter::once(text))?;
+        }
+        // A single line is what the title says.
+        if self.lines.len() > 1 {
+            let place = SeriesLabelPosition::LowerRight;
+            let mut keys = chart.configure_series_labels();
+            keys.position(place).background_style(WHITE.mix(0.8)).draw()?;
+        }
+        area.present()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot() -> Plot {
+        let line = |label: &str, points: &[(f64, f64)]| Line {
+            label: label.to_owned(),
+            points: points.to_vec(),
+        };
+        Plot {
+            name: "recovery, 3 of 9 nodes".to_owned(),
+            x: "ms",
+            y: "txn/s",
+            lines: vec![line("up", &[(0.0, 0.0), (1.0, 5.0)]), line("down", &[(0.0, 5.0)])],
+            marks: vec![("lost <here>".to_owned(), 0.5)],
+        }
+    }
+
+    #[test]
+    fn a_plot_has_its_lines_axes_and_marks() {
+        let svg = plot().svg();
+        for text in ["recovery, 3 of 9 nodes", "ms", "txn/s", "up", "down", "lost &lt;here&gt;"] {
+            assert!(svg.contains(&format!("{text}\n")), "{text}: {svg}");
+        }
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    }
+
+    #[test]
+    fn its_file_is_called_as_it_is() {
+        assert_eq!(plot().file_name(), "recovery-3-of-9-nodes.svg");
+    }
+}

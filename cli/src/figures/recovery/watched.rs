@@ -1,0 +1,115 @@
+//! A simulated cluster that is asked, from the loss of nodes on, who owns what and which copies are
+//! whole.
+
+use std::time::Duration;
+
+use lotus::{MemoryStanding, ShardStatus, Submitted};
+use lotus_benchmarks::deployment::{DeployError, Seat};
+use lotus_benchmarks::lotus::{Embedded, Slot};
+use lotus_benchmarks::wrapper::Wrapper;
+use lotus_fabric::sim::SimMachines;
+
+/// How often the cluster is asked.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// What is looked for, and since when.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    /// When nodes are lost, in milliseconds after the world began.
+    pub lost_at_ms: f64,
+    /// The places of the compute nodes that are lost.
+    pub dead: Vec<usize>,
+    /// The place of the memory node that is made anew, and when that is.
+    pub made_anew: Option<(usize, f64)>,
+}
+
+/// What was seen, in milliseconds after the loss.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Seen {
+    /// Every shard has an owner that lives.
+    pub owned: Option<f64>,
+    /// The memory node that was made anew gets every write.
+    pub joined: Option<f64>,
+    /// The share of its shards that have been copied, and when that was seen last.
+    pub copied: Option<(f64, f64)>,
+    /// Its copies are whole.
+    pub whole: Option<f64>,
+}
+
+/// See the module's essay.
+pub(super) struct Watched {
+    cluster: Embedded<SimMachines>,
+    awaited: Awaited,
+    pub(super) seen: Seen,
+}
+
+impl Watched {
+    pub(super) fn new(cluster: Embedded<SimMachines>, awaited: Awaited) -> Self {
+        Self { cluster, awaited, seen: Seen::default() }
+    }
+
+    /// What cannot be read now is asked for again.
+    fn look(&mut self) {
+        let cluster = self.cluster.cluster();
+        let now_ms = cluster.machines().world().now().as_secs_f64() * 1e3;
+        let since_ms = now_ms - self.awaited.lost_at_ms;
+        if since_ms <= 0.0 {
+            return;
+        }
+        let Awaited { dead, made_anew, .. } = &self.awaited;
+        if self.seen.owned.is_none() && !dead.is_empty() {
+            let lives =
+                |shard: &ShardStatus| shard.owner.is_some_and(|owner| !dead.contains(&owner));
+            let all = cluster.shards().is_ok_and(|shards| shards.iter().all(lives));
+            self.seen.owned = all.then_some(since_ms);
+        }
+        let Some((place, _)) = made_anew.filter(|(_, at_ms)| now_ms > *at_ms) else { return };
+        if self.seen.whole.is_some() {
+            return;
+        }
+        let returns = cluster.memory_returns().unwrap_or_default();
+        if let Some(one) = returns.iter().find(|one| one.memory_node == place) {
+            self.seen.joined.get_or_insert(since_ms);
+            self.seen.copied = Some((one.shards as f64 / one.of as f64, since_ms));
+            return;
+        }
+        let status = cluster.memory_status();
+        let serves = status.is_ok_and(|all| all.nodes[place] == MemoryStanding::Serving);
+        if serves && self.seen.joined.is_some() {
+            self.seen.copied = Some((1.0, since_ms));
+            self.seen.whole = Some(since_ms);
+        }
+    }
+}
+
+impl Wrapper for Watched {
+    type Machines = SimMachines;
+    type Host = Slot;
+
+    fn embedded(&self) -> &Embedded<SimMachines> {
+        &self.cluster
+    }
+
+    fn embedded_mut(&mut self) -> &mut Embedded<SimMachines> {
+        &mut self.cluster
+    }
+
+    fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
+    where
+        F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let submitted = self.cluster.submit(tasks, task);
+        while !submitted.iter().all(Submitted::is_finished) {
+            if self.cluster.cluster().machines().run_for(LOOK).is_none() {
+                break;
+            }
+            self.look();
+        }
+        let ended = self.cluster.outcomes(submitted)?;
+        let settled = self.cluster.cluster().settle();
+        settled.map_err(|error| DeployError::Failed(error.to_string()))?;
+        Ok(ended)
+    }
+}

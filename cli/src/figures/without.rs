@@ -1,0 +1,35 @@
+//! What a point of an experiment leaves out, to measure what it costs: rules of the protocol that
+//! are broken while it runs.
+//!
+//! Whatever is measured so is no engine that anybody should use, so it takes a build in which
+//! rules can be broken; in others such experiments are refused.
+
+use super::{Failure, Figure};
+
+/// Whether this build can run an experiment.
+///
+/// # Errors
+/// [`Failure::Unbreakable`] if it cannot.
+pub(super) fn check(name: &'static str, figure: &Figure) -> Result<(), Failure> {
+    let mut points = figure.series.iter().flat_map(|series| &series.points);
+    match cfg!(feature = "sabotage") || points.all(|point| point.without.is_empty()) {
+        true => Ok(()),
+        false => Err(Failure::Unbreakable(name)),
+    }
+}
+
+/// Breaks the rules of these names until the guard is dropped.
+///
+/// # Panics
+/// Never: a test looks for all of them.
+#[cfg(feature = "sabotage")]
+pub(super) fn broken(names: &[String]) -> lotus_sabotage::Guard {
+    use lotus_sabotage::Rule;
+    let named = |name: &String| Rule::ALL.iter().copied().find(|rule| rule.name() == name);
+    let rules: Option<Vec<Rule>> = names.iter().map(named).collect();
+    lotus_sabotage::break_rules(&rules.expect("the files name rules that exist"))
+}
+
+/// Breaks nothing: [`check`] has seen to it that nothing is to be broken.
+#[cfg(not(feature = "sabotage"))]
+pub(super) fn broken(_: &[String]) {}
