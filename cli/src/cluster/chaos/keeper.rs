@@ -160,9 +160,9 @@ impl Keeper {
         others.count() >= needed
     }
 
-    /// Whether the schedule has struck a node and is about to start it again. What it does to a node
-    /// that it has started again, or has not struck yet, comes when all are whole, and may wait for
-    /// this one.
+    /// Whether the schedule has struck a node and is about to start it again. What it does to a
+    /// node that it has started again, or has not struck yet, comes when all are whole, and may
+    /// wait for this one.
     fn will_return(&self, node: Node) -> bool {
         let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
         let returns = next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
