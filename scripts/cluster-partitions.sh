@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `lotus chaos` on a cluster of six hosts, which are network namespaces: nodes are killed, paused and
-# cut off while a seventh host drives them; then all data is audited, and the history of what was read
-# and written is judged. Nothing is left, however it ends. Needs root for namespaces; without,
-# it says so and does nothing.
+# cut off while a seventh host drives them; then all data is audited, and a bank's history of what was
+# read and written is judged; tpcc has one with --history FILE, and fewer calls then. Nothing is left,
+# however it ends. Needs root for namespaces; without, it says so and does nothing.
 #
 # usage: scripts/cluster-partitions.sh [PROGRAM] [FLAGS OF lotus chaos...]
 # The program is by default that of the release build; the flags `--schedule random --secs 30`.
@@ -31,13 +31,13 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 case $workload in
-    smallbank) memory=256M call_bytes=2048 load='accounts = 1_000' ;;
-    tpcc)
-        memory=1G call_bytes=8192
-        load=$'warehouses = 4\ncustomers_per_district = 100\nitems = 1_000'
-        ;;
+    smallbank) memory=256M load='accounts = 1_000' flags+=(--history "$work/history") ;;
+    tpcc) memory=1G load=$'warehouses = 4\ncustomers_per_district = 100\nitems = 1_000' ;;
     *) echo "WORKLOAD is smallbank or tpcc, not $workload" >&2 && exit 2 ;;
 esac
+
+call_bytes=2048
+if [[ $workload == tpcc && " ${flags[*]} " == *" --history "* ]]; then call_bytes=8192; fi
 
 if ! lay_cables "$mine" "${hosts[@]}"; then
     echo "no network namespaces on this machine: nobody can be cut off"
@@ -63,6 +63,6 @@ TOML
 } >"$work/bank.toml"
 
 ip netns exec "$mine-client" "$lotus" chaos --file "$work/bank.toml" --namespaces "$mine" \
-    --history "$work/history" "${flags[@]}"
-"$lotus" check --strict "$work/history"
+    "${flags[@]}"
+test ! -e "$work/history" || "$lotus" check --strict "$work/history"
 echo "cut off, killed and paused: nothing committed is lost"

@@ -160,6 +160,16 @@ impl Keeper {
         others.count() >= needed
     }
 
+    /// Whether the schedule has struck a node and is about to start it again. What it does to a
+    /// node that it has started again, or has not struck yet, comes when all are whole, and may
+    /// wait for this one.
+    fn will_return(&self, node: Node) -> bool {
+        let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
+        let returns = next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
+        let struck = self.last.get(&node).is_some_and(|last| *last != Fault::Restart);
+        struck && returns
+    }
+
     fn is_away(&self, node: Node) -> bool {
         self.last.get(&node).is_some_and(|fault| fault.goes_away())
     }
@@ -195,10 +205,7 @@ impl Keeper {
                 continue;
             }
             let since = *self.out_since_ms.entry(node).or_insert(at_ms);
-            let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
-            let returns =
-                next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
-            if returns || at_ms < since + lease * LEASES_OUT {
+            if self.will_return(node) || at_ms < since + lease * LEASES_OUT {
                 continue;
             }
             // A memory node's process does not end by itself.
@@ -360,6 +367,36 @@ mod tests {
             [1000, 3000].iter().flat_map(|now| keeper.step(*now, &but(&[]))).collect();
         assert_eq!(all, [pause, resume]);
         assert!((3000..39_000).step_by(500).all(|now| keeper.help_up(now, &out).is_empty()));
+    }
+
+    /// A memory node was lost again after it had been started again, for no reason in the schedule.
+    /// Its own turn was to begin with a kill, for which it was taken as about to return; but the
+    /// turn before that, another memory node's, waited for it to be whole. Both were left alone
+    /// until the end.
+    #[test]
+    fn whoever_is_out_before_its_turn_does_not_keep_the_others_waiting() {
+        let strikes = [
+            strike(1000, MN_2, Fault::Kill),
+            strike(2000, MN_2, Fault::Restart),
+            strike(9000, MN_1, Fault::Kill),
+            strike(9500, MN_1, Fault::Restart),
+            strike(16_000, MN_2, Fault::Kill),
+            strike(17_000, MN_2, Fault::Restart),
+        ];
+        let mut keeper = careful(&strikes);
+        assert_eq!(keeper.step(1000, &but(&[])), [strikes[0]]);
+        let out = but(&[(MN_2, Standing::Out)]);
+        assert_eq!(keeper.step(2000, &out), [strikes[1]]);
+        assert_eq!(keeper.help_up(2000, &out), []);
+        assert_eq!(keeper.help_up(3000, &but(&[])), []);
+        let mut helped = Vec::new();
+        for now in (9000..15_000).step_by(500) {
+            assert_eq!(keeper.step(now, &out), [], "it waits");
+            helped.extend(keeper.help_up(now, &out));
+        }
+        let faults: Vec<Fault> = helped.iter().map(|strike| strike.fault).collect();
+        assert_eq!(faults, [Fault::Kill, Fault::Restart], "{helped:?}");
+        assert!(helped.iter().all(|strike| strike.node == MN_2));
     }
 
     #[test]
