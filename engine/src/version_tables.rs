@@ -13,9 +13,9 @@
 //!   and before it unlocks, it replaces the one cell that it has written. If it never gets there,
 //!   it never unlocks: a commit that was begun only goes forward. One that aborts has written
 //!   nothing.
-//! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile. The lock must be
-//!   in this node's table. An attempt may believe in one that it has not any more: its owner took it
-//!   back, because the attempt will not commit, and gave the shard to this node (H19).
+//! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile. The lock must
+//!   be in this node's table. An attempt may believe in one that it has not any more: its owner
+//!   took it back, because the attempt will not commit, and gave the shard to this node (H19).
 //! - *A READ without a lock* is kept if nobody has held the lock to write since before it was
 //!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. That is
 //!   asked with the row's place in the cache locked. A writer whose grant escapes the question

@@ -89,7 +89,7 @@ pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
         (20, !matches!(scenario.workload, Workload::Kvs { .. } | Workload::Smallbank { .. })),
         (21, figures.unknown > 0),
         (22, faults.stragglers_landed + faults.stragglers_refused > 0),
-        (23, figures.memory_lost > 0),
+        (23, figures.memory_lost + figures.memory_filled > 0),
         (24, faults.flushed_landed > 0),
     ]
     .into_iter()

@@ -56,6 +56,12 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
     Some(absences)
 }
 
+/// Since when a memory node is away for good, if it is.
+pub(crate) fn stays_away(scenario: &Scenario, node: NodeId) -> Option<Duration> {
+    let last = absences(scenario, node)?.pop()?;
+    (last.1 == Duration::MAX).then_some(last.0)
+}
+
 /// The memory nodes that have come back for good before a run of the scenario ends, long enough to
 /// be filled.
 pub(crate) fn returned(scenario: &Scenario) -> impl Iterator<Item = NodeId> + '_ {

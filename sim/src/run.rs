@@ -17,9 +17,11 @@ use lotus_benchmarks::smallbank::SmallBank;
 use lotus_benchmarks::tatp::Tatp;
 use lotus_benchmarks::tpcc::{Scale, Tpcc};
 use lotus_benchmarks::workload::Workload as _;
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
 
+use crate::memory_returns;
 use crate::pairs::Pairs;
 use crate::properties::{balance, durability, isolation, losses, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
@@ -90,6 +92,8 @@ pub struct Figures {
     pub virtual_time: Duration,
     /// Memory nodes that were lost.
     pub memory_lost: u64,
+    /// Memory nodes that were made anew and are used again.
+    pub memory_filled: u64,
     /// Compute nodes that have returned as new incarnations.
     pub returned: u64,
     /// What went wrong.
@@ -287,10 +291,12 @@ fn drive(
     violations.extend(losses::violations(scenario, &lost));
     violations.extend(watched.missing());
     violations.extend(losses::unfilled(scenario, &memory));
+    let filled = |node: &NodeId| memory[usize::from(node.0)] == MemoryStanding::Serving;
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);
     let mut figures = Figures { verbs: outcome.traffic.verbs(), ..count(history) };
     figures.memory_lost = lost.len() as u64;
+    figures.memory_filled = memory_returns::returned(scenario).filter(filled).count() as u64;
     figures.version_table_hits = outcome.caches.version_tables.hits;
     figures.aborted = outcome.tally.total().aborted;
     Ok((violations, figures))

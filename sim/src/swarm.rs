@@ -12,6 +12,7 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::memory_returns;
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
 
 /// The scenario of a seed.
@@ -70,6 +71,9 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.4) {
         lose_memory(&mut rng, &mut scenario);
     }
+    if rng.random_bool(0.5) {
+        return_memory(&mut rng, &mut scenario);
+    }
     scenario
 }
 
@@ -97,6 +101,36 @@ fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
         scenario.schedule.push(Scheduled { when, fault });
         if scenario.check().is_err() {
             scenario.schedule.pop();
+        }
+    }
+}
+
+/// Lets memory nodes that lose all they have come back empty, to be filled again while everything
+/// else goes on: those that die anyhow, and others, now and then more than once, or in turn.
+fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
+    if scenario.cluster.locks != Locks::Lotus {
+        return;
+    }
+    if scenario.cluster.lease_us == 0 {
+        expect_losses(rng, scenario);
+    }
+    // To be filled takes some leases, and to be lost once more some others.
+    scenario.storm_us += rng.random_range(0..12_000);
+    for node in (0..scenario.first_compute_node().0).map(NodeId) {
+        for _ in 0..rng.random_range(0..=2) {
+            let away = memory_returns::stays_away(scenario, node);
+            let random = Duration::from_micros(rng.random_range(0..scenario.storm_us));
+            let at = away.unwrap_or(random);
+            let back = at + (scenario.storm() - at).mul_f64(rng.random());
+            let crash = (at, Fault::Crash { node, memory: MemoryFate::Lost });
+            let faults = away.is_none().then_some(crash);
+            let before = scenario.schedule.len();
+            for (at, fault) in faults.into_iter().chain([(back, Fault::Restart { node })]) {
+                scenario.schedule.push(Scheduled { when: When::At(at), fault });
+            }
+            if scenario.check().is_err() {
+                scenario.schedule.truncate(before);
+            }
         }
     }
 }
@@ -278,5 +312,27 @@ mod tests {
             let again = Scenario::parse("again", one.to_toml().as_bytes()).expect("it is a file");
             assert_eq!(again.to_toml(), one.to_toml());
         }
+    }
+
+    #[test]
+    fn nodes_of_both_kinds_come_back() {
+        let (mut compute, mut memory, mut again, mut both) = (0, 0, 0, 0);
+        for one in (0..500).map(scenario) {
+            let restarts = one.schedule.iter().filter_map(|entry| match entry.fault {
+                Fault::Restart { node } => Some(node),
+                _ => None,
+            });
+            let (of_memory, of_compute): (Vec<_>, Vec<_>) =
+                restarts.partition(|node| *node < one.first_compute_node());
+            let twice = |node: &&NodeId| of_memory.iter().filter(|other| other == node).count() > 1;
+            compute += usize::from(!of_compute.is_empty());
+            memory += usize::from(!of_memory.is_empty());
+            again += usize::from(of_memory.iter().any(|node| twice(&node)));
+            both += usize::from(!of_memory.is_empty() && !of_compute.is_empty());
+        }
+        assert!(
+            compute >= 40 && memory >= 50 && again >= 10 && both >= 5,
+            "{compute} {memory} {again} {both}"
+        );
     }
 }

@@ -82,10 +82,10 @@ fn a_run_is_over_when_the_last_client_is_gone() {
     assert!(outcome.figures.committed > 100, "{}", outcome.figures.committed);
 }
 
-/// An answer that granted locks was late. Its owner had not waited: it had asked the attempt to give
-/// up, taken the locks back, and given the shard to the attempt's own node. The attempt went on
-/// reading as if it had the row locked, while a third node wrote that; what it read was cached, and
-/// the next writer there believed it.
+/// An answer that granted locks was late. Its owner had not waited: it had asked the attempt to
+/// give up, taken the locks back, and given the shard to the attempt's own node. The attempt went
+/// on reading as if it had the row locked, while a third node wrote that; what it read was cached,
+/// and the next writer there believed it.
 #[test]
 fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
     let text = include_str!("../scenarios/h8-messages-of-a-former-life.toml");

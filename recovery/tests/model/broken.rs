@@ -57,6 +57,31 @@ fn h4_a_commit_on_lost_locks_has_none() {
     falls(Rule::LostLocksEndAttempts, LOCKED, ALONE, DEATH);
 }
 
+/// It owns the rows of its life before, has an empty lock table, and one of them is in doubt.
+#[test]
+fn h4_who_returns_too_early_grants_locks_over_open_transactions() {
+    falls(Rule::ReturnsWait, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
+}
+
+/// What it had posted in its life before arrives when all had been settled.
+#[test]
+fn h2_a_fence_that_is_lifted_lets_a_former_life_write() {
+    falls(Rule::FencesLast, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
+}
+
+/// A late end of its life before releases what it has locked in this one.
+#[test]
+fn h9_a_life_that_has_the_name_of_another_loses_its_locks() {
+    falls(Rule::LivesDiffer, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
+}
+
+/// The log of the life before, which is done, is taken for the last one.
+#[test]
+fn h16_a_log_that_does_not_name_its_life_hides_what_is_in_doubt() {
+    let faults = Faults { returns: 1, relapses: 1, ..DEATH };
+    falls(Rule::LogsNameLives, SETTLED, ONE_ROW, faults);
+}
+
 #[test]
 fn h8_a_late_request_of_the_dead_locks_for_ever() {
     falls(Rule::TheExpelledAreRefused, SETTLED, ALONE, DEATH);

@@ -13,9 +13,11 @@
 //! # What it is not
 //! Records, inserts, deletes, purges, log entries that land in part.
 
-use crate::locks::{granted_by, other};
+use crate::locks::other;
 use crate::rules::{Rule, World};
-use crate::state::{Batch, CELLS, Entry, KEYS, Phase, REPLICAS, Row, State, Verdict, Word, newest};
+use crate::state::{
+    Batch, CELLS, Entry, KEYS, Phase, REPLICAS, Row, State, Txn, Verdict, Word, newest,
+};
 
 /// A verb of a commit's batch.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +63,7 @@ impl World {
         let Phase::Locking(grants) = state.nodes[node].phase else { return false };
         let reached = |key: usize| {
             let memory = &state.memory[primary(key)];
-            !memory.lost && !memory.fenced[node]
+            !memory.lost && memory.fenced[node] <= state.nodes[node].life
         };
         !state.nodes[node].dead
             && self.writes(node).all(|key| grants[key].is_some() && reached(key))
@@ -71,9 +73,12 @@ impl World {
     /// is in doubt or a lock is worth nothing any more.
     pub fn post(&self, state: &mut State, node: usize) {
         let Phase::Locking(grants) = state.nodes[node].phase else { return };
-        let lock_is_lost = state.nodes[node].notices_loss
-            && granted_by(grants, other(node))
-            && !self.breaks(Rule::LostLocksEndAttempts);
+        // Also when the one that granted it is in again: the row is another's since.
+        let is_over = |key: usize| {
+            let kept = usize::from(state.locks[key].owner) == other(node);
+            grants[key] == Some(other(node) as u8) && (state.nodes[node].notices_loss || !kept)
+        };
+        let lock_is_lost = (0..KEYS).any(is_over) && !self.breaks(Rule::LostLocksEndAttempts);
         let row = |key: usize| state.memory[primary(key)].rows[key];
         let in_doubt = |key: usize| row(key).iter().any(|word| word.writer().is_some());
         if lock_is_lost || self.writes(node).any(in_doubt) {
@@ -93,19 +98,32 @@ impl World {
 
     /// Whether a verb of a node's batch can take effect on a memory node.
     pub fn may_land(&self, state: &State, node: usize, at: usize) -> bool {
-        let Phase::Posted { batch, landed, .. } = state.nodes[node].phase else { return false };
-        let memory = &state.memory[at];
+        let it = &state.nodes[node];
+        self.may_take_effect(state, state.txn(node), it.phase, at)
+    }
+
+    /// The same, of a batch of this attempt.
+    pub fn may_take_effect(&self, state: &State, txn: Txn, phase: Phase, at: usize) -> bool {
+        let Phase::Posted { batch, landed, .. } = phase else { return false };
+        let (memory, node) = (&state.memory[at], usize::from(txn.node));
         let left = usize::from(landed[at]) < self.verbs(node, batch, at).len();
-        left && !memory.lost && !memory.fenced[node]
+        left && !memory.lost && memory.fenced[node] <= txn.life
     }
 
     /// The next verb takes effect; if it was the batch's last, a living coordinator goes on.
     pub fn land(&self, state: &mut State, node: usize, at: usize) {
-        let txn = state.txn(node);
-        let Phase::Posted { batch, cells, landed, .. } = &mut state.nodes[node].phase else {
-            return;
-        };
-        let verb = self.verbs(node, *batch, at)[usize::from(landed[at])];
+        let phase = state.nodes[node].phase;
+        state.nodes[node].phase = self.take_effect(state, state.txn(node), phase, at);
+        if !state.nodes[node].dead {
+            self.go_on(state, node);
+        }
+    }
+
+    /// The next verb of an attempt's batch; what is left of that.
+    pub fn take_effect(&self, state: &mut State, txn: Txn, phase: Phase, at: usize) -> Phase {
+        let Phase::Posted { batch, cells, grants, mut landed } = phase else { return phase };
+        let node = usize::from(txn.node);
+        let verb = self.verbs(node, batch, at)[usize::from(landed[at])];
         landed[at] += 1;
         let cell = |key: usize| usize::from(cells[key].expect("a cell was chosen"));
         let memory = &mut state.memory[at];
@@ -114,9 +132,10 @@ impl World {
                 let verdict = Verdict::Undecided;
                 let named = match self.breaks(Rule::LogNamesAll) {
                     true => [cells[0], None],
-                    false => *cells,
+                    false => cells,
                 };
-                let entry = Entry { attempt: txn.attempt, cells: named, verdict };
+                let Txn { life, attempt, .. } = txn;
+                let entry = Entry { life, attempt, cells: named, verdict };
                 memory.logs[node] = Some(entry);
             }
             Verb::Tag(key) => memory.rows[key][cell(key)] = Word::tag(txn),
@@ -127,9 +146,7 @@ impl World {
                 }
             }
         }
-        if !state.nodes[node].dead {
-            self.go_on(state, node);
-        }
+        Phase::Posted { batch, cells, grants, landed }
     }
 
     /// Steps 7 to 9, as far as batches have landed everywhere. A memory node that is lost answers
@@ -165,9 +182,19 @@ impl World {
         };
     }
 
+    /// Whether a compute node may die.
+    pub fn may_die(&self, state: &State, node: usize) -> bool {
+        let it = &state.nodes[node];
+        let left = if it.life == 0 { state.faults.deaths } else { state.faults.relapses };
+        left > 0 && !it.dead
+    }
+
     /// A compute node dies. Its batch may land all the same.
     pub fn die(&self, state: &mut State, node: usize) {
-        state.faults.deaths -= 1;
+        match state.nodes[node].life {
+            0 => state.faults.deaths -= 1,
+            _ => state.faults.relapses -= 1,
+        }
         let it = &mut state.nodes[node];
         it.dead = true;
         if !matches!(it.phase, Phase::Posted { .. }) {

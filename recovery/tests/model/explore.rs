@@ -24,6 +24,12 @@ pub enum Action {
     Unlock(usize),
     /// A compute node stops for good.
     Die(usize),
+    /// A compute node takes part again, as another life.
+    Return(usize),
+    /// A survivor takes note of the other's return.
+    Welcome(usize),
+    /// A verb of a life that is over takes effect on a memory node.
+    LandLate(usize, usize),
     /// A compute node is expelled.
     Expel(usize),
     /// A memory node is lost.
@@ -64,6 +70,9 @@ impl Model for World {
             Action::Post(node) => self.post(&mut state, node),
             Action::Land(node, at) => self.land(&mut state, node, at),
             Action::Die(node) => self.die(&mut state, node),
+            Action::Return(node) => self.come_back(&mut state, node),
+            Action::Welcome(node) => self.welcome(&mut state, node),
+            Action::LandLate(node, at) => self.land_late(&mut state, node, at),
             Action::Expel(node) => self.expel(&mut state, node),
             Action::Lose(at) => {
                 state.faults.losses -= 1;
@@ -123,8 +132,17 @@ impl World {
         if self.may_unlock(state, node) {
             add(Action::Unlock(node));
         }
-        if state.faults.deaths > 0 && !state.nodes[node].dead {
+        if self.may_die(state, node) {
             add(Action::Die(node));
+        }
+        if self.may_return(state, node) {
+            add(Action::Return(node));
+        }
+        if self.may_welcome(state, node) {
+            add(Action::Welcome(node));
+        }
+        for at in (0..REPLICAS).filter(|at| self.may_land_late(state, node, *at)) {
+            add(Action::LandLate(node, at));
         }
         if self.may_take_note(state, node) {
             add(Action::TakeNote(node));
@@ -140,7 +158,7 @@ impl World {
     /// Whether nothing can happen any more, unless there is another fault.
     pub fn is_over(&self, state: &State) -> bool {
         let is_fault = |action| match action {
-            Action::Die(_) | Action::Lose(_) | Action::TakeOver(_) => true,
+            Action::Die(_) | Action::Lose(_) | Action::TakeOver(_) | Action::Return(_) => true,
             Action::Expel(node) => !state.nodes[node].dead,
             _ => false,
         };

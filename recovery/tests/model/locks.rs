@@ -25,10 +25,10 @@ impl World {
             let lock = &state.locks[key];
             match usize::from(lock.owner) == node {
                 true => lock.holder.is_none(),
-                false => usize::from(lock.owner) == key && !it.notices_loss,
+                false => (usize::from(lock.owner) == key || it.life > 0) && !it.notices_loss,
             }
         };
-        let rests = !it.dead && it.phase == Phase::Resting;
+        let rests = !it.dead && it.phase == Phase::Resting && self.is_known(state, node);
         rests && it.attempt < self.attempts[node] && self.writes(node).all(served)
     }
 
@@ -69,18 +69,27 @@ impl World {
         }
     }
 
-    /// Whether the first owner of a row is there and still answers for it.
-    fn serves(&self, state: &State, key: usize) -> bool {
-        !state.nodes[key].dead && usize::from(state.locks[key].owner) == key
+    /// Whether the other node is there, keeps the lock of a row, and answers for it.
+    fn serves(&self, state: &State, txn: Txn, key: usize) -> bool {
+        let owner = other(usize::from(txn.node));
+        !state.nodes[owner].dead && usize::from(state.locks[key].owner) == owner
+    }
+
+    /// Whether an attempt's node is out, or its life over, by what the other one knows.
+    fn is_refused(&self, state: &State, txn: Txn) -> bool {
+        let node = usize::from(txn.node);
+        let over = self.named(txn).life < self.named(state.txn(node)).life;
+        over || state.nodes[other(node)].notices_loss
     }
 
     fn request(&self, state: &mut State, txn: Txn, key: usize) {
-        if !self.serves(state, key) {
+        if !self.serves(state, txn, key) {
             return;
         }
-        if state.nodes[key].notices_loss && !self.breaks(Rule::TheExpelledAreRefused) {
+        if self.is_refused(state, txn) && !self.breaks(Rule::TheExpelledAreRefused) {
             return;
         }
+        let txn = self.named(txn);
         let lock = &mut state.locks[key];
         if txn.attempt <= lock.over && !self.breaks(Rule::StaleRequestsAreRefused) {
             return;
@@ -97,23 +106,25 @@ impl World {
 
     fn answer(&self, state: &mut State, message: Message) {
         let Message { kind, txn, key } = message;
+        let now = self.named(state.txn(usize::from(txn.node))) == self.named(txn);
         let node = &mut state.nodes[usize::from(txn.node)];
         let Phase::Locking(grants) = &mut node.phase else { return };
         let grant = &mut grants[usize::from(key)];
-        if node.dead || node.attempt != txn.attempt || grant.is_some() {
+        if node.dead || !now || grant.is_some() {
             return;
         }
         if kind == MessageKind::Granted {
-            *grant = Some(key);
+            *grant = Some(other(usize::from(txn.node)) as u8);
         } else {
             self.unlock(state, usize::from(txn.node));
         }
     }
 
     fn end(&self, state: &mut State, txn: Txn, key: usize) {
-        if !self.serves(state, key) || state.nodes[key].notices_loss {
+        if !self.serves(state, txn, key) || self.is_refused(state, txn) {
             return;
         }
+        let txn = self.named(txn);
         let lock = &mut state.locks[key];
         lock.over = lock.over.max(txn.attempt);
         let covers = |holder: Txn| holder.node == txn.node && holder.attempt <= txn.attempt;
@@ -128,7 +139,7 @@ impl World {
         let txn = state.txn(node);
         for key in self.writes(node) {
             let lock = &mut state.locks[key];
-            if key != node {
+            if key != node || txn.life > 0 {
                 state.network.send(MessageKind::End, txn, key);
             }
             if usize::from(lock.owner) == node && lock.holder == Some(txn) {
@@ -146,15 +157,19 @@ impl World {
 
     /// Whether a survivor may drop the locks of the other one from its table (step 9).
     pub fn may_drop_locks(&self, state: &State, node: usize) -> bool {
+        let (it, lost) = (&state.nodes[node], &state.nodes[other(node)]);
+        // Of whoever has been replaced all is settled, and all have taken note.
+        let replaced = it.dropped < lost.life;
         let settled =
             state.recoveries[other(node)].resolved || self.breaks(Rule::LocksOutlastRecovery);
-        let it = &state.nodes[node];
-        it.is_member() && it.notices_loss && settled && !it.has_dropped_locks
+        let is_out = it.dropped == lost.life && lost.expelled && it.notices_loss && settled;
+        it.is_member() && (replaced || is_out)
     }
 
     pub fn drop_locks(&self, state: &mut State, node: usize) {
-        state.nodes[node].has_dropped_locks = true;
-        let of_lost = |txn: Txn| usize::from(txn.node) == other(node);
+        let life = state.nodes[node].dropped;
+        state.nodes[node].dropped += 1;
+        let of_lost = |txn: Txn| usize::from(txn.node) == other(node) && txn.life == life;
         for lock in &mut state.locks {
             if usize::from(lock.owner) == node && lock.holder.is_some_and(of_lost) {
                 lock.holder = None;
@@ -164,9 +179,9 @@ impl World {
 
     /// Whether an end has yet to arrive: it is repeated until it has. Other messages may be lost.
     pub fn must_arrive(&self, state: &State, message: Message) -> bool {
-        let key = usize::from(message.key);
-        let awaited = self.serves(state, key) && !state.nodes[key].notices_loss;
-        let arrived = message.txn.attempt <= state.locks[key].over;
+        let (txn, key) = (message.txn, usize::from(message.key));
+        let awaited = self.serves(state, txn, key) && !self.is_refused(state, txn);
+        let arrived = txn.attempt <= state.locks[key].over;
         message.kind == MessageKind::End && awaited && !arrived
     }
 
@@ -177,11 +192,7 @@ impl World {
         let mut out = (0..state.nodes.len()).filter(|node| state.nodes[*node].expelled);
         let settled = out.all(|node| state.recoveries[node].resolved);
         let it = &state.nodes[node];
-        let commits_on_lost = match it.phase {
-            Phase::Posted { grants, .. } | Phase::Visible(grants) => granted_by(grants, lost),
-            Phase::Resting | Phase::Locking(_) => false,
-        };
-        let ready = settled && !commits_on_lost || self.breaks(Rule::AdoptionWaits);
+        let ready = settled && !commits_on_lost(state, node) || self.breaks(Rule::AdoptionWaits);
         let orphaned = usize::from(state.locks[key].owner) == lost && state.nodes[lost].expelled;
         it.is_member() && it.notices_loss && orphaned && ready
     }
@@ -194,7 +205,15 @@ impl World {
     }
 }
 
+/// Whether a commit of this node is under way on locks that the other one has granted.
+pub fn commits_on_lost(state: &State, node: usize) -> bool {
+    match state.nodes[node].phase {
+        Phase::Posted { grants, .. } | Phase::Visible(grants) => granted_by(grants, other(node)),
+        Phase::Resting | Phase::Locking(_) => false,
+    }
+}
+
 /// Whether any of the locks was granted by this node.
-pub fn granted_by(grants: Grants, node: usize) -> bool {
+fn granted_by(grants: Grants, node: usize) -> bool {
     grants.contains(&Some(node as u8))
 }

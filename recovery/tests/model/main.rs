@@ -21,6 +21,7 @@
 mod broken;
 mod commit;
 mod explore;
+mod lives;
 mod locks;
 mod properties;
 mod recover;

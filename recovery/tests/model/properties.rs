@@ -12,7 +12,7 @@
 use stateright::Property;
 
 use crate::rules::World;
-use crate::state::{Fate, KEYS, NEWEST, NODES, Phase, State, Txn, Verdict, newest};
+use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, State, Txn, Verdict, newest};
 
 /// H3: who was told that it is committed finds it there, in every row.
 pub const DURABLE: &str = "what was reported as committed is there";
@@ -37,6 +37,8 @@ pub const FORWARD: &str = "a transaction is sent forward";
 pub const UNDONE: &str = "a transaction is undone";
 /// A survivor has locked a row of the lost node.
 pub const INHERITED: &str = "an heir locks a row";
+/// Who has returned tells a caller of a commit.
+pub const RETURNED: &str = "a later life commits";
 
 /// All of them, and what shows that they are not true of an empty world only.
 pub fn all() -> Vec<Property<World>> {
@@ -54,6 +56,7 @@ pub fn all() -> Vec<Property<World>> {
         Property::sometimes(FORWARD, |_, state| fates(state).any(|fate| fate.forward)),
         Property::sometimes(UNDONE, |_, state| fates(state).any(|fate| fate.back)),
         Property::sometimes(INHERITED, |_, state| inherited(state)),
+        Property::sometimes(RETURNED, |_, state| later_lives(state).any(|fate| fate.told)),
     ]
 }
 
@@ -65,20 +68,23 @@ fn at_rest(state: &State) -> bool {
     })
 }
 
-/// All attempts that have begun.
+/// All attempts that have posted anything.
 fn txns(state: &State) -> impl Iterator<Item = Txn> {
-    (0..NODES).flat_map(|node| {
-        let attempts = 1..=state.nodes[node].attempt;
-        attempts.map(move |attempt| Txn { node: node as u8, attempt })
-    })
+    let all = (0..NODES as u8).flat_map(Txn::all_of);
+    all.filter(|txn| fate(state, *txn).base.iter().any(|base| *base != 0))
 }
 
 fn fate(state: &State, txn: Txn) -> Fate {
-    state.fates[usize::from(txn.node)][usize::from(txn.attempt) - 1]
+    let lives = &state.fates[usize::from(txn.node)];
+    lives[usize::from(txn.life)][usize::from(txn.attempt) - 1]
 }
 
 fn fates(state: &State) -> impl Iterator<Item = &Fate> {
-    state.fates.iter().flatten()
+    state.fates.iter().flatten().flatten()
+}
+
+fn later_lives(state: &State) -> impl Iterator<Item = &Fate> {
+    state.fates.iter().flat_map(|lives| &lives[1..]).flatten()
 }
 
 fn inherited(state: &State) -> bool {
@@ -130,8 +136,9 @@ fn agreed(state: &State) -> bool {
         let logs = || state.surviving().filter_map(move |(_, memory)| memory.logs[node]);
         let decided = |verdict: Verdict| matches!(verdict, Verdict::Back | Verdict::Forward(_));
         let decided = || logs().filter(move |entry| decided(entry.verdict));
+        let name = |entry: Entry| (entry.life, entry.attempt);
         decided().all(|one| {
-            decided().all(|other| one.attempt != other.attempt || one.verdict == other.verdict)
+            decided().all(|other| name(one) != name(other) || one.verdict == other.verdict)
         })
     });
     logs_agree && txns(state).all(|txn| !(fate(state, txn).forward && fate(state, txn).back))
@@ -156,7 +163,8 @@ fn settled(state: &State) -> bool {
         let lost = state.memory.iter().any(|memory| memory.lost);
         lost && it.is_member() && !matches!(it.phase, Phase::Resting)
     };
-    let open = |txn: Txn| waits(usize::from(txn.node));
+    let is_now = |txn: Txn| state.nodes[usize::from(txn.node)].life == txn.life;
+    let open = |txn: Txn| is_now(txn) && waits(usize::from(txn.node));
     let words = state.surviving().flat_map(|(_, memory)| memory.rows.iter().flatten());
     let in_doubt = words.filter_map(|word| word.writer()).any(|writer| !open(writer));
     let mut holders =

@@ -20,8 +20,8 @@ use lotus_recovery::{Decision, Repair, decide, repair};
 use crate::commit::primary;
 use crate::rules::{Rule, World};
 use crate::state::{
-    Entry, KEYS, NODES, Plan, REPLICAS, Recoverer, Recovery, Replicas, Row, Stage, State, Txn,
-    Verdict, Word, seen, timestamp,
+    Entry, KEYS, NODES, Plan, REPLICAS, Recoverer, Recovery, Replicas, Row, Stage, State, Verdict,
+    Word, seen, timestamp,
 };
 
 /// Which of a node's recoverers acts.
@@ -175,10 +175,11 @@ impl World {
 
     /// One more memory node refuses everybody who is out.
     fn fence(&self, state: &mut State, of: usize, at: usize) -> Option<Recoverer> {
-        let out: [bool; NODES] = std::array::from_fn(|node| state.nodes[node].expelled);
+        let over = |node: usize| state.nodes[node].life + u8::from(state.nodes[node].expelled);
+        let over: [u8; NODES] = std::array::from_fn(over);
         let memory = &mut state.memory[at];
         if !memory.lost {
-            memory.fenced = std::array::from_fn(|node| memory.fenced[node] || out[node]);
+            memory.fenced = std::array::from_fn(|node| memory.fenced[node].max(over[node]));
         }
         if at + 1 < REPLICAS {
             return Some(Recoverer::Fencing(at as u8 + 1));
@@ -207,13 +208,14 @@ impl World {
         if (0..REPLICAS).any(|at| logs[at].is_some() && state.memory[at].lost) {
             return Some(Recoverer::ReadLogs);
         }
-        let latest = *logs.iter().flatten().max_by_key(|entry| entry.attempt)?;
+        let life = |entry: &Entry| if self.breaks(Rule::LogsNameLives) { 0 } else { entry.life };
+        let latest = *logs.iter().flatten().max_by_key(|entry| (life(entry), entry.attempt))?;
         let rows: [Option<[Row; KEYS]>; REPLICAS] = std::array::from_fn(|at| {
             let memory = &state.memory[at];
             (!memory.lost).then_some(memory.rows)
         });
-        let txn = Txn { node: of as u8, attempt: latest.attempt };
-        let whole = logs.iter().flatten().filter(|entry| entry.attempt == latest.attempt);
+        let txn = latest.txn(of);
+        let whole = logs.iter().flatten().filter(|entry| entry.txn(of) == txn);
         let cells = rows.iter().flatten().flat_map(|rows| {
             let named = (0..KEYS).filter_map(|key| Some((key, latest.cells[key]?)));
             named.map(|(key, cell)| seen(&rows[key], cell))
@@ -240,7 +242,7 @@ impl World {
     /// The swaps that a plan means for one memory node.
     fn swaps(&self, of: usize, plan: &Plan, part: Replicas, at: usize) -> Vec<Swap> {
         let Some(rows) = &plan.rows[at] else { return Vec::new() };
-        let txn = Txn { node: of as u8, attempt: plan.entry.attempt };
+        let txn = plan.entry.txn(of);
         let decision = match plan.verdict {
             Verdict::Back => Decision::Back,
             Verdict::Forward(time) => Decision::Forward(timestamp(time)),
@@ -287,7 +289,7 @@ impl World {
             return Some(Recoverer::ReadLogs);
         }
         *word = to;
-        let fate = state.fate(Txn { node: of as u8, attempt: plan.entry.attempt });
+        let fate = state.fate(plan.entry.txn(of));
         match to.time() {
             0 => fate.back = true,
             _ => fate.forward = true,
@@ -346,7 +348,7 @@ fn record_order(plan: &Plan) -> impl Iterator<Item = usize> {
 
 /// The entry that a memory node had of the transaction.
 fn is_named(plan: &Plan, at: usize) -> Option<Entry> {
-    plan.logs[at].filter(|entry| entry.attempt == plan.entry.attempt)
+    plan.logs[at].filter(|entry| entry.txn(0) == plan.entry.txn(0))
 }
 
 fn record(state: &mut State, of: usize, plan: Plan, next: u8) -> Option<Recoverer> {
@@ -380,8 +382,8 @@ fn finish(state: &mut State, of: usize, plan: Plan, stage: Stage, at: usize) -> 
     }
     // Where nothing was recorded, there may be no entry, and whatever it says is taken for done.
     if let Some(log) = &mut state.memory[at].logs[of] {
-        if log.attempt != plan.entry.attempt || log.verdict != from && log.verdict != Verdict::Done
-        {
+        let same = log.txn(of) == plan.entry.txn(of);
+        if !same || log.verdict != from && log.verdict != Verdict::Done {
             return Some(Recoverer::ReadLogs);
         }
         log.verdict = Verdict::Done;

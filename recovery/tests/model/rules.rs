@@ -22,6 +22,14 @@ pub enum Rule {
     LostLocksEndAttempts,
     /// H8: a request of a node that is out is not granted any more.
     TheExpelledAreRefused,
+    /// H4: a node returns when everybody who is out is resolved, and all know that.
+    ReturnsWait,
+    /// H2: a fence refuses the verbs of a life for ever.
+    FencesLast,
+    /// H9: a node that returns has another incarnation in locks and messages.
+    LivesDiffer,
+    /// H16: of two lives' entries in a log slot the later life's is the later one.
+    LogsNameLives,
     /// H9: a request of an attempt that is over is not granted any more.
     StaleRequestsAreRefused,
     /// H12: on each connection the log goes before the cells.

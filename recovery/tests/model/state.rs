@@ -26,8 +26,10 @@ pub const REPLICAS: usize = 3;
 pub const CELLS: usize = 2;
 /// Compute nodes that run transactions, one slot each. Recoverers are on further ones.
 pub const NODES: usize = 2;
-/// The most that a node may attempt, one after the other.
+/// The most that a life of a node may attempt, one after the other.
 pub const MAX_ATTEMPTS: usize = 2;
+/// The most lives that a node may have.
+pub const LIVES: usize = 2;
 
 /// The versions that every row has at first.
 const OLDEST: u8 = 2;
@@ -38,22 +40,33 @@ pub fn timestamp(time: u8) -> Timestamp {
     Timestamp::new(u64::from(time)).expect("63 bits")
 }
 
-/// One attempt of a node's slot; attempts count from 1.
+/// One attempt of a life of a node's slot; attempts count from 1 in each life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Txn {
     pub node: u8,
+    pub life: u8,
     pub attempt: u8,
 }
 
 impl Txn {
     /// As the engine would name it.
     pub fn id(self) -> TxnId {
-        let incarnation = Incarnation::new(u16::from(self.node) + 1).expect("not zero");
+        let place = u16::from(self.life) * NODES as u16 + u16::from(self.node);
+        let incarnation = Incarnation::new(place + 1).expect("not zero");
         TxnId::new(incarnation, 0, u64::from(self.attempt))
     }
 
+    /// Every attempt that a node could make, in whatever life.
+    pub fn all_of(node: u8) -> impl Iterator<Item = Self> {
+        (0..LIVES as u8).flat_map(move |life| {
+            (1..=MAX_ATTEMPTS as u8).map(move |attempt| Self { node, life, attempt })
+        })
+    }
+
     fn of(id: TxnId) -> Self {
-        Self { node: id.incarnation().raw() as u8 - 1, attempt: id.attempt() as u8 }
+        let place = id.incarnation().raw() as u8 - 1;
+        let (node, life) = (place % NODES as u8, place / NODES as u8);
+        Self { node, life, attempt: id.attempt() as u8 }
     }
 }
 
@@ -68,11 +81,12 @@ impl Word {
     }
 
     pub fn tag(txn: Txn) -> Self {
-        Self(0x80 | txn.node << 4 | txn.attempt)
+        Self(0x80 | txn.life << 5 | txn.node << 4 | txn.attempt)
     }
 
     pub fn writer(self) -> Option<Txn> {
-        (self.0 >= 0x80).then_some(Txn { node: self.0 >> 4 & 1, attempt: self.0 & 15 })
+        let (life, node, attempt) = (self.0 >> 5 & 1, self.0 >> 4 & 1, self.0 & 15);
+        (self.0 >= 0x80).then_some(Txn { node, life, attempt })
     }
 
     /// The timestamp; 0 if there is none.
@@ -101,7 +115,7 @@ impl Word {
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.writer() {
-            Some(Txn { node, attempt }) => write!(f, "tag {node}.{attempt}"),
+            Some(Txn { node, life, attempt }) => write!(f, "tag {node}.{life}.{attempt}"),
             None => write!(f, "@{}", self.0),
         }
     }
@@ -147,9 +161,17 @@ impl Verdict {
 /// A whole log entry: the write set by the cell of each row, and what was decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
+    pub life: u8,
     pub attempt: u8,
     pub cells: [Option<u8>; KEYS],
     pub verdict: Verdict,
+}
+
+impl Entry {
+    /// Whose it is, of those of a node.
+    pub fn txn(&self, node: usize) -> Txn {
+        Txn { node: node as u8, life: self.life, attempt: self.attempt }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -157,14 +179,14 @@ pub struct MemoryNode {
     pub lost: bool,
     pub rows: [Row; KEYS],
     pub logs: [Option<Entry>; NODES],
-    /// Which compute nodes it refuses.
-    pub fenced: [bool; NODES],
+    /// How many lives of each compute node it refuses.
+    pub fenced: [u8; NODES],
 }
 
 impl MemoryNode {
     fn new() -> Self {
         let row = [Word::at(OLDEST), Word::at(NEWEST)];
-        Self { lost: false, rows: [row; KEYS], logs: [None; NODES], fenced: [false; NODES] }
+        Self { lost: false, rows: [row; KEYS], logs: [None; NODES], fenced: [0; NODES] }
     }
 
     /// What is the same about all that are lost.
@@ -204,13 +226,17 @@ pub enum Batch {
 pub struct Node {
     pub dead: bool,
     pub expelled: bool,
-    /// Whether it has taken note that the other one is out.
+    /// How many lives it has had before this one.
+    pub life: u8,
+    /// Whether it has taken note that the other one is out, and not that it is in again.
     pub notices_loss: bool,
-    /// Whether it has dropped the other one's locks, which it does once.
-    pub has_dropped_locks: bool,
-    /// The last attempt that has begun.
+    /// Of how many lives of the other one it has dropped the locks, once each.
+    pub dropped: u8,
+    /// The last attempt of this life that has begun.
     pub attempt: u8,
     pub phase: Phase,
+    /// What the life before had posted, where no fence keeps it away.
+    pub late: Option<Late>,
 }
 
 impl Node {
@@ -220,12 +246,19 @@ impl Node {
     }
 }
 
+/// A batch of a life that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Late {
+    pub txn: Txn,
+    pub phase: Phase,
+}
+
 /// The lock of a row, in the table of whoever owns it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lock {
     pub owner: u8,
     pub holder: Option<Txn>,
-    /// The watermark: the other node's attempts up to this one are over.
+    /// The watermark: attempts of the other node's life that is known, up to this one, are over.
     pub over: u8,
 }
 
@@ -237,7 +270,7 @@ pub enum MessageKind {
     End,
 }
 
-/// Between a transaction's node and the node that owned a row's lock at first.
+/// Between a transaction's node and the other one, about a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     pub kind: MessageKind,
@@ -247,12 +280,13 @@ pub struct Message {
 
 /// All messages that were ever sent, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Network(u32);
+pub struct Network(u64);
 
 impl Network {
-    fn bit(message: Message) -> u32 {
+    fn bit(message: Message) -> u64 {
         let Message { kind, txn, key } = message;
         let place = kind as usize * NODES + usize::from(txn.node);
+        let place = place * LIVES + usize::from(txn.life);
         let place = place * MAX_ATTEMPTS + usize::from(txn.attempt) - 1;
         1 << (place * KEYS + usize::from(key))
     }
@@ -264,11 +298,8 @@ impl Network {
     pub fn sent(self) -> impl Iterator<Item = Message> {
         use MessageKind::{End, Granted, Refused, Request};
         let kinds = [Request, Granted, Refused, End].into_iter();
-        let txns = kinds.flat_map(|kind| {
-            (0..NODES as u8).flat_map(move |node| {
-                (1..=MAX_ATTEMPTS as u8).map(move |attempt| (kind, Txn { node, attempt }))
-            })
-        });
+        let txns = kinds
+            .flat_map(|kind| (0..NODES as u8).flat_map(Txn::all_of).map(move |txn| (kind, txn)));
         txns.flat_map(|(kind, txn)| (0..KEYS as u8).map(move |key| Message { kind, txn, key }))
             .filter(move |message| self.0 & Self::bit(*message) != 0)
     }
@@ -348,6 +379,10 @@ pub struct Faults {
     pub stops: u8,
     /// Memory nodes that are lost.
     pub losses: u8,
+    /// Compute nodes that return.
+    pub returns: u8,
+    /// Compute nodes that die after they have returned.
+    pub relapses: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -357,7 +392,7 @@ pub struct State {
     pub locks: [Lock; KEYS],
     pub network: Network,
     pub recoveries: [Recovery; NODES],
-    pub fates: [[Fate; MAX_ATTEMPTS]; NODES],
+    pub fates: [[[Fate; MAX_ATTEMPTS]; LIVES]; NODES],
     pub clock: u8,
     pub faults: Faults,
     /// Whether a recoverer has met what the protocol rules out.
@@ -369,10 +404,12 @@ impl State {
         let node = Node {
             dead: false,
             expelled: false,
+            life: 0,
             notices_loss: false,
-            has_dropped_locks: false,
+            dropped: 0,
             attempt: 0,
             phase: Phase::Resting,
+            late: None,
         };
         let lock = |key: usize| Lock { owner: key as u8, holder: None, over: 0 };
         Self {
@@ -381,7 +418,7 @@ impl State {
             locks: std::array::from_fn(lock),
             network: Network::default(),
             recoveries: [Recovery::default(); NODES],
-            fates: [[Fate::default(); MAX_ATTEMPTS]; NODES],
+            fates: [[[Fate::default(); MAX_ATTEMPTS]; LIVES]; NODES],
             clock: NEWEST,
             faults,
             contradiction: false,
@@ -389,12 +426,14 @@ impl State {
     }
 
     pub fn fate(&mut self, txn: Txn) -> &mut Fate {
-        &mut self.fates[usize::from(txn.node)][usize::from(txn.attempt) - 1]
+        let lives = &mut self.fates[usize::from(txn.node)];
+        &mut lives[usize::from(txn.life)][usize::from(txn.attempt) - 1]
     }
 
     /// The attempt that a node is at, or was at last.
     pub fn txn(&self, node: usize) -> Txn {
-        Txn { node: node as u8, attempt: self.nodes[node].attempt }
+        let it = &self.nodes[node];
+        Txn { node: node as u8, life: it.life, attempt: it.attempt }
     }
 
     /// Memory nodes that are there.

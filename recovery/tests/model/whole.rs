@@ -4,11 +4,12 @@
 
 use stateright::{Checker, Expectation, Model};
 
-use crate::properties::{FORWARD, INHERITED, UNDONE};
+use crate::properties::{FORWARD, INHERITED, RETURNED, UNDONE};
 use crate::rules::{Rule, World};
 use crate::state::Faults;
 
-pub const NONE: Faults = Faults { deaths: 0, suspicions: 0, stops: 0, losses: 0 };
+pub const NONE: Faults =
+    Faults { deaths: 0, suspicions: 0, stops: 0, losses: 0, returns: 0, relapses: 0 };
 pub const DEATH: Faults = Faults { deaths: 1, ..NONE };
 pub const SUSPICION: Faults = Faults { suspicions: 1, ..NONE };
 
@@ -27,6 +28,7 @@ const CROSSED: World = World { writes: [[true, true], [true, true]], ..BOTH };
 
 /// What recovery does, and must be seen to do where there is any.
 const RECOVERY: &[&str] = &[FORWARD, UNDONE, INHERITED];
+const RETURN: &[&str] = &[FORWARD, UNDONE, RETURNED];
 
 /// Explores a world to the end. What is in `reached` must happen somewhere.
 #[track_caller]
@@ -67,6 +69,17 @@ fn a_node_dies_and_a_memory_node_is_lost() {
 #[test]
 fn a_node_dies_and_so_does_who_recovers_it() {
     holds(ALONE, Faults { stops: 1, ..DEATH }, RECOVERY);
+}
+
+#[test]
+fn a_node_dies_and_returns() {
+    holds(ALONE, Faults { returns: 1, ..DEATH }, RETURN);
+    holds(ONE_ROW, Faults { returns: 1, relapses: 1, ..DEATH }, RETURN);
+}
+
+#[test]
+fn a_node_is_taken_for_dead_and_returns() {
+    holds(ALONE, Faults { returns: 1, ..SUSPICION }, RETURN);
 }
 
 #[test]

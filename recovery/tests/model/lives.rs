@@ -1,0 +1,97 @@
+//! A node that was expelled takes part again, as another life (docs/recovery.md, "Return").
+//!
+//! # What it is
+//! The rules of `recovery/src/membership/lives.rs` and `engine/src/rejoin.rs`, as far as they bear
+//! on locks, logs and memory: when a life is taken in, what it begins with, and when the other node
+//! knows of it. A life is part of the name of each of its attempts, and memory nodes refuse lives.
+//!
+//! # What it is not
+//! Shards are not given back, so who has returned asks the other one for every lock. Beats, floors
+//! and owners' words are left out, and so is how two processes that want one place are told apart.
+
+use crate::locks::{commits_on_lost, other};
+use crate::rules::{Rule, World};
+use crate::state::{KEYS, LIVES, Late, Phase, Recovery, State, Txn};
+
+impl World {
+    /// Whether another life of a node may be taken in: all is settled that anybody who is out has
+    /// left, all who take part know, and no row is its.
+    pub fn may_return(&self, state: &State, node: usize) -> bool {
+        let it = &state.nodes[node];
+        let possible = state.faults.returns > 0 && it.expelled && usize::from(it.life) + 1 < LIVES;
+        let settled = || {
+            let mut nodes = state.nodes.iter().zip(&state.recoveries);
+            nodes.all(|(node, recovery)| !node.expelled || recovery.resolved)
+        };
+        let survivor = &state.nodes[other(node)];
+        let known = || {
+            let knows = survivor.notices_loss && !commits_on_lost(state, other(node));
+            survivor.is_member() && knows
+        };
+        let owns_nothing = || state.locks.iter().all(|lock| usize::from(lock.owner) != node);
+        possible && (settled() && known() && owns_nothing() || self.breaks(Rule::ReturnsWait))
+    }
+
+    /// Its process begins anew: it knows nothing, and has locked and granted nothing.
+    pub fn come_back(&self, state: &mut State, node: usize) {
+        state.faults.returns -= 1;
+        let txn = state.txn(node);
+        let lost = state.nodes[other(node)].expelled;
+        let it = &mut state.nodes[node];
+        if self.breaks(Rule::FencesLast) {
+            it.late = Some(Late { txn, phase: it.phase });
+            state.memory.iter_mut().for_each(|memory| memory.fenced[node] = 0);
+        }
+        (it.dead, it.expelled, it.attempt) = (false, false, 0);
+        (it.phase, it.notices_loss, it.life) = (Phase::Resting, lost, it.life + 1);
+        if !self.breaks(Rule::ReturnsWait) {
+            state.recoveries[node] = Recovery::default();
+        }
+        for key in 0..KEYS {
+            let lock = &mut state.locks[key];
+            if usize::from(lock.owner) == node {
+                (lock.holder, lock.over) = (None, 0);
+            }
+        }
+    }
+
+    /// Whether a node has yet to hear that the other one is in again.
+    pub fn may_welcome(&self, state: &State, node: usize) -> bool {
+        let (it, back) = (&state.nodes[node], &state.nodes[other(node)]);
+        it.is_member() && it.notices_loss && !back.expelled && back.life > 0
+    }
+
+    /// It serves that life from now on, of which no attempt is over.
+    pub fn welcome(&self, state: &mut State, node: usize) {
+        state.nodes[node].notices_loss = false;
+        if self.breaks(Rule::LivesDiffer) {
+            return;
+        }
+        let own = state.locks.iter_mut().filter(|lock| usize::from(lock.owner) == node);
+        own.for_each(|lock| lock.over = 0);
+    }
+
+    /// Whether a node may begin anything: all who take part know of its life.
+    pub fn is_known(&self, state: &State, node: usize) -> bool {
+        let (it, other) = (&state.nodes[node], &state.nodes[other(node)]);
+        it.life == 0 || !other.is_member() || !other.notices_loss
+    }
+
+    /// An attempt, as lock tables and messages name it.
+    pub fn named(&self, txn: Txn) -> Txn {
+        if self.breaks(Rule::LivesDiffer) { Txn { life: 0, ..txn } } else { txn }
+    }
+
+    /// Whether something lands that a life before has posted.
+    pub fn may_land_late(&self, state: &State, node: usize, at: usize) -> bool {
+        let late = state.nodes[node].late;
+        late.is_some_and(|late| self.may_take_effect(state, late.txn, late.phase, at))
+    }
+
+    pub fn land_late(&self, state: &mut State, node: usize, at: usize) {
+        if let Some(Late { txn, phase }) = state.nodes[node].late {
+            let phase = self.take_effect(state, txn, phase, at);
+            state.nodes[node].late = Some(Late { txn, phase });
+        }
+    }
+}
