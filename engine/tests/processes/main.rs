@@ -3,9 +3,10 @@
 //! else.
 
 mod authority;
-mod children;
+pub(crate) mod children;
 mod parts;
-mod speed;
+#[allow(dead_code, reason = "for `benches/processes.rs`")]
+pub(crate) mod speed;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ const BALANCE: u64 = 1000;
 
 /// Which fabric, and where.
 #[derive(Clone, Debug)]
-struct Place {
+pub(crate) struct Place {
     fabric: Kind,
     /// For the authority's socket, and those of `shm`.
     directory: PathBuf,
@@ -49,7 +50,7 @@ struct Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Shm,
     Tcp,
 }
@@ -155,12 +156,17 @@ fn transfer<M: Machines>(
     transfer.wait()
 }
 
-/// The sum of all accounts, once nothing is wrong with them.
-fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
+/// Nothing is wrong with what a cluster has in memory.
+fn assert_sound<M: Machines>(cluster: &Cluster<M>) {
     cluster.settle().expect("nobody has failed here");
     for finding in cluster.audit().expect("memory nodes answer") {
         assert!(finding.passed, "{}: {}", finding.name, finding.detail);
     }
+}
+
+/// The sum of all accounts, once nothing is wrong with them.
+fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
+    assert_sound(cluster);
     let mut total = 0;
     cluster
         .scan(table, &mut |_, value, _| {
@@ -264,14 +270,19 @@ fn a_killed_process_is_recovered_by_another() {
 }
 
 /// Polls, with a bound.
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    poll_until(Duration::from_millis(20), what, holds);
+}
+
+/// The same, so often.
+fn poll_until(pause: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let mut executor = Executor::new(Env::real(0));
     let handle = executor.handle().clone();
     executor.run(async move {
         let deadline = handle.now().after(PATIENCE);
         while !holds() {
             assert!(handle.now() < deadline, "not within {PATIENCE:?}: {what}");
-            handle.sleep(Duration::from_millis(20)).await;
+            handle.sleep(pause).await;
         }
     });
 }

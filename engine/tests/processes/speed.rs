@@ -1,35 +1,85 @@
-//! How long it takes until others serve the rows of a process that was killed. It measures, and
-//! only demands that nothing is lost.
+//! How long others are without what a process served that was killed, and what it takes to fill a
+//! memory node whose process was started again. It measures, for `benches/processes.rs`, and only
+//! demands that nothing is lost.
 
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lotus::{
+    Cluster, Isolation, MemoryStanding, PrimaryKey, Seat, Session, TableId, TableSpec, Threads,
+    TxnError,
+};
 use lotus_fabric::env::Env;
+use lotus_router::remote::{AuthorityServer, Security};
 
-use super::{BALANCE, Kind, Place, ROWS, with_cluster};
+use super::children::{Child, Role};
+use super::{
+    BALANCE, Kind, LEASE, MEMORY_NODES, Place, ROWS, assert_sound, poll_until, with_cluster,
+};
 
-/// How often a process is killed.
-const TIMES: usize = 15;
+/// How often a compute node's process is killed.
+const KILLS: usize = 15;
+/// How often a memory node's process is killed and started again.
+const RETURNS: usize = 7;
+const LEASES_MS: &[u64] = &[20, 50, 200];
+/// The lease while a memory node returns.
+const FILLED_LEASE: Duration = Duration::from_millis(50);
+const COROUTINES: u64 = 4;
+const MANY: u64 = 100_000;
+const ITEMS: TableSpec = TableSpec::new("items").record_bytes(64).capacity(MANY);
+/// How long throughput is looked at where nothing changes.
+const WINDOW: Duration = Duration::from_millis(500);
+/// How often is looked whether something has happened.
+const PAUSE: Duration = Duration::from_millis(1);
 
-/// From the kill until each row of the dead process has been written again, detection included.
-#[test]
-#[ignore = "it measures, which takes a machine that does nothing else"]
-fn how_long_the_rows_of_a_killed_process_stay_out_of_reach() {
-    for lease_ms in [20, 50, 200] {
-        let mut took: Vec<f64> =
-            (0..TIMES).map(|_| once(Duration::from_millis(lease_ms))).collect();
-        took.sort_unstable_by(f64::total_cmp);
-        let [least, median, most] = [0, TIMES / 2, TIMES - 1].map(|place| took[place]);
-        let text =
-            format!("lease {lease_ms} ms: {least:.0} to {most:.0} ms, median {median:.0} ms");
-        std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes())
-            .expect("somebody reads it");
+/// Measures everything, `whole`, or only sees whether it can be, on a machine however busy.
+pub fn measure(whole: bool) -> io::Result<()> {
+    let (kills, returns) = if whole { (KILLS, RETURNS) } else { (1, 1) };
+    let leases_ms = if whole { LEASES_MS } else { &[LEASE.as_millis() as u64] };
+    let filled_lease = if whole { FILLED_LEASE } else { LEASE };
+    let mut out = io::stdout();
+    writeln!(out, "| a compute node is killed | median | least to most |\n|---|---|---|")?;
+    for lease_ms in leases_ms {
+        let lease = Duration::from_millis(*lease_ms);
+        let took: Vec<f64> = (0..kills).map(|_| kill(lease)).collect();
+        row(
+            &mut out,
+            &format!("lease of {lease_ms} ms: its rows are written again after, ms"),
+            took,
+        )?;
     }
+    let all: Vec<Returned> = (0..returns).map(|_| fill(filled_lease)).collect();
+    writeln!(out, "\n| a memory node is killed | median | least to most |\n|---|---|---|")?;
+    let mut of = |what: &str, figure: fn(&Returned) -> f64| {
+        row(&mut out, what, all.iter().map(figure).collect())
+    };
+    of("commits go on after, ms", |one| one.served_ms)?;
+    of("started again, it gets every write after, ms", |one| one.joined_ms)?;
+    of("it is filled after as many more, ms", |one| one.filled_ms)?;
+    of("copied, MB", |one| one.bytes as f64 / 1e6)?;
+    of("copied, MB/s", |one| one.bytes as f64 / one.filled_ms / 1e3)?;
+    of("before, thousand txn/s", |one| one.before_tps / 1e3)?;
+    of("without it, thousand txn/s", |one| one.without_tps / 1e3)?;
+    of("while it is filled, thousand txn/s", |one| one.filling_tps / 1e3)?;
+    of("afterwards, thousand txn/s", |one| one.after_tps / 1e3)
 }
 
-fn once(lease: Duration) -> f64 {
+fn row(out: &mut impl Write, what: &str, mut values: Vec<f64>) -> io::Result<()> {
+    values.sort_unstable_by(f64::total_cmp);
+    let last = values.len() - 1;
+    let [least, median, most] = [0, last / 2, last].map(|place| values[place]);
+    writeln!(out, "| {what} | {median:.1} | {least:.1} to {most:.1} |")
+}
+
+/// From the kill of a compute node's process until each of its rows has been written again,
+/// detection included, in milliseconds.
+fn kill(lease: Duration) -> f64 {
     let env = Env::real(0);
     let (place, _directory) = Place::new(Kind::Shm, Some(lease));
-    let took_ms = std::cell::Cell::new(0.0);
+    let took_ms = Cell::new(0.0);
     with_cluster(&place, |transfer, other, total| {
         other.ask("transfer 20", "done");
         let killed_at = env.now();
@@ -41,4 +91,146 @@ fn once(lease: Duration) -> f64 {
         assert_eq!(total(), ROWS * BALANCE);
     });
     took_ms.get()
+}
+
+/// What came of a memory node's return.
+struct Returned {
+    served_ms: f64,
+    joined_ms: f64,
+    filled_ms: f64,
+    bytes: u64,
+    before_tps: f64,
+    without_tps: f64,
+    filling_tps: f64,
+    after_tps: f64,
+}
+
+/// Kills a memory node's process beside transactions, and starts it again.
+fn fill(lease: Duration) -> Returned {
+    let (place, _directory) = Place::new(Kind::Shm, Some(lease));
+    let env = Env::real(0);
+    let server = AuthorityServer::start(place.authority(), &Security::default(), &env);
+    let _server = server.expect("serves");
+    let start = |node| Child::start(Role::Memory, &place, node);
+    let mut memory: Vec<Child> = (0..MEMORY_NODES).map(start).collect();
+    let machines = Threads::over(place.shm_fabric(MEMORY_NODES), env.clone());
+    let cluster = place.builder(0).start_on(machines).expect("the settings are sound");
+    let table = load(&cluster);
+    let _other = Child::start(Role::Compute, &place, MEMORY_NODES + 1);
+    let clients = Clients::start(&cluster, table, env);
+    clients.throughput(WINDOW);
+    let before_tps = clients.throughput(WINDOW);
+
+    let lost = usize::from(MEMORY_NODES) - 1;
+    let status = || cluster.memory_status().expect("the authority is in this process").nodes[lost];
+    let killed_at = clients.env.now();
+    memory[lost].kill();
+    poll_until(PAUSE, "it is lost", || status() == MemoryStanding::Lost);
+    let committed = clients.committed();
+    poll_until(PAUSE, "commits go on", || clients.committed() > committed);
+    let served_ms = clients.ms_since(killed_at);
+    let without_tps = clients.throughput(WINDOW);
+
+    let started_at = clients.env.now();
+    memory[lost] = start(lost as u16);
+    poll_until(PAUSE, "it joins", || status() != MemoryStanding::Lost);
+    let (joined_ms, joined_at) = (clients.ms_since(started_at), clients.env.now());
+    let committed = clients.committed();
+    poll_until(PAUSE, "it is filled", || status() == MemoryStanding::Serving);
+    let filled_ms = clients.ms_since(joined_at);
+    let filling_tps = (clients.committed() - committed) as f64 / filled_ms * 1e3;
+    let after_tps = clients.throughput(WINDOW);
+    clients.stop();
+    assert_sound(&cluster);
+    // Each of them has a copy of everything.
+    let bytes = cluster.memory_use().expect("memory nodes answer").replica_bytes;
+    Returned {
+        served_ms,
+        joined_ms,
+        filled_ms,
+        bytes,
+        before_tps,
+        without_tps,
+        filling_tps,
+        after_tps,
+    }
+}
+
+fn load(cluster: &Cluster<impl lotus::Machines>) -> TableId {
+    let table = cluster.create_table(ITEMS).expect("there is room");
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.extend([0; 64]);
+        PrimaryKey::from(row)
+    };
+    cluster.load(table, MANY, &row, &AtomicU64::new(0)).expect("there is room");
+    table
+}
+
+/// What keeps all coroutines of this process's compute node busy.
+struct Clients {
+    committed: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+    running: Vec<lotus::Submitted<()>>,
+    env: Env,
+}
+
+impl Clients {
+    fn start<M: lotus::Machines>(cluster: &Cluster<M>, table: TableId, env: Env) -> Self {
+        let (committed, over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let seat = Seat { compute_node: 0, thread: 0 };
+        let client = |first: u64| {
+            let (committed, over) = (Arc::clone(&committed), Arc::clone(&over));
+            cluster.submit(seat, move |mut session| async move {
+                let mut key = first;
+                while !over.load(Ordering::Relaxed) {
+                    // Steps of a prime meet every row, and no two coroutines at once.
+                    key = (key + COROUTINES * 7_919) % MANY;
+                    // What is lost or in doubt is not what is counted.
+                    match update(&mut session, table, key).await {
+                        Ok(()) => _ = committed.fetch_add(1, Ordering::Relaxed),
+                        // What is lost or in doubt may be there again in a while.
+                        Err(_) => {
+                            let view = session.view();
+                            view.sleep_until(view.now().after(PAUSE)).await;
+                        }
+                    }
+                }
+                Ok(())
+            })
+        };
+        let running = (0..COROUTINES).map(client).collect();
+        Self { committed, over, running, env }
+    }
+
+    fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    /// Commits a second from now on.
+    fn throughput(&self, window: Duration) -> f64 {
+        let (before, since) = (self.committed(), self.env.now());
+        poll_until(PAUSE, "time passes", || self.env.now().since(since) >= window);
+        (self.committed() - before) as f64 / self.ms_since(since) * 1e3
+    }
+
+    fn ms_since(&self, since: lotus_fabric::env::Nanos) -> f64 {
+        self.env.now().since(since).as_secs_f64() * 1e3
+    }
+
+    fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for client in self.running {
+            client.wait().expect("its node takes part");
+        }
+    }
+}
+
+async fn update(session: &mut Session, table: TableId, key: u64) -> Result<(), TxnError> {
+    let mut txn = session.begin(Isolation::Serializable).await?;
+    let item = txn.add_rw(table, key)?;
+    txn.execute().await?;
+    let mut value = txn.value(item).expect("loaded").to_vec();
+    value[0] = value[0].wrapping_add(1);
+    txn.put(item, &value)?;
+    txn.commit().await.map(drop)
 }
