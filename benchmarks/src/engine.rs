@@ -86,6 +86,8 @@ pub enum AbortReason {
     SnapshotTooOld,
     /// A node did not answer in time, or has left. Retry.
     Unavailable,
+    /// A node that has not answered for a while, and may be dead, keeps the lock. Do something else.
+    Suspected,
     /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
     /// retry.
     Logic,
@@ -93,12 +95,13 @@ pub enum AbortReason {
 
 impl AbortReason {
     /// Every reason, in the order of [`AbortReason::index`].
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Conflict,
         Self::LockTableFull,
         Self::InDoubt,
         Self::SnapshotTooOld,
         Self::Unavailable,
+        Self::Suspected,
         Self::Logic,
     ];
 
@@ -116,6 +119,7 @@ impl AbortReason {
             Self::InDoubt => "in_doubt",
             Self::SnapshotTooOld => "snapshot_too_old",
             Self::Unavailable => "unavailable",
+            Self::Suspected => "suspected",
             Self::Logic => "logic",
         }
     }

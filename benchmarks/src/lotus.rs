@@ -509,6 +509,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::Unavailable { .. } | Lotus::DataLost { .. } => {
             TxnError::Aborted(AbortReason::Unavailable)
         }
+        Lotus::Suspected { .. } => TxnError::Aborted(AbortReason::Suspected),
         Lotus::Unknown(_) => TxnError::Unknown,
         Lotus::Fenced => TxnError::Lost,
         Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),

@@ -205,7 +205,8 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 Outcome::Aborted(reason) => {
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
-                    if reason == AbortReason::Logic || self.is_over(call, end_ns) {
+                    let dropped = matches!(reason, AbortReason::Logic | AbortReason::Suspected);
+                    if dropped || self.is_over(call, end_ns) {
                         return end_ns;
                     }
                 }

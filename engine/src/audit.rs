@@ -80,6 +80,7 @@ impl<M: Machines> Cluster<M> {
         let mut findings: Vec<Finding> = tallies.into_iter().map(Tally::finish).collect();
         findings.extend(self.locks_left());
         findings.push(self.contradictions());
+        findings.push(self.suspicions_left()?);
         findings.push(self.copies_left()?);
         Ok(findings)
     }

@@ -21,7 +21,7 @@ use lotus_fabric::transport::FabricError;
 use lotus_fabric::verbs::VerbError;
 use lotus_locktable::{
     CasLocks, HeldLocks, LockError, LockHost, LockName, LockRequest, LockRoutes, LockService,
-    LotusLocks,
+    LotusLocks, Suspicion,
 };
 use lotus_mvcc::horizon::Snapshots;
 use lotus_mvcc::retention::Retired;
@@ -224,7 +224,7 @@ impl Coordinator {
 
     async fn is_settled(&self) -> bool {
         let ended = match &self.locks {
-            Locks::Lotus(locks) => locks.unacknowledged_ends() == 0,
+            Locks::Lotus(locks) => locks.unacknowledged_ends() == 0 && locks.suspects() == 0,
             Locks::CasSpin(_) => true,
         };
         ended && self.at_work.get() == 0 && members::is_settled(&self.shared).await
@@ -251,6 +251,10 @@ impl LockRoutes for ComputeNode {
     fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32) {
         Self::learn(self, shard, Owner { node: owner, epoch: ShardEpoch(shard_epoch) });
     }
+
+    fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
+        self.suspects.note(owner, suspicion);
+    }
 }
 
 /// The locks that this cluster was configured with.
@@ -263,7 +267,8 @@ impl Locks {
     fn new(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) -> Self {
         match shared.config.locks {
             LockKind::Lotus => {
-                Self::Lotus(LotusLocks::new(Arc::clone(&node.locks), Arc::clone(node), rpc.clone()))
+                let (table, lease) = (Arc::clone(&node.locks), shared.config.lease);
+                Self::Lotus(LotusLocks::new(table, Arc::clone(node), rpc.clone(), lease))
             }
             LockKind::CasSpin => {
                 let shared = Arc::clone(shared);

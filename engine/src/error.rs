@@ -60,6 +60,15 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
+    /// The compute node that keeps the row's lock has not answered for a while, and may be dead. The
+    /// attempt had no effect; do something else, then retry.
+    #[error("who keeps the lock of row {key:?} of table {} does not answer", table.0)]
+    Suspected {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: PrimaryKey,
+    },
     /// A memory node that has the last copies of what the attempt needed does not answer half of
     /// the compute nodes. The attempt had no effect, and no other will have one unless it comes
     /// back.
@@ -141,6 +150,7 @@ impl TxnError {
                 | Self::LockTableFull
                 | Self::Timeout
                 | Self::Unavailable { .. }
+                | Self::Suspected { .. }
         )
     }
 }

@@ -66,6 +66,7 @@ mod silent;
 mod slot;
 mod snapshot;
 mod submit;
+mod suspects;
 mod timestamps;
 mod txn;
 mod version_tables;

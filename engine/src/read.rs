@@ -204,6 +204,7 @@ impl Body {
         match error {
             LockError::Conflict(name) | LockError::Moved(name) => self.conflict(&name),
             LockError::Unowned(name) => self.unavailable(&name),
+            LockError::Suspected(name) => self.suspected(&name),
             LockError::Full(_) => TxnError::LockTableFull,
             LockError::OwnBucketFull(_) => TxnError::TooManyLocks,
             LockError::Expelled => TxnError::Fenced,

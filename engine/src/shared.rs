@@ -34,6 +34,7 @@ use crate::members::NodeMembers;
 use crate::nodes::Nodes;
 use crate::oracle::Oracle;
 use crate::silent::Silent;
+use crate::suspects::Suspects;
 use crate::version_tables::VersionTables;
 
 /// The region of spin-lock words on every memory node, behind the logs.
@@ -111,6 +112,8 @@ pub(crate) struct ComputeNode {
     standing: AtomicU8,
     /// Memory nodes that do not answer it.
     pub(crate) silent: Silent,
+    /// Compute nodes that do not answer it.
+    pub(crate) suspects: Suspects,
     /// Closed when its coordinators are to end on the spot.
     killed: (Sender<()>, Receiver<()>),
 }
@@ -227,6 +230,7 @@ impl ComputeNode {
             configuration: NodeConfiguration::new(&parts.placement, threads),
             filled: Filled::default(),
             silent: Silent::default(),
+            suspects: Suspects::none_of(members.members().iter().map(|member| member.node)),
             standing: AtomicU8::new(standing),
             killed: async_channel::bounded(1),
         }

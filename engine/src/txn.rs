@@ -651,6 +651,13 @@ impl Body {
         TxnError::Unavailable { table: row.table, key: row.primary_key }
     }
 
+    /// The same for a lock whose keeper is suspected of being dead.
+    #[cold]
+    pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
+        let row = self.row_of(name);
+        TxnError::Suspected { table: row.table, key: row.primary_key }
+    }
+
     fn row_of(&self, name: &LockName) -> &Row {
         let named = |row: &&Row| row.table == name.table && row.key == name.key;
         self.rows.iter().find(named).unwrap_or(&self.rows[0])

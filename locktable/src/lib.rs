@@ -19,6 +19,7 @@
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
 //! * [`LockTable`]: slots, holders, and the mutexes that keep the two together.
 //! * [`wire`], [`LockServer`], [`EndTracker`]: the protocol, as bytes and two state machines.
+//! * `suspicion`: when an owner that does not answer is waited for no longer.
 //! * `primitive`: `std` or `loom` synchronisation, the latter under `--cfg lotus_loom`.
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod server;
 mod service;
 mod slot;
 mod stripe;
+mod suspicion;
 mod table;
 pub mod wire;
 
@@ -40,7 +42,7 @@ pub use ends::EndTracker;
 pub use lotus::{LOCK_SERVICE, LotusLocks};
 pub use name::{LockMode, LockName, LockRequest, LockSpace};
 pub use server::{LockHost, LockServer};
-pub use service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, TakenLock};
+pub use service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock};
 pub use slot::{Grant, MAX_HOLDERS_PER_SLOT, Refusal};
 pub use stripe::Holder;
 pub use table::{LockTable, LockTableConfig, LockTableError, Release, Watch};

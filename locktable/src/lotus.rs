@@ -4,17 +4,21 @@
 //! owner travel in one datagram, together with the ends that the owner has not acknowledged. One
 //! background task for each owner sends ends that found no datagram to travel in, and repeats
 //! them until they are acknowledged (H10).
+//!
+//! Nobody waits long for an owner that does not answer, if nodes have a lease: it is suspected
+//! ([`crate::suspicion`]), by each coordinator for itself. What was asked of it is given up then, and
+//! nothing is asked of it until it answers but to acknowledge ends, or for a sign of life.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::exec::TaskId;
+use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
@@ -24,8 +28,11 @@ use lotus_sabotage::{Rule, broken};
 use crate::ends::EndTracker;
 use crate::name::{LockName, LockRequest};
 use crate::server::{LockHost, LockServer};
-use crate::service::{HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, TakenLock};
+use crate::service::{
+    HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock,
+};
 use crate::slot::Refusal;
+use crate::suspicion::{Sent, Silence, Verdict, least_tolerance};
 use crate::table::LockTable;
 use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
 
@@ -40,7 +47,7 @@ const LOCKS_PER_DATAGRAM: usize = (DATAGRAM_BYTES / 2 - 64) / wire::LOCK_BYTES;
 const ENDS_BESIDE_LOCKS: usize = DATAGRAM_BYTES / 2 / wire::ITEM_BYTES;
 /// A request without an answer is repeated after this long.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// An end without an acknowledgement is repeated after this long.
+/// An end without an acknowledgement is repeated after this long; a request for a sign of life too.
 const RESEND_END_AFTER: Duration = Duration::from_millis(20);
 
 /// See the module's essay. Cheap to clone.
@@ -56,6 +63,14 @@ struct Core<H> {
     peers: RefCell<Vec<Rc<Peer>>>,
     /// Where requests are written.
     datagram: RefCell<Vec<u8>>,
+    /// For how long owners may be silent at least; for ever without a lease.
+    tolerance: Option<Duration>,
+    /// How many of the peers are suspected.
+    suspects: Cell<usize>,
+    /// Looks for owners that are silent. Started by the first request.
+    watch: Cell<Option<TaskId>>,
+    /// When it will look next; nobody is to be suspected earlier.
+    next_look: Cell<Nanos>,
 }
 
 /// Another compute node that was asked for locks.
@@ -65,6 +80,7 @@ struct Peer {
     sender: Cell<Option<TaskId>>,
     /// It was expelled: nothing that it held counts any more, and it acknowledges nothing.
     lost: Cell<bool>,
+    silence: RefCell<Silence>,
 }
 
 impl<H> Clone for LotusLocks<H> {
@@ -74,8 +90,9 @@ impl<H> Clone for LotusLocks<H> {
 }
 
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
-    /// The service of one coordinator; from now on it also answers its peers.
-    pub fn new(table: Arc<LockTable>, host: Arc<H>, rpc: Rpc) -> Self {
+    /// The service of one coordinator; from now on it also answers its peers. Owners are suspected
+    /// that have been silent for a part of the `lease`; without one nobody ever is.
+    pub fn new(table: Arc<LockTable>, host: Arc<H>, rpc: Rpc, lease: Option<Duration>) -> Self {
         let server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
         let server = Rc::new(RefCell::new(server));
         let answering = Rc::clone(&server);
@@ -92,9 +109,19 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             }),
         );
         let datagram = RefCell::new(vec![0; DATAGRAM_BYTES]);
-        Self {
-            core: Rc::new(Core { table, host, server, rpc, peers: RefCell::default(), datagram }),
-        }
+        let core = Core {
+            table,
+            host,
+            server,
+            rpc,
+            peers: RefCell::default(),
+            datagram,
+            tolerance: lease.map(least_tolerance),
+            suspects: Cell::new(0),
+            watch: Cell::new(None),
+            next_look: Cell::new(Nanos::NEVER),
+        };
+        Self { core: Rc::new(core) }
     }
 
     /// Refuses requests of an expelled incarnation from now on (H4, H8).
@@ -109,6 +136,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         peer.lost.set(true);
         peer.ends.borrow_mut().clear();
         self.core.rpc.give_up(node);
+        let suspected = peer.silence.borrow_mut().acquit();
+        self.core.trust_again(&peer, suspected);
     }
 
     /// A node that was expelled takes part again, as another life with a lock table of its own.
@@ -122,6 +151,17 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()
     }
 
+    /// How many owners are suspected of being dead, and have not been expelled.
+    pub fn suspects(&self) -> usize {
+        self.core.suspects.get()
+    }
+
+    /// Whether an owner is suspected of being dead.
+    #[inline]
+    fn is_suspected(&self, owner: NodeId) -> bool {
+        self.core.suspects.get() > 0 && self.peer(owner).silence.borrow().is_suspected()
+    }
+
     fn peer(&self, node: NodeId) -> Rc<Peer> {
         let at = Endpoint { node, lane: self.core.rpc.lane().at().lane };
         let mut peers = self.core.peers.borrow_mut();
@@ -130,7 +170,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         }
         let ends = EndTracker::new(RESEND_END_AFTER.as_nanos() as u64);
         let (sender, lost) = (Cell::new(None), Cell::new(false));
-        let peer = Rc::new(Peer { at, ends: RefCell::new(ends), sender, lost });
+        let (ends, silence) = (RefCell::new(ends), RefCell::default());
+        let peer = Rc::new(Peer { at, ends, sender, lost, silence });
         let executor = self.core.rpc.lane().executor();
         let sender = executor.spawn(send_ends(Rc::clone(&self.core), Rc::clone(&peer)));
         peer.sender.set(Some(sender));
@@ -192,11 +233,16 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     ) -> Poll<Result<(), LockError>> {
         let HeldLocks { asked, remote, taken, .. } = held;
         for asked in asked.iter_mut().filter(|asked| asked.outcome.is_none()) {
-            let Poll::Ready(reply) = Pin::new(&mut asked.call).poll(cx) else { continue };
             let locks = &remote[asked.locks.clone()];
+            let owner = locks[0].owner;
+            let Poll::Ready(reply) = Pin::new(&mut asked.call).poll(cx) else {
+                if self.is_suspected(owner) {
+                    asked.outcome = Some(Err(LockError::Suspected(locks[0].request.name)));
+                }
+                continue;
+            };
             let reply = reply.map_err(|_| LockError::TimedOut);
-            let (owner, question) = (locks[0].owner, asked.question);
-            let answer = reply.and_then(|reply| self.answer(owner, question, &reply));
+            let answer = reply.and_then(|reply| self.answer(owner, asked, &reply));
             let outcome = answer.and_then(|answer| self.granted(answer, locks));
             if outcome.is_ok() {
                 taken.extend_from_slice(locks);
@@ -212,7 +258,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
 
     /// Asks one owner for `locks`; in fragments, if they do not fit in one datagram.
     fn ask(&self, held: &mut HeldLocks, round: u16, locks: &[TakenLock], timeout: Duration) {
-        let core = &*self.core;
+        let core = &self.core;
         let peer = self.peer(locks[0].owner);
         let now_ns = core.rpc.lane().executor().recent().0;
         let first = held.asked.last().map_or(0, |asked| asked.locks.end);
@@ -229,21 +275,23 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             writer.lock(question, remote).expect("half a datagram fits");
             let bytes = writer.finish(core.host.configuration_epoch());
             let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience(timeout));
+            let sent = core.asks(&peer);
             let start = first + fragment * LOCKS_PER_DATAGRAM;
             let locks = start..start + part.len();
-            held.asked.push(Asked { question, locks, call, outcome: None });
+            held.asked.push(Asked { question, locks, sent, call, outcome: None });
         }
     }
 
     /// The answer to one question, among the replies in a datagram.
-    fn answer(&self, owner: NodeId, asked: Question, replies: &[u8]) -> Result<Answer, LockError> {
+    fn answer(&self, owner: NodeId, asked: &Asked, replies: &[u8]) -> Result<Answer, LockError> {
         let peer = self.peer(owner);
+        self.core.hears(&peer, asked.sent);
         let mut found = None;
         // A reply that does not parse counts as none.
         for reply in wire::replies(replies).map_while(Result::ok) {
             peer.ends.borrow_mut().learn(&reply);
             if let Reply::Lock { question, answer } = reply
-                && question == asked
+                && question == asked.question
             {
                 found = Some(answer);
             }
@@ -274,6 +322,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
 pub(crate) struct Asked {
     question: Question,
     locks: Range<usize>,
+    sent: Sent,
     call: PendingCall,
     outcome: Option<Result<(), LockError>>,
 }
@@ -307,6 +356,9 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         self.acquire_local(held, wanted)?;
         if held.remote.is_empty() {
             return Ok(());
+        }
+        if let Some(lock) = held.remote.iter().find(|lock| self.is_suspected(lock.owner)) {
+            return Err(LockError::Suspected(lock.request.name));
         }
         self.ask_all(held, round, timeout);
         point!(self.core.host.this_node().0, LocksRequested);
@@ -347,24 +399,28 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
 }
 
 /// Sends the ends that `peer` has not acknowledged, for as long as the coordinator lives.
-async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
+async fn send_ends<H>(core: Rc<Core<H>>, peer: Rc<Peer>)
+where
+    H: LockHost + LockRoutes + 'static,
+{
     let executor = core.rpc.lane().executor().clone();
     loop {
         let due = peer.ends.borrow().next_due_ns();
         match due {
-            None => executor.suspend().await,
+            None if !peer.silence.borrow().is_suspected() => executor.suspend().await,
             Some(due) if due > executor.now().0 => {
                 // Not a sleep: an end that comes meanwhile is due at once, and wakes this task.
                 executor.wake_at(Nanos(due), executor.current());
                 executor.suspend().await;
             }
-            Some(_) => {
+            _ => {
                 // One round of the other coroutines: their ends travel along, or a lock request
                 // takes these ends with it.
                 executor.yield_now().await;
-                let Some(call) = call_ends(&core, &peer) else { continue };
+                let Some((call, sent)) = call_ends(&core, &peer) else { continue };
                 point!(core.rpc.lane().at().node.0, UnlockSent);
                 if let Ok(replies) = call.await {
+                    core.hears(&peer, sent);
                     point!(core.rpc.lane().at().node.0, UnlockAcknowledged);
                     let mut ends = peer.ends.borrow_mut();
                     wire::replies(&replies).map_while(Result::ok).for_each(|r| ends.learn(&r));
@@ -374,15 +430,105 @@ async fn send_ends<H: LockHost>(core: Rc<Core<H>>, peer: Rc<Peer>) {
     }
 }
 
-/// Sends the ends that are due, if there are any.
-fn call_ends<H: LockHost>(core: &Core<H>, peer: &Peer) -> Option<PendingCall> {
+/// Sends the ends that are due, if there are any, or nothing to whom is suspected and has none.
+fn call_ends<H>(core: &Rc<Core<H>>, peer: &Peer) -> Option<(PendingCall, Sent)>
+where
+    H: LockHost + LockRoutes + 'static,
+{
     let mut datagram = core.datagram.borrow_mut();
     let mut writer = RequestWriter::new(&mut datagram);
     let now_ns = core.rpc.lane().executor().now().0;
-    if peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer) == 0 {
+    let written = peer.ends.borrow_mut().write_due(now_ns, usize::MAX, &mut writer);
+    let probes = peer.silence.borrow().is_suspected() && peer.ends.borrow().unacknowledged() == 0;
+    if written == 0 && !probes {
         return None;
     }
     let bytes = writer.finish(core.host.configuration_epoch());
     let once = Patience { retry_after: RESEND_END_AFTER, tries: 1 };
-    Some(core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once))
+    let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once);
+    Some((call, core.asks(peer)))
+}
+
+impl<H: LockHost + LockRoutes + 'static> Core<H> {
+    /// Notes that a request has just been sent to `peer`.
+    #[inline]
+    fn asks(self: &Rc<Self>, peer: &Peer) -> Sent {
+        let Some(least) = self.tolerance else { return Sent::default() };
+        // The call has asked the clock.
+        let now = self.rpc.lane().executor().recent();
+        let mut silence = peer.silence.borrow_mut();
+        // Whoever was silent before is judged earlier than that.
+        self.look_at(now.after(silence.tolerance(least)));
+        silence.ask(now)
+    }
+
+    /// Notes that a request was answered.
+    #[inline]
+    fn hears(&self, peer: &Peer, sent: Sent) {
+        if self.tolerance.is_some() {
+            let now = self.rpc.lane().executor().now();
+            let suspected = peer.silence.borrow_mut().hear(sent, now);
+            self.trust_again(peer, suspected);
+        }
+    }
+
+    /// If `peer` was `suspected` until now, notes that it is no more.
+    fn trust_again(&self, peer: &Peer, suspected: bool) {
+        if suspected {
+            self.suspects.set(self.suspects.get() - 1);
+            self.host.suspect(peer.at.node, Suspicion::Ends);
+        }
+    }
+
+    /// Makes sure that the watch looks at silences when one may have been too long at `due`.
+    fn look_at(self: &Rc<Self>, due: Nanos) {
+        if due >= self.next_look.get() {
+            return;
+        }
+        self.next_look.set(due);
+        let executor = self.rpc.lane().executor();
+        let started = || executor.spawn(watch(Rc::downgrade(self), executor.clone()));
+        let watch = self.watch.get().unwrap_or_else(started);
+        self.watch.set(Some(watch));
+        executor.wake_at(due, watch);
+    }
+
+    /// Suspects who has been silent for too long, and lets nobody wait for them any more.
+    fn judge(self: &Rc<Self>, now: Nanos, least: Duration) {
+        for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
+            let verdict = peer.silence.borrow_mut().judge(now, least);
+            match verdict {
+                Verdict::Rest => {}
+                Verdict::LookAgain(due) => self.look_at(due),
+                Verdict::Suspect => {
+                    self.suspects.set(self.suspects.get() + 1);
+                    self.host.suspect(peer.at.node, Suspicion::Begins);
+                    self.rpc.wake_waiting(peer.at);
+                    let executor = self.rpc.lane().executor();
+                    peer.sender.get().into_iter().for_each(|sender| executor.wake(sender));
+                }
+            }
+        }
+    }
+}
+
+/// Looks for owners that are silent, for as long as the service exists. Woken early, by the timer of
+/// a silence that is over, it goes back to sleep without setting another.
+async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        let (now, due) = (executor.now(), core.next_look.get());
+        if let Some(least) = core.tolerance.filter(|_| now >= due) {
+            core.next_look.set(Nanos::NEVER);
+            if now.since(due) > least / 2 {
+                // It was this coordinator that did not run.
+                core.peers.borrow().iter().for_each(|peer| peer.silence.borrow_mut().pardon(now));
+            }
+            // Answers that have come meanwhile are taken in first.
+            executor.yield_now().await;
+            core.judge(now, least);
+        }
+        drop(core);
+        executor.suspend().await;
+    }
 }

@@ -28,6 +28,19 @@ pub trait LockRoutes {
     fn owner(&self, shard: ShardId) -> (NodeId, u32);
     /// Somebody who was asked for a lock of `shard` says that `owner` has it since `shard_epoch`.
     fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32);
+    /// A coordinator of this node suspects `owner` of being dead, or does so no more.
+    fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
+        let _ = (owner, suspicion);
+    }
+}
+
+/// What has become of a suspicion that a node is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Suspicion {
+    /// It did not answer for a while.
+    Begins,
+    /// It has answered, or has been expelled.
+    Ends,
 }
 
 /// One lock that was granted.
@@ -112,6 +125,10 @@ pub enum LockError {
     /// back off, retry.
     #[error("nobody keeps the locks of the shard at the moment")]
     Unowned(LockName),
+    /// The owner has not answered for a while, and may be dead. Abort, do something else, retry; the
+    /// release reaches it later.
+    #[error("the owner of the lock is suspected of being dead")]
+    Suspected(LockName),
     /// The owner did not answer. Abort; the release reaches it later.
     #[error("the owner of a lock did not answer in time")]
     TimedOut,

@@ -36,13 +36,14 @@ impl Ending {
 }
 
 /// Why attempts were aborted, as [`abort_reason`] counts.
-pub(crate) const ABORT_REASONS: [&str; 7] = [
+pub(crate) const ABORT_REASONS: [&str; 8] = [
     "conflict",
     "in_doubt",
     "snapshot_too_old",
     "lock_table_full",
     "timeout",
     "unavailable",
+    "suspected",
     "other",
 ];
 
@@ -55,7 +56,8 @@ const fn abort_reason(error: &TxnError) -> usize {
         TxnError::LockTableFull => 3,
         TxnError::Timeout => 4,
         TxnError::Unavailable { .. } => 5,
-        _ => 6,
+        TxnError::Suspected { .. } => 6,
+        _ => 7,
     }
 }
 

@@ -33,6 +33,7 @@ files! {
     "h9-late-lock-requests"
     "h10-lost-ends"
     "h10-owners-out-of-reach"
+    "h10-owners-pause"
     "h11-caches-beside-writers"
     "h12-half-written"
     "h13-older-versions"

@@ -1,5 +1,6 @@
 //! Bugs that simulation has found, each with the scenario and the seed that found it.
 
+use lotus_benchmarks::AbortReason;
 use lotus_sim::run::{Budget, Outcome, run};
 use lotus_sim::{Scenario, Violation};
 
@@ -92,4 +93,16 @@ fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
     for seed in [190, 338] {
         assert_eq!(replay("taken-back", text, seed, 1_000_000).violations, NOTHING, "{seed}");
     }
+}
+
+/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its answer,
+/// and soon everybody did.
+#[test]
+fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
+    let text = include_str!("regressions/owners-silent.toml");
+    let outcome = replay("owners-silent", text, 0, 2_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    assert!(outcome.figures.aborted[AbortReason::Suspected.index()] > 0);
+    // 6,923 if they wait.
+    assert!(outcome.figures.committed > 7_500, "{}", outcome.figures.committed);
 }

@@ -307,6 +307,15 @@ impl Rpc {
         }
     }
 
+    /// Wakes every task that waits for a reply of `to`: for whoever may not wait any longer.
+    pub fn wake_waiting(&self, to: Endpoint) {
+        for call in &self.core.calls.borrow().slots {
+            if call.id != IDLE && call.to == to && call.outcome.is_none() {
+                call.waiter.into_iter().for_each(|task| self.core.lane.executor().wake(task));
+            }
+        }
+    }
+
     fn buffer(&self) -> Vec<u8> {
         self.core.buffers.borrow_mut().pop().unwrap_or_default()
     }
