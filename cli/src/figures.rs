@@ -382,7 +382,9 @@ mod tests {
                     let line = Line::try_parse_from(words);
                     let line = line.unwrap_or_else(|e| panic!("{name}, {}: {e}", point.label));
                     bench::check(&line.bench).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    drop(without::broken(&point.without));
+                    for rule in &point.without {
+                        assert!(without::rule(rule).is_some(), "{name}: there is no rule {rule}");
+                    }
                 }
             }
         }

@@ -18,15 +18,19 @@ pub(super) fn check(name: &'static str, figure: &Figure) -> Result<(), Failure> 
     }
 }
 
+/// The rule of this name.
+#[cfg(any(test, feature = "sabotage"))]
+pub(super) fn rule(name: &str) -> Option<lotus_sabotage::Rule> {
+    lotus_sabotage::Rule::ALL.iter().copied().find(|rule| rule.name() == name)
+}
+
 /// Breaks the rules of these names until the guard is dropped.
 ///
 /// # Panics
 /// Never: a test looks for all of them.
 #[cfg(feature = "sabotage")]
 pub(super) fn broken(names: &[String]) -> lotus_sabotage::Guard {
-    use lotus_sabotage::Rule;
-    let named = |name: &String| Rule::ALL.iter().copied().find(|rule| rule.name() == name);
-    let rules: Option<Vec<Rule>> = names.iter().map(named).collect();
+    let rules: Option<Vec<_>> = names.iter().map(|name| rule(name)).collect();
     lotus_sabotage::break_rules(&rules.expect("the files name rules that exist"))
 }
 
