@@ -73,8 +73,8 @@ fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
     assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
 }
 
-/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its answer,
-/// and soon everybody did.
+/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its
+/// answer, and soon everybody did.
 #[test]
 fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     let text = include_str!("regressions/owners-silent.toml");
