@@ -86,7 +86,8 @@ pub enum AbortReason {
     SnapshotTooOld,
     /// A node did not answer in time, or has left. Retry.
     Unavailable,
-    /// A node that has not answered for a while, and may be dead, keeps the lock. Do something else.
+    /// A node that has not answered for a while, and may be dead, keeps the lock. Do something
+    /// else.
     Suspected,
     /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
     /// retry.

@@ -60,8 +60,8 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
-    /// The compute node that keeps the row's lock has not answered for a while, and may be dead. The
-    /// attempt had no effect; do something else, then retry.
+    /// The compute node that keeps the row's lock has not answered for a while, and may be dead.
+    /// The attempt had no effect; do something else, then retry.
     #[error("who keeps the lock of row {key:?} of table {} does not answer", table.0)]
     Suspected {
         /// The table.

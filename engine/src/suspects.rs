@@ -2,9 +2,9 @@
 //!
 //! # What it is
 //! Each coordinator suspects owners of locks for itself, by the answers that it misses
-//! ([`LotusLocks`](lotus_locktable::LotusLocks)), and says so here, for those who want to know about
-//! the node as a whole: [`Cluster::suspects`], and the [audit](Cluster::audit), by which no suspicion
-//! outlasts its reason.
+//! ([`LotusLocks`](lotus_locktable::LotusLocks)), and says so here, for those who want to know
+//! about the node as a whole: [`Cluster::suspects`], and the [audit](Cluster::audit), by which no
+//! suspicion outlasts its reason.
 //!
 //! # What it is not
 //! The membership, nor a part of how it changes ([`crate::members`]). Nothing follows from a

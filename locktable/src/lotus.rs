@@ -6,8 +6,8 @@
 //! them until they are acknowledged (H10).
 //!
 //! Nobody waits long for an owner that does not answer, if nodes have a lease: it is suspected
-//! ([`crate::suspicion`]), by each coordinator for itself. What was asked of it is given up then, and
-//! nothing is asked of it until it answers but to acknowledge ends, or for a sign of life.
+//! ([`crate::suspicion`]), by each coordinator for itself. What was asked of it is given up then,
+//! and nothing is asked of it until it answers but to acknowledge ends, or for a sign of life.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -512,8 +512,8 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     }
 }
 
-/// Looks for owners that are silent, for as long as the service exists. Woken early, by the timer of
-/// a silence that is over, it goes back to sleep without setting another.
+/// Looks for owners that are silent, for as long as the service exists. Woken early, by the timer
+/// of a silence that is over, it goes back to sleep without setting another.
 async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
     loop {
         let Some(core) = core.upgrade() else { return };

@@ -125,8 +125,8 @@ pub enum LockError {
     /// back off, retry.
     #[error("nobody keeps the locks of the shard at the moment")]
     Unowned(LockName),
-    /// The owner has not answered for a while, and may be dead. Abort, do something else, retry; the
-    /// release reaches it later.
+    /// The owner has not answered for a while, and may be dead. Abort, do something else, retry;
+    /// the release reaches it later.
     #[error("the owner of the lock is suspected of being dead")]
     Suspected(LockName),
     /// The owner did not answer. Abort; the release reaches it later.

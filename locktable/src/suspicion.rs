@@ -12,10 +12,10 @@
 //! that is slow at times, raises it by itself.
 //!
 //! # What it is not
-//! Knowledge. A suspicion saves waiting and nothing else: it decides no outcome, releases no lock,
-//! and expels nobody (H2, H4). Whoever is suspected wrongly was slow, or a message was lost. It is
-//! asked on and on, by the ends of the requests that were given up (H10) or by a request for nothing,
-//! and its first answer ends the suspicion.
+//! Knowledge. A suspicion saves waiting and nothing else: it decides no outcome,
+//! releases no lock, and expels nobody (H2, H4). Whoever is suspected wrongly was slow, or a
+//! message was lost. It is asked on and on, by the ends of the requests that were given up (H10) or
+//! by a request for nothing, and its first answer ends the suspicion.
 
 use std::time::Duration;
 

@@ -95,8 +95,8 @@ fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
     }
 }
 
-/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its answer,
-/// and soon everybody did.
+/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its
+/// answer, and soon everybody did.
 #[test]
 fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     let text = include_str!("regressions/owners-silent.toml");
