@@ -20,7 +20,6 @@
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_sabotage::{Rule, broken};
 
 /// So many tolerances fit in a lease.
 const TOLERANCES_PER_LEASE: u32 = 32;
@@ -81,7 +80,7 @@ impl Silence {
         self.slowest_ns = took_ns.max(self.slowest_ns - (self.slowest_ns >> FORGETTING));
         self.answered = self.answered.max(request.number);
         self.since = (self.answered < self.requests).then_some(now);
-        !broken(Rule::AnswersEndSuspicions) && std::mem::take(&mut self.suspected)
+        std::mem::take(&mut self.suspected)
     }
 
     /// Nothing more is expected of the owner, nor held against it. Whether that ends a suspicion.

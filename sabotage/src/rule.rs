@@ -164,10 +164,6 @@ rules! {
     AcksNameTheirAttempt "acks-name-their-attempt" "H10"
     "an acknowledgement covers whatever end its slot has by now"
 
-    "Whoever answers is suspected no more"
-    AnswersEndSuspicions "answers-end-suspicions" "H10"
-    "who was suspected once of being dead is until it is expelled"
-
     "A row that a remote transaction may write is not cached"
     RemoteWritersAreNoticed "remote-writers-are-noticed" "H11"
     "a row stays cached while another node writes it"

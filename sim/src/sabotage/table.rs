@@ -65,7 +65,6 @@ const RECORDED: Watch = Property("every version has its record, whole and its ow
 const SETTLED: Watch = Property("no cell is left INVISIBLE or torn");
 const CONSISTENT: Watch = Property("recovery has met nothing that cannot be");
 const UNLOCKED: Watch = Property("no lock is left held");
-const TRUSTED: Watch = Property("nobody who takes part is suspected of being dead");
 const ZEROED: Watch = Property("a lock slot that nobody holds is all zeroes");
 
 const CACHES: &str = "h11-caches-beside-writers";
@@ -162,7 +161,6 @@ const TABLE: &[Hunted] = &[
         &["h10-lost-ends"],
         &[UNLOCKED, Property(ENDS), Property(PROGRESS)],
     ),
-    hunted(Rule::AnswersEndSuspicions, &["h10-owners-pause"], &[TRUSTED]),
     hunted(Rule::RemoteWritersAreNoticed, &[CACHES], &[CACHED, Isolation]),
     hunted(Rule::CachesAreRenewed, &[CACHES], &[CACHED, Isolation]),
     hunted(Rule::CachesYieldToWriters, &[CACHES], &[Isolation]),
