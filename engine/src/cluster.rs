@@ -417,7 +417,7 @@ impl<M: Machines> Cluster<M> {
     /// is before its primaries are visible and its remote locks released (H3). With a lease, waits
     /// for the recovery of nodes that have failed as well. Gives up a second after the configured
     /// time-outs of commits and locks, time enough for what has to be repeated; an audit then finds
-    /// what is left.
+    /// what is left. Memory nodes that return go on being filled, and are not waited for.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile, or if there is no lease and one has failed.

@@ -213,7 +213,8 @@ impl Coordinator {
     /// Gives everything that was begun `patience` to be finished: commits to be visible on all
     /// replicas, the ends of remote locks to be acknowledged.
     ///
-    /// What is done for no transaction's sake is not begun again before the next one is.
+    /// Nothing is purged before the next transaction begins. Memory nodes that return are filled
+    /// all the while: that may take long, and nobody looks at what is not whole.
     pub(crate) async fn settle(&self, patience: Duration) {
         self.settled.set(true);
         let deadline = self.executor.now().after(patience);

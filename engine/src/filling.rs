@@ -331,7 +331,7 @@ impl Session {
     /// Fills a piece of what this coordinator is to fill; whether there was anything to do.
     pub(crate) async fn fill(&mut self, filler: &mut Filler) -> bool {
         let coordinator = self.coordinator();
-        if coordinator.settled.get() || !coordinator.node.configuration.placement().is_joined() {
+        if !coordinator.node.configuration.placement().is_joined() {
             if !filler.lives.is_empty() {
                 // Not otherwise: this is asked beside transactions, which allocate nothing.
                 *filler = Filler::default();

@@ -285,12 +285,12 @@ fn drive(
         let shared = scenario.hotspot().is_some_and(|hot| hot.hot_shards >= 2 * hot.nodes);
         violations.extend(shared.then(|| balance::crowds(history, settled.0)).flatten());
     }
+    violations.extend(watched.missing());
+    violations.extend(watched.unfilled(scenario));
     let memory = watched.memory().map_err(|error| scenario.impossible(error))?;
     let lost = (0..).zip(&memory).filter(|(_, node)| **node == MemoryStanding::Lost);
     let lost: Vec<u16> = lost.map(|(place, _)| place).collect();
     violations.extend(losses::violations(scenario, &lost));
-    violations.extend(watched.missing());
-    violations.extend(losses::unfilled(scenario, &memory));
     let filled = |node: &NodeId| memory[usize::from(node.0)] == MemoryStanding::Serving;
     let durable = durability::violations(history, watched);
     violations.extend(durable.map_err(|error| scenario.impossible(error))?);

@@ -13,6 +13,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::copies::Copies;
 use crate::impatient::{Client, Patience};
+use crate::properties::losses;
 use crate::returns::Returns;
 use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
@@ -127,14 +128,24 @@ impl Watched {
         self.returns.done
     }
 
-    /// Whether those take part that were started again, or do so when what was lost has been sent
-    /// once more: clients may have ended before.
+    /// Which compute node was started again and takes no part.
     pub(crate) fn missing(&mut self) -> Option<Violation> {
+        self.at_last(|watched| watched.returns.violations(watched.cluster.cluster()))
+    }
+
+    /// Which memory node has come back and is not used.
+    pub(crate) fn unfilled(&mut self, scenario: &Scenario) -> Option<Violation> {
+        self.at_last(|watched| losses::unfilled(scenario, &watched.memory().ok()?))
+    }
+
+    /// What is violated still when what was lost has been sent once more: clients may have ended
+    /// before.
+    fn at_last(&mut self, violated: impl Fn(&Self) -> Option<Violation>) -> Option<Violation> {
         let mut waited = Duration::ZERO;
         loop {
-            let missing = self.returns.violations(self.cluster.cluster())?;
+            let violation = violated(self)?;
             if waited >= RETURNING || self.machines().run_for(self.interval).is_none() {
-                return Some(missing);
+                return Some(violation);
             }
             waited += self.interval;
             self.returns.take_in(self.cluster.cluster());
