@@ -205,10 +205,11 @@ impl<'a> Commit<'a> {
             self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch))
                 .await?;
         }
-        self.slot.decide(self.txn, Ok(receipt));
-        point!(coordinator.node.id.0, Reply);
         if broken(Rule::UnlockLast) {
             coordinator.locks.release(&mut body.held);
+        }
+        if broken(Rule::RepliesComeLast) {
+            self.slot.decide(self.txn, Ok(receipt));
         }
         if replicas_first == Replicas::Backups && drawn.is_none() {
             self.until_done(|batch| {
@@ -217,6 +218,10 @@ impl<'a> Commit<'a> {
             })
             .await?;
         }
+        // Not before every copy shows it: the backups may all be on memory nodes that are lost by
+        // now, and reached by nobody but a node that is out and does not know (H2, H3).
+        self.slot.decide(self.txn, Ok(receipt));
+        point!(coordinator.node.id.0, Reply);
         body.renew_cached(coordinator, self.txn, commit_ts);
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
             coordinator.tombstones.note(row.table, row.primary_key, commit_ts);

@@ -77,9 +77,9 @@ points! {
         TimestampDrawn "timestamp-drawn" One "the commit timestamp is drawn"
         VisibleOnBackups "visible-on-backups" Several
             "versions are visible on backups, cell by cell"
-        Reply "reply" One "the caller is told"
         VisibleOnPrimaries "visible-on-primaries" Several
             "versions are visible on primaries, cell by cell"
+        Reply "reply" One "the caller is told"
         LocksReleased "locks-released" One "local locks are released, ends not yet sent"
         UnlockSent "unlock-sent" One "the ends of remote locks are sent"
         UnlockAcknowledged "unlock-acknowledged" One "an owner has acknowledged ends"

@@ -88,6 +88,10 @@ rules! {
     UnlockLast "unlock-last" "H3"
     "locks are released when the versions are visible on the backups"
 
+    "A caller is told of a commit when every copy shows it"
+    RepliesComeLast "replies-come-last" "H3"
+    "a caller is told of a commit when its backups show it"
+
     "A timestamp on any cell sends an interrupted transaction forward"
     TimestampsDecide "timestamps-decide" "H3"
     "an interrupted transaction is undone, timestamp or not"

@@ -70,6 +70,7 @@ files! {
     "h21-memory-out-of-reach"
     "h21-callers-go-away"
     "h22-stragglers"
+    "h23-told-by-one-who-is-out"
     "h23-memory-node-dies"
     "h23-first-memory-node-dies"
     "h23-backups-die-in-pairs"

@@ -359,8 +359,12 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
         says("lotus_memory_nodes_silent 0");
         says("lotus_copies 2");
     }
-    let moved = lotus(&["shards", "move", "0", "--to", "cn-1", "--file", &described.file()]);
-    assert!(moved.status.success(), "{}", text(&moved));
+    // Balancing has left it with either of them.
+    let moves = ["cn-0", "cn-1"].map(|to| {
+        let moved = lotus(&["shards", "move", "0", "--to", to, "--file", &described.file()]);
+        (moved.status.success(), text(&moved))
+    });
+    assert!(moves.iter().any(|(moved, _)| *moved), "{moves:?}");
 
     // One copy of everything is left, on the node whose process keeps the authority.
     kill(node(&described.status(), "mn-1").0);

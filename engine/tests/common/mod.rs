@@ -137,7 +137,7 @@ pub fn stop_clean(cluster: Running) {
 
 /// Checks all that must hold of a cluster in which nothing runs.
 ///
-/// A commit is reported when it is certain, which is before its primaries are visible and its
+/// A commit is reported when every copy shows it, which is before its caches are renewed and its
 /// remote locks released (H3); so what is found is given a moment to go.
 #[track_caller]
 pub fn assert_clean(cluster: &Cluster) {

@@ -107,6 +107,11 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::BackupsFirst, &["h3-primaries-come-last"], &[BACKED]),
     hunted(Rule::UnlockLast, &["h3-primaries-come-last"], &[LOCKED]),
     hunted(
+        Rule::RepliesComeLast,
+        &["h23-told-by-one-who-is-out"],
+        &[Isolation, Property(DURABLE), Property(READS)],
+    ),
+    hunted(
         Rule::TimestampsDecide,
         &["h3-half-visible"],
         &[Isolation, Property(DURABLE), Property(READS), BACKED, REPLICATED],
