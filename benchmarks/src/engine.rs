@@ -89,6 +89,8 @@ pub enum AbortReason {
     /// A node that has not answered for a while, and may be dead, keeps the lock. Do something
     /// else.
     Suspected,
+    /// Nobody keeps the lock, because who did was lost. Do something else.
+    Unowned,
     /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
     /// retry.
     Logic,
@@ -96,13 +98,14 @@ pub enum AbortReason {
 
 impl AbortReason {
     /// Every reason, in the order of [`AbortReason::index`].
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Conflict,
         Self::LockTableFull,
         Self::InDoubt,
         Self::SnapshotTooOld,
         Self::Unavailable,
         Self::Suspected,
+        Self::Unowned,
         Self::Logic,
     ];
 
@@ -110,6 +113,12 @@ impl AbortReason {
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Whether a client goes on with another request, and does not repeat this one.
+    #[inline]
+    pub const fn drops_request(self) -> bool {
+        matches!(self, Self::Logic | Self::Suspected | Self::Unowned)
     }
 
     /// The name that reports use.
@@ -121,6 +130,7 @@ impl AbortReason {
             Self::SnapshotTooOld => "snapshot_too_old",
             Self::Unavailable => "unavailable",
             Self::Suspected => "suspected",
+            Self::Unowned => "unowned",
             Self::Logic => "logic",
         }
     }

@@ -506,9 +506,8 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
         // What is lost may come back, as long as nobody has given it up.
-        Lotus::Unavailable { .. } | Lotus::DataLost { .. } => {
-            TxnError::Aborted(AbortReason::Unavailable)
-        }
+        Lotus::DataLost { .. } => TxnError::Aborted(AbortReason::Unavailable),
+        Lotus::Unavailable { .. } => TxnError::Aborted(AbortReason::Unowned),
         Lotus::Suspected { .. } => TxnError::Aborted(AbortReason::Suspected),
         Lotus::Unknown(_) => TxnError::Unknown,
         Lotus::Fenced => TxnError::Lost,

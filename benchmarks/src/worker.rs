@@ -1,9 +1,9 @@
 //! One coroutine that serves clients' calls, and what it counts.
 //!
-//! A worker runs one transaction at a time until it commits, rolls itself back, or has an unknown
-//! outcome; after any other abort it waits a random while and tries again as a new attempt. It
-//! reads the clock once per attempt: a transaction that follows another on the same worker starts
-//! when that one ended.
+//! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
+//! outcome, or needs locks that nobody keeps; after any other abort it waits a random while and
+//! tries again as a new attempt. It reads the clock once per attempt: a transaction that follows
+//! another on the same worker starts when that one ended.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -205,8 +205,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 Outcome::Aborted(reason) => {
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);
-                    let dropped = matches!(reason, AbortReason::Logic | AbortReason::Suspected);
-                    if dropped || self.is_over(call, end_ns) {
+                    if reason.drops_request() || self.is_over(call, end_ns) {
                         return end_ns;
                     }
                 }

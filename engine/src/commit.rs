@@ -166,16 +166,14 @@ impl<'a> Commit<'a> {
 
     async fn carry_out(&self, body: &mut Body) -> Result<(), Expelled> {
         let coordinator = self.coordinator();
-        let config = &coordinator.shared.config;
         body.plan_commit(coordinator);
+        if broken(Rule::CellsBeginInvisible) {
+            return self.carry_out_in_one_step(body).await;
+        }
         if broken(Rule::LocksCoverCommit) {
             coordinator.locks.release(&mut body.held);
         }
-        let drawn = match broken(Rule::CellsBeginInvisible) {
-            true => Some(self.timestamp().await?),
-            false => None,
-        };
-        let version = drawn.map_or(Version::Invisible(self.txn), Version::Committed);
+        let version = Version::Invisible(self.txn);
         if broken(Rule::TimestampAfterCells) {
             let mut batch = coordinator.lane.batch();
             body.add_data(coordinator, self, version, &mut batch);
@@ -188,39 +186,49 @@ impl<'a> Commit<'a> {
             coordinator.locks.release(&mut body.held);
             return Ok(());
         }
-        let commit_ts = match drawn {
-            Some(drawn) => drawn,
-            None => self.timestamp().await?,
-        };
+        let commit_ts = self.timestamp().await?;
         point!(coordinator.node.id.0, TimestampDrawn);
-        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
-        let replicas_first = match config.visible_order {
+        let config = &coordinator.shared.config;
+        let first = match config.visible_order {
             _ if broken(Rule::BackupsFirst) => Replicas::All,
             VisibleOrder::BackupsFirst if config.replicas > 1 => Replicas::Backups,
             _ => Replicas::All,
         };
         let placed = coordinator.configuration.placed();
-        if drawn.is_none() {
-            let first = replicas_first;
-            self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch))
-                .await?;
-        }
+        self.until_done(|batch| body.add_versions(coordinator, commit_ts, first, batch)).await?;
         if broken(Rule::UnlockLast) {
             coordinator.locks.release(&mut body.held);
         }
         if broken(Rule::RepliesComeLast) {
-            self.slot.decide(self.txn, Ok(receipt));
+            self.reply(body, commit_ts);
         }
-        if replicas_first == Replicas::Backups && drawn.is_none() {
+        if first == Replicas::Backups {
             self.until_done(|batch| {
                 let last = Replicas::rest(placed == coordinator.configuration.placed());
                 body.add_versions(coordinator, commit_ts, last, batch);
             })
             .await?;
         }
-        // Not before every copy shows it: the backups may all be on memory nodes that are lost by
-        // now, and reached by nobody but a node that is out and does not know (H2, H3).
-        self.slot.decide(self.txn, Ok(receipt));
+        self.conclude(body, commit_ts).await;
+        Ok(())
+    }
+
+    /// What a commit would be without cells in doubt: the timestamp is drawn first, and cells begin
+    /// with it. Nobody could resolve it; its cost is what the visible step is compared with.
+    async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
+        let commit_ts = self.timestamp().await?;
+        let version = Version::Committed(commit_ts);
+        self.until_done(|batch| body.add_data(self.coordinator(), self, version, batch)).await?;
+        self.conclude(body, commit_ts).await;
+        Ok(())
+    }
+
+    /// Tells the caller, and then gives up the locks. Not before every copy shows the commit: the
+    /// backups may all be on memory nodes that are lost by now, and reached by nobody but a node
+    /// that is out and does not know (H2, H3).
+    async fn conclude(&self, body: &mut Body, commit_ts: Timestamp) {
+        let coordinator = self.coordinator();
+        self.reply(body, commit_ts);
         point!(coordinator.node.id.0, Reply);
         body.renew_cached(coordinator, self.txn, commit_ts);
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
@@ -229,7 +237,11 @@ impl<'a> Commit<'a> {
         coordinator.locks.release(&mut body.held);
         point!(coordinator.node.id.0, LocksReleased);
         coordinator.lane.mark_transaction();
-        Ok(())
+    }
+
+    fn reply(&self, body: &Body, commit_ts: Timestamp) {
+        let receipt = Receipt { commit_ts: Some(commit_ts), snapshot: body.snapshot };
+        self.slot.decide(self.txn, Ok(receipt));
     }
 
     pub(crate) fn coordinator(&self) -> &Coordinator {

@@ -61,6 +61,7 @@ impl<M: Machines> Cluster<M> {
             let scan = Scan { shared, placement, lane };
             let (mut logged, mut backed) = (Tally::new(LOGGED), Tally::new(BACKED));
             let (mut locked, holders) = (Tally::new(LOCKED), shared.write_holders());
+            let members: Vec<_> = shared.members().collect();
             for table in shared.all_tables() {
                 for (group, replicas) in placement.groups() {
                     let mut copies = Vec::new();
@@ -71,8 +72,7 @@ impl<M: Machines> Cluster<M> {
                         let rows = scan.cells(&table, group, *replica).await?;
                         scan.check_logged(group, *replica, &rows, &mut logged).await?;
                         if shared.config.locks == LockKind::Lotus {
-                            let kept = |key: Key| shared.keeps_locks(key.shard());
-                            check_locked(&table, &rows, &holders, kept, &mut locked);
+                            check_locked(&table, &rows, &holders, &members, &mut locked);
                         }
                         copies.push(rows);
                     }
@@ -154,12 +154,6 @@ impl Shared {
             });
         }
         tally
-    }
-
-    /// Whether some node keeps the locks of a shard: those of a node that was lost are lost, and
-    /// nobody grants any until the shard is adopted (H4).
-    fn keeps_locks(&self, shard: ShardId) -> bool {
-        self.keeper_of(shard).is_some()
     }
 }
 
@@ -319,22 +313,26 @@ fn check_backed(copies: &[Rows], tally: &mut Tally) {
 }
 
 /// H3, H10: nobody else writes a row, or trusts what stands there, before its writer is done.
+/// Where no member keeps the locks nothing is asked: those of a node that was lost are lost, and
+/// nobody grants any until the shard is adopted (H4).
 fn check_locked(
     table: &TableDef,
     rows: &Rows,
     holders: &BTreeSet<(TxnId, LockName)>,
-    kept: impl Fn(Key) -> bool,
+    members: &[Arc<ComputeNode>],
     tally: &mut Tally,
 ) {
     for (cvt, row) in rows {
         for version in &row.versions {
             let (Version::Invisible(writer), Some(key)) = (*version, row.key) else { continue };
-            if !kept(key) {
-                continue;
-            }
+            let keeps = |node: &&Arc<ComputeNode>| node.shards.keeps(key.shard(), node.id);
+            let Some(keeper) = members.iter().find(keeps) else { continue };
             tally.seen += 1;
             if !holders.contains(&(writer, LockName::row(table.id(), key))) {
-                tally.complain(|| format!("{writer:?} does not hold the row at {cvt:#x}"));
+                tally.complain(|| {
+                    let asked = keeper.id;
+                    format!("{writer:?} does not hold the row at {cvt:#x}, as {asked:?} knows")
+                });
             }
         }
     }

@@ -67,6 +67,10 @@ use crate::watch::Watch;
 const TURNS_PER_LEASE: u32 = 8;
 /// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
 const TURNS_WHILE_CHANGING: u32 = 64;
+/// So many shards are taken over at once, and for so many times as long as that took transactions
+/// are left alone: compare-and-swaps are what memory nodes do slowest, and they wait behind them.
+const ADOPTED_AT_ONCE: usize = 16;
+const ADOPTION_PAUSES: u32 = 3;
 /// For so many leases a compute node stays alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
 
@@ -489,7 +493,12 @@ impl Coordinator {
         let orphans: Vec<_> = owners.into_iter().filter_map(orphaned).collect();
         if !orphans.is_empty() {
             point!(me.0, Adopt);
-            self.give(&orphans).await?;
+        }
+        for some in orphans.chunks(ADOPTED_AT_ONCE) {
+            let begun = self.executor.now();
+            self.give(some).await?;
+            let spent = self.executor.now().since(begun);
+            self.executor.sleep(spent * ADOPTION_PAUSES).await;
         }
         Ok(())
     }
