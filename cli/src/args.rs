@@ -167,8 +167,7 @@ pub struct SabotageArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub seeds: u64,
-    /// Seeds for the control run, in which nothing is broken [default: as many as the slowest rule
-    /// took].
+    /// Seeds of each scenario in the control, in which nothing is broken, if its rules took fewer.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub control: Option<u64>,

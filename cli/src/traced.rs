@@ -1,6 +1,7 @@
 //! What a stored transaction read and wrote, on its way to the application that called it, which
 //! writes histories. It travels as part of the result, so the record of a call with an id has it
-//! as well: whoever asks later what became of the call learns the same.
+//! as well: whoever asks later what became of the call learns the same. There is not much room
+//! there, and most rows that are read are written as well, so each is named once.
 
 use lotus::{PrimaryKey, TableId};
 use lotus_benchmarks::history::{Access, Operation};
@@ -14,15 +15,22 @@ pub struct Traced {
     pub effect: i64,
     /// The attempt that has committed.
     txn: u64,
+    rows: Vec<Row>,
     steps: Vec<Step>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Row {
+    table: u16,
+    key: Vec<u8>,
 }
 
 /// An operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Step {
     access: Access,
-    table: u16,
-    key: Vec<u8>,
+    /// The place of its row among all of them.
+    row: u16,
     /// Who wrote what was read. What was written is the attempt's own.
     writer: Option<u64>,
 }
@@ -35,12 +43,19 @@ pub struct Nonsense;
 impl Traced {
     /// What the attempt `txn` did.
     pub fn new(effect: i64, txn: TxnId, operations: &[Operation]) -> Self {
+        let mut rows: Vec<Row> = Vec::new();
         let step = |operation: &Operation| {
             let Operation { access, table, key, version } = *operation;
+            let is_its = |row: &Row| row.table == table.0 && row.key == key.as_bytes();
+            let row = rows.iter().position(is_its).unwrap_or_else(|| {
+                rows.push(Row { table: table.0, key: key.as_bytes().to_vec() });
+                rows.len() - 1
+            });
             let writer = version.filter(|_| access == Access::Read).map(TxnId::raw);
-            Step { access, table: table.0, key: key.as_bytes().to_vec(), writer }
+            Step { access, row: row as u16, writer }
         };
-        Self { effect, txn: txn.raw(), steps: operations.iter().map(step).collect() }
+        let steps = operations.iter().map(step).collect();
+        Self { effect, txn: txn.raw(), rows, steps }
     }
 
     /// The attempt, and what it did.
@@ -50,12 +65,13 @@ impl Traced {
     pub fn operations(&self) -> Result<(TxnId, Vec<Operation>), Nonsense> {
         let txn = id(self.txn)?;
         let operation = |step: &Step| {
-            let key = PrimaryKey::try_from(&step.key[..]).map_err(|_| Nonsense)?;
+            let row = self.rows.get(usize::from(step.row)).ok_or(Nonsense)?;
+            let key = PrimaryKey::try_from(&row.key[..]).map_err(|_| Nonsense)?;
             let version = match step.access {
                 Access::Read => step.writer.map(id).transpose()?,
                 Access::Write | Access::Delete => Some(txn),
             };
-            Ok(Operation { access: step.access, table: TableId(step.table), key, version })
+            Ok(Operation { access: step.access, table: TableId(row.table), key, version })
         };
         let operations: Result<Vec<_>, Nonsense> = self.steps.iter().map(operation).collect();
         Ok((txn, operations?))
@@ -95,14 +111,19 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let step =
-            |key: &[u8], writer| Step { access: Access::Read, table: 7, key: key.to_vec(), writer };
-        let traced = |txn, step| Traced { effect: 0, txn, steps: vec![step] };
+        let traced = |txn, key: &[u8], row, writer| Traced {
+            effect: 0,
+            txn,
+            rows: vec![Row { table: 7, key: key.to_vec() }],
+            steps: vec![Step { access: Access::Read, row, writer }],
+        };
+        assert!(traced(1, b"key", 0, None).operations().is_ok());
         for nonsense in [
-            traced(1 << 63, step(b"key", None)),
-            traced(1, step(b"key", Some(u64::MAX))),
-            traced(1, step(b"", None)),
-            traced(1, step(&[7; 32], None)),
+            traced(1 << 63, b"key", 0, None),
+            traced(1, b"key", 0, Some(u64::MAX)),
+            traced(1, b"key", 1, None),
+            traced(1, b"", 0, None),
+            traced(1, &[7; 32], 0, None),
         ] {
             assert_eq!(nonsense.operations(), Err(Nonsense), "{nonsense:?}");
         }

@@ -8,6 +8,9 @@
 //! A row holds several records. Those that are older than the retention make room for others when
 //! the row is next written. So nothing has to be swept, and no more memory is ever used.
 //!
+//! Results leave a part of each row to calls that are given up: whoever asks what became of a call
+//! must learn it, and most of all when the row has no room for the call itself.
+//!
 //! Here are the bytes of a row, and the decisions over them; all of it is pure.
 
 use lotus::PrimaryKey;
@@ -17,6 +20,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The name of the internal table.
 pub(crate) const TABLE: &str = "lotus.calls";
+
+/// One part of so many of a row takes no results: room for the records of calls that were given up,
+/// one at least and not more than six.
+const ROOM_TO_GIVE_UP: usize = 16;
+const GIVEN_UP_BYTES: usize = 40;
 
 /// What is remembered of one call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,6 +99,11 @@ pub(crate) struct Entry<'a> {
     pub(crate) now_ms: u64,
 }
 
+/// How much of a row results may fill.
+pub(crate) fn room_for_results(row_bytes: usize) -> usize {
+    row_bytes - (row_bytes / ROOM_TO_GIVE_UP).clamp(GIVEN_UP_BYTES, 6 * GIVEN_UP_BYTES)
+}
+
 /// The row with one more record and without those that were written before `expired_ms`.
 pub(crate) fn remember(
     row: &[u8],
@@ -109,8 +122,9 @@ pub(crate) fn remember(
     });
     let mut bytes = Vec::new();
     lotus_client::frame::write(&mut bytes, &records);
+    let room = if entry.result.is_some() { room_for_results(row_bytes) } else { row_bytes };
     match bytes.len() {
-        len if len <= row_bytes => Ok(bytes),
+        len if len <= room => Ok(bytes),
         _ if others == 0 => Err(Full::ForEver),
         _ => Err(Full::ForNow),
     }
@@ -156,8 +170,31 @@ mod tests {
         let after = remember(&both, third, 11, ROW_BYTES).unwrap();
         let known = [1, 2, 3].map(|id| recall(&after, CallId::from(id), None) != Memory::Nothing);
         assert_eq!(known, [false, true, true]);
-        let longer = [0; 300];
+        let longer = [0; 160];
         assert_eq!(remember(&[], entry(4, Some(&longer), 1), 0, ROW_BYTES), Err(Full::ForEver));
+    }
+
+    #[test]
+    fn a_row_that_is_full_of_results_still_takes_what_is_given_up() {
+        for row_bytes in [256, 2048, 8192] {
+            let (mut row, mut id) = (Vec::new(), 0);
+            // Numbers are as long as they get.
+            let full = loop {
+                id += 1;
+                let entry = Entry {
+                    fingerprint: u64::MAX,
+                    ..entry(u128::MAX - id, Some(b"result"), u64::MAX)
+                };
+                match remember(&row, entry, 0, row_bytes) {
+                    Ok(more) => row = more,
+                    Err(full) => break full,
+                }
+            };
+            assert_eq!(full, Full::ForNow);
+            let last = Entry { fingerprint: u64::MAX, ..entry(u128::MAX, None, u64::MAX) };
+            let row = remember(&row, last, 0, row_bytes).unwrap();
+            assert_eq!(recall(&row, last.id, None), Memory::GivenUp);
+        }
     }
 
     #[test]

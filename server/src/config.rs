@@ -86,7 +86,8 @@ pub struct CallRecords {
     /// Rows; an id belongs to one of them. Calls whose ids meet in a row conflict, so there should
     /// be many times more rows than calls in flight; 16,384.
     pub rows: u64,
-    /// Bytes of a row, which hold the records of several calls; 2048.
+    /// Bytes of a row, which hold the records of several calls; 2048. One sixteenth, from 40
+    /// to 240, is kept for those that are given up.
     pub row_bytes: u32,
     /// How long a record is kept; then it makes room for others. Clocks of compute nodes should
     /// differ by less; 10 minutes.

@@ -282,7 +282,7 @@ impl CallRecord {
             Miss::Failed(match full {
                 Full::ForNow => Failure::Busy(Room::CallIds),
                 Full::ForEver => {
-                    let limit = self.row_bytes;
+                    let limit = calls::room_for_results(self.row_bytes);
                     Failure::Result(format!("a record of a call has at most {limit} bytes"))
                 }
             })

@@ -13,7 +13,7 @@
 //! # Who owns what
 //! A rule is broken on one thread for one run. Hunts for several rules use all cores.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -121,27 +121,39 @@ pub fn hunt_all(
     })
 }
 
-/// Runs every scenario of the table with every seed on `workers` threads and nothing broken.
-/// Returns what fell: nothing, if engine and checkers are sound.
+/// What a control must run: every scenario of the hunts, with all seeds that one of them came to.
+/// At least so many of each if that is given.
+pub fn controlled(rows: &[Row], at_least: Option<u64>) -> Vec<(&'static str, u64)> {
+    let mut seeds: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for row in rows {
+        let seen = match row.verdict {
+            Verdict::Caught { seed, .. } => seed + 1,
+            Verdict::Missed { .. } => 0,
+        };
+        for scenario in row_of(row.rule).scenarios {
+            let known = seeds.entry(scenario).or_default();
+            *known = seen.max(*known).max(at_least.unwrap_or(0));
+        }
+    }
+    let all_of = |(scenario, seeds)| (0..seeds).map(move |seed| (scenario, seed));
+    seeds.into_iter().flat_map(all_of).collect()
+}
+
+/// Runs scenarios by their names and seeds on `workers` threads, with nothing broken. Returns what
+/// fell: nothing, if engine and checkers are sound.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
-pub fn control(seeds: Range<u64>, workers: usize) -> Result<Vec<FalseAlarm>, ScenarioError> {
-    let scenarios: BTreeSet<&str> =
-        Rule::ALL.iter().flat_map(|rule| row_of(*rule).scenarios).copied().collect();
-    let scenarios: Vec<&str> = scenarios.into_iter().collect();
-    let alarms = side_by_side(&scenarios, workers, |scenario| {
-        let described = find(scenario);
-        let mut alarms = Vec::new();
-        for seed in seeds.clone() {
-            let violations = run(&described, seed, BUDGET, None)?.violations;
-            if !violations.is_empty() {
-                alarms.push(FalseAlarm { scenario, seed, violations });
-            }
-        }
-        Ok(alarms)
+pub fn control(
+    runs: &[(&'static str, u64)],
+    workers: usize,
+) -> Result<Vec<FalseAlarm>, ScenarioError> {
+    let alarms = side_by_side(runs, workers, |(scenario, seed)| {
+        let violations = run(&find(scenario), *seed, BUDGET, None)?.violations;
+        let alarm = FalseAlarm { scenario, seed: *seed, violations };
+        Ok((!alarm.violations.is_empty()).then_some(alarm))
     })?;
-    Ok(alarms.concat())
+    Ok(alarms.into_iter().flatten().collect())
 }
 
 /// Calls `work` for each of `items`, on `workers` threads; the results are in their order.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use lotus_benchmarks::report::grouped;
 use lotus_fabric::env::Env;
 use lotus_sabotage::Rule;
-use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, hunt_all};
+use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlled, hunt_all};
 
 use super::{Failure, bar};
 use crate::Verdict;
@@ -39,17 +39,14 @@ pub fn run(args: &SabotageArgs) -> Result<Verdict, Failure> {
     let caught = rows.iter().filter(|row| matches!(row.verdict, Hunted::Caught { .. })).count();
     writeln!(out, "{caught} of {} broken rules were caught", rows.len())?;
 
-    let seeds = args.control.unwrap_or_else(|| last_seed(&rows) + 1);
-    let alarms = control(0..seeds, workers)?;
+    let runs = controlled(&rows, args.control);
+    let alarms = control(&runs, workers)?;
     for FalseAlarm { scenario, seed, violations } in &alarms {
         writeln!(out, "false alarm: {scenario}, seed {seed}: {violations:?}")?;
     }
     let verdict = if alarms.is_empty() { "no false alarm" } else { "FALSE ALARMS" };
-    writeln!(
-        out,
-        "control, nothing broken: {} seeds of every scenario: {verdict}",
-        grouped(seeds)
-    )?;
+    let count = grouped(runs.len() as u64);
+    writeln!(out, "control, nothing broken: {count} runs of the same scenarios: {verdict}")?;
     let sound = caught == rows.len() && alarms.is_empty();
     Ok(if sound { Verdict::Sound } else { Verdict::Unsound })
 }
@@ -70,13 +67,4 @@ fn judged(row: &Row) -> String {
             format!("NOBODY meant for it, but: {}", others.join("; "))
         }
     }
-}
-
-/// The last seed that a rule needed.
-fn last_seed(rows: &[Row]) -> u64 {
-    let seeds = rows.iter().filter_map(|row| match row.verdict {
-        Hunted::Caught { seed, .. } => Some(seed),
-        Hunted::Missed { .. } => None,
-    });
-    seeds.max().unwrap_or(0)
 }

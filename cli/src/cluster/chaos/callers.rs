@@ -35,7 +35,7 @@ const USED_ROOM: f64 = 0.3;
 /// What is remembered of a call beside its operations, in bytes, about.
 const CALL_BYTES: usize = 40;
 /// What is remembered of an operation.
-const OPERATION_BYTES: usize = 22;
+const OPERATION_BYTES: usize = 18;
 /// How long what is remembered of a call is kept.
 const RETENTION: Duration = Duration::from_secs(600);
 /// The most calls in a second: what is looked for is not throughput.
