@@ -34,6 +34,7 @@ pub mod scenario;
 pub mod shrink;
 pub mod strike;
 pub mod swarm;
+mod turns;
 mod watched;
 
 pub use hazard::Hazard;

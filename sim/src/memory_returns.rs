@@ -8,7 +8,8 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 
 use crate::scenario::Scenario;
 
-/// So many leases after it is back a memory node is whole, and the next one may be lost.
+/// So many leases after it is back a memory node is whole, and the next one may be lost. Where
+/// messages are lost or late it may take longer: the next one waits ([`crate::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
 /// Whether the node that an entry restarts has crashed before, and lost its memory, and nothing
@@ -54,6 +55,21 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
         }
     }
     Some(absences)
+}
+
+/// Who is lost after some memory node has come back, from when on, and when it comes back, if it
+/// does.
+pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Duration>)> {
+    let to_fill = Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL;
+    let nodes = (0..scenario.first_compute_node().0).map(NodeId);
+    let absences = nodes.filter_map(|node| Some((node, absences(scenario, node)?)));
+    let absences = absences.flat_map(|(node, all)| {
+        let back = move |whole: Duration| (whole != Duration::MAX).then(|| whole - to_fill);
+        all.into_iter().map(move |(from, whole)| (node, from, back(whole)))
+    });
+    let all: Vec<_> = absences.collect();
+    let first = all.iter().filter_map(|(.., back)| *back).min();
+    all.into_iter().filter(|(_, from, _)| first.is_some_and(|first| first <= *from)).collect()
 }
 
 /// Since when a memory node is away for good, if it is.

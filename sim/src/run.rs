@@ -27,6 +27,7 @@ use crate::properties::{balance, durability, isolation, losses, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
 #[cfg(feature = "fault-points")]
 use crate::strike::armed::Armed;
+use crate::turns::Turns;
 use crate::watched::Watched;
 
 /// The property of a run that comes to its end.
@@ -154,7 +155,7 @@ pub fn run(
         let limits = Limits { events: budget.events, bytes: budget.bytes, time: longest(scenario) };
         let config = Config {
             rates: scenario.rates.clone(),
-            schedule: scenario.schedule_with_healing(),
+            schedule: Turns::new(scenario).others(scenario.schedule_with_healing()),
             verb_timeout: Duration::from_micros(scenario.network.verb_timeout_us),
             interleaving: Interleaving::PerVerb,
             limits,

@@ -17,6 +17,7 @@ use crate::properties::losses;
 use crate::returns::Returns;
 use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
+use crate::turns::Turns;
 
 /// How often memory is looked at while clients run.
 const LOOKS: u32 = 24;
@@ -37,6 +38,7 @@ pub(crate) struct Watched {
     found: Vec<Violation>,
     mover: Mover,
     returns: Returns,
+    turns: Turns,
     copies: Copies,
 }
 
@@ -97,9 +99,10 @@ impl Watched {
         let shards = scenario.cluster.shards;
         let mover = Mover::new(scenario, seed);
         let returns = Returns::new(scenario);
+        let turns = Turns::new(scenario);
         let copies = Copies::new(scenario, seed);
         let found = Vec::new();
-        Self { cluster, patience, shards, interval, found, mover, returns, copies }
+        Self { cluster, patience, shards, interval, found, mover, returns, turns, copies }
     }
 
     /// What became of shards that were to be moved, by whoever wanted it.
@@ -205,7 +208,7 @@ impl Wrapper for Watched {
         let (mut looks, mut passed, mut since) = (0, Duration::ZERO, Duration::ZERO);
         while !submitted.iter().all(Submitted::is_finished) {
             let pause = self.copies.pause(self.mover.pause(self.interval));
-            if self.machines().run_for(pause).is_none() {
+            if !self.turns.run_for(self.cluster.cluster(), pause) {
                 break;
             }
             (passed, since) = (passed + pause, since + pause);

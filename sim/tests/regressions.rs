@@ -106,3 +106,13 @@ fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     // 6,923 if they wait.
     assert!(outcome.figures.committed > 7_500, "{}", outcome.figures.committed);
 }
+
+/// A memory node that was back had not been filled when the other one with its rows was lost: each
+/// piece took a timestamp of the oracle, and messages were lost and late. Of the rows there was no
+/// whole copy any more, and clients asked for them until the run was stopped. Nobody can say how
+/// long filling takes there, so the other one is now lost once all has a copy elsewhere.
+#[test]
+fn where_messages_are_lost_the_next_memory_node_is_lost_when_the_last_one_is_filled() {
+    let text = include_str!("regressions/lost-in-turn.toml");
+    assert_eq!(replay("lost-in-turn", text, 5723, 2_000_000).violations, NOTHING);
+}

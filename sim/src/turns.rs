@@ -1,0 +1,181 @@
+//! Memory nodes that are lost in turn, where messages are lost or late.
+//!
+//! # What it is
+//! Whoever fills a memory node asks the oracle before each piece, and waits for the locks of others
+//! who ask it: with messages that are lost, nobody can say how long that takes. So whoever is to be
+//! lost after another has come back waits until the rows have a copy elsewhere. What comes later in
+//! the schedule of memory nodes is as much later. What has not begun when the storm is over does
+//! not happen.
+//!
+//! # What it is not
+//! A way to spare the engine: one that never fills what is back violates
+//! [`crate::properties::losses::FILLED`], and where all messages arrive in time nothing waits.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use lotus::{Cluster, MemoryStanding};
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, SimMachines, When};
+
+use crate::memory_returns;
+use crate::scenario::Scenario;
+
+/// See the module's essay.
+pub(crate) struct Turns {
+    /// What is still to happen, and when it was planned.
+    due: VecDeque<(Duration, Fault)>,
+    /// How much later it happens.
+    late: Duration,
+    /// When the storm is over.
+    until: Duration,
+    /// How often whoever waits looks again.
+    every: Duration,
+    replicas: usize,
+}
+
+impl Turns {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let lossy = scenario.rates.message_loss > 0.0 || scenario.rates.message_delay > 0.0;
+        let mut due = Vec::new();
+        let turns = if lossy { memory_returns::turns(scenario) } else { Vec::new() };
+        for (node, from, back) in turns {
+            due.push((from, Fault::Crash { node, memory: MemoryFate::Lost }));
+            due.extend(back.map(|back| (back, Fault::Restart { node })));
+        }
+        due.sort_by_key(|(at, _)| *at);
+        let (late, until) = (Duration::ZERO, scenario.storm());
+        // There is one where a node crashes.
+        let every = Duration::from_micros(scenario.cluster.lease_us.max(1));
+        Self { due: due.into(), late, until, every, replicas: scenario.cluster.replicas }
+    }
+
+    /// The rest of a schedule, which happens by itself.
+    pub(crate) fn others(&self, mut schedule: Vec<Scheduled>) -> Vec<Scheduled> {
+        let waits = |one: &Scheduled| {
+            let due =
+                |(at, fault): &(Duration, Fault)| one.when == When::At(*at) && one.fault == *fault;
+            self.due.iter().any(due)
+        };
+        schedule.retain(|one| !waits(one));
+        schedule
+    }
+
+    /// Lets the world run for so long, and what is due happen; false if the world has stopped.
+    pub(crate) fn run_for(&mut self, cluster: &Cluster<SimMachines>, span: Duration) -> bool {
+        let mut left = span;
+        while !left.is_zero() {
+            let step = self.next(cluster.machines().world().now()).map_or(left, |it| it.min(left));
+            if cluster.machines().run_for(step).is_none() {
+                return false;
+            }
+            left -= step;
+            self.take(cluster);
+        }
+        true
+    }
+
+    /// In how long to look again, if anything is still to happen.
+    fn next(&self, now: Duration) -> Option<Duration> {
+        let (at, _) = self.due.front()?;
+        let left = (*at + self.late).saturating_sub(now);
+        Some(if left.is_zero() { self.every } else { left })
+    }
+
+    /// Lets happen what is due.
+    fn take(&mut self, cluster: &Cluster<SimMachines>) {
+        let now = cluster.machines().world().now();
+        while let Some((at, fault)) = self.due.front().cloned() {
+            if now >= self.until {
+                return self.end(cluster);
+            }
+            if at + self.late > now || !self.is_spared(cluster, &fault) {
+                return;
+            }
+            // Behind it are as many leases as were planned.
+            self.late = now - at;
+            self.due.pop_front();
+            inject(cluster, fault);
+        }
+    }
+
+    /// Who is away comes back, and nobody else is lost.
+    fn end(&mut self, cluster: &Cluster<SimMachines>) {
+        let mut there = BTreeSet::new();
+        for (_, fault) in std::mem::take(&mut self.due) {
+            match fault {
+                Fault::Crash { node, .. } => _ = there.insert(node),
+                Fault::Restart { node } if !there.contains(&node) => inject(cluster, fault),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether all rows of whoever is lost by this have a whole copy elsewhere.
+    fn is_spared(&self, cluster: &Cluster<SimMachines>, fault: &Fault) -> bool {
+        let Fault::Crash { node, .. } = *fault else { return true };
+        let status = cluster.memory_status();
+        status.is_ok_and(|status| has_copies_elsewhere(&status.nodes, self.replicas, node))
+    }
+}
+
+fn inject(cluster: &Cluster<SimMachines>, fault: Fault) {
+    cluster.machines().world().inject(fault).expect("the scenario names nodes that there are");
+}
+
+/// Whether each replica group of a memory node has another one that serves.
+fn has_copies_elsewhere(nodes: &[MemoryStanding], replicas: usize, node: NodeId) -> bool {
+    let place = usize::from(node.0);
+    (0..nodes.len()).all(|group| {
+        let mut members = (group..group + replicas).map(|member| member % nodes.len());
+        let serves = |member: usize| member != place && nodes[member] == MemoryStanding::Serving;
+        !members.clone().any(|member| member == place) || members.any(serves)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_TURN: &str = "
+name = \"in-turn\"
+storm-us = 9000
+calm-us = 9000
+workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
+cluster = { lease-us = 100, replicas = 2 }
+rates = { message-loss = 0.1 }
+schedule = [
+    { when = { at-us = 2000 }, fault = { crash = { node = 2, memory = \"lost\" } } },
+    { when = { at-us = 3000 }, fault = { restart = { node = 2 } } },
+    { when = { at-us = 100 }, fault = { crash = { node = 1, memory = \"lost\" } } },
+    { when = { at-us = 500 }, fault = { restart = { node = 1 } } },
+]
+";
+
+    #[test]
+    fn only_who_is_lost_after_a_return_waits_and_only_where_messages_are_lost() {
+        let held = |text: &str| {
+            let scenario = Scenario::parse("in-turn", text.as_bytes()).expect("it is right");
+            let turns = Turns::new(&scenario);
+            let others = turns.others(scenario.schedule.clone());
+            assert_eq!(others.len() + turns.due.len(), scenario.schedule.len());
+            turns.due.iter().map(|(at, _)| at.as_micros()).collect::<Vec<_>>()
+        };
+        assert_eq!(held(IN_TURN), [2000, 3000]);
+        assert_eq!(held(&IN_TURN.replace("message-loss", "verb-delay")), [0; 0]);
+    }
+
+    #[test]
+    fn what_is_being_filled_is_no_copy() {
+        use MemoryStanding::{Joining, Lost, Serving};
+        for (nodes, replicas, expected) in [
+            (&[Serving, Serving, Serving][..], 2, true),
+            (&[Serving, Joining, Serving], 2, false),
+            (&[Serving, Serving, Lost], 2, false),
+            (&[Serving, Serving, Lost, Serving], 2, true),
+            (&[Serving, Joining, Serving], 3, true),
+        ] {
+            assert_eq!(has_copies_elsewhere(nodes, replicas, NodeId(0)), expected, "{nodes:?}");
+        }
+    }
+}
