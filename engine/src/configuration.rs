@@ -314,10 +314,12 @@ impl Coordinator {
         primary != first || self.configuration.life_of(primary.node).is_some()
     }
 
-    /// The cursor of a group was raised.
-    pub(crate) fn has_raised_cursor(&self, group: GroupId) {
-        let raised = &self.configuration.raised;
-        raised.set(raised.get() | 1 << group.0);
+    /// The cursor was raised of the group's primary by the placement of then.
+    pub(crate) fn has_raised_cursor(&self, group: GroupId, placed: Epoch) {
+        let Configuration { raised, placed: now, .. } = &self.configuration;
+        if placed == now.get() {
+            raised.set(raised.get() | 1 << group.0);
+        }
     }
 
     /// Goes as far with the losses of memory nodes as the node has come.

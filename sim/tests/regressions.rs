@@ -106,3 +106,11 @@ fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     // 6,923 if they wait.
     assert!(outcome.figures.committed > 7_500, "{}", outcome.figures.committed);
 }
+
+/// Who was taking a slab when a memory node had its first place again raised the cursor of the copy
+/// that had stood in for it, and took the slab by the other one: that of the index itself.
+#[test]
+fn a_slab_is_taken_by_the_cursor_that_was_raised() {
+    let text = include_str!("regressions/slab-taken-twice.toml");
+    assert_eq!(replay("slab-taken-twice", text, 15, 1_000_000).violations, NOTHING);
+}
