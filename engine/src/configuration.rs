@@ -271,6 +271,14 @@ impl Coordinator {
         placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
     }
 
+    /// Whether a memory node was left since the placement of this epoch. It may be used again by
+    /// now, as another life; one that was used then had begun before.
+    pub(crate) fn has_left_since(&self, memory_node: NodeId, placed: Epoch) -> bool {
+        let is_another = |life: Life| life.is_since(placed);
+        self.has_left(memory_node)
+            || self.configuration.life_of(memory_node).is_some_and(is_another)
+    }
+
     /// What an attempt has that begins now, for [`Self::check_epoch`].
     ///
     /// # Errors
