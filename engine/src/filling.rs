@@ -23,8 +23,8 @@
 //! The directory of slabs only gains entries, and all that are entered now are entered there, too:
 //! those of before are put beside them, by compare-and-swap. The purge time only grows, and is
 //! raised on every replica. Both go with the group's first shard, once transactions run again.
-//! Owners' words are raised when they begin again ([`crate::configuration`]), logs begin empty: what
-//! they named is over.
+//! Owners' words are raised when they begin again ([`crate::configuration`]), logs begin empty:
+//! what they named is over.
 //!
 //! # What is not copied
 //! Versions that have left their CVTs. Who looks for one on a copy that was made anew finds no

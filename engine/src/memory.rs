@@ -10,8 +10,8 @@
 //! The cursor of a backup stands where it was formatted. Once that is the primary, whoever takes
 //! its first slab there raises the cursor beyond all that the directory names. Nobody is about to
 //! enter any other then: before transactions resume, what was being taken is entered, and what the
-//! dead had entered somewhere is entered everywhere ([`crate::configuration`]). So whoever is taking
-//! a slab when a copy is promoted goes on with the cursor of the one before, or gives up.
+//! dead had entered somewhere is entered everywhere ([`crate::configuration`]). So whoever is
+//! taking a slab when a copy is promoted goes on with the cursor of the one before, or gives up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
