@@ -271,6 +271,14 @@ impl Coordinator {
         placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
     }
 
+    /// Whether a memory node was left since the placement of this epoch. It may be used again by
+    /// now, as another life; one that was used then had begun before.
+    pub(crate) fn has_left_since(&self, memory_node: NodeId, placed: Epoch) -> bool {
+        let is_another = |life: Life| life.is_since(placed);
+        self.has_left(memory_node)
+            || self.configuration.life_of(memory_node).is_some_and(is_another)
+    }
+
     /// What an attempt has that begins now, for [`Self::check_epoch`].
     ///
     /// # Errors
@@ -314,10 +322,12 @@ impl Coordinator {
         primary != first || self.configuration.life_of(primary.node).is_some()
     }
 
-    /// The cursor of a group was raised.
-    pub(crate) fn has_raised_cursor(&self, group: GroupId) {
-        let raised = &self.configuration.raised;
-        raised.set(raised.get() | 1 << group.0);
+    /// The cursor was raised of the group's primary by the placement of then.
+    pub(crate) fn has_raised_cursor(&self, group: GroupId, placed: Epoch) {
+        let Configuration { raised, placed: now, .. } = &self.configuration;
+        if placed == now.get() {
+            raised.set(raised.get() | 1 << group.0);
+        }
     }
 
     /// Goes as far with the losses of memory nodes as the node has come.

@@ -22,8 +22,9 @@
 //! # What belongs to no row
 //! The directory of slabs only gains entries, and all that are entered now are entered there, too:
 //! those of before are put beside them, by compare-and-swap. The purge time only grows, and is
-//! raised on every replica. Both go with the group's first shard. Owners' words are raised when
-//! transactions begin again ([`crate::configuration`]), logs begin empty: what they named is over.
+//! raised on every replica. Both go with the group's first shard, once transactions run again.
+//! Owners' words are raised when they begin again ([`crate::configuration`]), logs begin empty:
+//! what they named is over.
 //!
 //! # What is not copied
 //! Versions that have left their CVTs. Who looks for one on a copy that was made anew finds no
@@ -384,10 +385,15 @@ impl Session {
         let coordinator = self.coordinator();
         let node = filling.node;
         if !filling.begun {
+            // While transactions run: before that, somebody may still enter a slab by the placement
+            // without this copy.
+            let epoch = coordinator.enter_epoch()?;
             for shard in filling.shards.iter().filter(|shard| coordinator.begins_group(**shard)) {
                 let group = coordinator.group_of(*shard);
                 coordinator.fill_header(group, copy_on(node, group)).await?;
             }
+            // A primary of before may be of another life by now, and know nothing itself.
+            coordinator.check_epoch(epoch)?;
             filling.begun = true;
         }
         if !filling.seek_table(tables) {

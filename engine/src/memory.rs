@@ -10,7 +10,8 @@
 //! The cursor of a backup stands where it was formatted. Once that is the primary, whoever takes
 //! its first slab there raises the cursor beyond all that the directory names. Nobody is about to
 //! enter any other then: before transactions resume, what was being taken is entered, and what the
-//! dead had entered somewhere is entered everywhere ([`crate::configuration`]).
+//! dead had entered somewhere is entered everywhere ([`crate::configuration`]). So whoever is
+//! taking a slab when a copy is promoted goes on with the cursor of the one before, or gives up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -210,14 +211,17 @@ impl Coordinator {
         let (lane, layout) = (&self.lane, &self.shared.region);
         let kind = purpose.slots.slab();
         let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
+        // By the cursor of this copy, to the end. One that is promoted meanwhile has another, which
+        // nobody may use before all that are taken by this one are entered.
+        let (replicas, placed) = (self.replicas(group), self.configuration.placed());
         if self.must_raise_cursor(group) {
-            if let Err(error) = raise_cursor(lane, self.primary(group), layout).await {
+            if let Err(error) = raise_cursor(lane, replicas.primary(), layout).await {
                 return Err(self.after_failure(error).await);
             }
-            self.has_raised_cursor(group);
+            self.has_raised_cursor(group, placed);
             point!(self.node.id.0, Promote);
         }
-        let offset = match advance_cursor(lane, &self.replicas(group), layout, bytes).await {
+        let offset = match advance_cursor(lane, &replicas, layout, bytes).await {
             Ok(offset) => offset,
             Err(SlabError::Full) => return Err(TxnError::TableFull { table: purpose.table }),
             Err(SlabError::Fabric(error)) => return Err(self.after_failure(error).await),

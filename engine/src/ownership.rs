@@ -286,11 +286,13 @@ impl Coordinator {
         }
     }
 
-    /// As [`Self::insist`], until a memory node that does not answer is lost.
+    /// As [`Self::insist`], until a memory node that does not answer is lost: also if it is back
+    /// before anybody looks, with empty memory.
     pub(crate) async fn insist_here<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,
     ) -> Result<(Completed, T), Halted> {
+        let placed = self.configuration.placed();
         loop {
             let mut batch = self.lane.batch();
             let added = add(&mut batch);
@@ -300,12 +302,15 @@ impl Coordinator {
             };
             for failure in error.failures() {
                 let mut outcome = Err(failure.error);
-                while let Err(error) = outcome {
-                    if error == VerbError::Revoked || self.node.has_failed() {
+                loop {
+                    if outcome == Err(VerbError::Revoked) || self.node.has_failed() {
                         return Err(Halted::Fenced);
                     }
-                    if self.has_left(failure.node) {
+                    if self.has_left_since(failure.node, placed) {
                         return Err(Halted::Left);
+                    }
+                    if outcome.is_ok() {
+                        break;
                     }
                     self.executor.sleep(RETRY_PAUSE).await;
                     outcome = self.reconnect(failure.node).await;

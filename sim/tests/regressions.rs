@@ -116,3 +116,31 @@ fn where_messages_are_lost_the_next_memory_node_is_lost_when_the_last_one_is_fil
     let text = include_str!("regressions/lost-in-turn.toml");
     assert_eq!(replay("lost-in-turn", text, 5723, 2_000_000).violations, NOTHING);
 }
+
+/// Who was taking a slab when a memory node had its first place again raised the cursor of the copy
+/// that had stood in for it, and took the slab by the other one: that of the index itself.
+#[test]
+fn a_slab_is_taken_by_the_cursor_that_was_raised() {
+    let text = include_str!("regressions/slab-taken-twice.toml");
+    assert_eq!(replay("slab-taken-twice", text, 15, 1_000_000).violations, NOTHING);
+}
+
+/// A copy was given the directory of slabs as soon as it had joined, while somebody still entered a
+/// slab by the placement of before.
+#[test]
+fn a_copy_gets_the_directory_when_all_write_there() {
+    let text = include_str!("regressions/slab-taken-twice.toml");
+    for seed in [49, 53, 59, 97, 201] {
+        assert_eq!(replay("directory", text, seed, 1_000_000).violations, NOTHING, "{seed}");
+    }
+}
+
+/// Who filled a copy waited for the primary, to read the directory of slabs there. The primary was
+/// lost and returned before it looked again: the directory was that of the empty memory.
+#[test]
+fn a_copy_does_not_get_the_directory_of_a_primary_that_has_returned() {
+    let text = include_str!("regressions/header-from-an-empty-copy.toml");
+    for seed in [5, 7] {
+        assert_eq!(replay("header", text, seed, 1_000_000).violations, NOTHING, "{seed}");
+    }
+}
