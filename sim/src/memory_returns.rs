@@ -9,7 +9,8 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 use crate::scenario::Scenario;
 
 /// So many leases after it is back a memory node is whole, and the next one may be lost. Where
-/// messages are lost or late it may take longer: the next one waits ([`crate::turns`]).
+/// messages are lost or late, or compute nodes fail, it may take longer: the next one waits
+/// ([`crate::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
 /// Whether the node that an entry restarts has crashed before, and lost its memory, and nothing

@@ -1,15 +1,17 @@
-//! Memory nodes that are lost in turn, where messages are lost or late.
+//! Memory nodes that are lost in turn, where nobody can say how long it takes to fill one.
 //!
 //! # What it is
 //! Whoever fills a memory node asks the oracle before each piece, and waits for the locks of others
-//! who ask it: with messages that are lost, nobody can say how long that takes. So whoever is to be
-//! lost after another has come back waits until the rows have a copy elsewhere. What comes later in
+//! who ask it: with messages that are lost, nobody can say how long that takes, nor where compute
+//! nodes that should fill it fail. So whoever is to be lost after another has come back waits until
+//! the rows have a copy elsewhere. What comes later in
 //! the schedule of memory nodes is as much later. What has not begun when the storm is over does
 //! not happen.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
-//! [`crate::properties::losses::FILLED`], and where all messages arrive in time nothing waits.
+//! [`crate::properties::losses::FILLED`], and where all messages arrive in time, at compute nodes
+//! that are well, nothing waits.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -37,8 +39,11 @@ pub(crate) struct Turns {
 impl Turns {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let lossy = scenario.rates.message_loss > 0.0 || scenario.rates.message_delay > 0.0;
+        let is_compute = |node: NodeId| node >= scenario.first_compute_node();
+        let fails = |one: &Scheduled| one.fault.nodes().any(is_compute);
+        let takes_long = lossy || scenario.schedule.iter().any(fails);
         let mut due = Vec::new();
-        let turns = if lossy { memory_returns::turns(scenario) } else { Vec::new() };
+        let turns = if takes_long { memory_returns::turns(scenario) } else { Vec::new() };
         for (node, from, back) in turns {
             due.push((from, Fault::Crash { node, memory: MemoryFate::Lost }));
             due.extend(back.map(|back| (back, Fault::Restart { node })));
@@ -153,7 +158,7 @@ schedule = [
 ";
 
     #[test]
-    fn only_who_is_lost_after_a_return_waits_and_only_where_messages_are_lost() {
+    fn only_who_is_lost_after_a_return_waits_and_only_where_filling_takes_long() {
         let held = |text: &str| {
             let scenario = Scenario::parse("in-turn", text.as_bytes()).expect("it is right");
             let turns = Turns::new(&scenario);
@@ -162,7 +167,11 @@ schedule = [
             turns.due.iter().map(|(at, _)| at.as_micros()).collect::<Vec<_>>()
         };
         assert_eq!(held(IN_TURN), [2000, 3000]);
-        assert_eq!(held(&IN_TURN.replace("message-loss", "verb-delay")), [0; 0]);
+        let sound = IN_TURN.replace("message-loss", "verb-delay");
+        assert_eq!(held(&sound), [0; 0]);
+        let pause = "{ when = { at-us = 9 }, fault = { pause = { node = 3, lasting-us = 1 } } }";
+        let fails = sound.replace("schedule = [", &format!("schedule = [{pause},"));
+        assert_eq!(held(&fails), [2000, 3000]);
     }
 
     #[test]
