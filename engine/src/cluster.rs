@@ -420,7 +420,7 @@ impl<M: Machines> Cluster<M> {
     /// what is left. Memory nodes that return go on being filled, and are not waited for.
     ///
     /// # Errors
-    /// `Fenced` if there is no lease and a coordinator has failed, or fails meanwhile.
+    /// `Fenced` if a coordinator fails meanwhile, or if there is no lease and one has failed.
     pub fn settle(&self) -> Result<(), TxnError> {
         let config = &self.shared.config;
         let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
@@ -433,11 +433,7 @@ impl<M: Machines> Cluster<M> {
             None => self.seats().collect(),
         };
         let settled: Vec<_> = seats.into_iter().map(|seat| self.submit(seat, wait)).collect();
-        settled.into_iter().try_for_each(|settled| match self.wait(settled) {
-            // A node that was out and learns it only now has nothing left to end.
-            Err(TxnError::Fenced) if config.lease.is_some() => Ok(()),
-            other => other,
-        })
+        settled.into_iter().try_for_each(|settled| self.wait(settled))
     }
 
     /// The machines that it runs on.
