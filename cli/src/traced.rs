@@ -30,7 +30,7 @@ struct Row {
 struct Step {
     access: Access,
     /// The place of its row among all of them.
-    row: u16,
+    row: u32,
     /// Who wrote what was read. What was written is the attempt's own.
     writer: Option<u64>,
 }
@@ -52,7 +52,7 @@ impl Traced {
                 rows.len() - 1
             });
             let writer = version.filter(|_| access == Access::Read).map(TxnId::raw);
-            Step { access, row: row as u16, writer }
+            Step { access, row: row as u32, writer }
         };
         let steps = operations.iter().map(step).collect();
         Self { effect, txn: txn.raw(), rows, steps }
@@ -65,7 +65,7 @@ impl Traced {
     pub fn operations(&self) -> Result<(TxnId, Vec<Operation>), Nonsense> {
         let txn = id(self.txn)?;
         let operation = |step: &Step| {
-            let row = self.rows.get(usize::from(step.row)).ok_or(Nonsense)?;
+            let row = self.rows.get(step.row as usize).ok_or(Nonsense)?;
             let key = PrimaryKey::try_from(&row.key[..]).map_err(|_| Nonsense)?;
             let version = match step.access {
                 Access::Read => step.writer.map(id).transpose()?,

@@ -415,9 +415,9 @@ impl<M: Machines> Cluster<M> {
 
     /// Waits until what was reported is also over: a commit is reported when every copy shows it,
     /// which is before its remote locks are released (H3). With a lease, waits for the recovery of
-    /// nodes that have failed as well. Gives up a second after the configured
-    /// time-outs of commits and locks, time enough for what has to be repeated; an audit then finds
-    /// what is left. Memory nodes that return go on being filled, and are not waited for.
+    /// nodes that have failed as well. Gives up a second after the configured time-outs of commits
+    /// and locks, time enough for what has to be repeated; an audit then finds what is left. Memory
+    /// nodes that return go on being filled, and are not waited for.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile, or if there is no lease and one has failed.

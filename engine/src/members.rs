@@ -68,7 +68,8 @@ const TURNS_PER_LEASE: u32 = 8;
 /// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
 const TURNS_WHILE_CHANGING: u32 = 64;
 /// So many shards are taken over at once, and for so many times as long as that took transactions
-/// are left alone: compare-and-swaps are what memory nodes do slowest, and they wait behind them.
+/// are left alone, but no longer than a turn: compare-and-swaps are what memory nodes do slowest,
+/// and verbs wait behind them. A memory node that is lost meanwhile must not make the pause long.
 const ADOPTED_AT_ONCE: usize = 16;
 const ADOPTION_PAUSES: u32 = 3;
 /// For so many leases a compute node stays alone with a complaint.
@@ -494,11 +495,12 @@ impl Coordinator {
         if !orphans.is_empty() {
             point!(me.0, Adopt);
         }
+        let turn = self.shared.config.lease.unwrap_or_default() / TURNS_PER_LEASE;
         for some in orphans.chunks(ADOPTED_AT_ONCE) {
             let begun = self.executor.now();
             self.give(some).await?;
             let spent = self.executor.now().since(begun);
-            self.executor.sleep(spent * ADOPTION_PAUSES).await;
+            self.executor.sleep((spent * ADOPTION_PAUSES).min(turn)).await;
         }
         Ok(())
     }

@@ -4,9 +4,8 @@
 //! Whoever fills a memory node asks the oracle before each piece, and waits for the locks of others
 //! who ask it: with messages that are lost, nobody can say how long that takes, nor where compute
 //! nodes that should fill it fail. So whoever is to be lost after another has come back waits until
-//! the rows have a copy elsewhere. What comes later in
-//! the schedule of memory nodes is as much later. What has not begun when the storm is over does
-//! not happen.
+//! the rows have a copy elsewhere. What comes later in the schedule of memory nodes is as much
+//! later. What has not begun when the storm is over does not happen.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
