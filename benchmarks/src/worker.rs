@@ -1,9 +1,9 @@
 //! One coroutine that serves clients' calls, and what it counts.
 //!
 //! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
-//! outcome, or needs locks whose keeper is lost or may be; after any other abort it waits a random while and
-//! tries again as a new attempt. It reads the clock once per attempt: a transaction that follows
-//! another on the same worker starts when that one ended.
+//! outcome, or needs locks whose keeper is lost or may be; after any other abort it waits a random
+//! while and tries again as a new attempt. It reads the clock once per attempt: a transaction that
+//! follows another on the same worker starts when that one ended.
 
 use std::cell::Cell;
 use std::sync::Arc;
