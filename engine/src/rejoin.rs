@@ -151,7 +151,8 @@ impl<M: Machines> Cluster<M> {
         let node = admission.admit(compute_node, self.machines().env(before.id))?;
         node.configuration.learn(&life.members, &shared.placement);
         shared.replace_node(&node)?;
-        self.start_coordinators(&node)?;
+        // Where they do not run no work may be sent. The others expel it like any that is silent.
+        self.start_coordinators(&node).inspect_err(|_| node.expel())?;
         Ok(true)
     }
 }

@@ -144,3 +144,11 @@ fn a_copy_does_not_get_the_directory_of_a_primary_that_has_returned() {
         assert_eq!(replay("header", text, seed, 1_000_000).violations, NOTHING, "{seed}");
     }
 }
+
+/// A compute node died while it was started again, so its coordinators did not run. It passed for
+/// one that serves: work was sent there, and came back as from a node that takes no part.
+#[test]
+fn a_node_that_dies_while_it_is_started_again_is_not_sent_work() {
+    let text = include_str!("regressions/down-again.toml");
+    assert_eq!(replay("down-again", text, 4903, 1_000_000).violations, NOTHING);
+}

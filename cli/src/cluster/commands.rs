@@ -101,6 +101,9 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
 /// Those of our nodes that are to be started: all, or the compute nodes that have ended beside
 /// others that run, which take part again.
 fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
+    // Who was killed a moment ago is to be started as well. If it does not end it counts as running.
+    let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
+    wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
     let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
     let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
     let path = file.path.display();

@@ -91,6 +91,13 @@ impl State {
         if process.runs() { Seen::Running(process.id) } else { Seen::Ended(process.id) }
     }
 
+    /// Whether a node was killed and has not ended yet. Its memory and its sockets go one by one,
+    /// which takes a while.
+    pub fn is_ending(&self, node: Node) -> bool {
+        let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
+        Process::parse(&text).is_some_and(|process| process.runs() && process.is_killed())
+    }
+
     /// Starts a node with these arguments, in a group of its own, and remembers it. What it says
     /// goes to its log, which begins anew.
     ///
@@ -184,6 +191,14 @@ impl Process {
         (!ended || other_threads) && number(19) == Some(self.began)
     }
 
+    /// Whether the kernel was told to end it at once. The signal stays pending to the last.
+    fn is_killed(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id)).unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        pending.is_some_and(|set| set & (1 << (Signal::KILL.as_raw() - 1)) != 0)
+    }
+
     fn hold(self) -> Option<(Self, OwnedFd)> {
         let id = Pid::from_raw(i32::try_from(self.id).ok()?)?;
         Some((self, pidfd_open(id, PidfdFlags::empty()).ok()?))
@@ -250,6 +265,20 @@ mod tests {
     fn this_process_runs() {
         let id = std::process::id();
         let began = Process::began(id).expect("it is in /proc");
-        assert!(Process { id, began }.runs() && !Process { id, began: began + 1 }.runs());
+        let this = Process { id, began };
+        assert!(this.runs() && !Process { id, began: began + 1 }.runs());
+        assert!(!this.is_killed());
+    }
+
+    #[test]
+    fn who_was_killed_is_so_until_it_has_ended() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("there is such a command");
+        let id = child.id();
+        let process = Process { id, began: Process::began(id).expect("it is not waited for") };
+        assert!(process.runs() && !process.is_killed());
+        child.kill().expect("it is ours");
+        assert!(process.is_killed(), "running, ending, or not waited for");
+        child.wait().expect("it ends");
+        assert!(!process.is_killed() && !process.runs());
     }
 }
