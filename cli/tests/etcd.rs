@@ -72,6 +72,30 @@ impl Cluster {
         assert!(output.status.success(), "{task}: {}", text(&output));
     }
 
+    fn status(&self) -> Value {
+        let status = self.lotus(&["cluster", "status", "--json"], "--file").output();
+        serde_json::from_slice(&status.expect("it runs").stdout).expect("JSON")
+    }
+
+    /// A benchmark of a moment, with its audit.
+    #[track_caller]
+    fn is_sound(&self) {
+        let bench = self.lotus(&["bench", "smallbank"], "--cluster").args(["--secs", "1"]).output();
+        let bench = bench.expect("it runs");
+        assert!(bench.status.success(), "{}", text(&bench));
+    }
+
+    /// Ends the processes of nodes of these names on the spot.
+    fn kill(&self, is_meant: impl Fn(&str) -> bool) {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().expect("all nodes").iter();
+        for node in nodes.filter(|node| is_meant(node["node"].as_str().expect("a name"))) {
+            let process = node["process"].to_string();
+            let killed = Command::new("kill").args(["-KILL", &process]).status();
+            assert!(killed.expect("there is such a command").success(), "{node}");
+        }
+    }
+
     /// What compute nodes have committed for applications; `None` if one does not answer.
     fn committed(&self) -> Option<u64> {
         (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
@@ -174,17 +198,40 @@ fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
         output => Err(text(&output)),
     };
     eventually(up);
-    let status = cluster.lotus(&["cluster", "status", "--json"], "--file").output();
-    let status: Value = serde_json::from_slice(&status.expect("it runs").stdout).expect("JSON");
-    for node in status["nodes"].as_array().expect("all nodes") {
-        let process = node["process"].to_string();
-        let killed = Command::new("kill").args(["-KILL", &process]).status();
-        assert!(killed.expect("there is such a command").success(), "{node}");
-    }
+    cluster.kill(|_| true);
     up().expect("nothing runs any more");
     cluster.done("status");
     cluster.done("down");
     assert_eq!(cluster.cluster("status").status.code(), Some(1));
+}
+
+/// Memory node 0 begins a cluster's life in etcd, and is killed like any other; it does not begin
+/// another life while the others live.
+#[test]
+fn memory_node_0_returns_to_a_cluster_that_goes_on() {
+    let etcd = Server::start();
+    let cluster = Cluster::new("returns", 3, &etcd.endpoint());
+    eventually(|| match cluster.cluster("up") {
+        output if output.status.success() => Ok(()),
+        output => Err(text(&output)),
+    });
+    let begun = cluster.status()["epoch"].as_u64().expect("an epoch");
+    cluster.kill(|node| node == "mn-0");
+    let returned = cluster.cluster("up");
+    assert!(returned.status.success(), "{}", text(&returned));
+    assert!(text(&returned).contains("of which 1 had ended"), "{}", text(&returned));
+    // All rows are there, of which another life would have none.
+    cluster.is_sound();
+    let has_come_to = |changes| match cluster.status() {
+        now if now["epoch"].as_u64() >= Some(begun + changes) => Ok(()),
+        now => Err(now.to_string()),
+    };
+    // Lost, joined, whole: what it was filled from may go.
+    eventually(|| has_come_to(3));
+    cluster.kill(|node| node == "mn-1");
+    eventually(|| has_come_to(4));
+    cluster.is_sound();
+    cluster.done("down");
 }
 
 #[test]

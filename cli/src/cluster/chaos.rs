@@ -43,7 +43,7 @@ use super::file::ClusterFile;
 use super::load::{Load, Use};
 use super::node::{Kind, Node};
 use super::processes::wait_until;
-use super::seat::{Place, Seat};
+use super::seat::Seat;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
 use crate::{Verdict, screen};
@@ -93,7 +93,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
         memory_nodes: file.settings.mns,
         replicas: file.settings.replicas,
         cables: file.namespaces.is_some(),
-        hosts_authority: matches!(file.authority, Place::Hosted(_)),
+        hosts_authority: !file.authority.outlives_the_cluster(),
         compute_nodes: file.settings.cns,
         lease: file.lease,
         span,

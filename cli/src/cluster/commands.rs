@@ -80,11 +80,14 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
-    let authority = authority(file)?;
-    let life = authority.life().map_err(|error| error.to_string())?;
+    let before = Life::seen(file)?;
+    if ours.len() == Node::all(file).count() {
+        // Of what was before nothing runs.
+        before.authority.end_life()?;
+    }
     let mut started = Vec::new();
     let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
-        await_life(&authority, life, state, host, patience)
+        before.await_next(state, host, patience)
     });
     let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience));
     if let Err(why) = outcome {
@@ -98,10 +101,10 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     Ok(ours.len())
 }
 
-/// Those of our nodes that are to be started: all, or the compute nodes that have ended beside
-/// others that run, which take part again.
+/// Those of our nodes that are to be started: all, or those that have ended beside others that run,
+/// which take part again.
 fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
-    // Who was killed a moment ago is to be started as well. If it does not end it counts as running.
+    // Who was killed a moment ago is to be started, too. If it does not end it counts as running.
     let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
     wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
     let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
@@ -110,8 +113,9 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
     if missing.is_empty() {
         return Err(format!("the cluster of {path} runs already"));
     }
-    // The authority's host begins a life of the cluster.
-    let return_alone = file.lease.is_some() && !missing.contains(&HOST);
+    // With the authority all has gone that the others have agreed on.
+    let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
+    let return_alone = file.lease.is_some() && authority_is_left;
     if !running.is_empty() && !return_alone {
         let all = running.len() + missing.len();
         return Err(format!(
@@ -172,28 +176,48 @@ pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child,
     child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
 }
 
-/// Waits until the host of the authority has begun another life than `before`, which the others
-/// would take for theirs.
-fn await_life(
-    authority: &Seat,
-    before: Option<Version>,
-    state: &State,
-    (node, child): &mut (Node, Child),
-    patience: Duration,
-) -> Result<(), String> {
-    if !authority.has_lives() {
-        return Ok(());
+/// The life of the cluster that the authority knew before nodes were started.
+struct Life {
+    authority: Seat,
+    number: Option<Version>,
+    /// What the host of the authority has said in it.
+    said: Version,
+}
+
+impl Life {
+    fn seen(file: &ClusterFile) -> Result<Self, String> {
+        let authority = authority(file)?;
+        let number = authority.life().map_err(|error| error.to_string())?;
+        let said = match number {
+            Some(_) => Record::said(HOST, &authority).map_err(|error| error.to_string())?,
+            None => Version::ABSENT,
+        };
+        Ok(Self { authority, number, said })
     }
-    let mut ended = false;
-    let begun = wait_until(&Env::real(0), patience, || {
-        ended = matches!(child.try_wait(), Ok(Some(_)));
-        let life = authority.life().ok().flatten();
-        ended || (life.is_some() && life != before)
-    });
-    match (ended, begun) {
-        (true, _) => Err(obituary(state, *node)),
-        (false, true) => Ok(()),
-        (false, false) => Err(format!("etcd does not answer after {patience:?}")),
+
+    /// Waits until the host of the authority has begun another one, or has taken part in this one
+    /// again: the others join the one that they find.
+    fn await_next(
+        &self,
+        state: &State,
+        (node, child): &mut (Node, Child),
+        patience: Duration,
+    ) -> Result<(), String> {
+        if !self.authority.has_lives() {
+            return Ok(());
+        }
+        let mut ended = false;
+        let begun = wait_until(&Env::real(0), patience, || {
+            ended = matches!(child.try_wait(), Ok(Some(_)));
+            let number = self.authority.life().ok().flatten();
+            let goes_on = || Record::said(HOST, &self.authority).is_ok_and(|now| now > self.said);
+            ended || number.is_some() && (number != self.number || goes_on())
+        });
+        match (ended, begun) {
+            (true, _) => Err(obituary(state, *node)),
+            (false, true) => Ok(()),
+            (false, false) => Err(format!("etcd does not answer after {patience:?}")),
+        }
     }
 }
 

@@ -95,7 +95,7 @@ fn memory(file: &ClusterFile, node: Node, mut signals: Signals) -> Result<(), St
     let signal = signals.forever().next();
     info!(signal, "told to end");
     if let Some(hosted) = hosted {
-        hosted.end();
+        hosted.end(file, &env);
     }
     Ok(())
 }

@@ -105,10 +105,7 @@ impl Pending {
     ) -> Result<A, String> {
         let mut found = None;
         wait_until(&Env::real(0), patience, || {
-            found = records::read::<Answered<A>>(authority, &self.mailbox.answered)
-                .ok()
-                .and_then(|(_, found)| found)
-                .filter(|found| found.of >= self.version.0);
+            found = self.answered::<A>(authority);
             found.is_some()
         });
         let node = self.mailbox.node.in_words();
@@ -117,5 +114,16 @@ impl Pending {
             Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),
             None => Err(format!("{node} does not answer after {patience:?}")),
         }
+    }
+
+    /// Whether it was answered, or a later one was.
+    #[cfg(feature = "etcd")]
+    pub fn is_answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> bool {
+        self.answered::<A>(authority).is_some()
+    }
+
+    fn answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> Option<Answered<A>> {
+        let (_, found) = records::read::<Answered<A>>(authority, &self.mailbox.answered).ok()?;
+        found.filter(|found| found.of >= self.version.0)
     }
 }

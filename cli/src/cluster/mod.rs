@@ -3,7 +3,7 @@
 //!
 //! # What it is
 //! * `file`: the configuration, the same for all nodes; `key`, `trust`, `load`: what it names;
-//! * `seat`, `in_etcd`: where all agree;
+//! * `seat`, `in_etcd`: where all agree; `alive`: whether there is anybody to agree with;
 //! * `daemon`: one node;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
 //!   cluster; `errands`: what it asks of the nodes;
@@ -19,6 +19,7 @@
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
 //! that `lotus cluster up` has started.
 
+mod alive;
 mod chaos;
 mod commands;
 mod copier;

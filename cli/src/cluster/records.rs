@@ -55,6 +55,14 @@ impl Record {
     pub fn read(node: Node, authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
         read(authority, &key(node)).map(|(_, found)| found)
     }
+
+    /// The version of what a node has said last.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    pub fn said(node: Node, authority: &dyn Authority) -> Result<Version, AuthorityError> {
+        read::<IgnoredAny>(authority, &key(node)).map(|(version, _)| version)
+    }
 }
 
 fn key(node: Node) -> String {

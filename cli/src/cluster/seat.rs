@@ -5,8 +5,9 @@
 //! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
 //! would remember a cluster whose memory is gone, and its next life would take that for its own.
 //! So memory node 0 begins a *life* in etcd: it writes a word, and the version that this write is
-//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down` finds
-//! that it was killed, the word says so, and nobody joins until there is a new life.
+//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster` finds that
+//! all were killed, the word says so, and nobody joins until there is a new life. Where others live
+//! without it the life goes on, and memory node 0 returns to it as any other memory node does.
 
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use lotus_router::authority::{Version, Versioned};
 use lotus_router::remote::{Address, AuthorityServer, ConnectError, RemoteAuthority};
 use lotus_router::{Authority, AuthorityError};
 
+#[cfg(feature = "etcd")]
+use super::alive::is_anybody;
 use super::file::ClusterFile;
 #[cfg(feature = "etcd")]
 use super::in_etcd::{InEtcd, Members};
@@ -24,6 +27,11 @@ use super::processes::wait_until;
 /// How long the authority may take to answer once.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long compute nodes that take part may take to say so, before another life begins. They look
+/// five times a second; an audit may keep one of them for long, but not all.
+#[cfg(feature = "etcd")]
+const ANSWERING: Duration = Duration::from_secs(10);
+
 /// Where the authority is.
 #[derive(Clone, Debug)]
 pub enum Place {
@@ -32,6 +40,13 @@ pub enum Place {
     /// In etcd.
     #[cfg(feature = "etcd")]
     Etcd(Members),
+}
+
+impl Place {
+    /// Whether it may speak of a cluster of which nothing runs any more.
+    pub const fn outlives_the_cluster(&self) -> bool {
+        !matches!(self, Self::Hosted(_))
+    }
 }
 
 /// The authority, as everybody but its host sees it.
@@ -163,7 +178,8 @@ pub enum Host {
 }
 
 impl Host {
-    /// Begins, in the process that has memory node 0. Waits for etcd.
+    /// Begins, in the process that has memory node 0; where a life goes on without it, returns to
+    /// that. Waits for etcd.
     ///
     /// # Errors
     /// A sentence.
@@ -180,13 +196,18 @@ impl Host {
             #[cfg(feature = "etcd")]
             Place::Etcd(members) => {
                 let etcd = InEtcd::new(members)?;
-                let mut begun = Ok(());
+                let mut life = Ok(None);
                 wait_until(env, patience, || {
-                    begun = etcd.begin();
-                    !matches!(begun, Err(Unreached::Silent(_)))
+                    life = etcd.life();
+                    !matches!(life, Err(Unreached::Silent(_)))
                 });
-                begun.map_err(|error| error.to_string())?;
-                tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                let sentence = |error: Unreached| error.to_string();
+                if life.map_err(sentence)?.is_some() && is_anybody(file, &etcd, env, ANSWERING) {
+                    tracing::info!(etcd = %members, "returning to a cluster that goes on");
+                } else {
+                    etcd.begin().map_err(sentence)?;
+                    tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                }
                 Ok(Self::Etcd(Seat::Etcd(etcd)))
             }
         }
@@ -201,14 +222,17 @@ impl Host {
         }
     }
 
-    /// Ends the cluster's life.
-    pub fn end(&self) {
+    /// Ends the cluster's life, unless others live.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody outlives it"))]
+    pub fn end(&self, file: &ClusterFile, env: &Env) {
         match self {
             // When it is dropped.
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
             Self::Etcd(seat) => {
-                if let Err(error) = seat.end_life() {
+                if is_anybody(file, seat, env, PATIENCE) {
+                    tracing::info!("the cluster goes on without this node");
+                } else if let Err(error) = seat.end_life() {
                     tracing::warn!(error, "etcd does not know that the cluster has ended");
                 }
             }

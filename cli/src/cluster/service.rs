@@ -10,6 +10,7 @@ use lotus::{Authority, Cluster, Machines};
 use lotus_benchmarks::workload::Workload;
 use lotus_server::{Config, Registry, Server};
 
+use super::alive::Alive;
 use super::copier::{Copier, Door};
 use super::errands::{self, Errands, Look};
 use super::file::{ClusterFile, Net};
@@ -42,6 +43,9 @@ impl Service {
         Cluster<M>: Send + Sync,
     {
         let mut others: Vec<Box<dyn Look>> = vec![Box::new(Operator::new(node, cluster))];
+        if file.authority.outlives_the_cluster() {
+            others.push(Box::new(Alive::new(node)));
+        }
         let registry = match &file.load {
             Some(load) => {
                 let (registry, errands) = load.with(Prepare { file, node, cluster })?;

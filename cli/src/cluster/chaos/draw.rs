@@ -210,9 +210,17 @@ mod tests {
     }
 
     #[test]
-    fn no_memory_node_is_struck_that_could_not_return() {
-        let etcd = Bounds { hosts_authority: false, ..bounds(false) };
+    fn the_authority_s_host_is_not_struck_and_memory_node_0_is_beside_etcd() {
+        let hosted = bounds(false);
+        let etcd = Bounds { hosts_authority: false, ..hosted };
         let host = Node { kind: Kind::Memory, index: 0 };
-        assert!((0..20).all(|seed| etcd.draw(seed).iter().all(|strike| strike.node != host)));
+        let strikes = |bounds: Bounds, seed| {
+            let drawn = bounds.draw(seed);
+            let of_host = drawn.into_iter().filter(|strike| strike.node == host);
+            of_host.map(|strike| strike.fault.name()).collect::<BTreeSet<_>>()
+        };
+        assert!((0..20).all(|seed| strikes(hosted, seed).is_empty()));
+        let all = BTreeSet::from(["kill", "pause", "restart", "resume"]);
+        assert_eq!((0..20).flat_map(|seed| strikes(etcd, seed)).collect::<BTreeSet<_>>(), all);
     }
 }

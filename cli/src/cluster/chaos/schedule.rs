@@ -127,9 +127,6 @@ impl Bounds {
             (Kind::Memory, _) if node.index == 0 && self.hosts_authority => {
                 Err("the authority would go with it")
             }
-            (Kind::Memory, Fault::Restart) if node.index == 0 => {
-                Err("it would begin the cluster's life anew")
-            }
             (Kind::Memory, _) if self.replicas == 1 => Err("it has the only copies"),
             _ if self.lease.is_none() => Err("without lease_ms nobody notices that it is gone"),
             _ => Ok(()),
