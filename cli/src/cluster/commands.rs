@@ -81,10 +81,6 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
     }
     file.security().map_err(|error| error.to_string())?;
     let before = Life::seen(file)?;
-    if ours.len() == Node::all(file).count() {
-        // Of what was before nothing runs.
-        before.authority.end_life()?;
-    }
     let mut started = Vec::new();
     let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
         before.await_next(state, host, patience)

@@ -5,9 +5,10 @@
 //! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
 //! would remember a cluster whose memory is gone, and its next life would take that for its own.
 //! So memory node 0 begins a *life* in etcd: it writes a word, and the version that this write is
-//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster` finds that
-//! all were killed, the word says so, and nobody joins until there is a new life. Where others live
-//! without it the life goes on, and memory node 0 returns to it as any other memory node does.
+//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down`
+//! finds that it was killed, the word says so, and nobody joins until there is a new life. Where
+//! others live without it (`alive`) the life goes on, and memory node 0 returns to it as any other
+//! memory node does.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// How long compute nodes that take part may take to say so, before another life begins. They look
 /// five times a second; an audit may keep one of them for long, but not all.
 #[cfg(feature = "etcd")]
-const ANSWERING: Duration = Duration::from_secs(10);
+const ANSWERING: Duration = Duration::from_secs(5);
 
 /// Where the authority is.
 #[derive(Clone, Debug)]
