@@ -13,10 +13,9 @@ use serde_json::Value;
 
 use common::{host, lotus};
 
-/// Two nodes of each kind over `shm`, and a lease for a busy machine.
-const SMALL: &str = "fabric = \"shm\"\nclient_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
-                     lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n\
-                     [[memory_node]]\n[[memory_node]]\n";
+/// A small cluster, with a lease for a busy machine.
+const SMALL: &str = "client_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
+                     lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n";
 const SNAPSHOTS: &str = "[snapshots]\ndirectory = \"kept\"\n";
 
 /// A cluster in a directory of its own. What it has started ends with it.
@@ -25,14 +24,33 @@ struct Described {
 }
 
 impl Described {
+    /// Two nodes of each kind over `shm`.
     fn new(name: &str, number: u32, tail: &str) -> Self {
-        let name = format!("lotus-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir(&directory).expect("a fresh directory");
         let host = host(number);
         let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
         let nodes: String = (7500..7502).map(node).collect();
-        let file = format!("{SMALL}{nodes}[load.smallbank]\naccounts = 200\n{tail}");
+        let memory = "[[memory_node]]\n[[memory_node]]\n";
+        Self::of(name, &format!("fabric = \"shm\"\n{SMALL}{memory}{nodes}"), tail)
+    }
+
+    /// The same over `tcp`.
+    fn over_tcp(name: &str, number: u32, tail: &str) -> Self {
+        let host = host(number);
+        let memory = |port: u16| format!("[[memory_node]]\naddress = \"{host}:{port}\"\n");
+        let compute = |port: u16| {
+            let client = port + 100;
+            format!("[[compute_node]]\naddress = \"{host}:{port}\"\nclient = \"{host}:{client}\"\n")
+        };
+        let nodes: String = [7401, 7402].map(memory).concat() + &[7403, 7404].map(compute).concat();
+        let net = format!("key_file = \"nodes.key\"\nauthority = \"{host}:7400\"\n");
+        Self::of(name, &format!("fabric = \"tcp\"\n{net}{SMALL}{nodes}"), tail)
+    }
+
+    fn of(name: &str, nodes: &str, tail: &str) -> Self {
+        let name = format!("lotus-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let file = format!("{nodes}[load.smallbank]\naccounts = 200\n{tail}");
         fs::write(directory.join("c.toml"), file).expect("it is ours");
         Self { directory }
     }
@@ -110,9 +128,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-#[test]
-fn a_cluster_that_is_ended_or_killed_begins_with_its_last_snapshot() {
-    let described = Described::new("kept", 0, SNAPSHOTS);
+fn begins_with_its_last_snapshot(described: &Described) {
     let first = described.done(&["up"]);
     assert!(!first.contains("snapshot"), "{first}");
     described.drive();
@@ -150,6 +166,16 @@ fn a_cluster_that_is_ended_or_killed_begins_with_its_last_snapshot() {
     assert_eq!(described.kept()[0], kept[1]);
     assert_eq!(described.kept().len(), 2);
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
+}
+
+#[test]
+fn a_cluster_that_is_ended_or_killed_begins_with_its_last_snapshot() {
+    begins_with_its_last_snapshot(&Described::new("kept", 0, SNAPSHOTS));
+}
+
+#[test]
+fn a_cluster_over_tcp_that_is_ended_or_killed_begins_with_its_last_snapshot() {
+    begins_with_its_last_snapshot(&Described::over_tcp("kept-tcp", 3, SNAPSHOTS));
 }
 
 #[test]
