@@ -3,26 +3,18 @@
 //! etcd outlives clusters, so what it says cannot tell one that goes on without memory node 0 from
 //! one that was killed. Compute nodes look for a question all the time, and answer.
 
-#[cfg(feature = "etcd")]
 use std::time::Duration;
 
-#[cfg(feature = "etcd")]
 use lotus_fabric::env::Env;
-#[cfg(feature = "etcd")]
-use lotus_recovery::membership;
-use lotus_router::Authority;
+use lotus_recovery::membership::{self, MembershipError};
+use lotus_router::{Authority, AuthorityError};
 
 use super::errands::Look;
-#[cfg(feature = "etcd")]
 use super::file::ClusterFile;
-use super::mailbox::Mailbox;
-use super::node::Node;
-#[cfg(feature = "etcd")]
-use super::{
-    node::Kind,
-    processes::wait_until,
-    records::{Record, Stage},
-};
+use super::mailbox::{Mailbox, Pending};
+use super::node::{Kind, Node};
+use super::processes::wait_until;
+use super::records::{Record, Stage};
 
 fn mailbox(node: Node) -> Mailbox {
     Mailbox::new("alive", node)
@@ -47,24 +39,39 @@ impl Look for Alive {
 }
 
 /// Whether any compute node takes part in the life that goes on there. Asks the members that have
-/// said last that they serve, and waits; if there are none it is known at once.
-#[cfg(feature = "etcd")]
+/// said last that they serve, and waits; if there are none it is known at once. An authority that
+/// does not answer is asked again.
+#[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "no authority outlives a cluster"))]
 pub fn is_anybody(
     file: &ClusterFile,
     authority: &dyn Authority,
     env: &Env,
     patience: Duration,
 ) -> bool {
-    let Ok(members) = membership::read(authority) else { return false };
-    let serves = |node: &Node| {
-        let record = Record::read(*node, authority).ok().flatten();
-        let says_so = record.is_some_and(|record| record.stage == Stage::Serving);
-        says_so && members.is_live(node.id(file))
+    let mut asked: Option<Vec<Pending>> = None;
+    let mut answered = false;
+    wait_until(env, patience, || {
+        asked = asked.take().or_else(|| ask(file, authority).ok());
+        let Some(asked) = &asked else { return false };
+        answered = asked.iter().any(|question| question.is_answered::<()>(authority));
+        answered || asked.is_empty()
+    });
+    answered
+}
+
+fn ask(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Pending>, AuthorityError> {
+    let members = match membership::read(authority) {
+        Ok(members) => members,
+        Err(MembershipError::Authority(error)) => return Err(error),
+        // Nobody has founded the cluster.
+        Err(_) => return Ok(Vec::new()),
     };
-    let asked: Vec<_> = Node::all(file)
-        .filter(|node| node.kind == Kind::Compute && serves(node))
-        .filter_map(|node| mailbox(node).put(authority, &(), Duration::ZERO).ok())
-        .collect();
-    let answers = || asked.iter().any(|question| question.is_answered::<()>(authority));
-    !asked.is_empty() && wait_until(env, patience, answers)
+    let mut asked = Vec::new();
+    for node in Node::all(file).filter(|node| node.kind == Kind::Compute) {
+        let stage = Record::read(node, authority)?.map(|record| record.stage);
+        if stage == Some(Stage::Serving) && members.is_live(node.id(file)) {
+            asked.push(mailbox(node).put(authority, &(), Duration::ZERO)?);
+        }
+    }
+    Ok(asked)
 }

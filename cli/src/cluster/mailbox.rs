@@ -117,7 +117,6 @@ impl Pending {
     }
 
     /// Whether it was answered, or a later one was.
-    #[cfg(feature = "etcd")]
     pub fn is_answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> bool {
         self.answered::<A>(authority).is_some()
     }
