@@ -32,14 +32,7 @@ fn a_killed_node_s_rows_are_served_by_the_others() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
     // Holds a lock of every owner, and will never give them back.
-    let holding = cluster.submit(doomed, move |mut session| async move {
-        let mut txn = session.begin(Isolation::Serializable).await?;
-        for row in 0..8 {
-            txn.add_rw(table, row)?;
-        }
-        txn.execute().await?;
-        std::future::pending::<Result<(), TxnError>>().await
-    });
+    let holding = hold(&cluster, doomed, table, 8);
     let mut counted = 0;
     for row in 8..ROWS {
         counted += u64::from(increment(&cluster, table, row).is_ok());

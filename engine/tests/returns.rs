@@ -82,26 +82,7 @@ fn nodes_return_and_work_like_before() {
 fn what_the_life_before_had_locked_is_free() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
-    let (locked, is_locked) = std::sync::mpsc::channel();
-    let holding = cluster.submit(doomed, move |mut session| async move {
-        // Keepers of locks that were slow to answer may be suspected for a while.
-        let _txn = loop {
-            let mut txn = session.begin(Isolation::Serializable).await?;
-            for row in 0..8 {
-                txn.add_rw(table, row)?;
-            }
-            match txn.execute().await {
-                Ok(()) => break txn,
-                Err(error) if error.is_retryable() => {}
-                Err(error) => return Err(error),
-            }
-        };
-        locked.send(()).expect("somebody waits");
-        std::future::pending::<Result<(), TxnError>>().await
-    });
-    if is_locked.recv().is_err() {
-        panic!("it locks them: {:?}", holding.wait());
-    }
+    let holding = hold(&cluster, doomed, table, 8);
     restart(&cluster, 1);
     assert_eq!(holding.wait(), Err(TxnError::Fenced));
     for row in 0..8 {

@@ -7,6 +7,7 @@
 
 use std::future::IntoFuture;
 use std::pin::pin;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -223,6 +224,34 @@ pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u
     let before = number_of(&txn, item).expect("it was loaded");
     txn.put(item, &(before + 1).to_le_bytes())?;
     txn.commit().await.map(|_| before)
+}
+
+/// Has a coordinator lock the first `rows` to write, and keep them until its node ends. Returns once
+/// they are locked. Keepers of locks that answer late are suspected for a while, so it may take
+/// several attempts.
+#[track_caller]
+pub fn hold(cluster: &Cluster, seat: Seat, table: TableId, rows: u64) -> Submitted<()> {
+    let (locked, is_locked) = mpsc::channel();
+    let holding = cluster.submit(seat, move |mut session| async move {
+        let _holder = loop {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            for row in 0..rows {
+                txn.add_rw(table, row)?;
+            }
+            match txn.execute().await {
+                Ok(()) => break txn,
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
+            }
+        };
+        locked.send(()).expect("somebody waits");
+        std::future::pending().await
+    });
+    match is_locked.recv_timeout(PATIENCE) {
+        Ok(()) => holding,
+        Err(RecvTimeoutError::Timeout) => panic!("the rows are not locked after {PATIENCE:?}"),
+        Err(RecvTimeoutError::Disconnected) => panic!("{:?}", holding.wait()),
+    }
 }
 
 /// Whether the error says that somebody else has the row.
