@@ -226,9 +226,9 @@ pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u
     txn.commit().await.map(|_| before)
 }
 
-/// Has a coordinator lock the first `rows` to write, and keep them until its node ends. Returns once
-/// they are locked. Keepers of locks that answer late are suspected for a while, so it may take
-/// several attempts.
+/// Has a coordinator lock the first `rows` to write, and keep them until its node ends. Returns
+/// once they are locked. Keepers of locks that answer late are suspected for a while, so it may
+/// take several attempts.
 #[track_caller]
 pub fn hold(cluster: &Cluster, seat: Seat, table: TableId, rows: u64) -> Submitted<()> {
     let (locked, is_locked) = mpsc::channel();
