@@ -383,11 +383,24 @@ impl LockTable {
         }
     }
 
-    /// How many slots are not all zeroes. When nothing runs, these are the slots that are held
-    /// (H7).
-    pub fn taken_slots(&self) -> usize {
-        // Relaxed: exact only when nothing runs, and then there is nothing to order.
-        self.words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count()
+    /// How many slots say something else than their holders' records do, or are not all zeroes
+    /// though nobody holds them (H7): always none.
+    ///
+    /// Enters the stripe of one bucket after another, so it may be asked at any time.
+    pub fn unsound_slots(&self) -> usize {
+        let unsound_in = |bucket| {
+            let records = self.stripe(bucket).enter();
+            let slots = self.slots(bucket).iter().enumerate();
+            let is_unsound = |(index, slot): &(usize, &AtomicU64)| {
+                let word = Word(slot.load(Ordering::Relaxed));
+                match records.count(slot_number(bucket, *index)) {
+                    Counter::FREE => word != Word::FREE,
+                    held => word.counter() != held,
+                }
+            };
+            slots.filter(is_unsound).count()
+        };
+        (0..self.buckets).map(unsound_in).sum()
     }
 
     /// Turns a write lock that was an upgrade back into the read lock that it was.

@@ -152,6 +152,47 @@ fn h7_a_bucket_full_of_ones_own_locks_is_told_apart() {
 }
 
 /// A second unlock must not take a reader away from somebody else.
+/// The audit asks while a memory node is filled, whose locks come and go.
+#[test]
+fn h7_slots_are_sound_whenever_they_are_looked_at() {
+    let table = one_bucket(2);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|thread| {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..20_000 {
+                        let (txn, name) = (txn(thread << 32 | round), row(round % 7));
+                        let _ = table.try_lock(txn, LockRequest::read(name));
+                        let _ = table.try_lock(txn, LockRequest::write(name));
+                        table.unlock(txn, &name);
+                    }
+                })
+            })
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            assert_eq!(table.unsound_slots(), 0);
+        }
+    });
+}
+
+#[test]
+fn h7_slots_that_their_holders_would_not_make_so_are_found() {
+    let table = one_bucket(56);
+    assert_eq!(lock(&table, 1, ROW, Write), Ok(Grant::Acquired));
+    let held = table.words.iter().position(|word| word.load(Ordering::Relaxed) != 0);
+    let held = held.expect("a lock is held");
+    // A word in the slot that is held, and in one that is not.
+    let sound = table.words[held].load(Ordering::Relaxed);
+    let free = (held + 1) % SLOTS_PER_BUCKET;
+    for (slot, word, unsound) in
+        [(held, 0, 1), (held, sound + 1, 1), (held, sound, 0), (free, 7 << 8, 1), (free, 0, 0)]
+    {
+        table.words[slot].store(word, Ordering::Relaxed);
+        assert_eq!(table.unsound_slots(), unsound, "{word:#x}");
+    }
+}
+
 #[test]
 fn h7_a_second_unlock_is_harmless() {
     let table = one_bucket(56);
