@@ -66,10 +66,12 @@ impl Cluster {
         self.lotus(&["cluster", task], "--file").output().expect("it runs")
     }
 
-    #[track_caller]
-    fn done(&self, task: &str) {
-        let output = self.cluster(task);
-        assert!(output.status.success(), "{task}: {}", text(&output));
+    /// What the task says where it fails.
+    fn succeeds(&self, task: &str) -> Result<(), String> {
+        match self.cluster(task) {
+            output if output.status.success() => Ok(()),
+            output => Err(format!("{task}: {}", text(&output))),
+        }
     }
 
     fn status(&self) -> Value {
@@ -149,10 +151,7 @@ fn survives_an_outage(etcd: &mut Server, cluster: &Cluster, secs: &str) -> Optio
     etcd.kill();
     let without = begun && cluster.goes_on(&mut benchmark, PROGRESS);
     etcd.start_again();
-    eventually(|| match cluster.cluster("status") {
-        output if output.status.success() => Ok(()),
-        output => Err(text(&output)),
-    });
+    eventually(|| cluster.succeeds("status"));
     let again = without && cluster.goes_on(&mut benchmark, PROGRESS);
     let output = benchmark.wait_with_output().expect("it ends");
     if !again {
@@ -167,25 +166,22 @@ fn survives_an_outage(etcd: &mut Server, cluster: &Cluster, secs: &str) -> Optio
 fn transactions_go_on_while_etcd_is_killed_and_started_again() {
     let mut etcd = Server::start();
     let cluster = Cluster::new("outage", 0, &etcd.endpoint());
-    eventually(|| match cluster.cluster("up") {
-        output if output.status.success() => Ok(()),
-        output => Err(text(&output)),
-    });
+    eventually(|| cluster.succeeds("up"));
     // How long a slow machine takes for all of it nobody knows. Each attempt has a cluster of its
     // own: a benchmark that ends while etcd is dead cannot say what it has done.
     let attempts = ["6", "30", "150"].into_iter();
     let report = attempts.clone().find_map(|secs| {
         let report = survives_an_outage(&mut etcd, &cluster, secs);
         if report.is_none() {
-            cluster.done("down");
-            cluster.done("up");
+            cluster.succeeds("down").expect("it is ours");
+            cluster.succeeds("up").expect("it is ours");
         }
         report
     });
     let report = report.expect("150 s are enough for any machine");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert!(report["committed"].as_u64() > Some(2 * PROGRESS), "{report}");
-    cluster.done("down");
+    cluster.succeeds("down").expect("it is ours");
 }
 
 /// What etcd remembers of a cluster that has been killed is not taken for the next one.
@@ -193,15 +189,11 @@ fn transactions_go_on_while_etcd_is_killed_and_started_again() {
 fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
     let etcd = Server::start();
     let cluster = Cluster::new("lives", 1, &etcd.endpoint());
-    let up = || match cluster.cluster("up") {
-        output if output.status.success() => Ok(()),
-        output => Err(text(&output)),
-    };
-    eventually(up);
+    eventually(|| cluster.succeeds("up"));
     cluster.kill(|_| true);
-    up().expect("nothing runs any more");
-    cluster.done("status");
-    cluster.done("down");
+    for task in ["up", "status", "down"] {
+        cluster.succeeds(task).expect("nothing ran any more");
+    }
     assert_eq!(cluster.cluster("status").status.code(), Some(1));
 }
 
@@ -211,10 +203,7 @@ fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
 fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     let etcd = Server::start();
     let cluster = Cluster::new("returns", 3, &etcd.endpoint());
-    eventually(|| match cluster.cluster("up") {
-        output if output.status.success() => Ok(()),
-        output => Err(text(&output)),
-    });
+    eventually(|| cluster.succeeds("up"));
     let begun = cluster.status()["epoch"].as_u64().expect("an epoch");
     cluster.kill(|node| node == "mn-0");
     let returned = cluster.cluster("up");
@@ -232,7 +221,7 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     cluster.kill(|node| node == "mn-1");
     eventually(|| has_come_to(4));
     cluster.is_sound();
-    cluster.done("down");
+    cluster.succeeds("down").expect("it is ours");
 }
 
 #[test]

@@ -62,10 +62,38 @@ impl Members {
     }
 }
 
+/// What was said last about the lives of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LastWord {
+    version: Version,
+    begun: bool,
+}
+
+impl LastWord {
+    /// The life that goes on, or was cut short.
+    pub fn life(self) -> Option<Version> {
+        self.begun.then_some(self.version)
+    }
+}
+
+/// A life, and what it has agreed on.
+#[derive(Clone)]
+struct Life {
+    version: Version,
+    values: Arc<EtcdAuthority>,
+}
+
+impl Life {
+    /// The version stands between the prefix of the file and the keys of the life.
+    fn new(etcd: EtcdAuthority, version: Version) -> Self {
+        Self { version, values: Arc::new(etcd.below(&format!("{}/", version.0))) }
+    }
+}
+
 /// A connection that is made when it is needed, to the life that goes on then.
 pub struct InEtcd {
     options: Options,
-    life: Mutex<Option<Arc<EtcdAuthority>>>,
+    life: Mutex<Option<Life>>,
 }
 
 impl InEtcd {
@@ -82,65 +110,80 @@ impl InEtcd {
     /// # Errors
     /// [`Unreached`].
     pub fn connect(&self) -> Result<(), Unreached> {
-        self.found(&mut self.lock()).map(drop)
+        self.found().map(drop)
     }
 
-    /// The life that goes on, or was cut short.
+    /// What was said last about lives.
     ///
     /// # Errors
     /// [`Unreached`].
-    pub fn life(&self) -> Result<Option<Version>, Unreached> {
-        going_on(&EtcdAuthority::connect(self.options.clone())?)
+    pub fn last_word(&self) -> Result<LastWord, Unreached> {
+        last_word(&self.etcd()?)
     }
 
-    /// Begins a life.
+    /// Begins a life, if nothing has been said about lives since `seen`.
     ///
     /// # Errors
-    /// [`Unreached`].
-    pub fn begin(&self) -> Result<(), Unreached> {
+    /// [`Unreached`]; `Refused` if another life has begun, or the one that went on was ended.
+    pub fn begin(&self, seen: LastWord) -> Result<(), Unreached> {
         let mut life = self.lock();
-        let etcd = EtcdAuthority::connect(self.options.clone())?;
-        let version = say(&etcd, BEGUN).map_err(silent)?;
-        *life = Some(Arc::new(etcd.below(&of(version))));
+        let etcd = self.etcd()?;
+        let version = match etcd.compare_and_swap(LIFE, seen.version, BEGUN) {
+            Err(AuthorityError::Conflict { .. }) => {
+                let why = "another life of the cluster has begun or ended meanwhile";
+                return Err(Unreached::Refused(why.to_owned()));
+            }
+            outcome => outcome.map_err(silent)?,
+        };
+        *life = Some(Life::new(etcd, version));
         Ok(())
     }
 
-    /// Ends the life that goes on, if one does.
+    /// Ends the life that this was connected to, or else the one that goes on. One that is over
+    /// already, or has been followed by another, stays as it is.
     ///
     /// # Errors
     /// [`Unreached`].
     pub fn end(&self) -> Result<(), Unreached> {
-        *self.lock() = None;
-        let etcd = EtcdAuthority::connect(self.options.clone())?;
-        match going_on(&etcd)? {
-            Some(_) => say(&etcd, ENDED).map(drop).map_err(silent),
-            None => Ok(()),
+        let mut connected = self.lock();
+        let etcd = self.etcd()?;
+        let life = match &*connected {
+            Some(life) => Some(life.version),
+            None => last_word(&etcd)?.life(),
+        };
+        if let Some(version) = life {
+            match etcd.compare_and_swap(LIFE, version, ENDED) {
+                Ok(_) | Err(AuthorityError::Conflict { .. }) => {}
+                Err(error) => return Err(silent(error)),
+            }
         }
+        *connected = None;
+        Ok(())
     }
 
-    fn found(
-        &self,
-        life: &mut Option<Arc<EtcdAuthority>>,
-    ) -> Result<Arc<EtcdAuthority>, Unreached> {
-        if let Some(found) = life {
-            return Ok(Arc::clone(found));
+    fn found(&self) -> Result<Life, Unreached> {
+        let mut life = self.lock();
+        if let Some(found) = &*life {
+            return Ok(found.clone());
         }
-        let etcd = EtcdAuthority::connect(self.options.clone())?;
-        let Some(version) = going_on(&etcd)? else {
+        let etcd = self.etcd()?;
+        let Some(version) = last_word(&etcd)?.life() else {
             let (at, prefix) = (self.options.endpoints.join(", "), &self.options.prefix);
             let why = format!("no cluster runs below {prefix} of etcd at {at}");
             return Err(Unreached::Silent(why));
         };
-        let found = Arc::new(etcd.below(&of(version)));
-        *life = Some(Arc::clone(&found));
-        Ok(found)
+        Ok(life.insert(Life::new(etcd, version)).clone())
     }
 
     fn ask(&self) -> Result<Arc<EtcdAuthority>, AuthorityError> {
-        self.found(&mut self.lock()).map_err(|_| AuthorityError::Unavailable)
+        self.found().map(|life| life.values).map_err(|_| AuthorityError::Unavailable)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<EtcdAuthority>>> {
+    fn etcd(&self) -> Result<EtcdAuthority, ConnectError> {
+        EtcdAuthority::connect(self.options.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Life>> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,24 +216,11 @@ fn silent(error: AuthorityError) -> Unreached {
     Unreached::Silent(format!("etcd: {error}"))
 }
 
-/// The life of which nobody has said that it has ended.
-fn going_on(etcd: &EtcdAuthority) -> Result<Option<Version>, Unreached> {
-    let found = etcd.read(LIFE).map_err(silent)?;
-    Ok(found.filter(|found| found.value == BEGUN).map(|found| found.version))
+fn last_word(etcd: &EtcdAuthority) -> Result<LastWord, Unreached> {
+    let word = etcd.read(LIFE).map_err(silent)?;
+    let begun = word.as_ref().is_some_and(|word| word.value == BEGUN);
+    Ok(LastWord { version: word.map_or(Version::ABSENT, |word| word.version), begun })
 }
 
-/// What comes between the prefix of the file and the keys of a life.
-fn of(version: Version) -> String {
-    format!("{}/", version.0)
-}
-
-/// Writes the word of lives, whatever it was. Its version.
-fn say(etcd: &EtcdAuthority, word: &[u8]) -> Result<Version, AuthorityError> {
-    let mut seen = etcd.read(LIFE)?.map_or(Version::ABSENT, |found| found.version);
-    loop {
-        match etcd.compare_and_swap(LIFE, seen, word) {
-            Err(AuthorityError::Conflict { current }) => seen = current,
-            outcome => return outcome,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ use lotus_router::{Authority, AuthorityError};
 use super::alive::is_anybody;
 use super::file::ClusterFile;
 #[cfg(feature = "etcd")]
-use super::in_etcd::{InEtcd, Members};
+use super::in_etcd::{InEtcd, LastWord, Members};
 #[cfg(feature = "etcd")]
 use super::processes::wait_until;
 
@@ -124,11 +124,12 @@ impl Seat {
         match self {
             Self::Hosted(_) => Ok(None),
             #[cfg(feature = "etcd")]
-            Self::Etcd(etcd) => etcd.life(),
+            Self::Etcd(etcd) => etcd.last_word().map(LastWord::life),
         }
     }
 
-    /// Says that the cluster's life is over, of which nothing runs any more.
+    /// Says that the life that this was connected to, or else the one that goes on, is over:
+    /// nothing of it runs any more.
     ///
     /// # Errors
     /// A sentence: it cannot be said to anybody.
@@ -197,16 +198,20 @@ impl Host {
             #[cfg(feature = "etcd")]
             Place::Etcd(members) => {
                 let etcd = InEtcd::new(members)?;
-                let mut life = Ok(None);
-                wait_until(env, patience, || {
-                    life = etcd.life();
-                    !matches!(life, Err(Unreached::Silent(_)))
+                let mut word = etcd.last_word();
+                wait_until(env, patience, || match word {
+                    Err(Unreached::Silent(_)) => {
+                        word = etcd.last_word();
+                        false
+                    }
+                    _ => true,
                 });
                 let sentence = |error: Unreached| error.to_string();
-                if life.map_err(sentence)?.is_some() && is_anybody(file, &etcd, env, ANSWERING) {
+                let word = word.map_err(sentence)?;
+                if word.life().is_some() && is_anybody(file, &etcd, env, ANSWERING) {
                     tracing::info!(etcd = %members, "returning to a cluster that goes on");
                 } else {
-                    etcd.begin().map_err(sentence)?;
+                    etcd.begin(word).map_err(sentence)?;
                     tracing::info!(etcd = %members, "a new life of the cluster has begun");
                 }
                 Ok(Self::Etcd(Seat::Etcd(etcd)))
