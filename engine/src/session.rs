@@ -29,7 +29,9 @@ pub enum Isolation {
     Snapshot,
 }
 
-/// One coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread.
+/// One coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread, which
+/// serves nobody else until the job awaits something that is not there yet. An attempt may be
+/// refused without that: await [`Session::back_off`] before the next.
 pub struct Session {
     slot: Rc<Slot>,
 }
