@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
+use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::{Batch, BatchError};
 use lotus_fabric::verbs::{Buffer, VerbError};
 use lotus_locktable::LockService;
@@ -127,12 +127,13 @@ pub(crate) enum Replicas {
 }
 
 impl Replicas {
-    /// Those that follow the backups, if the placement is still the one by which they were the
-    /// backups. By another one the primary of then may be a backup: a memory node that returns
-    /// takes its first place again (H23).
-    fn rest(same_placement: bool) -> Self {
-        let same = same_placement || broken(Rule::FormerPrimariesAreWritten);
-        if same { Self::Primaries } else { Self::All }
+    /// These, which come after all others, if the placement is still the one of `placed`, by which
+    /// the others were told apart. By another one the primary of then may be a backup, and the
+    /// other way round: a memory node that returns takes its first place again (H23).
+    pub(crate) fn as_the_rest(self, coordinator: &Coordinator, placed: Epoch) -> Self {
+        let same =
+            placed == coordinator.configuration.placed() || broken(Rule::FormerPrimariesAreWritten);
+        if same { self } else { Self::All }
     }
 
     pub(crate) fn of(self, set: &ReplicaSet) -> &[Replica] {
@@ -204,7 +205,7 @@ impl<'a> Commit<'a> {
         }
         if first == Replicas::Backups {
             self.until_done(|batch| {
-                let last = Replicas::rest(placed == coordinator.configuration.placed());
+                let last = Replicas::Primaries.as_the_rest(coordinator, placed);
                 body.add_versions(coordinator, commit_ts, last, batch);
             })
             .await?;

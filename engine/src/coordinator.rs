@@ -75,7 +75,7 @@ pub(crate) struct Coordinator {
     pub(crate) rng: RefCell<SmallRng>,
     /// Somebody relies on nothing being done here until the next transaction begins.
     pub(crate) settled: Cell<bool>,
-    /// How many slots' drivers are at work.
+    /// How many slots' drivers are at work, and who has more for them to do than they know.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
     /// Its commits under way.

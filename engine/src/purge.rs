@@ -14,6 +14,7 @@
 //! 3. On all replicas: a log entry, then one cell as INVISIBLE. Readers wait from here on.
 //! 4. On the primary, then on the backups: the CVT is zeroed but for that cell's version word, then
 //!    that as well. Whoever finds the tag finds a log; whoever does not finds nothing to repair.
+//!    By another placement than the primary's, on all: it may be a backup of that one (H23).
 //! 5. The locks are released, and the slots are free.
 //!
 //! # What it is not
@@ -123,16 +124,7 @@ async fn work(mut session: Session) {
         // What memory nodes that return are given is the coordinator's own as well.
         let fills = session.fill(&mut filler).await;
         let due = session.due();
-        let mut purged = session.purge(&due).await.is_ok();
-        if !purged {
-            // Somebody uses one of these rows or buckets, and not many more.
-            for piece in due.chunks(PIECE) {
-                match session.purge(piece).await {
-                    Ok(()) => purged = true,
-                    Err(_) => session.coordinator().tombstones.put_back(piece),
-                }
-            }
-        }
+        let purged = session.purge_in_pieces(&due).await;
         let coordinator = session.coordinator();
         let interval = coordinator.shared.config.horizon_interval;
         if due.is_empty() && !fills {
@@ -152,6 +144,26 @@ impl Session {
         }
         let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
         coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit)
+    }
+
+    /// Purges `due`, or what can be locked of it; whether that was any. All of it is work that
+    /// whoever lets the coordinator settle waits for, also between two transactions.
+    async fn purge_in_pieces(&mut self, due: &[Tombstone]) -> bool {
+        let at_work = &self.coordinator().at_work;
+        at_work.set(at_work.get() + 1);
+        let mut purged = self.purge(due).await.is_ok();
+        if !purged {
+            // Somebody uses one of these rows or buckets, and not many more.
+            for piece in due.chunks(PIECE) {
+                match self.purge(piece).await {
+                    Ok(()) => purged = true,
+                    Err(_) => self.coordinator().tombstones.put_back(piece),
+                }
+            }
+        }
+        let at_work = &self.coordinator().at_work;
+        at_work.set(at_work.get() - 1);
+        purged
     }
 
     /// Purges those of `due` that nobody has inserted again; all or none.
@@ -232,9 +244,14 @@ impl Commit<'_> {
         let coordinator = self.coordinator();
         body.plan_commit(coordinator);
         self.until_done(|batch| body.add_marks(coordinator, self, batch)).await?;
-        for replicas in [Replicas::Primaries, Replicas::Backups] {
-            self.until_done(|batch| body.add_zeroes(coordinator, self, replicas, batch)).await?;
-        }
+        let placed = coordinator.configuration.placed();
+        self.until_done(|batch| body.add_zeroes(coordinator, self, Replicas::Primaries, batch))
+            .await?;
+        self.until_done(|batch| {
+            let rest = Replicas::Backups.as_the_rest(coordinator, placed);
+            body.add_zeroes(coordinator, self, rest, batch);
+        })
+        .await?;
         self.slot.decide(body.held.txn(), Ok(Receipt::default()));
         for row in &body.rows {
             // What was read under the lock may have been cached (H11).

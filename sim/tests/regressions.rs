@@ -152,3 +152,20 @@ fn a_node_that_dies_while_it_is_started_again_is_not_sent_work() {
     let text = include_str!("regressions/down-again.toml");
     assert_eq!(replay("down-again", text, 4903, 1_000_000).violations, NOTHING);
 }
+
+/// A memory node that was whole had its first place again while a deleted row was purged. Its copy
+/// was zeroed neither with the primaries of before nor with the backups of afterwards, and who
+/// inserted the row again wrote around what was left.
+#[test]
+fn a_row_is_purged_on_every_copy_when_a_memory_node_has_its_place_again() {
+    let text = include_str!("regressions/purged-by-two-placements.toml");
+    assert_eq!(replay("purged", text, 21404, 1_000_000).violations, NOTHING);
+}
+
+/// Rows that could not be purged together were tried a few at a time, and between two tries the
+/// coordinator passed for one that has nothing to do: the audit met the next purge.
+#[test]
+fn a_cluster_has_not_settled_while_rows_are_purged() {
+    let text = include_str!("regressions/settled-while-purging.toml");
+    assert_eq!(replay("settled", text, 20923, 1_000_000).violations, NOTHING);
+}
