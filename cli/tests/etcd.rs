@@ -74,6 +74,11 @@ impl Cluster {
         }
     }
 
+    #[track_caller]
+    fn done(&self, task: &str) {
+        self.succeeds(task).expect("nothing is in its way");
+    }
+
     fn status(&self) -> Value {
         let status = self.lotus(&["cluster", "status", "--json"], "--file").output();
         serde_json::from_slice(&status.expect("it runs").stdout).expect("JSON")
@@ -173,15 +178,15 @@ fn transactions_go_on_while_etcd_is_killed_and_started_again() {
     let report = attempts.clone().find_map(|secs| {
         let report = survives_an_outage(&mut etcd, &cluster, secs);
         if report.is_none() {
-            cluster.succeeds("down").expect("it is ours");
-            cluster.succeeds("up").expect("it is ours");
+            cluster.done("down");
+            cluster.done("up");
         }
         report
     });
     let report = report.expect("150 s are enough for any machine");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert!(report["committed"].as_u64() > Some(2 * PROGRESS), "{report}");
-    cluster.succeeds("down").expect("it is ours");
+    cluster.done("down");
 }
 
 /// What etcd remembers of a cluster that has been killed is not taken for the next one.
@@ -192,7 +197,7 @@ fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
     eventually(|| cluster.succeeds("up"));
     cluster.kill(|_| true);
     for task in ["up", "status", "down"] {
-        cluster.succeeds(task).expect("nothing ran any more");
+        cluster.done(task);
     }
     assert_eq!(cluster.cluster("status").status.code(), Some(1));
 }
@@ -221,7 +226,7 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     cluster.kill(|node| node == "mn-1");
     eventually(|| has_come_to(4));
     cluster.is_sound();
-    cluster.succeeds("down").expect("it is ours");
+    cluster.done("down");
 }
 
 #[test]

@@ -173,7 +173,8 @@ impl<M: Machines> Cluster<M> {
             });
             let unsound = node.locks.unsound_slots();
             if unsound > 0 {
-                zeroed.complain(|| format!("{unsound} slots of compute node {}", node.index));
+                let index = node.index;
+                zeroed.complain(|| format!("{unsound} differ from their holders on node {index}"));
             }
         }
         [held.finish(), zeroed.finish()]

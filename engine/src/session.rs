@@ -30,8 +30,7 @@ pub enum Isolation {
 }
 
 /// One coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread, which
-/// serves nobody else until the job awaits something that is not there yet. An attempt may be
-/// refused without that: await [`Session::back_off`] before the next.
+/// serves others while the job awaits something: [`Session::back_off`], between two attempts.
 pub struct Session {
     slot: Rc<Slot>,
 }
