@@ -519,6 +519,8 @@ impl Drop for Executor {
     /// and with it the lanes that the futures use.
     fn drop(&mut self) {
         let core = &*self.handle.core;
+        // What futures begin while they are dropped takes its place behind them, and is dropped too.
+        core.tasks.borrow_mut().free.clear();
         let mut next = 0;
         while next < core.tasks.borrow().slots.len() {
             // A statement of its own: the future may wake others while it is dropped.

@@ -1,6 +1,6 @@
 //! RPC between two lanes of one executor.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,6 +112,32 @@ fn too_many_calls_are_refused_and_the_others_go_on() {
 }
 
 /// A reply counts only if it comes from the node that was asked.
+#[test]
+fn whom_a_handler_keeps_waiting_does_not_keep_the_lane() {
+    const KEPT: Service = Service(5);
+    let Pair { mut executor, client, server, silent_requests: _ } = pair();
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let (keeps, outside) = (Rc::clone(&kept), Rc::new(RefCell::new(None)));
+    let last = Rc::clone(&outside);
+    server.serve(
+        KEPT,
+        Box::new(move |responder, _| {
+            let before = last.replace(Some(responder));
+            keeps.borrow_mut().extend(before);
+        }),
+    );
+    let handler = Rc::downgrade(&kept);
+    drop(kept);
+    executor.run(async move {
+        assert!(client.call(SERVER, KEPT, b"", HASTY).await.is_err());
+    });
+    assert_eq!(handler.upgrade().map(|kept| kept.borrow().len()), Some(2));
+    drop((executor, server));
+    assert!(handler.upgrade().is_none(), "the handler is still there");
+    // Whoever answers now answers nobody.
+    outside.take().expect("it was asked").respond(b"too late");
+}
+
 #[test]
 fn a_stranger_s_reply_is_ignored() {
     let Pair { mut executor, client, server, .. } = pair();

@@ -169,3 +169,11 @@ fn a_cluster_has_not_settled_while_rows_are_purged() {
     let text = include_str!("regressions/settled-while-purging.toml");
     assert_eq!(replay("settled", text, 20923, 1_000_000).violations, NOTHING);
 }
+
+/// A compute node that serves no timestamps yet was asked for some, and was started again while it
+/// kept who had asked waiting. That kept its lane as well, and its next life had none.
+#[test]
+fn a_node_that_keeps_somebody_waiting_can_be_started_again() {
+    let text = include_str!("regressions/keeps-its-lane.toml");
+    assert_eq!(replay("keeps-its-lane", text, 24153, 1_000_000).violations, NOTHING);
+}

@@ -112,6 +112,39 @@ fn an_executor_drops_its_futures_though_they_hold_handles_on_it() {
     assert_eq!(Rc::strong_count(&alive), 1);
 }
 
+/// Begins a task when it is dropped, as locks do that are to be ended elsewhere.
+struct BeginsAnother {
+    handle: Handle,
+    kept: Rc<()>,
+}
+
+impl Drop for BeginsAnother {
+    fn drop(&mut self) {
+        let (handle, kept) = (self.handle.clone(), Rc::clone(&self.kept));
+        self.handle.spawn(async move {
+            handle.suspend().await;
+            drop(kept);
+        });
+    }
+}
+
+#[test]
+fn an_executor_drops_also_what_is_begun_while_it_drops_futures() {
+    let mut executor = executor();
+    let kept = Rc::new(());
+    let handle = executor.handle().clone();
+    // The place of a task that has ended lies before that of the one that begins another.
+    handle.spawn(async {});
+    let last = BeginsAnother { handle: handle.clone(), kept: Rc::clone(&kept) };
+    executor.handle().spawn(async move {
+        handle.suspend().await;
+        drop(last);
+    });
+    executor.turn();
+    drop(executor);
+    assert_eq!(Rc::strong_count(&kept), 1);
+}
+
 /// A socket's two ends: one in the hands of a task, the other outside.
 fn connection(executor: &Executor) -> (Socket, TcpStream) {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -104,8 +104,10 @@ struct Call {
 }
 
 /// Sends the reply to one request, now or later. Dropped unused, the caller runs into its timeout.
+///
+/// It does not keep the lane: a handler may keep whom it cannot answer yet, and ends with the lane.
 pub struct Responder {
-    rpc: Rpc,
+    core: Weak<Core>,
     to: Endpoint,
     service: Service,
     id: u64,
@@ -117,13 +119,15 @@ impl Responder {
         self.to
     }
 
-    /// Sends `payload` back.
+    /// Sends `payload` back, unless the lane that was asked is gone.
     ///
     /// # Panics
     /// If it exceeds [`MAX_PAYLOAD_BYTES`].
     pub fn respond(self, payload: &[u8]) {
         assert!(payload.len() <= MAX_PAYLOAD_BYTES, "the reply is too large");
-        self.rpc.send(self.to, Kind::Reply, self.service, self.id, payload);
+        if let Some(core) = self.core.upgrade() {
+            Rpc { core }.send(self.to, Kind::Reply, self.service, self.id, payload);
+        }
     }
 }
 
@@ -177,7 +181,8 @@ impl Rpc {
         &self.core.lane
     }
 
-    /// Calls `handler` for every request to `service`; replaces the one before.
+    /// Calls `handler` for every request to `service`; replaces the one before. It lives as long as
+    /// the lane, so it must not hold the lane, nor an [`Rpc`] of it.
     pub fn serve(&self, service: Service, handler: Handler) {
         let mut handlers = self.core.handlers.borrow_mut();
         let index = usize::from(service.0);
@@ -271,7 +276,8 @@ impl Rpc {
                 let handler = handlers.get_mut(usize::from(header.service.0));
                 let Some(Some(handler)) = handler else { return self.count_malformed() };
                 let Header { service, id, .. } = header;
-                handler(Responder { rpc: self.clone(), to: from, service, id }, payload);
+                let core = Rc::downgrade(&self.core);
+                handler(Responder { core, to: from, service, id }, payload);
             }
         }
     }
