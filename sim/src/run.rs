@@ -34,6 +34,8 @@ use crate::watched::Watched;
 pub const ENDS: &str = "the run comes to its end";
 /// The property of a run in which nobody panics.
 pub const NO_PANIC: &str = "nobody panics";
+/// The property of lanes, without which their nodes could not be started again.
+pub const LANES_END: &str = "lanes end with whoever has opened them";
 /// The property that workloads check as they read.
 pub const READS: &str = "transactions see what they must";
 
@@ -210,12 +212,19 @@ pub fn run(
     figures.returned = watched.returned();
     figures.snapshots = watched.copies();
     violations.extend(watched.take_found());
-    // The coordinators come to their end, and may panic on the way.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(watched))) {
-        let (property, detail) = (NO_PANIC.to_owned(), message(&*panic));
-        violations.push(Violation { property, detail });
-    }
+    violations.extend(end(watched));
     Ok(Outcome { violations, figures, trace_hash })
+}
+
+/// Lets the coordinators come to their end; what goes wrong on the way.
+fn end(watched: Watched) -> Option<Violation> {
+    let fabric = watched.machines().world().fabric().clone();
+    let violation = |property: &str, detail| Violation { property: property.to_owned(), detail };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(watched))) {
+        return Some(violation(NO_PANIC, message(&*panic)));
+    }
+    let left = fabric.open_lanes();
+    (!left.is_empty()).then(|| violation(LANES_END, format!("open: {left:?}")))
 }
 
 /// The longest that a run may take.

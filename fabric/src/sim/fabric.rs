@@ -67,6 +67,11 @@ impl SimFabric {
         self.state().nodes.len() as u16
     }
 
+    /// The lanes that somebody holds.
+    pub fn open_lanes(&self) -> Vec<Endpoint> {
+        self.state().lanes.iter().filter(|lane| lane.open).map(|lane| lane.at).collect()
+    }
+
     /// Virtual time since the world began: one order for all nodes, whatever their clocks show.
     pub fn now(&self) -> Duration {
         self.state().time()
