@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use lotus_fabric::ids::TableId;
+use lotus_fabric::ids::{RemoteAddr, TableId};
 use lotus_fabric::lane::{Batch, BatchError};
 use lotus_locktable::LockService;
 use lotus_mvcc::layout::WORD_BYTES;
@@ -210,22 +210,34 @@ impl Coordinator {
         if self.tombstones.purge_time(group) >= to {
             return Ok(());
         }
-        for replica in self.replicas(group).members() {
-            let word = replica.at(PURGE_TIME_OFFSET);
-            let mut batch = self.lane.batch();
-            let seen = batch.read(word, WORD_BYTES);
-            let mut time = batch.post().await?.words(seen)[0];
-            while time < to.raw() {
-                let mut batch = self.lane.batch();
-                let held = batch.compare_and_swap(word, time, to.raw());
-                match batch.post().await?.words(held)[0] {
-                    found if found == time => break,
-                    // Somebody else came first.
-                    found => time = found,
-                }
+        loop {
+            let placed = self.configuration.placed();
+            for replica in self.replicas(group).members() {
+                self.raise_time(replica.at(PURGE_TIME_OFFSET), to).await?;
+            }
+            // A copy that has joined meanwhile may have been given the primary's time of before.
+            if placed == self.configuration.placed() {
+                break;
             }
         }
         self.tombstones.learn_purge_time(group, to);
+        Ok(())
+    }
+
+    /// Lets the time in this word be at least `to`.
+    async fn raise_time(&self, word: RemoteAddr, to: Timestamp) -> Result<(), BatchError> {
+        let mut batch = self.lane.batch();
+        let seen = batch.read(word, WORD_BYTES);
+        let mut time = batch.post().await?.words(seen)[0];
+        while time < to.raw() {
+            let mut batch = self.lane.batch();
+            let held = batch.compare_and_swap(word, time, to.raw());
+            match batch.post().await?.words(held)[0] {
+                found if found == time => break,
+                // Somebody else came first.
+                found => time = found,
+            }
+        }
         Ok(())
     }
 }

@@ -519,7 +519,7 @@ impl Drop for Executor {
     /// and with it the lanes that the futures use.
     fn drop(&mut self) {
         let core = &*self.handle.core;
-        // What futures begin while they are dropped takes its place behind them, and is dropped too.
+        // What futures begin while they are dropped comes behind them, and is dropped as well.
         core.tasks.borrow_mut().free.clear();
         let mut next = 0;
         while next < core.tasks.borrow().slots.len() {
