@@ -378,4 +378,36 @@ mod tests {
         assert_eq!(found, [false, false, true]);
         cluster.stop().unwrap();
     }
+
+    /// Only the horizon has kept readers from getting there, and they do not rest on it alone.
+    #[test]
+    fn a_snapshot_older_than_a_purge_believes_no_absence() {
+        let cluster = Cluster::embedded().memory_nodes(2).replicas(2).start().unwrap();
+        let table =
+            cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();
+        let job = move |mut session: Session| async move {
+            let mut txn = session.begin(Isolation::Serializable).await?;
+            txn.insert(table, 1, &[7; 8])?;
+            txn.execute().await?;
+            let inserted_at = txn.commit().await?.commit_ts.expect("it has written");
+            let mut seen = Vec::new();
+            for purged_until in [inserted_at, Timestamp::MAX] {
+                let coordinator = session.coordinator();
+                for (group, _) in coordinator.shared.placement.groups() {
+                    let raised = coordinator.raise_purge_time(group, purged_until).await;
+                    raised.expect("the memory nodes answer");
+                }
+                for row in [1, 2] {
+                    let mut txn = session.begin_read_only().await?;
+                    let item = txn.add_ro(table, row)?;
+                    seen.push(txn.execute().await.map(|()| txn.value(item).is_some()));
+                }
+            }
+            Ok(seen)
+        };
+        let seen = cluster.submit(Seat { compute_node: 0, thread: 0 }, job).wait().unwrap();
+        assert_eq!(seen[..3], [Ok(true), Ok(false), Ok(true)]);
+        assert!(matches!(seen[3], Err(TxnError::SnapshotTooOld { .. })), "{:?}", seen[3]);
+        cluster.stop().unwrap();
+    }
 }
