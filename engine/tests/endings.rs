@@ -288,6 +288,24 @@ fn a_cluster_stops_when_its_jobs_have_ended() {
     done(second);
 }
 
+/// Whoever has the last hold of a cluster may be one of its jobs: that ends, and the cluster with
+/// it.
+#[test]
+fn a_job_may_be_the_last_to_hold_the_cluster() {
+    let (last_kept, alone) = async_channel::bounded::<()>(1);
+    let cluster = Arc::new(small().compute_nodes(2).start().expect("the settings are sound"));
+    let held = Arc::clone(&cluster);
+    let ended = cluster.submit(FIRST, move |_| async move {
+        let _ = alone.recv().await;
+        assert_eq!(Arc::strong_count(&held), 1);
+        drop(held);
+        Ok(())
+    });
+    drop(cluster);
+    drop(last_kept);
+    done(ended);
+}
+
 /// A closure of `run` that does not commit has aborted.
 #[test]
 fn what_was_not_committed_never_happened() {

@@ -58,7 +58,7 @@ pub trait Machines {
     /// What the operating system says when it has no thread to give.
     fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Self::Core>;
 
-    /// Waits for a core to end. Whether it did so without a panic.
+    /// Waits for a core to end, unless this runs on it. Whether it did so without a panic.
     fn join(&self, core: Self::Core) -> bool;
 
     /// Lets the cores run until one of them has sent something, and returns that; `None` if
@@ -120,7 +120,8 @@ impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
     }
 
     fn join(&self, core: JoinHandle<()>) -> bool {
-        core.join().is_ok()
+        // Whoever ends a cluster may do so on one of its cores, which cannot wait for itself.
+        core.thread().id() == std::thread::current().id() || core.join().is_ok()
     }
 
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
