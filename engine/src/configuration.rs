@@ -408,7 +408,7 @@ impl Coordinator {
                 (from.epoch < to.epoch).then_some(Transfer { shard, from, to })
             };
             let behind: Vec<_> = ShardId::all().zip(owners).filter_map(behind).collect();
-            for some in behind.chunks(crate::ownership::SWAPS_AT_ONCE) {
+            for some in behind.chunks(crate::members::ADOPTED_AT_ONCE) {
                 self.raise(replica, some.to_vec()).await?;
             }
         }

@@ -67,10 +67,11 @@ use crate::watch::Watch;
 const TURNS_PER_LEASE: u32 = 8;
 /// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
 const TURNS_WHILE_CHANGING: u32 = 64;
-/// So many shards are taken over at once, and for so many times as long as that took transactions
-/// are left alone, but no longer than a turn: compare-and-swaps are what memory nodes do slowest,
-/// and verbs wait behind them. A memory node that is lost meanwhile must not make the pause long.
-const ADOPTED_AT_ONCE: usize = 16;
+/// So many owners' words are swapped at once where many are, and for so many times as long as it
+/// took to take shards over transactions are left alone, but no longer than a turn:
+/// compare-and-swaps are what memory nodes do slowest, and verbs wait behind them, beats among
+/// them. A memory node that is lost meanwhile must not make the pause long.
+pub(crate) const ADOPTED_AT_ONCE: usize = 16;
 const ADOPTION_PAUSES: u32 = 3;
 /// For so many leases a compute node stays alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;

@@ -40,7 +40,7 @@ use crate::shared::{ComputeNode, Shared};
 /// Whose header has the words.
 pub(crate) const OWNERS_GROUP: GroupId = GroupId(0);
 /// How many words are swapped in one batch.
-pub(crate) const SWAPS_AT_ONCE: usize = 256;
+const SWAPS_AT_ONCE: usize = 256;
 
 /// How many READs bring the words of all shards.
 const READS: usize = ShardId::COUNT as usize * WORD_BYTES / MAX_VERB_BYTES;

@@ -9,9 +9,14 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 use crate::scenario::Scenario;
 
 /// So many leases after it is back a memory node is whole, and the next one may be lost. Where
-/// messages are lost or late, or compute nodes fail, it may take longer: the next one waits
-/// ([`crate::turns`]).
+/// messages are lost or late, compute nodes fail, or shards move all the time, it may take longer:
+/// the next one waits ([`crate::turns`]).
 const LEASES_TO_FILL: u32 = 12;
+
+/// How long it takes at most to fill one that is back, where nothing is in the way.
+pub(crate) fn to_fill(scenario: &Scenario) -> Duration {
+    Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL
+}
 
 /// Whether the node that an entry restarts has crashed before, and lost its memory, and nothing
 /// else happens to it.
@@ -35,7 +40,6 @@ pub(crate) fn take_turns(scenario: &Scenario, nodes: &mut dyn Iterator<Item = No
 /// From when to when a memory node is not whole, if it does nothing but crash and restart in turn.
 /// One that does not come back is away for ever.
 fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration)>> {
-    let lease = Duration::from_micros(scenario.cluster.lease_us);
     let mut about: Vec<(Duration, bool)> = Vec::new();
     let entries = scenario.schedule.iter();
     for entry in entries.filter(|entry| entry.fault.nodes().any(|about| about == node)) {
@@ -51,7 +55,7 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
     for (number, (at, restarts)) in about.into_iter().enumerate() {
         match (number % 2 == 1, restarts) {
             (false, false) => absences.push((at, Duration::MAX)),
-            (true, true) => absences.last_mut()?.1 = at + lease * LEASES_TO_FILL,
+            (true, true) => absences.last_mut()?.1 = at + to_fill(scenario),
             _ => return None,
         }
     }
@@ -61,7 +65,7 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
 /// Who is lost after some memory node has come back, from when on, and when it comes back, if it
 /// does.
 pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Duration>)> {
-    let to_fill = Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL;
+    let to_fill = to_fill(scenario);
     let nodes = (0..scenario.first_compute_node().0).map(NodeId);
     let absences = nodes.filter_map(|node| Some((node, absences(scenario, node)?)));
     let absences = absences.flat_map(|(node, all)| {

@@ -3,14 +3,15 @@
 //! # What it is
 //! Whoever fills a memory node asks the oracle before each piece, and waits for the locks of others
 //! who ask it: with messages that are lost, nobody can say how long that takes, nor where compute
-//! nodes that should fill it fail. So whoever is to be lost after another has come back waits until
-//! the rows have a copy elsewhere. What comes later in the schedule of memory nodes is as much
-//! later. What has not begun when the storm is over does not happen.
+//! nodes that should fill it fail, nor where each shard is given away before it can be filled: who
+//! gets one begins it anew. So whoever is to be lost after another has come back waits until the
+//! rows have a copy elsewhere. What comes later in the schedule of memory nodes is as much later.
+//! What has not begun when the storm is over does not happen.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
 //! [`crate::properties::losses::FILLED`], and where all messages arrive in time, at compute nodes
-//! that are well, nothing waits.
+//! that are well and keep their shards, nothing waits.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -40,7 +41,10 @@ impl Turns {
         let lossy = scenario.rates.message_loss > 0.0 || scenario.rates.message_delay > 0.0;
         let is_compute = |node: NodeId| node >= scenario.first_compute_node();
         let fails = |one: &Scheduled| one.fault.nodes().any(is_compute);
-        let takes_long = lossy || scenario.schedule.iter().any(fails);
+        // How long a shard stays where it is, if it does not stay for good.
+        let stays = scenario.cluster.moves_us * u64::from(scenario.cluster.shards);
+        let moves = stays > 0 && Duration::from_micros(stays) < memory_returns::to_fill(scenario);
+        let takes_long = lossy || moves || scenario.schedule.iter().any(fails);
         let mut due = Vec::new();
         let turns = if takes_long { memory_returns::turns(scenario) } else { Vec::new() };
         for (node, from, back) in turns {

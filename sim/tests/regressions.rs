@@ -177,3 +177,20 @@ fn a_node_that_keeps_somebody_waiting_can_be_started_again() {
     let text = include_str!("regressions/keeps-its-lane.toml");
     assert_eq!(replay("keeps-its-lane", text, 24153, 1_000_000).violations, NOTHING);
 }
+
+/// Two memory nodes came back together, while shards found heirs: the copy of who owns what that
+/// the second had got was out of date, and all nodes raised its words at once. Their beats waited
+/// behind these swaps for a lease, and it was lost again, with a life of before that loss.
+#[test]
+fn a_memory_node_is_not_lost_for_the_swaps_that_it_is_given() {
+    let text = include_str!("regressions/beats-behind-swaps.toml");
+    assert_eq!(replay("beats-behind-swaps", text, 32257, 1_000_000).violations, NOTHING);
+}
+
+/// The one shard went from node to node every millisecond, and who got it began to fill it anew.
+/// Nobody can say how long that takes, so the other memory node is lost once there is a copy.
+#[test]
+fn where_shards_move_the_next_memory_node_is_lost_when_the_last_one_is_filled() {
+    let text = include_str!("regressions/filled-where-shards-move.toml");
+    assert_eq!(replay("shards-move", text, 34175, 1_000_000).violations, NOTHING);
+}
