@@ -8,13 +8,12 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 
 use crate::scenario::Scenario;
 
-/// So many leases after it is back a memory node is whole, and the next one may be lost. Where
-/// messages are lost or late, compute nodes fail, or shards move all the time, it may take longer:
-/// the next one waits ([`crate::turns`]).
+/// So many leases after it is back a memory node should be whole, and the next one may be lost. If
+/// it takes longer the next one waits ([`crate::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
-/// How long it takes at most to fill one that is back, where nothing is in the way.
-pub(crate) fn to_fill(scenario: &Scenario) -> Duration {
+/// How long it should take to fill one that is back.
+fn to_fill(scenario: &Scenario) -> Duration {
     Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL
 }
 

@@ -1,17 +1,14 @@
-//! Memory nodes that are lost in turn, where nobody can say how long it takes to fill one.
+//! Memory nodes that are lost in turn: the next one when the last one is filled.
 //!
 //! # What it is
-//! Whoever fills a memory node asks the oracle before each piece, and waits for the locks of others
-//! who ask it: with messages that are lost, nobody can say how long that takes, nor where compute
-//! nodes that should fill it fail, nor where each shard is given away before it can be filled: who
-//! gets one begins it anew. So whoever is to be lost after another has come back waits until the
-//! rows have a copy elsewhere. What comes later in the schedule of memory nodes is as much later.
-//! What has not begun when the storm is over does not happen.
+//! Nobody can say how long it takes to fill a memory node that is back: how much there is to
+//! fill, who is in the way of it, which messages are lost. So whoever is to be lost after another
+//! has come back waits until the rows have a copy elsewhere. What comes later in the schedule of
+//! memory nodes is as much later. What has not begun when the storm is over does not happen.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
-//! [`crate::properties::losses::FILLED`], and where all messages arrive in time, at compute nodes
-//! that are well and keep their shards, nothing waits.
+//! [`crate::properties::losses::FILLED`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -38,16 +35,8 @@ pub(crate) struct Turns {
 
 impl Turns {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let lossy = scenario.rates.message_loss > 0.0 || scenario.rates.message_delay > 0.0;
-        let is_compute = |node: NodeId| node >= scenario.first_compute_node();
-        let fails = |one: &Scheduled| one.fault.nodes().any(is_compute);
-        // How long a shard stays where it is, if it does not stay for good.
-        let stays = scenario.cluster.moves_us * u64::from(scenario.cluster.shards);
-        let moves = stays > 0 && Duration::from_micros(stays) < memory_returns::to_fill(scenario);
-        let takes_long = lossy || moves || scenario.schedule.iter().any(fails);
         let mut due = Vec::new();
-        let turns = if takes_long { memory_returns::turns(scenario) } else { Vec::new() };
-        for (node, from, back) in turns {
+        for (node, from, back) in memory_returns::turns(scenario) {
             due.push((from, Fault::Crash { node, memory: MemoryFate::Lost }));
             due.extend(back.map(|back| (back, Fault::Restart { node })));
         }
@@ -151,7 +140,6 @@ storm-us = 9000
 calm-us = 9000
 workload = { kvs = { keys = 10, update-ratio = 0.5, zipf = 0.0 } }
 cluster = { lease-us = 100, replicas = 2 }
-rates = { message-loss = 0.1 }
 schedule = [
     { when = { at-us = 2000 }, fault = { crash = { node = 2, memory = \"lost\" } } },
     { when = { at-us = 3000 }, fault = { restart = { node = 2 } } },
@@ -161,20 +149,13 @@ schedule = [
 ";
 
     #[test]
-    fn only_who_is_lost_after_a_return_waits_and_only_where_filling_takes_long() {
-        let held = |text: &str| {
-            let scenario = Scenario::parse("in-turn", text.as_bytes()).expect("it is right");
-            let turns = Turns::new(&scenario);
-            let others = turns.others(scenario.schedule.clone());
-            assert_eq!(others.len() + turns.due.len(), scenario.schedule.len());
-            turns.due.iter().map(|(at, _)| at.as_micros()).collect::<Vec<_>>()
-        };
-        assert_eq!(held(IN_TURN), [2000, 3000]);
-        let sound = IN_TURN.replace("message-loss", "verb-delay");
-        assert_eq!(held(&sound), [0; 0]);
-        let pause = "{ when = { at-us = 9 }, fault = { pause = { node = 3, lasting-us = 1 } } }";
-        let fails = sound.replace("schedule = [", &format!("schedule = [{pause},"));
-        assert_eq!(held(&fails), [2000, 3000]);
+    fn only_who_is_lost_after_a_return_waits() {
+        let scenario = Scenario::parse("in-turn", IN_TURN.as_bytes()).expect("it is right");
+        let turns = Turns::new(&scenario);
+        let others = turns.others(scenario.schedule.clone());
+        assert_eq!(others.len() + turns.due.len(), scenario.schedule.len());
+        let held = turns.due.iter().map(|(at, _)| at.as_micros());
+        assert_eq!(held.collect::<Vec<_>>(), [2000, 3000]);
     }
 
     #[test]
