@@ -67,11 +67,11 @@ use crate::watch::Watch;
 const TURNS_PER_LEASE: u32 = 8;
 /// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
 const TURNS_WHILE_CHANGING: u32 = 64;
-/// So many owners' words are swapped at once where many are, and for so many times as long as it
-/// took to take shards over transactions are left alone, but no longer than a turn:
-/// compare-and-swaps are what memory nodes do slowest, and verbs wait behind them, beats among
-/// them. A memory node that is lost meanwhile must not make the pause long.
+/// So many owners' words are swapped at once, where there are many: compare-and-swaps are what
+/// memory nodes do slowest, and verbs wait behind them, beats among them.
 pub(crate) const ADOPTED_AT_ONCE: usize = 16;
+/// For so many times as long as it took to take some shards over, transactions are left alone; no
+/// longer than a turn, so that a memory node that is lost meanwhile does not make the pause long.
 const ADOPTION_PAUSES: u32 = 3;
 /// For so many leases a compute node stays alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
