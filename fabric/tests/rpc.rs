@@ -111,7 +111,7 @@ fn too_many_calls_are_refused_and_the_others_go_on() {
     });
 }
 
-/// A reply counts only if it comes from the node that was asked.
+/// Its node could not be started again: the lane would be taken.
 #[test]
 fn whom_a_handler_keeps_waiting_does_not_keep_the_lane() {
     const KEPT: Service = Service(5);
@@ -138,6 +138,7 @@ fn whom_a_handler_keeps_waiting_does_not_keep_the_lane() {
     outside.take().expect("it was asked").respond(b"too late");
 }
 
+/// A reply counts only if it comes from the node that was asked.
 #[test]
 fn a_stranger_s_reply_is_ignored() {
     let Pair { mut executor, client, server, .. } = pair();

@@ -46,8 +46,13 @@ fn with_server<F: Future<Output = ()> + 'static>(
     let done = Flag::default();
     let finish = done.set_on_drop();
     let server = Coordinator::new(PEER, move |lane: Lane| async move {
-        let _rpc = serve(&lane);
-        wait_until(&lane, "the client ends", || done.is_set()).await;
+        let malformed = Rc::new(Cell::new(0));
+        let rpc = serve(&lane, Rc::clone(&malformed));
+        let client_has_ended = || {
+            malformed.set(rpc.malformed());
+            done.is_set()
+        };
+        wait_until(&lane, "the client ends", client_has_ended).await;
     });
     let client = Coordinator::new(CLIENT, move |lane: Lane| async move {
         let _finish = finish;
@@ -56,12 +61,11 @@ fn with_server<F: Future<Output = ()> + 'static>(
     cluster.run([server, client]);
 }
 
-fn serve(lane: &Lane) -> Rpc {
+fn serve(lane: &Lane, malformed: Rc<Cell<u64>>) -> Rpc {
     let rpc = Rpc::new(lane.clone());
     rpc.serve(ECHO, Box::new(|responder, request| responder.respond(request)));
-    let counter = rpc.clone();
     let count = move |responder: Responder, _: &[u8]| {
-        responder.respond(&counter.malformed().to_le_bytes());
+        responder.respond(&malformed.get().to_le_bytes());
     };
     rpc.serve(MALFORMED, Box::new(count));
     let kept = RefCell::new(None::<Responder>);
