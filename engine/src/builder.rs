@@ -1,5 +1,6 @@
 //! Choosing the shape of an embedded cluster.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,
 };
 use crate::error::ClusterError;
-use crate::part::Part;
+use crate::part::{Part, Wait};
 use crate::plan::Plan;
 
 /// Collects settings; each method documents its default. See [`Config`] for the whole list.
@@ -104,7 +105,21 @@ impl ClusterBuilder {
         patience: Duration,
     ) -> Self {
         let hosted = compute_nodes.into_iter().collect();
-        self.part = Part::Share { hosted, authority, patience };
+        let waiting = Arc::new(|_| ControlFlow::Continue(()));
+        self.part = Part::Share { hosted, authority, patience, waiting };
+        self
+    }
+
+    /// Calls `look` again and again while a process that has a [part](Self::part) of the cluster
+    /// waits for others as it starts. [`ControlFlow::Break`] ends the start with
+    /// [`ClusterError::Interrupted`]. Of no effect before [`Self::part`].
+    pub fn while_waiting(
+        mut self,
+        look: impl Fn(Wait) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        if let Part::Share { waiting, .. } = &mut self.part {
+            *waiting = Arc::new(look);
+        }
         self
     }
 

@@ -228,6 +228,10 @@ pub enum ClusterError {
         /// How long this process has waited.
         waited: std::time::Duration,
     },
+    /// A wait of the start was broken off
+    /// ([`while_waiting`](crate::ClusterBuilder::while_waiting)). Start anew.
+    #[error("the start was broken off")]
+    Interrupted,
     /// The cluster was made with other settings; start all processes alike.
     #[error("the cluster was made with \"{theirs}\", and this process has \"{ours}\"")]
     OtherSettings {

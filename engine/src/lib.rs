@@ -89,6 +89,7 @@ pub use lotus_fabric::machines::{Machines, Threads};
 pub use lotus_fabric::trace::Trace;
 pub use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec, Timestamp};
 pub use lotus_router::{Authority, Intent, ShardEpoch};
+pub use part::Wait;
 pub use session::{Isolation, Session, SessionView};
 pub use shards::{Balancing, Moving, ShardStatus};
 pub use silent::{MemoryReturn, MemoryStanding, MemoryStatus};

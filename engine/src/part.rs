@@ -22,6 +22,7 @@
 //! left, and [takes part again](crate::rejoin). Of two such processes one does.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,19 @@ const CHARTER_KEY: &str = "charter";
 /// How long a process waits before it looks again whether the cluster has been founded.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// What a process waits for before its compute nodes take part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Wait {
+    /// The process of compute node 0 makes the cluster.
+    Founding,
+    /// The other compute nodes settle what the nodes' lives before have left.
+    Recovery,
+}
+
+/// Told of every look of a wait, which it may break off.
+pub(crate) type Waiting = Arc<dyn Fn(Wait) -> ControlFlow<()> + Send + Sync>;
+
 /// Which compute nodes this process has, and who they agree with the others' by.
 #[derive(Clone, Default)]
 pub(crate) enum Part {
@@ -57,6 +71,8 @@ pub(crate) enum Part {
         authority: Arc<dyn Authority>,
         /// How long to wait for the founder.
         patience: Duration,
+        /// Told of every look.
+        waiting: Waiting,
     },
 }
 
@@ -124,10 +140,8 @@ impl Part {
         authority: &dyn Authority,
     ) -> Result<Entry, ClusterError> {
         let founds = self.founds(config);
-        if let Self::Share { patience, .. } = self
-            && !founds
-        {
-            await_charter(config, *patience, control, authority)?;
+        if !founds {
+            self.await_charter(config, control, authority)?;
         }
         let hosted: Vec<Peer> = self.hosted(config).iter().map(|index| peers[*index]).collect();
         for Peer { index, .. } in &hosted {
@@ -162,12 +176,12 @@ impl Part {
         authority: &dyn Authority,
     ) -> Result<Entry, ClusterError> {
         let taken = ClusterError::JoinedBefore { node: hosted[0].index };
-        let Self::Share { patience, .. } = self else { return Err(taken) };
+        let Self::Share { patience, waiting, .. } = self else { return Err(taken) };
         if config.lease.is_none() {
             return Err(taken);
         }
         // A founder that has died before it wrote the charter has left nothing to take part in.
-        await_charter(config, *patience, control, authority)?;
+        self.await_charter(config, control, authority)?;
         let places: Vec<(NodeId, usize)> = hosted.iter().map(|one| (one.id, one.index)).collect();
         let deadline = control.now().after(*patience);
         loop {
@@ -176,10 +190,44 @@ impl Part {
                 Ok(None) if control.now() >= deadline => return Err(taken),
                 // Whoever does not answer now may do so later.
                 Err(error) if control.now() >= deadline => return Err(error),
-                _ => control.pause(PAUSE),
+                _ => pause(Wait::Recovery, waiting, control)?,
             }
         }
     }
+
+    /// Waits until the cluster has been made, with the settings of this process.
+    fn await_charter(
+        &self,
+        config: &Config,
+        control: &Control,
+        authority: &dyn Authority,
+    ) -> Result<(), ClusterError> {
+        let Self::Share { patience, waiting, .. } = self else { return Ok(()) };
+        let deadline = control.now().after(*patience);
+        loop {
+            match authority.read(CHARTER_KEY) {
+                Ok(Some(found)) => {
+                    let found = String::from_utf8(found.value);
+                    let found = found.map_err(|_| ClusterError::Damaged)?;
+                    return compare(&found, &charter(config));
+                }
+                Ok(None) if control.now() >= deadline => {
+                    return Err(ClusterError::NotFounded { waited: *patience });
+                }
+                Err(error) if control.now() >= deadline => return Err(error.into()),
+                _ => pause(Wait::Founding, waiting, control)?,
+            }
+        }
+    }
+}
+
+/// Lets time pass between two looks, unless the wait is broken off.
+fn pause(wait: Wait, waiting: &Waiting, control: &Control) -> Result<(), ClusterError> {
+    if waiting(wait).is_break() {
+        return Err(ClusterError::Interrupted);
+    }
+    control.pause(PAUSE);
+    Ok(())
 }
 
 /// How a process has come to its part.
@@ -237,28 +285,6 @@ pub(crate) fn found(
     Ok(())
 }
 
-fn await_charter(
-    config: &Config,
-    patience: Duration,
-    control: &Control,
-    authority: &dyn Authority,
-) -> Result<(), ClusterError> {
-    let deadline = control.now().after(patience);
-    loop {
-        match authority.read(CHARTER_KEY) {
-            Ok(Some(found)) => {
-                let found = String::from_utf8(found.value).map_err(|_| ClusterError::Damaged)?;
-                return compare(&found, &charter(config));
-            }
-            Ok(None) if control.now() >= deadline => {
-                return Err(ClusterError::NotFounded { waited: patience });
-            }
-            Err(error) if control.now() >= deadline => return Err(error.into()),
-            _ => control.pause(PAUSE),
-        }
-    }
-}
-
 /// What all processes must have in common: a setting a line.
 fn charter(config: &Config) -> String {
     let Config { memory_nodes, compute_nodes, replicas, threads, coroutines, .. } = config;
@@ -313,6 +339,7 @@ mod tests {
             hosted: hosted.to_vec(),
             authority: authority(),
             patience: Duration::ZERO,
+            waiting: Arc::new(|_| ControlFlow::Continue(())),
         };
         let clock = Config { compute_nodes: 3, ..Config::default() };
         let oracle = Config { timestamps: TimestampKind::Oracle, ..clock.clone() };

@@ -1,22 +1,16 @@
-//! `lotus cluster up`, `status` and `down`: the nodes of one host, together.
+//! `lotus cluster up`, `snapshot` and `down`: the nodes of one host, together.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use comfy_table::Table;
-use lotus::{MemoryStanding, MemoryStatus};
 use lotus_fabric::env::Env;
-use lotus_recovery::Membership;
-use lotus_recovery::membership;
-use lotus_router::Placement;
 use lotus_router::authority::Version;
 use lotus_router::remote::Address;
 use rustix::process::Signal;
-use serde::Serialize;
 
 use super::authority;
 use super::copier;
@@ -24,47 +18,64 @@ use super::file::{ClusterFile, Net};
 use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
-use super::records::{Record, Stage};
-use super::seat::{Place, Seat, Unreached};
-use super::shards::{self, or_dash, percent};
+use super::records::Record;
+use super::seat::{Place, Seat};
 use super::snapshots::Snapshot;
+use super::status::{self, Addresses, Status, Survey};
 use crate::Verdict;
-use crate::nodes::processor_time;
 
 /// Whose process keeps the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 /// How long a node may take to end when it is asked, before it is made to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `lotus cluster up`: starts the nodes of this host, or those compute nodes that have ended beside
-/// others, and waits until all nodes serve.
+/// `lotus cluster up`: starts the nodes of this host, or those that have ended beside others, and
+/// waits until all nodes serve. Unsound if the cluster goes on, but not with all nodes.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
-    let started = start(file, patience)?;
-    let all = Node::all(file).count();
-    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
-    let again = match started {
-        _ if started == here => String::new(),
-        _ => format!(", of which {started} had ended"),
-    };
+    let Started { count, status } = start(file, patience)?;
     let (path, state) = (file.path.display(), file.state.display());
-    let mut said =
-        format!("{path}: {all} nodes serve, {here} of them on this host{again}; logs in {state}\n");
+    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
+    let again = match count {
+        _ if count == here => String::new(),
+        _ => format!(", of which {count} had ended"),
+    };
+    let mut said = match status.unwell().as_str() {
+        "" => {
+            let all = Node::all(file).count();
+            format!("{path}: {all} nodes serve, {here} of them on this host{again}")
+        }
+        unwell => {
+            let (serving, all) = status.serving();
+            format!("{path}: {serving} of {all} nodes serve{again}; {unwell}")
+        }
+    };
+    // Strings take all that is written to them.
+    let _ = writeln!(said, "; logs in {state}");
     if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
-        // Strings take all that is written to them.
         let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
     }
-    say(&said)
+    say(&said)?;
+    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Starts the nodes of this host that do not run, and waits until all nodes serve; how many it has
-/// started.
+/// What has come of starting nodes.
+pub struct Started {
+    /// How many.
+    pub count: usize,
+    /// How all nodes of the cluster are.
+    pub status: Status,
+}
+
+/// Starts the nodes of this host that do not run, and waits until all nodes serve. If some do not
+/// after `patience`, though all that were started here have come up and the cluster goes on, the
+/// status says so.
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
-pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
+pub fn start(file: &ClusterFile, patience: Duration) -> Result<Started, String> {
     let state = State::lock(file)?;
     let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
     if ours.is_empty() {
@@ -86,15 +97,14 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<usize, String> {
         before.await_next(state, host, patience)
     });
     let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience));
-    if let Err(why) = outcome {
+    if outcome.is_err() {
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
         if ours.len() == all {
             remove_sockets(file);
         }
-        return Err(why);
     }
-    Ok(ours.len())
+    Ok(Started { count: ours.len(), status: outcome? })
 }
 
 /// Those of our nodes that are to be started: all, or those that have ended beside others that run,
@@ -224,43 +234,35 @@ fn obituary(state: &State, node: Node) -> String {
     format!("{} did not start: {why}", node.in_words())
 }
 
-/// Waits until all nodes say that they serve, those of other hosts too.
+/// Waits until all nodes serve, those of other hosts too.
 fn await_health(
     file: &ClusterFile,
     state: &State,
     started: &mut [(Node, Child)],
     patience: Duration,
-) -> Result<(), String> {
+) -> Result<Status, String> {
     let authority = authority(file)?;
     let mut ended = None;
-    let mut missing = None;
-    let healthy = wait_until(&Env::real(0), patience, || {
+    let mut survey = None;
+    wait_until(&Env::real(0), patience, || {
         let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
         ended = started.iter_mut().position(is_over);
-        let serves = |node: &Node| {
-            let record = Record::read(*node, &authority).ok().flatten();
-            // What its process of before has said does not count.
-            let child =
-                started.iter().find(|(known, _)| known == node).map(|(_, child)| child.id());
-            record.is_some_and(|record| {
-                record.stage == Stage::Serving && child.is_none_or(|id| id == record.process)
-            })
-        };
-        missing = if authority.connect().is_ok() {
-            Node::all(file).find(|node| !serves(node))
-        } else {
-            Node::all(file).next()
-        };
-        ended.is_some() || missing.is_none()
+        let now = survey.insert(Survey::take(file, state, &authority));
+        ended.is_some() || now.all_serve()
     });
     if let Some(index) = ended {
         return Err(obituary(state, started[index].0));
     }
-    match missing {
-        Some(node) if !healthy => {
-            Err(format!("{} does not serve after {patience:?}", node.in_words()))
-        }
-        _ => Ok(()),
+    let survey = survey.expect("it was looked at once at least");
+    // Whoever was started here must have come up. What becomes of others in a cluster that goes on
+    // is no reason to end anybody.
+    let late = match survey.goes_on() {
+        true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
+        false => Node::all(file).find(|node| survey.state(*node) != status::SERVING),
+    };
+    match late {
+        Some(node) => Err(format!("{} does not serve after {patience:?}", node.in_words())),
+        None => Ok(survey.into_status()),
     }
 }
 
@@ -314,8 +316,7 @@ pub fn stop(file: &ClusterFile) -> Result<(usize, usize), String> {
         return Ok((0, 0));
     }
     let state = State::lock(file)?;
-    let known: Vec<Node> =
-        Node::all(file).filter(|node| state.seen(*node) != Seen::Never).collect();
+    let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
     end(&state, &known, &mut []);
     let left: Vec<String> = known
@@ -366,195 +367,6 @@ fn remove_sockets(file: &ClusterFile) {
         // What is not there need not go.
         let _ = std::fs::remove_file(path);
     }
-}
-
-/// A node as `lotus cluster status` shows it.
-#[derive(Debug, Serialize)]
-struct NodeStatus {
-    node: String,
-    address: Option<SocketAddr>,
-    client: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
-    process: Option<u32>,
-    /// What its process has used of this host's cores since it began.
-    processor_s: Option<f64>,
-    shards: Option<usize>,
-    /// Shards that it gave to others.
-    shards_given: Option<u64>,
-    /// The share of locks that its transactions took at home.
-    local_locks: Option<f64>,
-    state: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct Status {
-    healthy: bool,
-    authority: &'static str,
-    epoch: Option<u32>,
-    /// Of each row, at least, on memory nodes that are in use.
-    copies: Option<usize>,
-    nodes: Vec<NodeStatus>,
-}
-
-/// `lotus cluster status`: what every node says, and what is known of its process. Unsound unless
-/// all serve.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn status(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
-    let status = look(file)?;
-    if as_json {
-        let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
-        say(&format!("{json}\n"))?;
-    } else {
-        say(&table(&status))?;
-    }
-    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
-}
-
-fn look(file: &ClusterFile) -> Result<Status, String> {
-    let state = State::look(file);
-    let authority = authority(file)?;
-    let refused = match authority.connect() {
-        Ok(()) => None,
-        Err(Unreached::Silent(_)) => Some("unreachable"),
-        Err(_) => Some("refuses"),
-    };
-    let answers = refused.is_none();
-    let members = if answers { membership::read(&authority).ok() } else { None };
-    let serves = |node: &Node| {
-        let record = Record::read(*node, &authority).ok().flatten();
-        let serves = record.is_some_and(|record| record.stage == Stage::Serving);
-        node.kind == Kind::Compute && serves && !matches!(state.seen(*node), Seen::Ended(_))
-    };
-    let asked: Vec<Node> = Node::all(file).filter(|node| answers && serves(node)).collect();
-    let said = shards::figures(&authority, &asked);
-    let is_silent = |node: Node| said.iter().flatten().any(|one| one.silent & 1 << node.index != 0);
-    let memory = members.as_ref().and_then(|now| memory_left(file, now));
-    let view = |node: Node| {
-        let record = if answers { Record::read(node, &authority).ok().flatten() } else { None };
-        let seen = state.seen(node);
-        let process = match seen {
-            Seen::Running(process) | Seen::Ended(process) => Some(process),
-            Seen::Never => record.as_ref().map(|record| record.process),
-        };
-        let own = Addresses::of(file, node);
-        let stage = answers.then(|| record.as_ref().map(|record| record.stage));
-        let standing = match (&memory, node.kind) {
-            (Some(memory), Kind::Memory) => memory.nodes.get(usize::from(node.index)),
-            _ => None,
-        };
-        let state = match judge(file, node, seen, stage, members.as_ref()) {
-            _ if standing == Some(&MemoryStanding::Lost) => "lost",
-            _ if standing == Some(&MemoryStanding::Joining) => "joining",
-            _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
-            "serving" if node.kind == Kind::Memory && is_silent(node) => "silent",
-            state => state,
-        };
-        let Addresses { address, client, metrics } = own;
-        let figures = asked.iter().position(|one| *one == node).and_then(|at| said[at]);
-        let here = if let Seen::Running(process) = seen { Some(process) } else { None };
-        NodeStatus {
-            node: node.to_string(),
-            address,
-            client,
-            metrics,
-            process,
-            processor_s: here.and_then(processor_time).map(|time| time.as_secs_f64()),
-            shards: figures.map(|figures| figures.shards_owned),
-            shards_given: figures.map(|figures| figures.ownership.shards),
-            local_locks: figures.as_ref().and_then(shards::local_locks),
-            state,
-        }
-    };
-    let nodes: Vec<NodeStatus> = Node::all(file).map(view).collect();
-    let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
-    let healthy = nodes.iter().all(|node| node.state == "serving");
-    let epoch = members.map(|now| now.epoch().0);
-    Ok(Status { healthy, authority: refused.unwrap_or("answers"), epoch, copies, nodes })
-}
-
-/// What the members have agreed on about the memory nodes.
-fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
-    let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
-    let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
-    let first = Placement::new(&nodes, file.settings.replicas).ok()?;
-    Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
-}
-
-/// One word for a node. What it has `said` is not known where the authority does not answer.
-fn judge(
-    file: &ClusterFile,
-    node: Node,
-    seen: Seen,
-    said: Option<Option<Stage>>,
-    members: Option<&Membership>,
-) -> &'static str {
-    let member = node.id(file);
-    let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
-    match (seen, said) {
-        _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
-            true => "expelled",
-            false => "in recovery",
-        },
-        (Seen::Ended(_), _) => "ended",
-        (Seen::Running(_), None) => "running",
-        (Seen::Never, None | Some(None)) => "unknown",
-        (_, Some(Some(Stage::Serving))) => "serving",
-        (_, Some(Some(Stage::Ending))) => "ending",
-        (_, Some(Some(Stage::Starting) | None)) => "starting",
-    }
-}
-
-/// Where a node listens: for other nodes, applications, and whoever watches it.
-struct Addresses {
-    address: Option<SocketAddr>,
-    client: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
-}
-
-impl Addresses {
-    fn of(file: &ClusterFile, node: Node) -> Self {
-        let address = match &file.net {
-            Net::Shm { .. } => None,
-            Net::Tcp { addresses, .. } => addresses.get(&node.id(file)).copied(),
-        };
-        let compute = match node.kind {
-            Kind::Memory => None,
-            Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
-        };
-        let client = compute.and_then(|node| node.client);
-        Self { address, client, metrics: compute.and_then(|node| node.metrics) }
-    }
-}
-
-fn table(status: &Status) -> String {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    let places = ["node", "address", "client", "metrics", "process"];
-    let figures = ["cpu s", "shards", "given", "local locks", "state"];
-    table.set_header(places.into_iter().chain(figures));
-    for node in &status.nodes {
-        table.add_row([
-            node.node.clone(),
-            or_dash(node.address, |address| address.to_string()),
-            or_dash(node.client, |address| address.to_string()),
-            or_dash(node.metrics, |address| address.to_string()),
-            or_dash(node.process, |process| process.to_string()),
-            or_dash(node.processor_s, |time| format!("{time:.2}")),
-            or_dash(node.shards, |shards| shards.to_string()),
-            or_dash(node.shards_given, |given| given.to_string()),
-            or_dash(node.local_locks, percent),
-            node.state.to_owned(),
-        ]);
-    }
-    let mut text = format!("{}\n", table.trim_fmt());
-    let health = if status.healthy { "healthy" } else { "not healthy" };
-    let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
-    // Strings take all that is written to them.
-    let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
-    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}", status.authority);
-    text
 }
 
 /// Whether a node is to live on this host: its address is one of ours.

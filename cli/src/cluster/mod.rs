@@ -4,7 +4,7 @@
 //! # What it is
 //! * `file`: the configuration, the same for all nodes; `key`, `trust`, `load`: what it names;
 //! * `seat`, `in_etcd`: where all agree; `alive`: whether there is anybody to agree with;
-//! * `daemon`: one node;
+//! * `daemon`: one node; `stop`: how it is told to end; `log`: what it says meanwhile;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
 //!   cluster; `errands`: what it asks of the nodes;
 //! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
@@ -12,7 +12,8 @@
 //! * `snapshots`: files that the cluster begins with; `copier`: how nodes are asked for one, and to
 //!   rest before they are ended;
 //! * `chaos`: processes that are killed and paused while they are driven;
-//! * `commands`: all nodes of a host; `processes`: what this host remembers of them;
+//! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `status`: how
+//!   all nodes of the cluster are;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
 //!
 //! # What it is not
@@ -34,6 +35,7 @@ mod in_etcd;
 mod key;
 mod ledger;
 mod load;
+mod log;
 mod mailbox;
 mod namespaces;
 mod node;
@@ -45,6 +47,8 @@ mod seat;
 mod service;
 mod shards;
 mod snapshots;
+mod status;
+mod stop;
 mod trust;
 
 use std::time::Duration;
@@ -78,7 +82,7 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
     let file = file.map_err(|error| error.to_string())?;
     match args.task {
         ClusterTask::Up { wait_secs, .. } => commands::up(&file, Duration::from_secs(wait_secs)),
-        ClusterTask::Status { json, .. } => commands::status(&file, json),
+        ClusterTask::Status { json, .. } => status::show(&file, json),
         ClusterTask::Snapshot { wait_secs, json, .. } => {
             commands::snapshot(&file, Duration::from_secs(wait_secs), json)
         }

@@ -2,8 +2,10 @@
 //!
 //! # What it is
 //! [`State`] is a directory with a file for each node that was started here: its process id and
-//! when that process began, by which a process that has got the same id later is told from ours. A
-//! node's log is beside it. Commands of one cluster on one host exclude each other by a lock.
+//! when that process began, by which a process that has got the same id later is told from ours.
+//! The command that starts a node writes it, and so does the node, which may have been started by
+//! hand. A node's logs are beside it, one for each of its last lives. Commands of one cluster on
+//! one host exclude each other by a lock.
 //!
 //! # What it is not
 //! Supervision: nobody starts a node again that has ended.
@@ -21,12 +23,16 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use serde::{Deserialize, Serialize};
+
 use super::file::ClusterFile;
 use super::namespaces::Namespaces;
 use super::node::Node;
 
 /// How often something is looked at again.
 pub const PAUSE: Duration = Duration::from_millis(20);
+/// How many logs of former lives of a node are kept.
+const FORMER_LOGS: u32 = 5;
 
 /// The state of one cluster on this host.
 pub struct State {
@@ -46,11 +52,15 @@ pub enum Seen {
     Running(u32),
     /// It was started here, and has ended.
     Ended(u32),
+    /// It was started here, and `lotus cluster down` has ended it.
+    Down,
 }
 
-/// A process that cannot be mistaken for another.
-struct Process {
-    id: u32,
+/// A process that cannot be mistaken for another of its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Process {
+    /// Its process id.
+    pub id: u32,
     /// In the kernel's ticks since it booted.
     began: u64,
 }
@@ -87,8 +97,29 @@ impl State {
     /// What is known of a node.
     pub fn seen(&self, node: Node) -> Seen {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
-        let Some(process) = Process::parse(&text) else { return Seen::Never };
-        if process.runs() { Seen::Running(process.id) } else { Seen::Ended(process.id) }
+        match Process::parse(&text) {
+            Some(process) if process.runs() => Seen::Running(process.id),
+            Some(process) => Seen::Ended(process.id),
+            None if self.log(node).exists() => Seen::Down,
+            None => Seen::Never,
+        }
+    }
+
+    /// Remembers this process as that of a node: it may have been started by hand.
+    ///
+    /// # Errors
+    /// A sentence: the directory cannot be written.
+    pub fn remember_this_process(&self, node: Node) -> Result<(), String> {
+        make_private(&self.directory)?;
+        let this = Process::this().map_err(|error| error.to_string())?;
+        let path = self.pid_file(node);
+        let written = fs::write(&path, this.to_line());
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Whether a node runs, or has ended and nobody has noticed.
+    pub fn remembers(&self, node: Node) -> bool {
+        matches!(self.seen(node), Seen::Running(_) | Seen::Ended(_))
     }
 
     /// Whether a node was killed and has not ended yet. Its memory and its sockets go one by one,
@@ -99,11 +130,12 @@ impl State {
     }
 
     /// Starts a node with these arguments, in a group of its own, and remembers it. What it says
-    /// goes to its log, which begins anew.
+    /// goes to its log; that of its life before is kept.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn start(&self, node: Node, arguments: &[&Path]) -> io::Result<Child> {
+        self.keep_log(node)?;
         let log = File::create(self.log(node))?;
         let program = std::env::current_exe()?;
         let mut command = match &self.namespaces {
@@ -119,9 +151,9 @@ impl State {
             .spawn()?;
         let id = child.id();
         // It is ours and not waited for, so it is there, ended or not.
-        let remembered = Process::began(id).ok_or_else(|| io::ErrorKind::NotFound.into());
+        let remembered = Process::of(id);
         let remembered =
-            remembered.and_then(|began| fs::write(self.pid_file(node), format!("{id} {began}\n")));
+            remembered.and_then(|process| fs::write(self.pid_file(node), process.to_line()));
         match remembered {
             Ok(()) => Ok(child),
             Err(error) => {
@@ -154,6 +186,23 @@ impl State {
         self.directory.join(format!("{node}.log"))
     }
 
+    /// Where the log of a former life is; the last one's has number 1.
+    fn former_log(&self, node: Node, number: u32) -> PathBuf {
+        self.directory.join(format!("{node}.{number}.log"))
+    }
+
+    /// Makes room for the log of another life.
+    fn keep_log(&self, node: Node) -> io::Result<()> {
+        let mut from = (1..FORMER_LOGS)
+            .rev()
+            .map(|number| (self.former_log(node, number), self.former_log(node, number + 1)));
+        let last = (self.log(node), self.former_log(node, 1));
+        from.by_ref().chain([last]).try_for_each(|(from, to)| match fs::rename(from, to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
+    }
+
     /// The last line of a node's log that is an error.
     pub fn complaint(&self, node: Node) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
@@ -172,13 +221,27 @@ impl Process {
         Some(Self { id: id.parse().ok()?, began: began.parse().ok()? })
     }
 
-    /// When the process of that id began, whether it has ended or not.
-    fn began(id: u32) -> Option<u64> {
-        stat(id)?.get(19)?.parse().ok()
+    fn to_line(self) -> String {
+        let Self { id, began } = self;
+        format!("{id} {began}\n")
+    }
+
+    /// This one.
+    ///
+    /// # Errors
+    /// There is no `/proc`.
+    pub fn this() -> io::Result<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// The one of that id, whether it has ended or not.
+    fn of(id: u32) -> io::Result<Self> {
+        let began = stat(id).and_then(|fields| fields.get(19)?.parse().ok());
+        began.map(|began| Self { id, began }).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Whether it still runs. One that has ended and was not waited for does not.
-    fn runs(&self) -> bool {
+    pub fn runs(&self) -> bool {
         stat(self.id).is_some_and(|fields| self.is_alive(&fields))
     }
 
@@ -202,6 +265,17 @@ impl Process {
     fn hold(self) -> Option<(Self, OwnedFd)> {
         let id = Pid::from_raw(i32::try_from(self.id).ok()?)?;
         Some((self, pidfd_open(id, PidfdFlags::empty()).ok()?))
+    }
+}
+
+/// Names what process ids are unique in: a boot of a kernel, and one of its spaces of process ids.
+/// Empty where the kernel does not say.
+pub fn process_space() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = fs::read_link("/proc/self/ns/pid");
+    match (boot, space) {
+        (Ok(boot), Ok(space)) => format!("{} {}", boot.trim(), space.display()),
+        _ => String::new(),
     }
 }
 
@@ -261,20 +335,43 @@ mod tests {
         assert!(!process.is_alive(&stat("S", 9, 4322)), "another one has got its id");
     }
 
+    /// A node that had crashed was started again, and the log that said why was gone.
+    #[test]
+    fn the_logs_of_the_last_lives_are_kept() {
+        let directory = std::env::temp_dir().join(format!("lotus-logs-{}", std::process::id()));
+        make_private(&directory).unwrap();
+        let state = State { directory: directory.clone(), namespaces: None, _lock: None };
+        let node = Node::compute(1);
+        assert_eq!(state.seen(node), Seen::Never);
+        for life in 0..8 {
+            state.keep_log(node).unwrap();
+            fs::write(state.log(node), life.to_string()).unwrap();
+        }
+        let said = |path| fs::read_to_string(path).ok();
+        let former: Vec<_> =
+            (1..=FORMER_LOGS).filter_map(|number| said(state.former_log(node, number))).collect();
+        assert_eq!(former, ["6", "5", "4", "3", "2"]);
+        assert_eq!(said(state.log(node)).as_deref(), Some("7"));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 6, "no more than these");
+        assert_eq!(state.seen(node), Seen::Down);
+        state.remember_this_process(node).unwrap();
+        assert_eq!(state.seen(node), Seen::Running(std::process::id()));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
     #[test]
     fn this_process_runs() {
-        let id = std::process::id();
-        let began = Process::began(id).expect("it is in /proc");
-        let this = Process { id, began };
-        assert!(this.runs() && !Process { id, began: began + 1 }.runs());
+        let this = Process::this().expect("it is in /proc");
+        assert!(this.runs() && !Process { began: this.began + 1, ..this }.runs());
         assert!(!this.is_killed());
+        assert_eq!(Process::parse(&this.to_line()), Some(this));
     }
 
     #[test]
     fn who_was_killed_is_so_until_it_has_ended() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("there is such a command");
         let id = child.id();
-        let process = Process { id, began: Process::began(id).expect("it is not waited for") };
+        let process = Process::of(id).expect("it is not waited for");
         assert!(process.runs() && !process.is_killed());
         child.kill().expect("it is ours");
         assert!(process.is_killed(), "running, ending, or not waited for");

@@ -9,16 +9,22 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
+use super::processes::{Process, process_space};
 
 /// A node's own view.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// The process that it lives in, on its own host.
-    pub process: u32,
+    /// The process that it lives in.
+    pub process: Process,
+    /// What the process's id is unique in ([`process_space`]).
+    pub space: String,
     /// The version of the program.
     pub version: String,
     /// How far it has come.
     pub stage: Stage,
+    /// The epoch of the cluster that it found when it started; `None` if it found none, and for
+    /// compute nodes.
+    pub found: Option<u32>,
 }
 
 /// How far a node has come.
@@ -31,13 +37,33 @@ pub enum Stage {
     Serving,
     /// It was told to end.
     Ending,
+    /// It has ended as it was told to.
+    Ended,
 }
 
 impl Record {
     /// This process, at a stage.
-    pub fn of_this_process(stage: Stage) -> Self {
+    ///
+    /// # Errors
+    /// A sentence: there is no `/proc`.
+    pub fn of_this_process(stage: Stage) -> Result<Self, String> {
+        let process = Process::this();
+        let process =
+            process.map_err(|error| format!("cannot read /proc of this process: {error}"))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { process: std::process::id(), version, stage }
+        Ok(Self { process, space: process_space(), version, stage, found: None })
+    }
+
+    /// The same, at another stage.
+    #[must_use]
+    pub fn at(&self, stage: Stage) -> Self {
+        Self { stage, ..self.clone() }
+    }
+
+    /// Whether its process runs; `None` if that cannot be seen from here.
+    pub fn runs(&self) -> Option<bool> {
+        let is_near = !self.space.is_empty() && self.space == process_space();
+        is_near.then(|| self.process.runs())
     }
 
     /// Says it, whatever was said before.
@@ -46,6 +72,22 @@ impl Record {
     /// [`AuthorityError::Unavailable`].
     pub fn write(&self, node: Node, authority: &dyn Authority) -> Result<(), AuthorityError> {
         write(authority, &key(node), self).map(drop)
+    }
+
+    /// Says that this process has ended, unless another one has spoken for the node since.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Unavailable`].
+    pub fn end(&self, node: Node, authority: &dyn Authority) -> Result<(), AuthorityError> {
+        let (version, found) = read::<Self>(authority, &key(node))?;
+        if found.is_none_or(|found| found.process != self.process || found.space != self.space) {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&self.at(Stage::Ended)).expect("strings and numbers");
+        match authority.compare_and_swap(&key(node), version, &bytes) {
+            Ok(_) | Err(AuthorityError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// What a node has said last.
@@ -119,5 +161,28 @@ pub fn update<T: Serialize + DeserializeOwned + Default>(
             Err(AuthorityError::Conflict { .. }) => {}
             outcome => return outcome.map(|_| value),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_router::EmbeddedAuthority;
+
+    #[test]
+    fn the_end_of_a_process_does_not_hide_the_one_that_came_after_it() {
+        let (authority, node) = (EmbeddedAuthority::new(), Node::compute(1));
+        let stage = || Record::read(node, &authority).unwrap().map(|record| record.stage);
+        let first = Record::of_this_process(Stage::Serving).unwrap();
+        first.end(node, &authority).unwrap();
+        assert_eq!(stage(), None, "it has never said anything");
+        first.write(node, &authority).unwrap();
+        first.end(node, &authority).unwrap();
+        assert_eq!(stage(), Some(Stage::Ended));
+        let second = Record { space: "another".to_owned(), ..first.at(Stage::Starting) };
+        assert_eq!((first.runs(), second.runs()), (Some(true), None));
+        second.write(node, &authority).unwrap();
+        first.end(node, &authority).unwrap();
+        assert_eq!(stage(), Some(Stage::Starting));
     }
 }

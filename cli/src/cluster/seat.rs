@@ -22,8 +22,7 @@ use super::alive::is_anybody;
 use super::file::ClusterFile;
 #[cfg(feature = "etcd")]
 use super::in_etcd::{InEtcd, LastWord, Members};
-#[cfg(feature = "etcd")]
-use super::processes::wait_until;
+use super::stop::{Early, Stop};
 
 /// How long the authority may take to answer once.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -184,9 +183,14 @@ impl Host {
     /// that. Waits for etcd.
     ///
     /// # Errors
-    /// A sentence.
+    /// [`Early`].
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody is waited for"))]
-    pub fn start(file: &ClusterFile, env: &Env, patience: Duration) -> Result<Self, String> {
+    pub fn start(
+        file: &ClusterFile,
+        env: &Env,
+        patience: Duration,
+        stop: &Stop,
+    ) -> Result<Self, Early> {
         match &file.authority {
             Place::Hosted(address) => {
                 let security = file.security().map_err(|error| error.to_string())?;
@@ -199,16 +203,23 @@ impl Host {
             Place::Etcd(members) => {
                 let etcd = InEtcd::new(members)?;
                 let mut word = etcd.last_word();
-                wait_until(env, patience, || match word {
-                    Err(Unreached::Silent(_)) => {
+                stop.wait_until(env, patience, || match &word {
+                    Err(Unreached::Silent(why)) => {
+                        let missing = Some(why.clone());
                         word = etcd.last_word();
-                        false
+                        missing
                     }
-                    _ => true,
-                });
+                    _ => None,
+                })?;
                 let sentence = |error: Unreached| error.to_string();
                 let word = word.map_err(sentence)?;
-                if word.life().is_some() && is_anybody(file, &etcd, env, ANSWERING) {
+                let is_told = || stop.is_told();
+                let goes_on =
+                    word.life().is_some() && is_anybody(file, &etcd, env, ANSWERING, is_told);
+                if is_told() {
+                    return Err(Early::Told);
+                }
+                if goes_on {
                     tracing::info!(etcd = %members, "returning to a cluster that goes on");
                 } else {
                     etcd.begin(word).map_err(sentence)?;
@@ -236,7 +247,7 @@ impl Host {
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
             Self::Etcd(seat) => {
-                if is_anybody(file, seat, env, PATIENCE) {
+                if is_anybody(file, seat, env, PATIENCE, || false) {
                     tracing::info!("the cluster goes on without this node");
                 } else if let Err(error) = seat.end_life() {
                     tracing::warn!(error, "etcd does not know that the cluster has ended");

@@ -9,6 +9,7 @@ mod parts;
 pub(crate) mod speed;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use lotus::{
     Cluster, ClusterBuilder, ClusterError, Isolation, Machines, PrimaryKey, TableId, TableSpec,
-    Threads, TimestampKind, TxnError,
+    Threads, TimestampKind, TxnError, Wait,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
@@ -301,6 +302,12 @@ fn who_does_not_fit_is_told_why() {
     let impatient = place.builder(1).part([1], Arc::new(place.remote()), Duration::ZERO);
     let refused = impatient.start_on(threads(3)).err().expect("nobody has founded it");
     assert!(matches!(refused, ClusterError::NotFounded { .. }), "{refused}");
+    let told = place.builder(1).while_waiting(|wait| {
+        assert_eq!(wait, Wait::Founding);
+        ControlFlow::Break(())
+    });
+    let refused = told.start_on(threads(3)).err().expect("it was told to end");
+    assert!(matches!(refused, ClusterError::Interrupted), "{refused}");
 
     let _first = place.builder(0).start_on(threads(2)).expect("founds");
     let refused = place.builder(1).coroutines(5).start_on(threads(3)).err().expect("it differs");

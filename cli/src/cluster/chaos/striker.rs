@@ -82,7 +82,7 @@ impl Nodes {
     pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
-            let runs = self.state.seen(node) == Seen::Running(record.process);
+            let runs = self.state.seen(node) == Seen::Running(record.process.id);
             runs && record.stage == Stage::Serving
         })
     }

@@ -1,0 +1,346 @@
+//! `lotus cluster status`: how the nodes of a cluster are, from what is known of their processes on
+//! this host, what they say of themselves at the authority, and what the members have agreed on.
+//!
+//! # Whom to believe
+//! A process that is seen to run, or to have ended, is believed before anything that was said. The
+//! one that spoke last for a node at the authority is looked for on this host as well, so that a
+//! node which was started by hand is not taken for the one that ended before it. A word at the
+//! authority counts for the process that said it, and for no other.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use comfy_table::Table;
+use lotus::{MemoryStanding, MemoryStatus};
+use lotus_fabric::ids::Epoch;
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::Placement;
+use serde::Serialize;
+
+use super::authority;
+use super::commands::say;
+use super::file::{ClusterFile, Net};
+use super::node::{Kind, Node};
+use super::operator::Figures;
+use super::processes::{Seen, State};
+use super::records::{Record, Stage};
+use super::seat::{Seat, Unreached};
+use super::shards::{self, or_dash, percent};
+use crate::Verdict;
+use crate::nodes::processor_time;
+
+/// The state of a node that does what it is for.
+pub const SERVING: &str = "serving";
+
+/// A node as `lotus cluster status` shows it.
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    node: Node,
+    address: Option<SocketAddr>,
+    client: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    process: Option<u32>,
+    /// What its process has used of this host's cores since it began.
+    processor_s: Option<f64>,
+    shards: Option<usize>,
+    /// Shards that it gave to others.
+    shards_given: Option<u64>,
+    /// The share of locks that its transactions took at home.
+    local_locks: Option<f64>,
+    state: &'static str,
+}
+
+/// How a cluster is.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Whether all nodes serve.
+    pub healthy: bool,
+    authority: &'static str,
+    epoch: Option<u32>,
+    /// Of each row, at least, on memory nodes that are in use.
+    copies: Option<usize>,
+    nodes: Vec<NodeStatus>,
+}
+
+impl Status {
+    /// How many nodes serve, of how many.
+    pub fn serving(&self) -> (usize, usize) {
+        let serving = self.nodes.iter().filter(|node| node.state == SERVING).count();
+        (serving, self.nodes.len())
+    }
+
+    /// The nodes that do not serve, and what they do instead, in words.
+    pub fn unwell(&self) -> String {
+        let unwell = self.nodes.iter().filter(|node| node.state != SERVING);
+        let in_words = unwell.map(|one| format!("{} is {}", one.node.in_words(), one.state));
+        in_words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `lotus cluster status`: what every node says, and what is known of its process. Unsound unless
+/// all serve.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
+    let authority = authority(file)?;
+    let survey = Survey::take(file, &State::look(file), &authority);
+    let asked = survey.serving(Kind::Compute);
+    let said = shards::figures(&authority, &asked);
+    let status = survey.with_figures(&asked, &said).into_status();
+    if as_json {
+        let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
+        say(&format!("{json}\n"))?;
+    } else {
+        say(&table(&status))?;
+    }
+    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// What can be learnt of all nodes without asking them.
+pub struct Survey<'a> {
+    file: &'a ClusterFile,
+    /// Why the authority says nothing, if it does not.
+    refused: Option<&'static str>,
+    members: Option<Membership>,
+    copies: Option<usize>,
+    nodes: Vec<Known>,
+}
+
+/// What is known of a node.
+struct Known {
+    node: Node,
+    process: Option<u32>,
+    /// Its process runs on this host.
+    is_here: bool,
+    /// What its process has said last.
+    stage: Option<Stage>,
+    state: &'static str,
+    figures: Option<Figures>,
+}
+
+impl<'a> Survey<'a> {
+    /// Looks at this host, and asks the authority.
+    pub fn take(file: &'a ClusterFile, state: &State, authority: &Seat) -> Self {
+        let refused = match authority.connect() {
+            Ok(()) => None,
+            Err(Unreached::Silent(_)) => Some("unreachable"),
+            Err(_) => Some("refuses"),
+        };
+        let answers = refused.is_none();
+        let members = if answers { membership::read(authority).ok() } else { None };
+        let memory = members.as_ref().and_then(|now| memory_left(file, now));
+        let known = |node: Node| {
+            let record = if answers { Record::read(node, authority).ok().flatten() } else { None };
+            let (seen, stage) = reconcile(state.seen(node), record.as_ref());
+            let said = answers.then_some(stage);
+            let standing = match (&memory, node.kind) {
+                (Some(memory), Kind::Memory) => memory.nodes.get(usize::from(node.index)),
+                _ => None,
+            };
+            let judged = match judge(file, node, seen, said, members.as_ref()) {
+                _ if standing == Some(&MemoryStanding::Lost) => "lost",
+                _ if standing == Some(&MemoryStanding::Joining) => "joining",
+                _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
+                SERVING if is_new(file, node, record.as_ref(), members.as_ref()) => "returning",
+                state => state,
+            };
+            let process = match seen {
+                Seen::Running(process) | Seen::Ended(process) => Some(process),
+                Seen::Never => record.as_ref().map(|record| record.process.id),
+                Seen::Down => None,
+            };
+            let is_here = matches!(seen, Seen::Running(_));
+            Known { node, process, is_here, stage, state: judged, figures: None }
+        };
+        let nodes = Node::all(file).map(known).collect();
+        let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
+        Self { file, refused, members, copies, nodes }
+    }
+
+    /// The nodes of a kind that serve.
+    pub fn serving(&self, kind: Kind) -> Vec<Node> {
+        let serving = self.nodes.iter().filter(|one| one.node.kind == kind);
+        serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
+    }
+
+    /// Whether all nodes serve.
+    pub fn all_serve(&self) -> bool {
+        self.nodes.iter().all(|one| one.state == SERVING)
+    }
+
+    /// Whether there is a cluster that serves somebody.
+    pub fn goes_on(&self) -> bool {
+        self.members.is_some() && !self.serving(Kind::Compute).is_empty()
+    }
+
+    /// Whether a node has said that it serves, and its process lives; the others need not use it
+    /// yet.
+    pub fn has_come_up(&self, node: Node) -> bool {
+        let is_up = |one: &Known| one.is_here && one.stage == Some(Stage::Serving);
+        self.nodes.iter().any(|one| one.node == node && is_up(one))
+    }
+
+    /// One word for a node.
+    pub fn state(&self, node: Node) -> &'static str {
+        self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
+    }
+
+    /// With what compute nodes have said of themselves, and of memory nodes.
+    fn with_figures(mut self, asked: &[Node], said: &[Option<Figures>]) -> Self {
+        let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
+        for one in &mut self.nodes {
+            let at = asked.iter().position(|asked| *asked == one.node);
+            one.figures = at.and_then(|at| said[at]);
+            let is_silent = one.node.kind == Kind::Memory && silent & 1 << one.node.index != 0;
+            if is_silent && one.state == SERVING {
+                one.state = "silent";
+            }
+        }
+        self
+    }
+
+    /// As it is shown.
+    pub fn into_status(self) -> Status {
+        let node = |one: &Known| {
+            let Addresses { address, client, metrics } = Addresses::of(self.file, one.node);
+            let here = one.process.filter(|_| one.is_here);
+            NodeStatus {
+                node: one.node,
+                address,
+                client,
+                metrics,
+                process: one.process,
+                processor_s: here.and_then(processor_time).map(|time| time.as_secs_f64()),
+                shards: one.figures.map(|figures| figures.shards_owned),
+                shards_given: one.figures.map(|figures| figures.ownership.shards),
+                local_locks: one.figures.as_ref().and_then(shards::local_locks),
+                state: one.state,
+            }
+        };
+        Status {
+            healthy: self.all_serve(),
+            authority: self.refused.unwrap_or("answers"),
+            epoch: self.members.as_ref().map(|now| now.epoch().0),
+            copies: self.copies,
+            nodes: self.nodes.iter().map(node).collect(),
+        }
+    }
+}
+
+/// What is known of a node's process from what this host remembers and what was said last for the
+/// node; and what that process has said.
+fn reconcile(remembered: Seen, record: Option<&Record>) -> (Seen, Option<Stage>) {
+    let Some(record) = record else { return (remembered, None) };
+    let (spoke, stage) = (record.process.id, Some(record.stage));
+    match (remembered, record.runs()) {
+        (Seen::Running(process), _) if process == spoke => (remembered, stage),
+        // It has said nothing yet.
+        (Seen::Running(_), _) => (remembered, None),
+        (_, Some(true)) => (Seen::Running(spoke), stage),
+        (Seen::Never, Some(false)) => (Seen::Ended(spoke), stage),
+        (_, Some(false)) => (remembered, stage),
+        // It may live, where this process cannot see it.
+        (_, None) => (Seen::Never, stage),
+    }
+}
+
+/// Whether a memory node's process began beside a cluster that has not begun to use its memory.
+fn is_new(
+    file: &ClusterFile,
+    node: Node,
+    record: Option<&Record>,
+    members: Option<&Membership>,
+) -> bool {
+    let (Some(now), Some(found)) = (members, record.and_then(|record| record.found)) else {
+        return false;
+    };
+    let used = now.life_of(node.id(file));
+    node.kind == Kind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
+}
+
+/// What the members have agreed on about the memory nodes.
+fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
+    let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
+    let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
+    let first = Placement::new(&nodes, file.settings.replicas).ok()?;
+    Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
+}
+
+/// One word for a node. What it has `said` is not known where the authority does not answer.
+fn judge(
+    file: &ClusterFile,
+    node: Node,
+    seen: Seen,
+    said: Option<Option<Stage>>,
+    members: Option<&Membership>,
+) -> &'static str {
+    let member = node.id(file);
+    let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
+    match (seen, said) {
+        _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
+            true => "expelled",
+            false => "in recovery",
+        },
+        (Seen::Ended(_) | Seen::Down, _) | (Seen::Never, Some(Some(Stage::Ended))) => "ended",
+        (Seen::Running(_), None) => "running",
+        (Seen::Never, None | Some(None)) => "unknown",
+        (_, Some(Some(Stage::Serving))) => SERVING,
+        (_, Some(Some(Stage::Ending | Stage::Ended))) => "ending",
+        (_, Some(Some(Stage::Starting) | None)) => "starting",
+    }
+}
+
+/// Where a node listens: for other nodes, applications, and whoever watches it.
+pub struct Addresses {
+    /// For other nodes.
+    pub address: Option<SocketAddr>,
+    client: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// Those that the file gives a node.
+    pub fn of(file: &ClusterFile, node: Node) -> Self {
+        let address = match &file.net {
+            Net::Shm { .. } => None,
+            Net::Tcp { addresses, .. } => addresses.get(&node.id(file)).copied(),
+        };
+        let compute = match node.kind {
+            Kind::Memory => None,
+            Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
+        };
+        let client = compute.and_then(|node| node.client);
+        Self { address, client, metrics: compute.and_then(|node| node.metrics) }
+    }
+}
+
+fn table(status: &Status) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    let places = ["node", "address", "client", "metrics", "process"];
+    let figures = ["cpu s", "shards", "given", "local locks", "state"];
+    table.set_header(places.into_iter().chain(figures));
+    for node in &status.nodes {
+        table.add_row([
+            node.node.to_string(),
+            or_dash(node.address, |address| address.to_string()),
+            or_dash(node.client, |address| address.to_string()),
+            or_dash(node.metrics, |address| address.to_string()),
+            or_dash(node.process, |process| process.to_string()),
+            or_dash(node.processor_s, |time| format!("{time:.2}")),
+            or_dash(node.shards, |shards| shards.to_string()),
+            or_dash(node.shards_given, |given| given.to_string()),
+            or_dash(node.local_locks, percent),
+            node.state.to_owned(),
+        ]);
+    }
+    let mut text = format!("{}\n", table.trim_fmt());
+    let health = if status.healthy { "healthy" } else { "not healthy" };
+    let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
+    let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
+    // Strings take all that is written to them.
+    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}", status.authority);
+    text
+}
