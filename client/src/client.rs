@@ -21,7 +21,7 @@ use crate::error::{CallError, ConnectError, Rejection};
 use crate::frame;
 use crate::map::{Choice, Map, Route};
 use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op, decode};
-use crate::retry::{self, Next, Repetition, Tried};
+use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::transaction::Transaction;
 
 /// How much longer than its time-out a call waits for an answer, at least, before its outcome
@@ -105,8 +105,8 @@ impl Client {
         let op = |_, _| Op::Directory;
         let timeout = self.shared.config.timeout;
         let (shared, map) = (&self.shared, self.shared.map());
-        let harmless = Repetition::Harmless;
-        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
+        let effectless = Repetition::Effectless;
+        let (_, answer) = shared.carry_out(&map, target, effectless, timeout, op).await?;
         match decode(&answer) {
             Ok(Answer::Directory(directory)) => {
                 let mut map = self.shared.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -133,21 +133,23 @@ impl Client {
     }
 
     /// What became of the call with this id, for good: if it has not committed by now, it never
-    /// will. Ask after [`CallError::Unknown`].
+    /// will. Ask after errors whose [effect](CallError::effect) is unknown.
     ///
     /// # Errors
-    /// [`CallError`] if nobody knows yet; ask again.
+    /// [`CallError::Unsettled`] if it cannot be found out yet; ask again. [`CallError::Result`] if
+    /// the call has committed and its result does not decode as this type.
     pub async fn outcome<R: DeserializeOwned>(&self, id: CallId) -> Result<Option<R>, CallError> {
         let (shared, map) = (&self.shared, self.shared.map());
         let target = Target { kind: Kind::Serializable, shard: None };
         let timeout = shared.config.timeout;
         let op = |_, timeout_us| Op::Outcome { id, timeout_us };
-        let harmless = Repetition::Harmless;
-        let (_, answer) = shared.carry_out(&map, target, harmless, timeout, op).await?;
+        let unsettled = |error| CallError::Unsettled(Box::new(error));
+        let asked = shared.carry_out(&map, target, Repetition::Effectless, timeout, op).await;
+        let (_, answer) = asked.map_err(unsettled)?;
         match decode(&answer) {
             Ok(Answer::Never) => Ok(None),
             Ok(Answer::Done(Bytes(result))) => decoded(result).map(Some),
-            _ => Err(CallError::Protocol),
+            _ => Err(unsettled(CallError::Protocol)),
         }
     }
 
@@ -196,7 +198,7 @@ impl<R: DeserializeOwned> Call<R> {
     /// Makes the call. Awaiting the call does the same, with one allocation more.
     ///
     /// # Errors
-    /// [`CallError`] says whether anything may have been changed.
+    /// [`CallError`], whose [effect](CallError::effect) says whether anything was changed.
     pub async fn send(self) -> Result<R, CallError> {
         let shared = &self.shared;
         let arguments = self.arguments.map_err(CallError::Request)?;
@@ -204,10 +206,10 @@ impl<R: DeserializeOwned> Call<R> {
         // Who does not know the name says so: it may have been registered since.
         let kind = map.kind(&self.procedure).unwrap_or(Kind::Serializable);
         let shard = self.at.and_then(|(table, key)| map.shard(table, &key));
-        let repetition = if kind == Kind::ReadOnly || self.id.is_some() {
-            Repetition::Harmless
-        } else {
-            Repetition::Harmful
+        let repetition = match self.id {
+            _ if kind == Kind::ReadOnly => Repetition::Effectless,
+            Some(_) => Repetition::Once,
+            None => Repetition::Harmful,
         };
         let op = |shard, timeout_us| {
             Op::Call(protocol::Call {
@@ -276,6 +278,7 @@ impl Shared {
         op: impl Fn(Option<u16>, u32) -> Op<'a>,
     ) -> Result<(Arc<Connection>, Vec<u8>), CallError> {
         let mut route = Route::default();
+        let mut tries = Tries::of(repetition);
         let mut pauses = 0;
         let mut obstacle = CallError::Failed(Failure::Timeout);
         let mut now = self.env.now();
@@ -283,7 +286,7 @@ impl Shared {
         loop {
             let left = deadline.since(now);
             if left.is_zero() {
-                return Err(obstacle);
+                return Err(tries.at_last(obstacle));
             }
             let shard = target.shard.filter(|_| target.kind != Kind::ReadOnly);
             let owner = shard.and_then(|shard| map.owner(shard));
@@ -308,7 +311,7 @@ impl Shared {
                 Err(Unreached::Lost) => Tried::Lost,
                 Err(Unreached::Late) => Tried::Late,
             };
-            match retry::next(&tried, repetition) {
+            match tries.next(&tried) {
                 Next::Finish => return answered.map_err(|_| CallError::Protocol),
                 Next::Fail(error) => return Err(error),
                 Next::Elsewhere(why) => {

@@ -17,7 +17,8 @@ pub struct Config {
     pub timeout: Duration,
     /// How long a server may take to greet; 2 s.
     pub connect_timeout: Duration,
-    /// How long a server may leave requests unread; 10 s.
+    /// How long a server may take to read 64 KiB of the requests that wait for it, or to send so
+    /// much of an answer that it has begun; 10 s.
     pub write_patience: Duration,
     /// Where the choice of nodes for read-only transactions and the length of pauses start; give
     /// every client its own.

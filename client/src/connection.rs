@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::ConnectError;
 use crate::frame::Incoming;
 use crate::handshake::{Guest, Refusal};
-use crate::link::{self, Bounds, Outbox, Receiver};
+use crate::link::{self, Bounds, Outbox, Patience, Receiver};
 use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
 use crate::stream::Stream;
 
@@ -83,7 +83,8 @@ impl Connection {
             waiting: Mutex::new(Some(Slab::new())),
             permits: Semaphore::new(directory.in_flight.max(1) as usize),
         });
-        let bounds = Bounds { frame_bytes: ANSWER_BYTES, write_patience: config.write_patience };
+        let patience = Patience::of(config.write_patience);
+        let bounds = Bounds { frame_bytes: ANSWER_BYTES, patience };
         tokio::spawn(Arc::clone(&connection).give_up(env.clone()));
         let served = Arc::clone(&connection);
         tokio::spawn(async move {

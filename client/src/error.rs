@@ -5,10 +5,20 @@ use serde::de::DeserializeOwned;
 use crate::handshake::Refusal;
 use crate::protocol::Failure;
 
-/// Why a call or an interactive transaction has no result.
-///
-/// Only [`CallError::Unknown`] leaves open whether anything was changed; after all others nothing
-/// was.
+/// What a request that ended with an error has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Nothing, for certain, now or later. It may be repeated.
+    Nothing,
+    /// All that it was to change, for certain: it has committed. Do not repeat it.
+    Committed,
+    /// Everything or nothing, and it may yet happen. Ask [`Client::outcome`](crate::Client::outcome)
+    /// if the call has an id, or repeat it with the same id; never repeat it without one.
+    Unknown,
+}
+
+/// Why a call or an interactive transaction has no result. [`CallError::effect`] says what it has
+/// changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -19,12 +29,11 @@ pub enum CallError {
     /// was time.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The transaction may or may not have committed: the connection was lost, or time ran out,
-    /// while it might have been committing. Ask for the outcome if the call has an id, or repeat it
-    /// with the same id; never repeat it without one.
+    /// The transaction may or may not have committed, and may commit yet: the connection was lost,
+    /// or time ran out, while it might have been committing.
     #[error("the outcome is unknown")]
     Unknown,
-    /// No compute node could be reached in time. Nothing was begun.
+    /// No compute node could be reached in time. Nothing was begun that might commit.
     #[error("no compute node can be reached: {0}")]
     Unreachable(String),
     /// The arguments do not encode, or the key is not valid. Nothing was sent.
@@ -33,9 +42,26 @@ pub enum CallError {
     /// The transaction has committed, and its result does not decode as what was asked for.
     #[error("the result does not decode: {0}")]
     Result(String),
-    /// The server's answer is none to what was asked. Client and server do not fit together.
+    /// The server's answer is none to what was asked. Client and server do not fit together. What
+    /// the request has changed is unknown.
     #[error("the server's answer makes no sense")]
     Protocol,
+    /// What became of a call was asked for ([`Client::outcome`](crate::Client::outcome)), and
+    /// could not be found out. Ask again.
+    #[error("what became of the call could not be found out: {0}")]
+    Unsettled(Box<Self>),
+}
+
+impl CallError {
+    /// What the request has changed.
+    pub const fn effect(&self) -> Effect {
+        match self {
+            Self::Failed(failure) => failure.effect(),
+            Self::Rejected(_) | Self::Unreachable(_) | Self::Request(_) => Effect::Nothing,
+            Self::Result(_) => Effect::Committed,
+            Self::Unknown | Self::Protocol | Self::Unsettled(_) => Effect::Unknown,
+        }
+    }
 }
 
 /// The error of a transaction's own code, encoded.
@@ -81,4 +107,80 @@ pub enum ConnectError {
         /// What the system says.
         error: std::io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Excess, Room};
+
+    /// A sample of each variant in turn. A new variant does not compile before it has a place here.
+    impl Failure {
+        pub(crate) fn first() -> Self {
+            Self::WrongOwner { shard: 0, owner: None, epoch: 0 }
+        }
+
+        pub(crate) fn after(&self) -> Option<Self> {
+            let words = String::new;
+            Some(match self {
+                Self::WrongOwner { .. } => Self::Leaving,
+                Self::Leaving => Self::Busy(Room::Transactions),
+                Self::Busy(Room::Transactions) => Self::Busy(Room::CallIds),
+                Self::Busy(Room::CallIds) => Self::Busy(Room::Answers),
+                Self::Busy(Room::Answers) => Self::UnknownProcedure,
+                Self::UnknownProcedure => Self::Arguments(words()),
+                Self::Arguments(_) => Self::Result(words()),
+                Self::Result(_) => Self::Timeout,
+                Self::Timeout => Self::Conflict(words()),
+                Self::Conflict(_) => Self::Unknown,
+                Self::Unknown => Self::IdTaken,
+                Self::IdTaken => Self::GivenUp,
+                Self::GivenUp => Self::HeldTooLong { limit_ms: 1 },
+                Self::HeldTooLong { .. } => Self::NoTransaction,
+                Self::NoTransaction => Self::NotFound(words()),
+                Self::NotFound(_) => Self::AlreadyExists(words()),
+                Self::AlreadyExists(_) => Self::Refused(words()),
+                Self::Refused(_) => Self::Panicked,
+                Self::Panicked => Self::TooLarge { excess: Excess::Rows, limit: 1 },
+                Self::TooLarge { excess: Excess::Rows, .. } => {
+                    Self::TooLarge { excess: Excess::AnswerBytes, limit: 1 }
+                }
+                Self::TooLarge { excess: Excess::AnswerBytes, .. } => return None,
+            })
+        }
+    }
+
+    fn after(error: &CallError) -> Option<CallError> {
+        Some(match error {
+            CallError::Rejected(_) => CallError::Unreachable(String::new()),
+            CallError::Unreachable(_) => CallError::Request(String::new()),
+            CallError::Request(_) => CallError::Result(String::new()),
+            CallError::Result(_) => CallError::Unknown,
+            CallError::Unknown => CallError::Protocol,
+            CallError::Protocol => CallError::Unsettled(Box::new(CallError::Unknown)),
+            CallError::Unsettled(_) => CallError::Failed(Failure::first()),
+            CallError::Failed(failure) => CallError::Failed(failure.after()?),
+        })
+    }
+
+    #[test]
+    fn every_error_says_what_was_changed() {
+        let first = CallError::Rejected(Rejection(Box::default()));
+        for error in std::iter::successors(Some(first), after) {
+            let expected = match &error {
+                // The server ran nothing, or aborted it before its commit could take effect.
+                CallError::Rejected(_) | CallError::Unreachable(_) | CallError::Request(_) => {
+                    Effect::Nothing
+                }
+                // There was a result: the answer to a commit.
+                CallError::Result(_) => Effect::Committed,
+                CallError::Unknown | CallError::Protocol | CallError::Unsettled(_) => {
+                    Effect::Unknown
+                }
+                CallError::Failed(Failure::Unknown) => Effect::Unknown,
+                CallError::Failed(_) => Effect::Nothing,
+            };
+            assert_eq!(error.effect(), expected, "{error:?}");
+        }
+    }
 }

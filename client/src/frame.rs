@@ -9,6 +9,9 @@ use serde::Serialize;
 /// Bytes in front of a frame.
 pub const HEADER_BYTES: usize = 4;
 
+/// A buffer of a connection that has grown beyond this is given back when it is empty.
+pub const KEPT_BYTES: usize = 128 << 10;
+
 /// A frame of more bytes than the receiver takes. The connection cannot go on: where the next
 /// frame begins is not worth waiting for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -44,12 +47,28 @@ impl Incoming {
     pub fn space(&mut self, more: usize) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
         } else if self.taken > 0 {
             self.bytes.drain(..self.taken);
         }
         self.taken = 0;
         self.bytes.reserve(more);
         &mut self.bytes
+    }
+
+    /// How many bytes are known to be missing of a frame that has begun; zero if none has, or if
+    /// one is whole.
+    pub fn missing(&self) -> usize {
+        let begun = &self.bytes[self.taken..];
+        match begun.split_first_chunk::<HEADER_BYTES>() {
+            Some((header, rest)) => {
+                (u32::from_le_bytes(*header) as usize).saturating_sub(rest.len())
+            }
+            None if begun.is_empty() => 0,
+            None => HEADER_BYTES - begun.len(),
+        }
     }
 
     /// The next whole frame, without its header.

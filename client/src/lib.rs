@@ -15,9 +15,9 @@
 //! which answer; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client` does.
 //!
 //! # Outcomes
-//! Every error but [`CallError::Unknown`] says that nothing was changed. A call with an id
-//! ([`Call::idempotent`]) can be repeated after that one too, and [`Client::outcome`] says for good
-//! what became of it (H21).
+//! Every error says what the request has changed ([`CallError::effect`]): nothing, everything, or
+//! one of both. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
+//! [`Client::outcome`] says for good what became of it (H21).
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ mod transaction;
 
 pub use client::{Call, Client};
 pub use config::Config;
-pub use error::{CallError, ConnectError, Rejection};
+pub use error::{CallError, ConnectError, Effect, Rejection};
 pub use lotus_fabric::ids::TableId;
 pub use lotus_fabric::tcp::{Key, Security, WeakKey};
 pub use lotus_mvcc::PrimaryKey;

@@ -7,125 +7,37 @@
 //! takes. There is one task for a connection, and one buffer in each direction.
 //!
 //! # What bounds it
-//! Frames have a limit, the receiver decides when there is enough in flight, and a peer that does
-//! not read is given up after a time. So what a connection holds is bounded by its limits.
+//! Frames have a limit, and the receiver decides when there is enough in flight or unsent
+//! ([`outbox`]): then nothing more is read. A poll takes a bounded number of frames and lets other
+//! tasks have their turn. A peer that takes or sends less than it must in an interval is given up
+//! ([`progress`]).
+
+pub mod outbox;
+pub mod progress;
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
-use crate::frame::{Incoming, Oversized};
+use crate::frame::{Incoming, KEPT_BYTES, Oversized};
 use crate::protocol::Garbage;
 use crate::stream::Stream;
+
+pub use outbox::{Budget, Closed, Outbox};
+pub use progress::Patience;
+use progress::Position;
 
 /// How much is read with one call, in bytes.
 const READ_BYTES: usize = 64 << 10;
 /// How often a connection is read before others have their turn.
 const READS_IN_A_ROW: usize = 8;
-/// A buffer that has grown beyond this is given back when it is empty.
-const KEPT_BYTES: usize = 1 << 20;
-
-/// What waits to be written. Any thread may append to it.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    state: Mutex<Waiting>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    /// How many messages they are.
-    messages: usize,
-    /// The loop, if it waits for bytes.
-    waker: Option<Waker>,
-    closed: bool,
-    /// Nobody waits for what is queued to be written.
-    cut: bool,
-}
-
-/// The connection is closed, or about to be; nothing was queued.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Closed;
-
-impl Outbox {
-    /// Appends the message that `write` appends.
-    ///
-    /// # Errors
-    /// [`Closed`]; `write` is then not called.
-    pub fn push(&self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Closed> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(Closed);
-        }
-        write(&mut state.bytes);
-        state.messages += 1;
-        wake(state);
-        Ok(())
-    }
-
-    /// Takes nothing more. The loop ends when what is queued has been written.
-    pub fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        wake(state);
-    }
-
-    /// The same, and the loop ends as soon as it is told, whatever has not been written.
-    pub fn cut(&self) {
-        let mut state = self.lock();
-        (state.closed, state.cut) = (true, true);
-        wake(state);
-    }
-
-    /// How many messages there are to take, once there are any; or nothing will come any more.
-    fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<usize, Closed>> {
-        let mut state = self.lock();
-        if !state.cut && !state.bytes.is_empty() {
-            return Poll::Ready(Ok(state.messages));
-        }
-        if state.closed {
-            return Poll::Ready(Err(Closed));
-        }
-        // Without regard to an older one: there is only one loop.
-        state.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Whether what is queued is given up; if not, the loop is woken when it is.
-    fn poll_cut(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = self.lock();
-        if state.cut {
-            return Poll::Ready(());
-        }
-        state.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// Exchanges what is queued for an empty buffer.
-    fn swap(&self, empty: &mut Vec<u8>) {
-        let mut state = self.lock();
-        std::mem::swap(&mut state.bytes, empty);
-        state.messages = 0;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Wakes the loop without holding the lock that it will want.
-fn wake(mut state: MutexGuard<'_, Waiting>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
+/// Frames that are taken before others have their turn: some are answered at once, and one read
+/// may bring thousands.
+const FRAMES_IN_A_ROW: usize = 64;
 
 /// What becomes of the frames that come.
 pub trait Receiver {
@@ -154,8 +66,8 @@ pub trait Receiver {
 pub struct Bounds {
     /// The longest frame that is taken, in bytes.
     pub frame_bytes: usize,
-    /// How long the peer may read nothing of what waits for it.
-    pub write_patience: Duration,
+    /// How slowly the peer may take what waits for it, and send a frame that it has begun.
+    pub patience: Patience,
 }
 
 /// Why a connection has ended.
@@ -174,9 +86,12 @@ pub enum End {
     /// More came than is taken.
     #[error(transparent)]
     Oversized(#[from] Oversized),
-    /// The other side does not read.
-    #[error("the other side did not read for {0:?}")]
-    Stalled(Duration),
+    /// The other side does not read, or hardly.
+    #[error("the other side took less of what waits for it than {0}")]
+    SlowReader(Patience),
+    /// The other side has begun a frame and does not go on, or hardly.
+    #[error("the other side sent less of a frame that it had begun than {0}")]
+    SlowSender(Patience),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
@@ -233,12 +148,17 @@ pub async fn run<W: Wire>(
         outbox,
         incoming,
         receiver,
-        patience: bounds.write_patience,
+        patience: bounds.patience,
         outgoing: Vec::new(),
         written: 0,
-        stalled: None,
+        sent: 0,
+        received: 0,
+        reading: false,
+        interval: None,
     };
-    poll_fn(|cx| exchange.poll(cx)).await
+    let end = poll_fn(|cx| exchange.poll(cx)).await;
+    outbox.give_up();
+    end
 }
 
 /// Both directions of a connection.
@@ -247,32 +167,61 @@ struct Exchange<'c, W: Wire, R> {
     outbox: &'c Outbox,
     incoming: &'c mut Incoming,
     receiver: &'c mut R,
-    patience: Duration,
+    patience: Patience,
     outgoing: Vec<u8>,
     /// How much of it has been written.
     written: usize,
-    /// Runs while nothing can be written.
-    stalled: Option<Pin<Box<W::Timer>>>,
+    /// Bytes written and read since the connection began.
+    sent: u64,
+    received: u64,
+    /// Whether the peer is waited for to send: not while this side does not read.
+    reading: bool,
+    interval: Option<Interval<W::Timer>>,
+}
+
+/// An interval in which a peer is watched.
+struct Interval<T> {
+    timer: Pin<Box<T>>,
+    /// Where both directions were when it began.
+    reads: Position,
+    sends: Position,
 }
 
 impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        match self.poll_both(cx) {
+            Poll::Ready(end) => Poll::Ready(end),
+            Poll::Pending => self.poll_interval(cx),
+        }
+    }
+
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.reading = false;
+        let mut frames = FRAMES_IN_A_ROW;
         for _ in 0..READS_IN_A_ROW {
-            if let Err(end) = self.take_in() {
+            if let Err(end) = self.take_in(&mut frames) {
                 return Poll::Ready(end);
             }
             // Answers leave before more work is taken in.
             if let Poll::Ready(end) = self.poll_send(cx) {
                 return Poll::Ready(end);
             }
+            if frames == 0 {
+                break;
+            }
             if !self.receiver.is_ready() {
+                // What the peer sends waits for this side now.
+                self.interval.iter_mut().for_each(|interval| interval.sends.owed = 0);
                 return Poll::Pending;
             }
             match self.wire.poll_read(cx, self.incoming.space(READ_BYTES)) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Hangup),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(count)) => self.received += count as u64,
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.reading = true;
+                    return Poll::Pending;
+                }
             }
         }
         // One that has so much to say lets others have their turn.
@@ -280,16 +229,18 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         Poll::Pending
     }
 
-    /// Takes in the whole frames that have come, as many of them as the receiver is ready for.
-    fn take_in(&mut self) -> Result<(), End> {
-        let mut any = false;
-        while self.receiver.is_ready()
+    /// Takes in the whole frames that have come, as many of them as the receiver is ready for and
+    /// not more than `most`, which it counts down.
+    fn take_in(&mut self, most: &mut usize) -> Result<(), End> {
+        let before = *most;
+        while *most > 0
+            && self.receiver.is_ready()
             && let Some(frame) = self.incoming.take_frame()?
         {
             self.receiver.receive(frame)?;
-            any = true;
+            *most -= 1;
         }
-        if any {
+        if *most < before {
             self.receiver.received();
         }
         Ok(())
@@ -317,19 +268,48 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Hangup),
                 Poll::Ready(Ok(count)) => {
                     self.written += count;
-                    self.stalled = None;
+                    self.sent += count as u64;
+                    self.outbox.taken(count);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                 Poll::Pending => {
-                    if self.outbox.poll_cut(cx).is_ready() {
-                        return Poll::Ready(End::Closed);
-                    }
-                    let (wire, patience) = (&self.wire, self.patience);
-                    let timer = || Box::pin(wire.timer(patience));
-                    ready!(self.stalled.get_or_insert_with(timer).as_mut().poll(cx));
-                    return Poll::Ready(End::Stalled(patience));
+                    ready!(self.outbox.poll_cut(cx));
+                    return Poll::Ready(End::Closed);
                 }
             }
+        }
+    }
+
+    /// How far the peer is with reading, and with a frame that it has begun.
+    fn positions(&self) -> (Position, Position) {
+        let blocked = self.written < self.outgoing.len();
+        let unread = if blocked { self.outbox.unsent() } else { 0 };
+        let missing = if self.reading { self.incoming.missing() } else { 0 };
+        let reads = Position { moved: self.sent, owed: unread };
+        (reads, Position { moved: self.received, owed: missing })
+    }
+
+    /// Watches a peer that owes something. Ready only if it has not kept up.
+    fn poll_interval(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let (reads, sends) = self.positions();
+        loop {
+            let Some(interval) = &mut self.interval else {
+                if reads.owed == 0 && sends.owed == 0 {
+                    return Poll::Pending;
+                }
+                let timer = Box::pin(self.wire.timer(self.patience.interval));
+                self.interval = Some(Interval { timer, reads, sends });
+                continue;
+            };
+            ready!(interval.timer.as_mut().poll(cx));
+            let Patience { bytes, .. } = self.patience;
+            if !interval.reads.keeps_up(reads, bytes) {
+                return Poll::Ready(End::SlowReader(self.patience));
+            }
+            if !interval.sends.keeps_up(sends, bytes) {
+                return Poll::Ready(End::SlowSender(self.patience));
+            }
+            self.interval = None;
         }
     }
 }
@@ -337,7 +317,9 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::task::Waker;
 
     /// Takes all that is written, in batches; nothing ever comes, and nobody stops gathering.
     #[derive(Default)]
@@ -377,12 +359,149 @@ mod tests {
         }
     }
 
+    /// A peer that has sent much, sends no more, and takes a little at a time; a clock by hand.
+    #[derive(Clone, Default)]
+    struct Peer(Rc<PeerState>);
+
+    #[derive(Default)]
+    struct PeerState {
+        sends: RefCell<Vec<u8>>,
+        /// Bytes that it takes before a write has to wait.
+        takes: Cell<usize>,
+        now_ms: Cell<u64>,
+    }
+
+    struct At(Peer, u64);
+
+    impl Future for At {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            let Self(Peer(state), due_ms) = &*self;
+            if state.now_ms.get() >= *due_ms { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    impl Wire for Peer {
+        type Timer = At;
+
+        fn poll_read(
+            &mut self,
+            _: &mut Context<'_>,
+            into: &mut Vec<u8>,
+        ) -> Poll<io::Result<usize>> {
+            let mut sends = self.0.sends.borrow_mut();
+            let count = sends.len().min(READ_BYTES);
+            into.extend(sends.drain(..count));
+            if count == 0 { Poll::Pending } else { Poll::Ready(Ok(count)) }
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let count = self.0.takes.get().min(bytes.len());
+            self.0.takes.set(self.0.takes.get() - count);
+            if count == 0 { Poll::Pending } else { Poll::Ready(Ok(count)) }
+        }
+
+        fn timer(&self, time: Duration) -> At {
+            At(self.clone(), self.0.now_ms.get() + time.as_millis() as u64)
+        }
+    }
+
+    /// Answers every frame at once with many bytes, as long as few are unsent.
+    struct Eager<'c>(&'c Outbox, &'c Cell<usize>);
+
+    const ANSWER: [u8; 1000] = [0; 1000];
+    const ENOUGH: usize = 100 * ANSWER.len();
+
+    impl Receiver for Eager<'_> {
+        fn receive(&mut self, _: &[u8]) -> Result<(), Garbage> {
+            self.1.set(self.1.get() + 1);
+            self.0.push(|out| out.extend_from_slice(&ANSWER)).unwrap();
+            Ok(())
+        }
+
+        fn is_ready(&self) -> bool {
+            self.0.unsent() < ENOUGH
+        }
+    }
+
+    /// Lets a loop run for `ms`, a millisecond at a time, in each of which the peer may do
+    /// something. How it has ended, if it has.
+    fn run_for(peer: &Peer, outbox: &Outbox, ms: u64, each: &dyn Fn(u64)) -> Option<End> {
+        let (mut wire, mut incoming) = (peer.clone(), Incoming::new(1000));
+        let frames = Cell::new(0);
+        let mut receiver = Eager(outbox, &frames);
+        let patience = Patience { interval: Duration::from_millis(1000), bytes: 500 };
+        let bounds = Bounds { frame_bytes: 1000, patience };
+        let mut link = pin!(run(&mut wire, outbox, &mut incoming, &mut receiver, bounds));
+        let mut cx = Context::from_waker(Waker::noop());
+        for now_ms in 0..ms {
+            peer.0.now_ms.set(now_ms);
+            each(now_ms);
+            let before = frames.get();
+            let polled = link.as_mut().poll(&mut cx);
+            assert!(frames.get() - before <= FRAMES_IN_A_ROW, "others wait for their turn");
+            assert!(outbox.unsent() < ENOUGH + ANSWER.len(), "it reads on");
+            if let Poll::Ready(end) = polled {
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    fn asks(count: usize) -> Vec<u8> {
+        let mut asks = Vec::new();
+        (0..count).for_each(|_| crate::frame::append(&mut asks, |out| out.push(7)));
+        asks
+    }
+
+    #[test]
+    fn a_peer_that_asks_and_does_not_read_is_not_read_from_and_given_up() {
+        let (peer, outbox) = (Peer::default(), Outbox::default());
+        peer.0.sends.borrow_mut().extend(asks(1 << 20));
+        let end = run_for(&peer, &outbox, 1100, &|_| {});
+        assert!(matches!(end, Some(End::SlowReader(_))), "{end:?}");
+        assert!(peer.0.sends.borrow().len() > 4 << 20, "most of it was not read");
+        assert_eq!(outbox.unsent(), 0, "nothing is kept for it");
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_byte_now_and_then_is_given_up_and_one_that_takes_enough_is_not() {
+        for (every_ms, is_slow) in [(100, true), (3, true), (1, false)] {
+            let (peer, outbox) = (Peer::default(), Outbox::default());
+            peer.0.sends.borrow_mut().extend(asks(1 << 10));
+            let takes = |now_ms: u64| peer.0.takes.set(usize::from(now_ms % every_ms == 0));
+            let end = run_for(&peer, &outbox, 3500, &takes);
+            assert_eq!(matches!(end, Some(End::SlowReader(_))), is_slow, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_sends_a_frame_byte_by_byte_is_given_up_and_one_that_is_silent_is_not() {
+        let mut long = Vec::new();
+        crate::frame::append(&mut long, |out| out.extend_from_slice(&[7; 900]));
+        for (every_ms, is_slow) in [(100, true), (3, true), (1, false)] {
+            let (peer, outbox) = (Peer::default(), Outbox::default());
+            peer.0.takes.set(usize::MAX);
+            let sends = |now_ms: u64| {
+                let at = (now_ms / every_ms) as usize;
+                let due = now_ms % every_ms == 0 && at < long.len();
+                peer.0.sends.borrow_mut().extend(due.then(|| long[at]));
+            };
+            // All of it has come after 900 ms, or is given up.
+            let end = run_for(&peer, &outbox, 5000, &sends);
+            assert_eq!(matches!(end, Some(End::SlowSender(_))), is_slow, "{end:?}");
+        }
+        let (peer, outbox) = (Peer::default(), Outbox::default());
+        assert!(run_for(&peer, &outbox, 5000, &|_| {}).is_none());
+    }
+
     #[test]
     fn messages_wait_for_as_many_as_are_said_to_come_and_leave_together() {
         let (outbox, under_way) = (Outbox::default(), Cell::new(5));
         let (mut sink, mut incoming) = (Sink::default(), Incoming::new(8));
         let mut desk = Desk(&under_way);
-        let bounds = Bounds { frame_bytes: 8, write_patience: Duration::from_secs(1) };
+        let bounds = Bounds { frame_bytes: 8, patience: Patience::of(Duration::from_secs(1)) };
         let mut cx = Context::from_waker(Waker::noop());
         {
             let mut link = pin!(run(&mut sink, &outbox, &mut incoming, &mut desk, bounds));

@@ -15,12 +15,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use lotus_mvcc::CriticalField;
 
+use crate::error::Effect;
+
 /// The protocol's version. Both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest request that a server takes unless it is told otherwise, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
 pub const ANSWER_BYTES: usize = 1 << 20;
+/// The longest result of a call, and the most bytes that the rows of an execution may have together
+/// with [`ROW_BYTES`] for each: what fits in an answer beside its head.
+pub const RESULT_BYTES: usize = ANSWER_BYTES - 64;
+/// What a row takes in an answer beside its value, at most.
+pub const ROW_BYTES: usize = 6;
 /// Bytes of the number in front of a message.
 pub const NUMBER_BYTES: usize = 4;
 
@@ -186,9 +193,8 @@ pub enum Answer<'a> {
     Directory(Box<Directory>),
 }
 
-/// Why a request had no success.
-///
-/// But for [`Failure::Unknown`], nothing was changed.
+/// Why a request had no success. [`Failure::effect`] says what it has changed: nothing, but for
+/// [`Failure::Unknown`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Failure {
@@ -214,7 +220,7 @@ pub enum Failure {
     /// The arguments do not decode as what the stored transaction takes.
     #[error("the arguments do not decode: {0}")]
     Arguments(String),
-    /// The result cannot be encoded, or is too long to be sent or kept.
+    /// The result cannot be encoded, or is too long to be sent or kept; so nothing was committed.
     #[error("the result cannot be returned: {0}")]
     Result(String),
     /// Time ran out before the commit began.
@@ -254,6 +260,59 @@ pub enum Failure {
     /// The transaction's own code panicked.
     #[error("the transaction's code panicked")]
     Panicked,
+    /// The interactive transaction asks for more than the server gives, and was aborted. Take
+    /// smaller steps.
+    #[error("the transaction was aborted: {excess}, and {limit} is the most")]
+    TooLarge {
+        /// What there is too much of.
+        excess: Excess,
+        /// How much there may be.
+        limit: u32,
+    },
+}
+
+impl Failure {
+    /// What the request has changed.
+    pub const fn effect(&self) -> Effect {
+        match self {
+            Self::Unknown => Effect::Unknown,
+            Self::WrongOwner { .. }
+            | Self::Leaving
+            | Self::Busy(_)
+            | Self::UnknownProcedure
+            | Self::Arguments(_)
+            | Self::Result(_)
+            | Self::Timeout
+            | Self::Conflict(_)
+            | Self::IdTaken
+            | Self::GivenUp
+            | Self::HeldTooLong { .. }
+            | Self::NoTransaction
+            | Self::NotFound(_)
+            | Self::AlreadyExists(_)
+            | Self::Refused(_)
+            | Self::Panicked
+            | Self::TooLarge { .. } => Effect::Nothing,
+        }
+    }
+}
+
+/// What an interactive transaction may have too much of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Excess {
+    /// Rows in the transaction.
+    Rows,
+    /// Bytes in the answer to one step.
+    AnswerBytes,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rows => "it has too many rows",
+            Self::AnswerBytes => "the answer to its step has too many bytes",
+        })
+    }
 }
 
 /// What a node may lack room for.
@@ -263,6 +322,8 @@ pub enum Room {
     Transactions,
     /// Room for records of idempotent calls.
     CallIds,
+    /// Room for answers: the client has not taken those that it was sent.
+    Answers,
 }
 
 impl fmt::Display for Room {
@@ -270,6 +331,7 @@ impl fmt::Display for Room {
         f.write_str(match self {
             Self::Transactions => "another interactive transaction",
             Self::CallIds => "the record of another call",
+            Self::Answers => "another answer beside those that the client has not read",
         })
     }
 }

@@ -16,11 +16,13 @@ pub(crate) enum Tried<'a> {
     Answered(&'a Answer<'a>),
 }
 
-/// Whether carrying the request out twice would do harm.
+/// What it would do to carry the request out twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repetition {
-    /// It only reads, or has an id.
-    Harmless,
+    /// Nothing: it changes nothing, or nothing that outlasts the connection.
+    Effectless,
+    /// Nothing more than once: it has an id.
+    Once,
     /// It would have its effect twice.
     Harmful,
 }
@@ -40,30 +42,71 @@ pub(crate) enum Next {
     Pause(CallError),
 }
 
-/// What comes after this try.
-pub(crate) fn next(tried: &Tried<'_>, repetition: Repetition) -> Next {
-    let harmless = repetition == Repetition::Harmless;
-    let failure = match tried {
-        Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
-        Tried::Lost if harmless => return Next::Elsewhere("the connection was lost".to_owned()),
-        Tried::Lost | Tried::Late => return Next::Fail(CallError::Unknown),
-        Tried::Answered(Answer::Failed(failure)) => failure,
-        Tried::Answered(_) => return Next::Finish,
-    };
-    match failure {
-        &Failure::WrongOwner { shard, owner, epoch } => Next::Reroute { shard, owner, epoch },
-        Failure::Leaving => Next::Elsewhere(failure.to_string()),
-        Failure::Busy(_) => Next::Pause(CallError::Failed(failure.clone())),
-        // The record of the call says which it was, once the rows are settled.
-        Failure::Unknown if harmless => Next::Pause(CallError::Unknown),
-        Failure::Unknown => Next::Fail(CallError::Unknown),
-        other => Next::Fail(CallError::Failed(other.clone())),
+/// The tries of one request so far.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    repetition: Repetition,
+    /// A try may have had its effect, or may have it yet: its node may carry it out after another
+    /// one has refused the next try. From then on only what its record says is certain.
+    doubtful: bool,
+}
+
+impl Tries {
+    /// None yet.
+    pub(crate) const fn of(repetition: Repetition) -> Self {
+        Self { repetition, doubtful: false }
+    }
+
+    /// What comes after this try.
+    pub(crate) fn next(&mut self, tried: &Tried<'_>) -> Next {
+        let failure = match tried {
+            Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
+            Tried::Lost => return self.lost(),
+            Tried::Late if self.repetition == Repetition::Effectless => {
+                return Next::Fail(CallError::Failed(Failure::Timeout));
+            }
+            Tried::Late => return Next::Fail(CallError::Unknown),
+            Tried::Answered(Answer::Failed(failure)) => failure,
+            Tried::Answered(Answer::Rejected(_)) if self.doubtful => {
+                return Next::Fail(CallError::Unknown);
+            }
+            Tried::Answered(_) => return Next::Finish,
+        };
+        match failure {
+            &Failure::WrongOwner { shard, owner, epoch } => Next::Reroute { shard, owner, epoch },
+            Failure::Leaving => Next::Elsewhere(failure.to_string()),
+            Failure::Busy(_) => Next::Pause(CallError::Failed(failure.clone())),
+            // The record of the call says which it was, once the rows are settled.
+            Failure::Unknown if self.repetition != Repetition::Harmful => {
+                self.doubtful = self.repetition == Repetition::Once;
+                Next::Pause(CallError::Unknown)
+            }
+            Failure::Unknown => Next::Fail(CallError::Unknown),
+            // So says the record, for all tries of this call.
+            Failure::GivenUp | Failure::IdTaken => Next::Fail(CallError::Failed(failure.clone())),
+            other => Next::Fail(self.at_last(CallError::Failed(other.clone()))),
+        }
+    }
+
+    /// The error of a request that is not tried any more, of which `error` is said of its last
+    /// tries.
+    pub(crate) fn at_last(&self, error: CallError) -> CallError {
+        if self.doubtful { CallError::Unknown } else { error }
+    }
+
+    fn lost(&mut self) -> Next {
+        if self.repetition == Repetition::Harmful {
+            return Next::Fail(CallError::Unknown);
+        }
+        self.doubtful = self.repetition == Repetition::Once;
+        Next::Elsewhere("the connection was lost".to_owned())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Effect;
     use crate::protocol::{Bytes, Room};
 
     fn name(next: &Next) -> &'static str {
@@ -81,27 +124,75 @@ mod tests {
     fn what_follows_from_what() {
         let moved = Failure::WrongOwner { shard: 1, owner: Some(2), epoch: 3 };
         let answers = [
-            (Answer::Done(Bytes(b"")), ["finish", "finish"]),
-            (Answer::Rejected(Bytes(b"")), ["finish", "finish"]),
-            (Answer::Never, ["finish", "finish"]),
-            (Answer::Failed(moved), ["reroute", "reroute"]),
-            (Answer::Failed(Failure::Leaving), ["elsewhere", "elsewhere"]),
-            (Answer::Failed(Failure::Busy(Room::Transactions)), ["pause", "pause"]),
-            (Answer::Failed(Failure::Unknown), ["pause", "unknown"]),
-            (Answer::Failed(Failure::Timeout), ["fail", "fail"]),
-            (Answer::Failed(Failure::UnknownProcedure), ["fail", "fail"]),
-            (Answer::Failed(Failure::IdTaken), ["fail", "fail"]),
+            (Answer::Done(Bytes(b"")), ["finish", "finish", "finish"]),
+            (Answer::Rejected(Bytes(b"")), ["finish", "finish", "finish"]),
+            (Answer::Never, ["finish", "finish", "finish"]),
+            (Answer::Failed(moved), ["reroute", "reroute", "reroute"]),
+            (Answer::Failed(Failure::Leaving), ["elsewhere", "elsewhere", "elsewhere"]),
+            (Answer::Failed(Failure::Busy(Room::Answers)), ["pause", "pause", "pause"]),
+            (Answer::Failed(Failure::Unknown), ["pause", "pause", "unknown"]),
+            (Answer::Failed(Failure::Timeout), ["fail", "fail", "fail"]),
+            (Answer::Failed(Failure::UnknownProcedure), ["fail", "fail", "fail"]),
+            (Answer::Failed(Failure::IdTaken), ["fail", "fail", "fail"]),
         ];
         let tried = answers.iter().map(|(answer, expected)| (Tried::Answered(answer), expected));
         let unanswered = [
-            (Tried::NotSent(String::new()), &["elsewhere", "elsewhere"]),
-            (Tried::Lost, &["elsewhere", "unknown"]),
-            (Tried::Late, &["unknown", "unknown"]),
+            (Tried::NotSent(String::new()), &["elsewhere", "elsewhere", "elsewhere"]),
+            (Tried::Lost, &["elsewhere", "elsewhere", "unknown"]),
+            (Tried::Late, &["fail", "unknown", "unknown"]),
         ];
         for (tried, expected) in tried.chain(unanswered) {
-            let found = [Repetition::Harmless, Repetition::Harmful];
-            let found = found.map(|repetition| name(&next(&tried, repetition)));
+            let all = [Repetition::Effectless, Repetition::Once, Repetition::Harmful];
+            let found = all.map(|repetition| name(&Tries::of(repetition).next(&tried)));
             assert_eq!(&found, expected, "{tried:?}");
+        }
+    }
+
+    /// A call with an id was lost with its connection, and the node that was asked next could not
+    /// carry it out. The caller was told that nothing had been changed, but the first node had
+    /// committed it, or did so later.
+    #[test]
+    fn a_call_that_may_have_been_carried_out_is_unknown_whatever_later_tries_say() {
+        let unknown = Answer::Failed(Failure::Unknown);
+        for doubt in [Tried::Lost, Tried::Answered(&unknown)] {
+            let mut tries = Tries::of(Repetition::Once);
+            tries.next(&doubt);
+            let refused = [
+                Answer::Failed(Failure::Timeout),
+                Answer::Failed(Failure::Conflict(String::new())),
+                Answer::Failed(Failure::Panicked),
+                Answer::Rejected(Bytes(b"")),
+            ];
+            for answer in &refused {
+                assert_eq!(name(&tries.next(&Tried::Answered(answer))), "unknown", "{answer:?}");
+            }
+            let obstacle = CallError::Unreachable(String::new());
+            assert!(matches!(tries.at_last(obstacle), CallError::Unknown));
+            // What its record says is certain.
+            assert_eq!(name(&tries.next(&Tried::Answered(&Answer::Done(Bytes(b""))))), "finish");
+            for failure in [Failure::GivenUp, Failure::IdTaken] {
+                let answer = Answer::Failed(failure);
+                let next = tries.next(&Tried::Answered(&answer));
+                assert!(matches!(next, Next::Fail(CallError::Failed(_))), "{next:?}");
+            }
+        }
+        // What only reads has changed nothing, whatever became of it.
+        let mut tries = Tries::of(Repetition::Effectless);
+        tries.next(&Tried::Lost);
+        let conflict = Answer::Failed(Failure::Conflict(String::new()));
+        let Next::Fail(error) = tries.next(&Tried::Answered(&conflict)) else { panic!() };
+        assert_eq!(error.effect(), Effect::Nothing);
+    }
+
+    #[test]
+    fn nothing_is_repeated_that_may_have_an_effect_twice() {
+        let failures = std::iter::successors(Some(Failure::first()), Failure::after);
+        for failure in failures {
+            let effect = failure.effect();
+            let answer = Answer::Failed(failure);
+            let next = Tries::of(Repetition::Harmful).next(&Tried::Answered(&answer));
+            let again = matches!(next, Next::Elsewhere(_) | Next::Reroute { .. } | Next::Pause(_));
+            assert!(!again || effect == Effect::Nothing, "{answer:?} {next:?}");
         }
     }
 }

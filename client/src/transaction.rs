@@ -140,7 +140,7 @@ impl Transaction {
     /// anything was written. Rows that were not executed are executed first.
     ///
     /// # Errors
-    /// [`CallError`]; only after [`CallError::Unknown`] may it have committed.
+    /// [`CallError`], whose [effect](CallError::effect) says whether it has committed.
     pub async fn commit(mut self) -> Result<Option<u64>, CallError> {
         let answer = self.step(StepEnd::Commit).await?;
         self.seat = Seat::Over;
@@ -192,7 +192,7 @@ impl Transaction {
         };
         // An execution that was lost is undone by the server; a commit may have happened.
         let repetition = match end {
-            StepEnd::Execute => Repetition::Harmless,
+            StepEnd::Execute => Repetition::Effectless,
             StepEnd::Commit => Repetition::Harmful,
         };
         let timeout = self.shared.timeout();

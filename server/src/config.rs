@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use lotus_client::link::Patience;
 use lotus_client::protocol::REQUEST_BYTES;
 use lotus_fabric::tcp::Security;
 
@@ -53,8 +54,20 @@ pub struct Limits {
     pub in_flight: usize,
     /// The longest request, in bytes; 256 KiB.
     pub request_bytes: usize,
-    /// How long a client may read nothing of what waits for it; 10 s.
+    /// Bytes that one connection may hold: requests that are not answered, and answers that the
+    /// client has not taken. It is not read while it holds more, and no call of it is begun while
+    /// so many bytes of answers wait ([`Failure::Busy`](lotus_client::Failure::Busy)); 1 MiB.
+    pub held_bytes: usize,
+    /// The same for all connections together. While they hold more, those that hold more than
+    /// 16 KiB wait; 64 MiB.
+    pub held_in_all_bytes: usize,
+    /// Rows that one interactive transaction may have; 4096.
+    pub rows: usize,
+    /// How long a client may take to read [`progress_bytes`](Self::progress_bytes) of what waits
+    /// for it, or to send so much of a request that it has begun; 10 s.
     pub write_patience: Duration,
+    /// What a client must read or send in that time, unless it is owed or owes less; 64 KiB.
+    pub progress_bytes: usize,
     /// The longest time that a call is tried for, whatever the client says; 60 s.
     pub longest_call: Duration,
     /// How long an interactive transaction may take, and so hold locks; 1 s.
@@ -71,7 +84,11 @@ impl Default for Limits {
             greeting: Duration::from_secs(2),
             in_flight: 256,
             request_bytes: REQUEST_BYTES,
+            held_bytes: 1 << 20,
+            held_in_all_bytes: 64 << 20,
+            rows: 4096,
             write_patience: Duration::from_secs(10),
+            progress_bytes: Patience::BYTES,
             longest_call: Duration::from_secs(60),
             hold: Duration::from_secs(1),
             drain: Duration::from_secs(5),

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use lotus_client::frame::Incoming;
 use lotus_client::handshake::{Doorkeeper, Greeting, HANDSHAKE_BYTES, Refusal, greet};
-use lotus_client::link::{self, Bounds, End, Receiver, Wire};
-use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
+use lotus_client::link::{self, Bounds, End, Patience, Receiver, Wire};
+use lotus_client::protocol::{self, Bytes, Call, Failure, Garbage, Op, Room, Step, decode};
 use lotus_client::stream::Stream;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, Socket};
@@ -160,9 +160,9 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Enters; `number` is this connection's alone.
-    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: Origin) -> Self {
-        let peer = Arc::new(Peer::default());
+    /// Enters; `number` is this connection's alone, `home` the coordinator that it belongs to.
+    pub(crate) fn enter(node: &Arc<Node>, number: u64, client: Origin, home: usize) -> Self {
+        let peer = Arc::new(Peer::new(&node.budgets[home], node.limits.held_bytes));
         node.enter(number, &peer);
         add(&node.doors.admitted);
         Self { node: Arc::clone(node), peer, number, client }
@@ -198,7 +198,10 @@ pub(crate) async fn serve(
 ) {
     let bounds = Bounds {
         frame_bytes: node.limits.request_bytes,
-        write_patience: node.limits.write_patience,
+        patience: Patience {
+            interval: node.limits.write_patience,
+            bytes: node.limits.progress_bytes,
+        },
     };
     let queued = (0..node.queues.len()).map(|_| Vec::new()).collect();
     let mut desk = Desk {
@@ -280,7 +283,7 @@ impl Receiver for Desk<'_> {
             self.open.remove(&txn);
             return Ok(());
         }
-        let ticket = Ticket::new(self.peer, number);
+        let ticket = Ticket::new(self.peer, number, frame.len());
         match op {
             Op::Call(call) => self.call(ticket, &call),
             Op::Outcome { id, timeout_us } => match self.node.check(None) {
@@ -288,7 +291,7 @@ impl Receiver for Desk<'_> {
                 Err(failure) => ticket.fail(failure),
             },
             Op::Step(step) => self.step(ticket, &step, message),
-            Op::Directory => ticket.answer(&Answer::Directory(self.node.directory(self.origin))),
+            Op::Directory => ticket.answer_encoded(&self.node.encoded_directory(self.origin)),
             Op::Abandon { .. } => {}
         }
         Ok(())
@@ -309,7 +312,7 @@ impl Receiver for Desk<'_> {
     }
 
     fn is_ready(&self) -> bool {
-        self.peer.in_flight() < self.node.limits.in_flight
+        self.peer.in_flight() < self.node.limits.in_flight && self.peer.may_ask()
     }
 }
 
@@ -385,7 +388,7 @@ impl Desk<'_> {
 /// Counts how a connection ended, and says it to whoever listens.
 fn note_end(node: &Node, end: &End, client: Origin) {
     match end {
-        End::Garbage(_) | End::Oversized(_) | End::Stalled(_) => {
+        End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
             add(&node.doors.misbehaved);
             tracing::warn!(node = node.index, %client, %end, "closed a client's connection");
         }

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender};
 use lotus::{Item, Nanos, PrimaryKey, Seat, Session, TableId, Transaction, TxnError};
-use lotus_client::protocol::{Action, Answer, Bytes, Failure, Kind, Op, Step, StepEnd, decode};
+use lotus_client::protocol::{
+    Action, Answer, Bytes, Excess, Failure, Kind, Op, RESULT_BYTES, ROW_BYTES, Step, StepEnd,
+    decode,
+};
 
 use crate::counters::Ending;
 use crate::failure;
@@ -112,12 +115,15 @@ impl Held {
                 Ok::<_, Failure>((txn, before))
             };
             let failure = match within(&mut alarm, self.deadline, stepped).await {
-                Ok(Ok((txn, before))) => match end(txn, &step, &items[before..], ticket).await {
-                    Stepped::Executed(txn) => {
-                        open = Some(txn);
-                        continue;
-                    }
-                    Stepped::Over(ending) => return ending,
+                Ok(Ok((txn, before))) => match check_answer(&txn, &step, &items[before..]) {
+                    Err(failure) => failure,
+                    Ok(()) => match end(txn, &step, &items[before..], ticket).await {
+                        Stepped::Executed(txn) => {
+                            open = Some(txn);
+                            continue;
+                        }
+                        Stepped::Over(ending) => return ending,
+                    },
                 },
                 Ok(Err(failure)) => failure,
                 Err(Cut::Panicked) => Failure::Panicked,
@@ -131,6 +137,17 @@ impl Held {
             return Ending::Failed;
         }
     }
+}
+
+/// Whether what the step has read fits in an answer.
+fn check_answer(txn: &Transaction, step: &Step<'_>, added: &[Item]) -> Result<(), Failure> {
+    if step.end == StepEnd::Commit {
+        return Ok(());
+    }
+    let bytes = |item: &Item| ROW_BYTES + txn.value(*item).map_or(0, <[u8]>::len);
+    let fits = added.iter().map(bytes).sum::<usize>() <= RESULT_BYTES;
+    let limit = RESULT_BYTES as u32;
+    fits.then_some(()).ok_or(Failure::TooLarge { excess: Excess::AnswerBytes, limit })
 }
 
 /// Answers an execution, or commits.
@@ -176,6 +193,10 @@ fn act(
         items.get(item as usize).copied().ok_or_else(foreign)
     };
     for action in &step.actions {
+        let adds = !matches!(action, Action::Put { .. } | Action::Delete { .. });
+        if adds && items.len() >= node.limits.rows {
+            return Err(Failure::TooLarge { excess: Excess::Rows, limit: node.limits.rows as u32 });
+        }
         let added = match *action {
             Action::Read { table: t, key: k } => txn.add_ro(table(t)?, key(k)?).map(Some),
             Action::Write { table: t, key: k } => txn.add_rw(table(t)?, key(k)?).map(Some),

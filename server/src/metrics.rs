@@ -170,6 +170,12 @@ impl Scrape {
         gauge(encoder, "connections", "Clients that are connected", node.connections())?;
         let help = "Interactive transactions that are open";
         gauge(encoder, "open_transactions", help, node.open_transactions())?;
+        let held = node.budgets.iter().map(|budget| budget.held()).sum();
+        let help = "Bytes of requests and answers that are held for clients";
+        gauge(encoder, "client_bytes_held", help, held)?;
+        let limit = node.budgets.iter().map(|budget| budget.limit()).sum();
+        let help = "Bytes at which connections wait that hold more than a little of them";
+        gauge(encoder, "client_bytes_limit", help, limit)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let doors = [
             ("admitted", load(&node.doors.admitted)),

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lotus::{CriticalField, Seat, ShardId, TableId};
-use lotus_client::protocol::{self, Directory, Failure, Owner, Procedure};
-use lotus_fabric::env::Env;
+use lotus_client::frame;
+use lotus_client::link::Budget;
+use lotus_client::protocol::{self, Answer, Directory, Failure, Owner, Procedure};
+use lotus_fabric::env::{Env, Nanos};
 
 use crate::calls;
 use crate::config::{CallRecords, Limits};
@@ -21,6 +23,9 @@ use crate::worker::{self, Errand};
 
 /// How often a server that stops looks whether others have ended.
 const LOOK: Duration = Duration::from_millis(2);
+/// How old the owners in a directory may be. It takes as long to make as many calls: whoever asks
+/// for it again and again is told the same for so long. Clients learn the rest from refusals.
+const DIRECTORY_AGE: Duration = Duration::from_millis(20);
 
 /// See the module's essay.
 pub(crate) struct Node {
@@ -47,7 +52,19 @@ pub(crate) struct Node {
     /// It takes nothing new.
     draining: AtomicBool,
     peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
+    /// By coordinator: what its connections may hold together.
+    pub(crate) budgets: Vec<Arc<Budget>>,
+    /// What was last told about the cluster, to clients elsewhere and on this host.
+    told: [Mutex<Option<Told>>; 2],
     pub(crate) doors: Doors,
+}
+
+/// An encoded directory.
+struct Told {
+    made: Nanos,
+    /// How many tables there were.
+    tables: usize,
+    answer: Arc<[u8]>,
 }
 
 /// What was counted at the doors.
@@ -95,6 +112,10 @@ impl Node {
             local_addresses: parts.local_addresses,
             draining: AtomicBool::new(false),
             peers: Mutex::default(),
+            budgets: (0..threads)
+                .map(|_| Arc::new(Budget::new(parts.limits.held_in_all_bytes / threads)))
+                .collect(),
+            told: [const { Mutex::new(None) }; 2],
             doors: Doors::default(),
         })
     }
@@ -152,6 +173,27 @@ impl Node {
             owners: owners.collect(),
             in_flight: self.limits.in_flight as u32,
         })
+    }
+
+    /// The same as an answer, not older than [`DIRECTORY_AGE`] and with all tables.
+    pub(crate) fn encoded_directory(&self, client: Origin) -> Arc<[u8]> {
+        let place = match client {
+            Origin::Network(_) => 0,
+            Origin::ThisHost => 1,
+        };
+        let (now, tables) = (self.env.now(), self.host().tables().len());
+        let mut told = self.told[place].lock().unwrap_or_else(PoisonError::into_inner);
+        let known = told
+            .as_ref()
+            .filter(|told| told.tables == tables && now.since(told.made) < DIRECTORY_AGE);
+        if let Some(told) = known {
+            return Arc::clone(&told.answer);
+        }
+        let mut answer = Vec::new();
+        frame::write(&mut answer, &Answer::Directory(self.directory(client)));
+        let answer: Arc<[u8]> = answer.into();
+        *told = Some(Told { made: now, tables, answer: Arc::clone(&answer) });
+        answer
     }
 
     /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.

@@ -314,8 +314,8 @@ async fn receive(
         }
     };
     drop(guest);
-    let presence = Presence::enter(&node, number, client);
     let home = number as usize % node.queues.len();
+    let presence = Presence::enter(&node, number, client, home);
     if let Origin::Network(_) = client
         && let Err(error) = keep_alive(&stream)
     {

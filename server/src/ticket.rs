@@ -3,17 +3,47 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lotus_client::link::Outbox;
+use lotus_client::frame;
+use lotus_client::link::{Budget, Outbox};
 use lotus_client::protocol::{self, Answer, Failure};
 
+/// What a connection may hold when the budget that it shares is spent: enough to be served on, so
+/// that those who read are not kept waiting by those who do not.
+const HELD_IN_NEED: usize = 16 << 10;
+
 /// A client's connection, as those who answer see it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     in_flight: AtomicUsize,
+    /// Bytes that it may hold while there is enough for all.
+    share: usize,
 }
 
 impl Peer {
+    /// A connection that may hold `share` bytes of a budget.
+    pub(crate) fn new(budget: &Arc<Budget>, share: usize) -> Self {
+        let outbox = Outbox::within(Arc::clone(budget));
+        Self { outbox, in_flight: AtomicUsize::new(0), share }
+    }
+
+    /// Whether it holds so little that more may be read from it.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.outbox.held() < self.allowance()
+    }
+
+    /// Whether it has taken so much of its answers that another one may be made for it.
+    pub(crate) fn may_be_answered(&self) -> bool {
+        self.outbox.unsent() < self.allowance()
+    }
+
+    fn allowance(&self) -> usize {
+        match self.outbox.budget().is_some_and(Budget::is_spent) {
+            true => self.share.min(HELD_IN_NEED),
+            false => self.share,
+        }
+    }
+
     /// Requests that are not answered.
     pub(crate) fn in_flight(&self) -> usize {
         // Acquire pairs with the release in `send`.
@@ -27,14 +57,23 @@ impl Peer {
 pub(crate) struct Ticket {
     peer: Arc<Peer>,
     number: u32,
+    /// Bytes of the request, which are held until it is answered.
+    bytes: usize,
     answered: bool,
     dropped: Failure,
 }
 
 impl Ticket {
-    pub(crate) fn new(peer: &Arc<Peer>, number: u32) -> Self {
+    /// For a request of so many bytes.
+    pub(crate) fn new(peer: &Arc<Peer>, number: u32, bytes: usize) -> Self {
         peer.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { peer: Arc::clone(peer), number, answered: false, dropped: Failure::Leaving }
+        peer.outbox.keep(bytes);
+        Self { peer: Arc::clone(peer), number, bytes, answered: false, dropped: Failure::Leaving }
+    }
+
+    /// As [`Peer::may_be_answered`].
+    pub(crate) fn may_be_answered(&self) -> bool {
+        self.peer.may_be_answered()
     }
 
     /// The commit begins: from now on it may have happened.
@@ -57,14 +96,29 @@ impl Ticket {
         self.answer(&Answer::Failed(failure));
     }
 
+    /// Answers with a message that is encoded already.
+    pub(crate) fn answer_encoded(mut self, answer: &[u8]) {
+        self.push(|out, number| {
+            frame::append(out, |out| {
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(answer);
+            });
+        });
+    }
+
     fn send(&mut self, answer: &Answer<'_>) {
+        self.push(|out, number| protocol::send(out, number, answer));
+    }
+
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>, u32)) {
         if std::mem::replace(&mut self.answered, true) {
             return;
         }
-        // Not after the push: who reads the outbox asks how much is in flight.
+        // Not after the push: who reads the outbox asks how much is in flight, and held.
+        self.peer.outbox.release(self.bytes);
         self.peer.in_flight.fetch_sub(1, Ordering::Release);
         // If the connection is closed nobody waits.
-        let _ = self.peer.outbox.push(|out| protocol::send(out, self.number, answer));
+        let _ = self.peer.outbox.push(|out| write(out, self.number));
     }
 }
 
@@ -79,16 +133,45 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
+    fn peer(budget: &Arc<Budget>) -> Arc<Peer> {
+        Arc::new(Peer::new(budget, 1 << 20))
+    }
+
     #[test]
     fn every_ticket_is_answered_once() {
-        let peer = Arc::new(Peer::default());
-        Ticket::new(&peer, 1).answer(&Answer::Ended);
-        Ticket::new(&peer, 2).fail(Failure::Timeout);
-        drop(Ticket::new(&peer, 3));
-        let mut committing = Ticket::new(&peer, 4);
+        let budget = Arc::new(Budget::new(1 << 20));
+        let peer = peer(&budget);
+        Ticket::new(&peer, 1, 10).answer(&Answer::Ended);
+        Ticket::new(&peer, 2, 10).fail(Failure::Timeout);
+        drop(Ticket::new(&peer, 3, 10));
+        let mut committing = Ticket::new(&peer, 4, 1000);
         committing.commits();
         assert_eq!(peer.in_flight(), 1);
+        assert_eq!(peer.outbox.held() - peer.outbox.unsent(), 1000);
         drop(committing);
         assert_eq!(peer.in_flight(), 0);
+        assert_eq!(peer.outbox.held(), peer.outbox.unsent());
+        assert_eq!(budget.held(), peer.outbox.unsent());
+    }
+
+    #[test]
+    fn who_reads_is_served_although_others_have_spent_the_budget() {
+        let budget = Arc::new(Budget::new(3 << 20));
+        let idlers: Vec<_> = (0..3).map(|_| peer(&budget)).collect();
+        let reader = peer(&budget);
+        for idler in &idlers {
+            assert!(idler.may_ask() && idler.may_be_answered());
+            Ticket::new(idler, 1, 100).answer_encoded(&[0; 1 << 20]);
+            assert!(!idler.may_ask() && !idler.may_be_answered());
+        }
+        assert!(budget.is_spent() && reader.may_ask());
+        let waiting = Ticket::new(&reader, 1, HELD_IN_NEED);
+        assert!(!reader.may_ask(), "one request at a time, if it is as large");
+        assert!(reader.may_be_answered());
+        waiting.answer(&Answer::Ended);
+        assert!(reader.may_ask());
+        drop(idlers);
+        let _more = Ticket::new(&reader, 2, HELD_IN_NEED);
+        assert!(reader.may_ask());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus::{Isolation, Nanos, Receipt, Session, TableId, Transaction, TxnError};
-use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, Room};
+use lotus_client::protocol::{Answer, Bytes, CallId, Failure, Kind, RESULT_BYTES, Room};
 
 use crate::calls::{self, Entry, Full, Memory};
 use crate::connection::{Newcomer, attend};
@@ -136,6 +136,9 @@ impl Worker<'_> {
         let mut attempts = 0;
         // In words only once nothing else is to be tried.
         let mut last = None;
+        if !ticket.may_be_answered() {
+            return Err(Miss::Failed(Failure::Busy(Room::Answers)));
+        }
         loop {
             // Not before the first attempt: a call that has waited too long is not begun.
             if self.alarm.recent() >= deadline {
@@ -222,7 +225,7 @@ async fn prepare(
     let now_ms = || node.env.now().0 / 1_000_000;
     match work {
         Work::Call { stored, arguments, identity: None } => {
-            stored.procedure.run(txn, arguments, result).await?;
+            run(stored, txn, arguments, result).await?;
             Ok(Prepared::ToCommit(Attempt::Committed))
         }
         Work::Call { stored, arguments, identity: Some(Identity { id, fingerprint }) } => {
@@ -235,7 +238,7 @@ async fn prepare(
                 Memory::GivenUp => return Err(Miss::Failed(Failure::GivenUp)),
                 Memory::Taken => return Err(Miss::Failed(Failure::IdTaken)),
             }
-            stored.procedure.run(txn, arguments, result).await?;
+            run(stored, txn, arguments, result).await?;
             let (id, fingerprint, now_ms) = (*id, *fingerprint, now_ms());
             record.write(txn, Entry { id, fingerprint, result: Some(result), now_ms })?;
             Ok(Prepared::ToCommit(Attempt::Committed))
@@ -252,6 +255,28 @@ async fn prepare(
                 }
             }
         }
+    }
+}
+
+/// Runs a transaction's own code. What it returns fits in an answer, or nothing is committed.
+async fn run(
+    stored: &Stored,
+    txn: &mut Transaction,
+    arguments: &[u8],
+    result: &mut Vec<u8>,
+) -> Result<(), Stop> {
+    let fits = |what: &str, bytes: usize| match bytes {
+        bytes if bytes <= RESULT_BYTES => Ok(()),
+        _ => Err(Stop::Result(format!(
+            "{what} has {bytes} bytes, and an answer has room for {RESULT_BYTES}"
+        ))),
+    };
+    match stored.procedure.run(txn, arguments, result).await {
+        Ok(()) => fits("it", result.len()),
+        Err(Stop::Rejected(error)) => {
+            fits("its error", error.len()).and(Err(Stop::Rejected(error)))
+        }
+        Err(stop) => Err(stop),
     }
 }
 

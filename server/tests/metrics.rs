@@ -7,14 +7,7 @@ mod common;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-use common::{Bank, balance, get, run};
-
-/// The value of a metric, by its whole name with labels.
-fn value(metrics: &str, name: &str) -> f64 {
-    let lines = metrics.lines();
-    let found = lines.filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
-    found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).1.parse().unwrap()
-}
+use common::{Bank, balance, get, run, value};
 
 #[test]
 fn what_has_happened_can_be_seen() {

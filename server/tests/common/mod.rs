@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod raw;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -96,6 +98,13 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// The value of a metric, by its whole name with labels.
+pub fn value(metrics: &str, name: &str) -> f64 {
+    let lines = metrics.lines();
+    let found = lines.filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).1.parse().unwrap()
 }
 
 /// Runs a test's client side, not for ever.
