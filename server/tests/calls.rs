@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{ACCOUNTS, Bank, INITIAL, balance, run};
 use lotus::Cluster;
-use lotus_client::{CallError, CallId, Failure};
+use lotus_client::{CallError, CallId, Effect, Failure};
 
 #[test]
 fn a_call_takes_effect_and_returns_its_result() {
@@ -51,6 +51,51 @@ fn errors_arrive_where_they_belong() {
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
     });
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+/// Each error's word about its effect, beside what has become of the account. A result that did not
+/// decode was called an error that changes nothing, and its deposit had been made.
+#[test]
+fn what_an_error_says_of_its_effect_is_true() {
+    let bank = Bank::open_with(1, |config| config.call_records.row_bytes = 256);
+    run(async {
+        let client = bank.client().await;
+        let one = || (1_u64, 1_u64);
+        let deposit = || client.call::<_, u64>("deposit", &one());
+        deposit().idempotent(7).await.unwrap();
+        assert_eq!(client.outcome::<u64>(CallId::from(8)).await.unwrap(), None);
+        let mut after = INITIAL + 1;
+        let ended = [
+            client.call::<_, Vec<String>>("deposit", &one()).await.map(drop),
+            client.call::<_, Vec<String>>("deposit", &one()).idempotent(9).await.map(drop),
+            client.call::<_, u64>("deposit", &1_u64).await.map(drop),
+            client.call::<_, u64>("no such", &one()).await.map(drop),
+            client.call::<_, u64>("transfer", &(1_u64, 2_u64, 5_000_u64)).await.map(drop),
+            client.call::<_, ()>("panic", &1_u64).await,
+            client.call::<_, ()>("stall", &1_u64).timeout(Duration::from_millis(50)).await,
+            // Too long for a record, which is part of what would be committed.
+            client.call::<_, Vec<u8>>("deposit for bytes", &one()).idempotent(10).await.map(drop),
+            client.call::<_, u64>("deposit", &(1_u64, 2_u64)).idempotent(7).await.map(drop),
+            deposit().idempotent(8).await.map(drop),
+        ];
+        let mut seen = Vec::new();
+        for error in ended.map(Result::unwrap_err) {
+            let effect = error.effect();
+            seen.push(effect);
+            after += u64::from(effect == Effect::Committed);
+            assert_ne!(effect, Effect::Unknown, "{error:?}");
+        }
+        assert_eq!(balance(&client, 1).await.unwrap(), after, "{seen:?}");
+        assert_eq!(seen.iter().filter(|effect| **effect == Effect::Committed).count(), 2);
+        // What is known of the call is known without its result as well.
+        let known = client.outcome::<Vec<String>>(CallId::from(9)).await.unwrap_err();
+        assert_eq!(known.effect(), Effect::Committed, "{known:?}");
+        assert_eq!(deposit().idempotent(9).await.unwrap(), after, "it is the same call");
+        drop(bank.servers);
+        let nobody = client.outcome::<u64>(CallId::from(11)).await.unwrap_err();
+        assert_eq!(nobody.effect(), Effect::Unknown, "{nobody:?}");
+        assert_eq!(deposit().await.unwrap_err().effect(), Effect::Nothing);
+    });
 }
 
 #[test]

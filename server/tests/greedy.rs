@@ -56,6 +56,15 @@ fn hammer(address: SocketAddr, reads: bool, stop: &AtomicBool) {
     });
 }
 
+/// Tells the greedy clients to stop, also if the test has failed.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A bank of two compute nodes that watch each other.
 fn watched(metrics: &Mutex<Option<TcpListener>>) -> Bank {
     let builder = Cluster::embedded().compute_nodes(2).memory_nodes(1).replicas(1);
@@ -81,6 +90,7 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
     let figures = |name: &str| common::value(&get(at, "/metrics"), name);
     let limit = figures("lotus_client_bytes_limit");
     std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         for reads in [true, true, false, false, false, false, false, false] {
             let stop = &stop;
             scope.spawn(move || hammer(address, reads, stop));
@@ -95,7 +105,6 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
                 most_held = most_held.max(figures("lotus_client_bytes_held"));
             }
         });
-        stop.store(true, Ordering::Relaxed);
     });
     // Each connection may have a batch of answers more than there was room for.
     let slack = 8.0 * 64.0 * 32_768.0;
@@ -158,14 +167,27 @@ fn who_begins_a_request_and_does_not_go_on_is_closed() {
 fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
     const BYTES: u64 = 128 << 10;
     const CALLS: usize = 200;
-    let bank = Bank::open_with(1, |config| config.limits.held_bytes = 256 << 10);
+    const HELD: usize = 256 << 10;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let metrics = Mutex::new(Some(listener));
+    let bank = Bank::open_with(1, |config| {
+        config.limits.held_bytes = HELD;
+        config.metrics = metrics.lock().unwrap().take();
+    });
+    let held = || common::value(&get(at, "/metrics"), "lotus_client_bytes_held") as usize;
+    let at_once = bank.cluster.config().threads * bank.cluster.config().coroutines;
     let mut raw = Raw::admitted(bank.servers[0].address());
     let requests: Vec<u8> = (0..CALLS).flat_map(|_| blob(BYTES)).collect();
     let (mut done, mut busy) = (0, 0);
     std::thread::scope(|scope| {
         let mut output = raw.stream.try_clone().unwrap();
         scope.spawn(move || output.write_all(&requests).unwrap());
-        std::thread::sleep(Duration::from_millis(300));
+        // All that is done without reading is done soon.
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(held() <= HELD + at_once * BYTES as usize, "{} are held", held());
+        }
         for _ in 0..CALLS {
             let frame = raw.next().expect("an answer to each");
             match decode(protocol::split(&frame).unwrap().1).unwrap() {
@@ -179,7 +201,8 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
     // The library comes back by itself.
     run(async {
         let client = bank.client().await;
-        let calls = (0..64).map(|_| client.call::<_, Vec<u8>>("blob", &BYTES).send());
+        let call = |_| client.call::<_, Vec<u8>>("blob", &BYTES).timeout(2 * PATIENCE).send();
+        let calls = (0..64).map(call);
         let calls: Vec<_> = calls.map(tokio::spawn).collect();
         for call in calls {
             assert_eq!(call.await.unwrap().unwrap().len(), BYTES as usize);

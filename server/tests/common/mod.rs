@@ -142,6 +142,16 @@ pub fn procedures(table: TableId) -> Registry {
         txn.put(item, &after.to_le_bytes())?;
         Ok::<u64, Abort>(after)
     });
+    registry.register(
+        "deposit for bytes",
+        async move |txn: &mut Transaction, (account, sum): (u64, u64)| {
+            let item = txn.add_rw(table, account)?;
+            txn.execute().await?;
+            let after = amount(txn, item)? + sum;
+            txn.put(item, &after.to_le_bytes())?;
+            Ok::<Vec<u8>, Abort>(vec![7; 1000])
+        },
+    );
     registry.register_read_only("balance", async move |txn: &mut Transaction, account: u64| {
         let item = txn.add_ro(table, account)?;
         txn.execute().await?;
