@@ -9,13 +9,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::raw::{PATIENCE, Raw, blob};
 use common::{ACCOUNTS, Bank, INITIAL, balance, get, run};
 use lotus::Cluster;
 use lotus_client::protocol::{self, Answer, Excess, Op, RESULT_BYTES, Room, decode};
 use lotus_client::{CallError, Effect, Failure, Kind};
+use lotus_fabric::env::Env;
 
 /// How long a compute node may be silent. Longer than a loaded machine makes it.
 const LEASE: Duration = Duration::from_secs(4);
@@ -86,6 +87,7 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
     let at = listener.local_addr().unwrap();
     let bank = watched(&Mutex::new(Some(listener)));
     let (stop, address) = (AtomicBool::new(false), bank.servers[0].address());
+    let env = Env::real(0);
     let mut most_held = 0.0_f64;
     let figures = |name: &str| common::value(&get(at, "/metrics"), name);
     let limit = figures("lotus_client_bytes_limit");
@@ -95,10 +97,10 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
             let stop = &stop;
             scope.spawn(move || hammer(address, reads, stop));
         }
-        let began = Instant::now();
+        let began = env.now();
         run(async {
             let client = bank.client().await;
-            while began.elapsed() < GREED {
+            while env.now().since(began) < GREED {
                 for account in 0..10 {
                     assert_eq!(balance(&client, account).await.unwrap(), INITIAL);
                 }
@@ -132,14 +134,15 @@ fn who_reads_too_slowly_is_closed_however_steadily() {
             let mut bytes = [0; 16 << 10];
             // About three quarters of what it would have to read.
             while !closed.load(Ordering::Relaxed) && input.read(&mut bytes).is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::park_timeout(Duration::from_millis(10));
             }
         });
-        let (request, began) = (blob(128 << 10), Instant::now());
+        let (request, env) = (blob(128 << 10), Env::real(0));
+        let began = env.now();
         let error = loop {
             match output.write_all(&request) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => break Some(error),
-                _ if began.elapsed() > PATIENCE => break None,
+                _ if env.now().since(began) > PATIENCE => break None,
                 _ => {}
             }
         };
@@ -156,10 +159,11 @@ fn who_begins_a_request_and_does_not_go_on_is_closed() {
     let mut raw = Raw::admitted(bank.servers[0].address());
     raw.stream.write_all(&(100_000_u32).to_le_bytes()).unwrap();
     // A byte at a time, faster than anybody gives up who only looks for signs of life.
-    let began = Instant::now();
+    let env = Env::real(0);
+    let began = env.now();
     while raw.stream.write_all(&[0]).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "the server keeps the connection");
-        std::thread::sleep(Duration::from_millis(5));
+        assert!(env.now().since(began) < PATIENCE, "the server keeps the connection");
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -185,7 +189,7 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
         scope.spawn(move || output.write_all(&requests).unwrap());
         // All that is done without reading is done soon.
         for _ in 0..50 {
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::park_timeout(Duration::from_millis(10));
             assert!(held() <= HELD + at_once * BYTES as usize, "{} are held", held());
         }
         for _ in 0..CALLS {
