@@ -470,7 +470,8 @@ mod tests {
         for (every_ms, is_slow) in [(100, true), (3, true), (1, false)] {
             let (peer, outbox) = (Peer::default(), Outbox::default());
             peer.0.sends.borrow_mut().extend(asks(1 << 10));
-            let takes = |now_ms: u64| peer.0.takes.set(usize::from(now_ms % every_ms == 0));
+            let takes =
+                |now_ms: u64| peer.0.takes.set(usize::from(now_ms.is_multiple_of(every_ms)));
             let end = run_for(&peer, &outbox, 3500, &takes);
             assert_eq!(matches!(end, Some(End::SlowReader(_))), is_slow, "{end:?}");
         }
@@ -485,7 +486,7 @@ mod tests {
             peer.0.takes.set(usize::MAX);
             let sends = |now_ms: u64| {
                 let at = (now_ms / every_ms) as usize;
-                let due = now_ms % every_ms == 0 && at < long.len();
+                let due = now_ms.is_multiple_of(every_ms) && at < long.len();
                 peer.0.sends.borrow_mut().extend(due.then(|| long[at]));
             };
             // All of it has come after 900 ms, or is given up.
