@@ -12,8 +12,9 @@ pub enum Effect {
     Nothing,
     /// All that it was to change, for certain: it has committed. Do not repeat it.
     Committed,
-    /// Everything or nothing, and it may yet happen. Ask [`Client::outcome`](crate::Client::outcome)
-    /// if the call has an id, or repeat it with the same id; never repeat it without one.
+    /// Everything or nothing, and it may yet happen. Ask
+    /// [`Client::outcome`](crate::Client::outcome) if the call has an id, or repeat it with the
+    /// same id; never repeat it without one.
     Unknown,
 }
 

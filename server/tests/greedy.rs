@@ -118,7 +118,7 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
 }
 
-/// A client that reads a little now and then was never closed: each time it made room for one write.
+/// A client that reads a little now and then was never closed: each time it made room for a write.
 #[test]
 fn who_reads_too_slowly_is_closed_however_steadily() {
     let bank = Bank::open_with(1, |config| {
