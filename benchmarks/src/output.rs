@@ -1,12 +1,15 @@
 //! Files that a run writes when it has ended, checked before it starts.
 //!
-//! A regular file is written beside its place under a temporary name and renamed, so that it is
-//! either complete or untouched. A special file (a pipe, a null device) is written directly.
+//! A regular file is written beside its place under a name of its own and renamed
+//! ([`lotus_files`]), so that it is either complete or untouched. A special file (a pipe, a null
+//! device) is written directly.
 //! [`Output::check`] tries all this out before the run, touches nothing and leaves nothing behind.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+use lotus_files::{Disk, Existing, Part, Readers, write_whole};
 
 /// Why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,8 @@ impl Output {
                 .and_then(|file| buffered(file, body))
                 .map_err(|error| OutputError::Refused(path.clone(), error)),
             Self::Regular(path) => {
-                replace(path, body).map_err(|error| OutputError::Refused(path.clone(), error))
+                write_whole(&Disk, path, Readers::Mask, Existing::Replaced, body)
+                    .map_err(|error| OutputError::Refused(path.clone(), error))
             }
         }
     }
@@ -110,32 +114,8 @@ fn buffered(
     sink.flush()
 }
 
-fn replace(path: &Path, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let temporary = temporary_beside(path);
-    let written = create_new(&temporary)
-        .and_then(|file| buffered(&file, body).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // It may not even exist; the first error is the one that says why.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
 fn try_creating_beside(path: &Path) -> io::Result<()> {
-    let temporary = temporary_beside(path);
-    create_new(&temporary)?;
-    fs::remove_file(&temporary)
-}
-
-fn create_new(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(path)
-}
-
-/// A hidden name in the same directory that only this process uses.
-fn temporary_beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
+    Part::beside(&Disk, path, Readers::Mask).map(drop)
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -21,7 +21,10 @@ use lotus_benchmarks::harness::Options;
 use crate::deploy;
 
 #[cfg(feature = "tcp")]
-pub use cluster::{ChaosArgs, ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
+pub use cluster::{
+    BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
+    ShardsArgs, ShardsTask,
+};
 use values::{count, one_of, positive_secs, rate, secs};
 pub use values::{lock_table_bytes, memory_bytes};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
@@ -69,7 +72,7 @@ pub enum Command {
     Mn(NodeArgs),
     /// Runs a compute node of a cluster until a signal ends it.
     #[cfg(feature = "tcp")]
-    Cn(NodeArgs),
+    Cn(ComputeNodeArgs),
     /// Hosts a memory node of a benchmark until the standard input ends.
     #[command(hide = true)]
     Host(HostArgs),

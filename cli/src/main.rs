@@ -62,9 +62,9 @@ fn main() -> ExitCode {
         #[cfg(feature = "tcp")]
         Command::Shards(args) => cluster::shards(args),
         #[cfg(feature = "tcp")]
-        Command::Mn(args) => cluster::serve(cluster::Kind::Memory, args).map(|()| Verdict::Sound),
+        Command::Mn(args) => cluster::lend_memory(args).map(|()| Verdict::Sound),
         #[cfg(feature = "tcp")]
-        Command::Cn(args) => cluster::serve(cluster::Kind::Compute, args).map(|()| Verdict::Sound),
+        Command::Cn(args) => cluster::compute(args).map(|()| Verdict::Sound),
         Command::Host(args) => nodes::serve(args).map(|()| Verdict::Sound),
     };
     match result {

@@ -178,8 +178,9 @@ fn a_cluster_over_tcp_that_is_ended_or_killed_begins_with_its_last_snapshot() {
     begins_with_its_last_snapshot(&Described::over_tcp("kept-tcp", 3, SNAPSHOTS));
 }
 
+/// It used to begin with an older one, and to say so in a log only.
 #[test]
-fn a_cluster_begins_with_the_newest_snapshot_that_is_whole_or_not_at_all() {
+fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_will_do() {
     let described = Described::new("whole", 1, SNAPSHOTS);
     described.done(&["up"]);
     described.done(&["snapshot"]);
@@ -192,14 +193,32 @@ fn a_cluster_begins_with_the_newest_snapshot_that_is_whole_or_not_at_all() {
         fs::write(path, &bytes[..bytes.len() / 2]).expect("it is ours");
     };
     cut(newer);
-    let up = described.done(&["up"]);
-    assert!(up.contains(&older.display().to_string()), "{up}");
-    assert!(described.logs().contains("a snapshot is left out"), "{}", described.logs());
-    described.drive();
-    described.done(&["down", "--no-snapshot"]);
-    cut(older);
+    let newest = newer.display().to_string();
     let refused = described.refusal(&["up"]);
-    assert!(refused.contains("is no whole snapshot, and there is no other"), "{refused}");
+    let why = format!("{newest} is no whole snapshot (it was cut off)");
+    let flag = "With --older-snapshot the cluster begins with the one of ";
+    let parts = [&why, flag, &older.display().to_string()];
+    assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    let up = described.done(&["up", "--older-snapshot"]);
+    assert!(up.contains(&older.display().to_string()), "{up}");
+    assert!(up.contains(&format!("a newer snapshot was left out: {newest}: it was cut")), "{up}");
+    described.drive();
+    // What is taken now is newer than the damaged one, which nobody needs to move away.
+    described.done(&["down"]);
+    let kept = described.kept();
+    let [_, damaged, newer] = &kept[..] else { panic!("there are three, not {kept:?}") };
+    assert_eq!(damaged.display().to_string(), newest);
+    let up = described.done(&["up"]);
+    assert!(up.contains(&newer.display().to_string()), "{up}");
+    described.done(&["down", "--no-snapshot"]);
+    kept.iter().for_each(cut);
+    let refused = described.refusal(&["up"]);
+    assert!(
+        refused.contains("is no whole snapshot (it was cut off), and there is no"),
+        "{refused}"
+    );
+    let refused = described.refusal(&["up", "--older-snapshot"]);
+    assert!(refused.contains("no snapshot is whole"), "{refused}");
     fs::remove_dir_all(described.directory.join("kept")).expect("it is ours");
     described.done(&["up"]);
     described.drive();
@@ -209,5 +228,7 @@ fn a_cluster_begins_with_the_newest_snapshot_that_is_whole_or_not_at_all() {
 fn where_no_directory_is_named_there_are_no_snapshots() {
     let described = Described::new("none", 2, "");
     let refused = described.refusal(&["snapshot"]);
+    assert!(refused.contains("has no [snapshots] directory"), "{refused}");
+    let refused = described.refusal(&["up", "--older-snapshot"]);
     assert!(refused.contains("has no [snapshots] directory"), "{refused}");
 }

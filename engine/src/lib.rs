@@ -93,6 +93,9 @@ pub use part::Wait;
 pub use session::{Isolation, Session, SessionView};
 pub use shards::{Balancing, Moving, ShardStatus};
 pub use silent::{MemoryReturn, MemoryStanding, MemoryStatus};
-pub use snapshot::{Copying, SnapshotError, SnapshotInfo, SnapshotVisitor, read_snapshot};
+pub use snapshot::{
+    Copying, SnapshotError, SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor,
+    read_snapshot, read_snapshot_head,
+};
 pub use submit::Submitted;
 pub use txn::{Item, Receipt, Transaction};

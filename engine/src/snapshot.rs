@@ -12,12 +12,17 @@
 //! host. Beyond what it takes to see the rows nothing is agreed with anybody, so a process that
 //! dies on the way leaves an unfinished file, and a horizon that goes on when it is expelled.
 //!
+//! # Which one is the newest
+//! Timestamps order the snapshots of one life of a cluster, but not those of several: an oracle's
+//! run ahead of the clock, and the next life of a cluster that begins without a snapshot begins
+//! behind them. So each has a [`SnapshotLabel`], with a sequence number that its directory's
+//! keeper counts on across lives, and the time of the clock when it was taken.
+//!
 //! # What it is not
 //! A log: what was committed after the snapshot is not in it. Nor a copy of memory: a memory node
 //! that was lost is not made anew from it, only a whole cluster is.
 
 mod error;
-mod file;
 mod format;
 mod restore;
 mod scan;
@@ -29,10 +34,13 @@ use std::path::Path;
 
 use async_channel::Receiver;
 use lotus_fabric::machines::Machines;
+use lotus_files::{Disk, Existing, Part, Readers};
 use lotus_mvcc::Timestamp;
 
 pub use error::SnapshotError;
-pub use format::{SnapshotInfo, SnapshotVisitor, read_snapshot};
+pub use format::{
+    SnapshotHead, SnapshotInfo, SnapshotLabel, SnapshotVisitor, read_snapshot, read_snapshot_head,
+};
 
 use crate::cluster::{Cluster, Seat};
 use crate::error::TxnError;
@@ -49,6 +57,7 @@ const PIECES: usize = 16;
 impl<M: Machines> Cluster<M> {
     /// Writes all that is committed by now to a file, for its owner only. Transactions go on; it
     /// takes a coroutine slot of one coordinator for as long as it lasts, and blocks this thread.
+    /// Its sequence number is 0.
     ///
     /// The file appears under its name when it is whole and on the disk. If this fails, whatever
     /// had the name before still has it.
@@ -56,32 +65,42 @@ impl<M: Machines> Cluster<M> {
     /// # Errors
     /// `Io`; `Read`, when it became too old a few times; `Busy`.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
-        self.snapshot_with(path, Vec::new)
+        let label = |_| {
+            let taken = self.machines().outside().now();
+            Ok(SnapshotLabel { sequence: 0, taken })
+        };
+        let open = || Part::beside(&Disk, path, Readers::Owner);
+        let (part, info) = self.snapshot_with(open, label, Vec::new)?;
+        let nameless = || io::Error::from(io::ErrorKind::InvalidInput);
+        part.publish(path.file_name().ok_or_else(nameless)?, Existing::Replaced)?;
+        Ok(info)
     }
 
-    /// Like [`Cluster::snapshot`], with notes of the caller's in the file. They are asked for when
-    /// all rows have been read.
+    /// Writes a snapshot like [`Cluster::snapshot`] to a sink of the caller's, which is opened
+    /// again for every attempt and returned when all is written. The `label` is asked for when the
+    /// timestamp is drawn; `notes`, which stand in the file for its reader, when all rows have been
+    /// read.
     ///
     /// # Errors
-    /// As [`Cluster::snapshot`].
-    pub fn snapshot_with(
+    /// As [`Cluster::snapshot`], or those of `label`. Nothing more is written to the sink then.
+    pub fn snapshot_with<S: Write>(
         &self,
-        path: &Path,
+        open: impl Fn() -> io::Result<S>,
+        label: impl Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: impl Fn() -> Vec<u8>,
-    ) -> Result<SnapshotInfo, SnapshotError> {
+    ) -> Result<(S, SnapshotInfo), SnapshotError> {
         let mut attempts = 1;
         loop {
-            let written = file::write_whole(path, |sink| {
-                let copying = self.start_snapshot(self.any_seat(), PIECES);
-                copying.write(self, sink, &notes)
-            });
-            match written {
-                Err(SnapshotError::Read(error)) if error.is_retryable() && attempts < ATTEMPTS => {
+            let mut sink = open()?;
+            let copying = self.start_snapshot(self.any_seat(), PIECES);
+            match copying.write(self, &mut sink, &label, &notes) {
+                Ok(info) => return Ok((sink, info)),
+                Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
                     attempts += 1;
                     // Long enough for a coordinator to notice what has changed.
                     self.shared.control.pause(self.shared.config.horizon_interval);
                 }
-                outcome => return outcome,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -116,15 +135,16 @@ impl Copying {
     /// Writes it down as it comes.
     ///
     /// # Errors
-    /// `Io`, `Read` or `Busy`.
+    /// `Io`, `Read` or `Busy`, or those of `label`.
     pub fn write<M: Machines>(
         self,
         cluster: &Cluster<M>,
         sink: &mut dyn Write,
+        label: &dyn Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: &dyn Fn() -> Vec<u8>,
     ) -> Result<SnapshotInfo, SnapshotError> {
         let Self { pieces, ended } = self;
-        let written = write_down(cluster, &pieces, sink);
+        let written = write_down(cluster, &pieces, sink, label);
         // Whoever reads gives up where nobody listens any more.
         drop(pieces);
         let ended = cluster.wait(ended).map_err(|error| match error {
@@ -144,9 +164,10 @@ fn write_down<'a, M: Machines>(
     cluster: &Cluster<M>,
     pieces: &Receiver<Piece>,
     sink: &'a mut dyn Write,
-) -> io::Result<Option<Writer<'a>>> {
+    label: &dyn Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
+) -> Result<Option<Writer<'a>>, SnapshotError> {
     let Some(Piece::Begin(timestamp)) = cluster.machines().wait(pieces) else { return Ok(None) };
-    let mut writer = Writer::begin(sink, timestamp)?;
+    let mut writer = Writer::begin(sink, &SnapshotHead { timestamp, label: label(timestamp)? })?;
     while let Some(piece) = cluster.machines().wait(pieces) {
         match piece {
             Piece::Begin(_) => unreachable!("it begins once"),

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use lotus::{
-    Cluster, ClusterBuilder, Isolation, PrimaryKey, Seat, Session, SnapshotError, SnapshotInfo,
-    SnapshotVisitor, TableId, TableSpec, TimestampKind, TxnError, read_snapshot,
+    Cluster, ClusterBuilder, Isolation, Nanos, PrimaryKey, Seat, Session, SnapshotError,
+    SnapshotInfo, SnapshotLabel, SnapshotVisitor, TableId, TableSpec, Timestamp, TimestampKind,
+    TxnError, read_snapshot, read_snapshot_head,
 };
 
 const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(3_000);
@@ -199,7 +200,10 @@ fn snapshots_of_a_busy_cluster_are_consistent_and_come_back() {
         over.store(true, Ordering::Relaxed);
         drivers.into_iter().for_each(|driver| driver());
         stop_clean(cluster);
-        assert!(taken.windows(2).all(|two| two[0].timestamp < two[1].timestamp), "{taken:?}");
+        assert!(
+            taken.windows(2).all(|two| two[0].head.timestamp < two[1].head.timestamp),
+            "{taken:?}"
+        );
         let contents: Vec<Contents> =
             (0..4).map(|number| Contents::of(&scratch.file(&format!("{number}")))).collect();
         contents.iter().for_each(Contents::assert_consistent);
@@ -272,10 +276,30 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
     assert_eq!(scratch.names(), ["name", "taken"], "nothing is left of it");
     assert_eq!(fs::read(&path).expect("it is there"), before);
     // What a process that was killed has left is no obstacle, and no snapshot.
-    fs::write(scratch.file("name.part"), &before[..before.len() / 2]).expect("there is room");
+    let left = scratch.file(".name.lotus-a1B2c3.part");
+    fs::write(left, &before[..before.len() / 2]).expect("there is room");
     cluster.snapshot(&path).expect("nothing stands in its way");
     assert_eq!(scratch.names(), ["name", "taken"]);
     assert_eq!(Contents::of(&path).rows("accounts").len() as u64, ACCOUNT_COUNT);
+    stop_clean(cluster);
+}
+
+#[test]
+fn a_snapshot_has_the_label_and_the_notes_of_its_taker() {
+    let (cluster, _) = made(small());
+    let label = SnapshotLabel { sequence: 7, taken: Nanos(9) };
+    let taken = cluster.snapshot_with(
+        || Ok(Vec::new()),
+        |timestamp| {
+            assert!(timestamp > Timestamp::ZERO);
+            Ok(label)
+        },
+        || b"of ours".to_vec(),
+    );
+    let (bytes, info) = taken.expect("nothing stands in its way");
+    assert_eq!((info.head.label, &info.notes[..]), (label, &b"of ours"[..]));
+    assert_eq!(read_snapshot(&mut &bytes[..], &mut ()).expect("it is sound"), info);
+    assert_eq!(read_snapshot_head(&mut &bytes[..]).expect("it is sound"), info.head);
     stop_clean(cluster);
 }
 
@@ -285,10 +309,8 @@ fn only_its_owner_reads_a_snapshot() {
     let scratch = Scratch::new("owner");
     let (cluster, _) = made(small());
     let path = scratch.file("name");
-    cluster.snapshot_with(&path, || b"of ours".to_vec()).expect("nothing stands in its way");
+    cluster.snapshot(&path).expect("nothing stands in its way");
     let mode = fs::metadata(&path).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let mut file = fs::File::open(&path).expect("it is there");
-    assert_eq!(read_snapshot(&mut file, &mut ()).expect("it is sound").notes, b"of ours");
     stop(cluster);
 }

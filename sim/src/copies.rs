@@ -11,7 +11,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lotus::{Cluster, Copying, PrimaryKey, Seat, SnapshotError, SnapshotVisitor, read_snapshot};
+use lotus::{
+    Cluster, Copying, Nanos, PrimaryKey, Seat, SnapshotError, SnapshotLabel, SnapshotVisitor,
+    read_snapshot,
+};
 use lotus_benchmarks::kvs::integer_key;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::SimMachines;
@@ -78,7 +81,8 @@ impl Copies {
     fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
         let mut file = Vec::new();
         // Faults are to be expected.
-        let info = copying.write(cluster, &mut file, &Vec::new).ok()?;
+        let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
+        let info = copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new).ok()?;
         let mut seen = Seen { pairs: self.pairs, rows: BTreeSet::new(), both: None };
         let read = read_snapshot(&mut &file[..], &mut seen);
         self.taken += 1;

@@ -22,6 +22,8 @@ pub enum ClusterTask {
         #[arg(long = "wait", value_name = "SECONDS", default_value_t = 60)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         wait_secs: u64,
+        #[command(flatten)]
+        beginning: BeginningArgs,
     },
     /// Shows every node. The exit code is 1 unless all serve.
     Status {
@@ -56,6 +58,15 @@ pub enum ClusterTask {
         #[arg(long)]
         no_snapshot: bool,
     },
+}
+
+/// What a cluster begins with.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct BeginningArgs {
+    /// If the newest snapshot is damaged, begins with the newest that is whole; what was committed
+    /// later is lost.
+    #[arg(long)]
+    pub older_snapshot: bool,
 }
 
 /// Where a cluster is described, and remembered.
@@ -105,6 +116,14 @@ pub struct NodeArgs {
     /// Its place among the nodes of its kind, from 0.
     #[arg(long, value_name = "N")]
     pub node: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct ComputeNodeArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub beginning: BeginningArgs,
 }
 
 #[derive(Debug, Args)]

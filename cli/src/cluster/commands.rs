@@ -20,7 +20,7 @@ use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
 use super::records::Record;
 use super::seat::{Place, Seat};
-use super::snapshots::Snapshot;
+use super::snapshots::{IfDamaged, Snapshot, Snapshots};
 use super::status::{self, Addresses, Status, Survey};
 use crate::Verdict;
 
@@ -56,6 +56,9 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     let _ = writeln!(said, "; logs in {state}");
     if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
         let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
+        for left_out in &snapshot.left_out {
+            let _ = writeln!(said, "{path}: a newer snapshot was left out: {left_out}");
+        }
     }
     say(&said)?;
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
@@ -169,7 +172,7 @@ fn start_all(
 /// A sentence.
 pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child, String> {
     let index = node.index.to_string();
-    let arguments: [&Path; 7] = [
+    let mut arguments: Vec<&Path> = vec![
         node.command().as_ref(),
         "--file".as_ref(),
         &file.path,
@@ -178,6 +181,10 @@ pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child,
         "--state".as_ref(),
         &file.state,
     ];
+    let uses_older = |snapshots: &Snapshots| snapshots.if_damaged == IfDamaged::UseOlder;
+    if node.kind == Kind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
+        arguments.push("--older-snapshot".as_ref());
+    }
     let child = state.start(node, &arguments);
     child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
 }

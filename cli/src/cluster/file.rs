@@ -23,7 +23,7 @@ use super::key::KeyError;
 use super::load::Load;
 use super::namespaces::Namespaces;
 use super::seat::Place;
-use super::snapshots::Snapshots;
+use super::snapshots::{IfDamaged, Snapshots};
 use super::trust::{TlsFiles, Trust};
 use crate::args;
 
@@ -398,7 +398,8 @@ impl Reader<'_> {
     fn snapshots(&self, written: &Written) -> Result<Option<Snapshots>, FileError> {
         let Some(snapshots) = &written.snapshots else { return Ok(None) };
         let keep = self.number(&snapshots.keep, 2, 1..=1000, "keep")? as usize;
-        Ok(Some(Snapshots { directory: self.home().join(&snapshots.directory), keep }))
+        let directory = self.home().join(&snapshots.directory);
+        Ok(Some(Snapshots { directory, keep, if_damaged: IfDamaged::Stop }))
     }
 
     fn calls(&self, written: &Written) -> Result<CallRecords, FileError> {

@@ -1,11 +1,12 @@
 //! Files with secrets: the key that all nodes of a cluster share, that of its applications.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use lotus_fabric::tcp::{Key, WeakKey, nonce};
+use lotus_files::{Disk, Existing, Files, Readers, write_whole};
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -59,10 +60,57 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
 /// # Errors
 /// What the operating system says.
 pub fn make(path: &Path) -> io::Result<()> {
-    let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    make_through(&Disk, path)
+}
+
+fn make_through(files: &dyn Files, path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let words = nonce()?;
+    let made = write_whole(files, path, Readers::Owner, Existing::Kept, |file| {
+        words.iter().try_for_each(|word| file.write_all(&word.to_le_bytes()))
+    });
     match made {
-        Ok(mut file) => nonce()?.iter().try_for_each(|word| file.write_all(&word.to_le_bytes())),
+        // Another command was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
+        made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_files::faults::{Fault, Faulty, Op};
+
+    /// A process that died between creating a key file and writing it used to leave an empty one,
+    /// which every later command refused.
+    #[test]
+    fn whatever_fails_a_key_file_has_a_whole_key_or_is_made_by_the_next_command() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("key");
+        let sound = Faulty::sound();
+        make_through(&sound, &path).expect("no fault");
+        let done = sound.done();
+        assert!([Op::Create, Op::Write, Op::Sync, Op::Rename].iter().all(|op| done.contains(op)));
+        let cases = (0..done.len()).flat_map(|at| Fault::ALL.map(|fault| (at, fault)));
+        for (at, fault) in cases {
+            fs::remove_file(&path).expect("it is there");
+            let made = make_through(&Faulty::at(at, fault), &path);
+            assert!(made.is_err() || path.exists(), "{fault:?} at {at}");
+            assert!(!path.exists() || read(&path).is_ok(), "{fault:?} at {at}: no key");
+            make(&path).expect("nothing fails any more");
+            read(&path).expect("a key");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_there_stays() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("key");
+        make(&path).expect("there is room");
+        let before = fs::read(&path).expect("it is there");
+        make(&path).expect("there is nothing to do");
+        assert_eq!(fs::read(&path).expect("it is there"), before);
     }
 }

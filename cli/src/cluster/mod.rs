@@ -54,15 +54,18 @@ mod trust;
 use std::time::Duration;
 
 use crate::Verdict;
-use crate::args::{ChaosArgs, ClusterArgs, ClusterTask, NodeArgs, OnOff, ShardsArgs, ShardsTask};
+use crate::args::{
+    BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
+    ShardsArgs, ShardsTask,
+};
 
 pub use drive::{drive, shape, sized};
 pub use file::ClusterFile;
 use namespaces::Namespaces;
-pub use node::Kind;
-use node::Node;
+use node::{Kind, Node};
 use operator::Switch;
 use seat::Seat;
+use snapshots::IfDamaged;
 
 /// The authority that the file names; nobody has been asked yet.
 fn authority(file: &ClusterFile) -> Result<Seat, String> {
@@ -79,9 +82,12 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Status { place, .. } | ClusterTask::Snapshot { place, .. } => place,
     };
     let file = ClusterFile::read(&place.file, place.state.as_deref());
-    let file = file.map_err(|error| error.to_string())?;
+    let mut file = file.map_err(|error| error.to_string())?;
     match args.task {
-        ClusterTask::Up { wait_secs, .. } => commands::up(&file, Duration::from_secs(wait_secs)),
+        ClusterTask::Up { wait_secs, beginning, .. } => {
+            begin(&mut file, beginning)?;
+            commands::up(&file, Duration::from_secs(wait_secs))
+        }
         ClusterTask::Status { json, .. } => status::show(&file, json),
         ClusterTask::Snapshot { wait_secs, json, .. } => {
             commands::snapshot(&file, Duration::from_secs(wait_secs), json)
@@ -128,12 +134,36 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
     }
 }
 
-/// `lotus mn` and `lotus cn`.
+/// Enters what the operator has decided about the snapshot that the cluster begins with.
+fn begin(file: &mut ClusterFile, beginning: BeginningArgs) -> Result<(), String> {
+    let BeginningArgs { older_snapshot } = beginning;
+    match &mut file.snapshots {
+        _ if !older_snapshot => {}
+        Some(snapshots) => snapshots.if_damaged = IfDamaged::UseOlder,
+        None => return Err(format!("{} has no [snapshots] directory", file.path.display())),
+    }
+    Ok(())
+}
+
+/// `lotus mn`.
 ///
 /// # Errors
 /// A sentence.
-pub fn serve(kind: Kind, args: &NodeArgs) -> Result<(), String> {
+pub fn lend_memory(args: &NodeArgs) -> Result<(), String> {
+    serve(Kind::Memory, args, BeginningArgs { older_snapshot: false })
+}
+
+/// `lotus cn`.
+///
+/// # Errors
+/// A sentence.
+pub fn compute(args: &ComputeNodeArgs) -> Result<(), String> {
+    serve(Kind::Compute, &args.node, args.beginning)
+}
+
+fn serve(kind: Kind, args: &NodeArgs, beginning: BeginningArgs) -> Result<(), String> {
     let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
-    let file = file.map_err(|error| error.to_string())?;
+    let mut file = file.map_err(|error| error.to_string())?;
+    begin(&mut file, beginning)?;
     daemon::run(&file, Node { kind, index: args.node })
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
+use lotus_files::{Disk, Existing, Files, Readers, write_whole};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use serde::{Deserialize, Serialize};
@@ -113,7 +114,7 @@ impl State {
         make_private(&self.directory)?;
         let this = Process::this().map_err(|error| error.to_string())?;
         let path = self.pid_file(node);
-        let written = fs::write(&path, this.to_line());
+        let written = remember(&Disk, &path, this);
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
@@ -151,9 +152,8 @@ impl State {
             .spawn()?;
         let id = child.id();
         // It is ours and not waited for, so it is there, ended or not.
-        let remembered = Process::of(id);
         let remembered =
-            remembered.and_then(|process| fs::write(self.pid_file(node), process.to_line()));
+            Process::of(id).and_then(|process| remember(&Disk, &self.pid_file(node), process));
         match remembered {
             Ok(()) => Ok(child),
             Err(error) => {
@@ -213,6 +213,13 @@ impl State {
     fn pid_file(&self, node: Node) -> PathBuf {
         self.directory.join(format!("{node}.pid"))
     }
+}
+
+/// Writes down a process: whole, or what was there before stays.
+fn remember(files: &dyn Files, path: &Path, process: Process) -> io::Result<()> {
+    write_whole(files, path, Readers::Owner, Existing::Replaced, |file| {
+        file.write_all(process.to_line().as_bytes())
+    })
 }
 
 impl Process {
@@ -318,6 +325,7 @@ pub fn wait_until(env: &Env, patience: Duration, mut holds: impl FnMut() -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lotus_files::faults::{Fault, Faulty};
 
     /// A node was killed and started again at once. Its first thread had ended already, so it
     /// passed for dead; another one had not, and its socket was still in use: the new process met
@@ -357,6 +365,26 @@ mod tests {
         state.remember_this_process(node).unwrap();
         assert_eq!(state.seen(node), Seen::Running(std::process::id()));
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// A file that was cut short named another process, or none, and the node was started twice.
+    #[test]
+    fn whatever_fails_a_process_is_remembered_whole_or_the_one_before_is() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let path = directory.path().join("cn-0.pid");
+        let (before, now) = (Process { id: 7, began: 4321 }, Process { id: 1234, began: 98765 });
+        let sound = Faulty::sound();
+        remember(&sound, &path, now).expect("no fault");
+        let steps = sound.done().len();
+        assert_eq!(steps, 5, "{:?}", sound.done());
+        for (at, fault) in (0..steps).flat_map(|at| Fault::ALL.map(|fault| (at, fault))) {
+            remember(&Disk, &path, before).expect("no fault");
+            let remembered = remember(&Faulty::at(at, fault), &path, now);
+            let text = fs::read_to_string(&path).expect("one is there");
+            let found = Process::parse(&text).expect("it is whole");
+            assert!([before, now].contains(&found), "{fault:?} at {at}: {text}");
+            assert!(remembered.is_err() || found == now, "{fault:?} at {at}: {text}");
+        }
     }
 
     #[test]

@@ -1,21 +1,32 @@
-//! The snapshots of a cluster: files in a directory, of which the newest that is whole is what the
-//! cluster begins with.
+//! The snapshots of a cluster: files in a directory, of which the newest is what the cluster begins
+//! with.
 //!
 //! # What it is
-//! Names are the snapshots' timestamps, so that they sort by age. A new one is written beside them
-//! and gets its name last; then the oldest go, until as many are left as the cluster's file says.
-//! In each there is also what benchmarks have done to balances, so that they can be judged in the
-//! cluster that begins with it.
+//! A new one is written beside the others under a name of its own, and gets its final name last
+//! ([`lotus_files`]); then the oldest go, until as many whole ones are left as the cluster's file
+//! says ([`kept`]). In each there is also what benchmarks have done to balances, so that they can
+//! be judged in the cluster that begins with it.
+//!
+//! # Which one is the newest
+//! The one with the highest sequence number. It is drawn when the snapshot's timestamp is, from a
+//! counter at the authority: within a life the order of numbers is that of timestamps. A cluster
+//! that begins with a snapshot counts on from the highest number in the directory. Neither a
+//! timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock may
+//! be set back.
 //!
 //! # What it is not
 //! A way between hosts. A snapshot is on the host of the compute node that took it, and is restored
 //! from that of compute node 0.
 
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
+mod kept;
+#[cfg(test)]
+mod tests;
 
-use lotus::{Authority, Cluster, Machines, SnapshotInfo};
+use std::path::PathBuf;
+
+use lotus::{Authority, Cluster, Machines, SnapshotError, SnapshotInfo, SnapshotLabel, Timestamp};
+use lotus_fabric::env::Env;
+use lotus_files::{Disk, Existing, Files, Part, Readers};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -25,20 +36,31 @@ use super::ledger::{self, Ledger};
 use super::processes::make_private;
 use super::records;
 
-/// What the names of snapshots end in.
-const EXTENSION: &str = "snapshot";
-/// What one is called that has no timestamp yet.
-const NAMELESS: &str = "next";
-/// Where the authority keeps what the cluster has begun with.
+/// Beginning of the name of a snapshot that is being written.
+const UNFINISHED: &str = "next-";
+/// Key of the snapshot that the cluster has begun with.
 const RESTORED: &str = "snapshots/restored";
+/// Key of the [`Last`] one that was begun.
+const LAST: &str = "snapshots/last";
 
 /// Where snapshots are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshots {
-    /// On whichever host.
+    /// Directory, on the host of each node that takes one.
     pub directory: PathBuf,
-    /// How many stay when there is a new one.
+    /// Whole snapshots that stay when there is a new one; at least 1.
     pub keep: usize,
+    /// Not in the file: an operator decides it for one start.
+    pub if_damaged: IfDamaged,
+}
+
+/// What a cluster does that is to begin with a snapshot which is not whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfDamaged {
+    /// It does not begin, and says so.
+    Stop,
+    /// It begins with the newest that is whole; what was committed later is lost.
+    UseOlder,
 }
 
 /// A snapshot that was taken or restored.
@@ -46,13 +68,35 @@ pub struct Snapshots {
 pub struct Snapshot {
     /// The file.
     pub path: PathBuf,
-    /// What was committed up to here is in it.
+    /// Place among the snapshots of the cluster, also across its lives.
+    pub sequence: u64,
+    /// All that was committed up to here is in it. May be ahead of the clock.
     pub timestamp: u64,
-    /// The same, as a date.
+    /// Date, by the clock, at which it was begun.
     pub time: String,
     pub tables: u32,
     pub rows: u64,
     pub bytes: u64,
+    /// Newer files that the cluster did not begin with, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+}
+
+/// The snapshot of this life that was begun last, and what numbers go on from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Last {
+    sequence: u64,
+    timestamp: u64,
+}
+
+impl Last {
+    /// The next one, of this timestamp, where `there` is the highest number in the directory.
+    /// `None` if one of a later time was begun already, or there are no more numbers. Two of the
+    /// same time have the same rows.
+    fn next(self, there: u64, timestamp: u64) -> Option<Self> {
+        let sequence = self.sequence.max(there).checked_add(1)?;
+        (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })
+    }
 }
 
 /// What is in a snapshot beside the tables.
@@ -63,9 +107,10 @@ struct Notes {
 
 impl Snapshot {
     fn new(path: PathBuf, info: &SnapshotInfo) -> Self {
-        let SnapshotInfo { timestamp, tables, rows, bytes, .. } = *info;
-        let timestamp = timestamp.raw();
-        Self { path, timestamp, time: date(timestamp), tables, rows, bytes }
+        let SnapshotInfo { head, tables, rows, bytes, .. } = *info;
+        let SnapshotLabel { sequence, taken } = head.label;
+        let (timestamp, time) = (head.timestamp.raw(), date(taken.0));
+        Self { path, sequence, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
     }
 
     /// In words.
@@ -85,11 +130,11 @@ impl Snapshot {
     }
 }
 
-/// A timestamp as a date, to the second.
-fn date(timestamp: u64) -> String {
-    let second = OffsetDateTime::from_unix_timestamp((timestamp / 1_000_000_000) as i64);
+/// Nanoseconds since the Unix epoch as a date, to the second.
+fn date(nanos: u64) -> String {
+    let second = OffsetDateTime::from_unix_timestamp((nanos / 1_000_000_000) as i64);
     let date = second.ok().and_then(|second| second.format(&Rfc3339).ok());
-    date.unwrap_or_else(|| format!("{timestamp} ns"))
+    date.unwrap_or_else(|| format!("{nanos} ns"))
 }
 
 impl Snapshots {
@@ -102,122 +147,113 @@ impl Snapshots {
         cluster: &Cluster<M>,
         authority: &dyn Authority,
     ) -> Result<Snapshot, String> {
+        self.take_through(&Disk, cluster, authority)
+    }
+
+    fn take_through<M: Machines>(
+        &self,
+        files: &dyn Files,
+        cluster: &Cluster<M>,
+        authority: &dyn Authority,
+    ) -> Result<Snapshot, String> {
         make_private(&self.directory)?;
-        let nameless = self.directory.join(NAMELESS);
         let before = ledger::read(authority).map_err(|error| error.to_string())?;
         let notes = || {
-            // Who has begun or ended meanwhile may have done something before the timestamp.
+            // A benchmark that has begun or ended meanwhile may have written before the timestamp.
             let known = ledger::read(authority).is_ok_and(|after| after == before);
             let open = if known { before.open } else { before.open.max(1) };
             let notes = Notes { benchmarks: Ledger { open, ..before } };
             serde_json::to_vec(&notes).expect("strings and numbers")
         };
-        let failed = |error: &dyn std::fmt::Display| {
+        let open = || Part::create(files, &self.directory, UNFINISHED, Readers::Owner);
+        let label = |timestamp| self.label(authority, timestamp);
+        let taken = cluster.snapshot_with(open, label, notes).and_then(|(part, info)| {
+            let name = kept::name(info.head.label);
+            part.publish(&name, Existing::Kept)?;
+            Ok(Snapshot::new(self.directory.join(name), &info))
+        });
+        let taken = taken.map_err(|error| {
             format!("no snapshot could be taken in {}: {error}", self.directory.display())
-        };
-        let taken = cluster.snapshot_with(&nameless, notes).map_err(|error| failed(&error))?;
-        let name = format!("{:020}.{EXTENSION}", taken.timestamp.raw());
-        let path = self.directory.join(name);
-        let named = fs::rename(&nameless, &path);
-        let named = named.and_then(|()| File::open(&self.directory)?.sync_all());
-        named.map_err(|error| failed(&error))?;
-        if let Err(error) = self.prune() {
+        })?;
+        if let Err(error) = kept::prune(files, &self.directory, self.keep) {
             warn!(%error, "old snapshots cannot be removed");
         }
-        Ok(Snapshot::new(path, &taken))
+        Ok(taken)
     }
 
-    /// All that are there, the newest first.
-    fn all(&self) -> io::Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == EXTENSION) {
-                paths.push(path);
-            }
-        }
-        paths.sort_unstable_by(|one, other| other.cmp(one));
-        Ok(paths)
+    /// Enters a snapshot of this timestamp as the last one, with the next number.
+    fn label(
+        &self,
+        authority: &dyn Authority,
+        timestamp: Timestamp,
+    ) -> Result<SnapshotLabel, SnapshotError> {
+        let there = kept::last_sequence(&self.directory)?;
+        let mut next = None;
+        let entered = records::update(authority, LAST, |last: &mut Last| {
+            next = last.next(there, timestamp.raw());
+            *last = next.unwrap_or(*last);
+        });
+        entered.map_err(std::io::Error::other)?;
+        let Last { sequence, .. } = next.ok_or(SnapshotError::Overtaken)?;
+        // Anchored now: the clock may have been set since the node was started.
+        Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })
     }
 
-    fn prune(&self) -> io::Result<()> {
-        self.all()?.iter().skip(self.keep).try_for_each(fs::remove_file)
-    }
-
-    /// Fills a cluster that has just been made with the newest snapshot that is whole, if there are
-    /// any, and tells everybody.
+    /// Fills a cluster that has just been made with the newest snapshot, if there are any, and
+    /// tells all nodes.
     ///
     /// # Errors
-    /// A sentence: none is whole, or the cluster has no room for it.
+    /// A sentence: the newest is not whole, and no older one is to be used instead; none is whole;
+    /// or the cluster has no room for it.
     pub fn restore<M: Machines>(
         &self,
         cluster: &Cluster<M>,
         authority: &dyn Authority,
     ) -> Result<Option<Snapshot>, String> {
-        let all = self.all().map_err(|error| {
+        let all = kept::all(&self.directory).map_err(|error| {
             format!("cannot look for snapshots in {}: {error}", self.directory.display())
         })?;
-        let Some(newest) = all.first() else { return Ok(None) };
+        let mut left_out = Vec::new();
         for path in &all {
-            let Some(info) = restore_one(cluster, path)? else { continue };
-            let notes: Notes = serde_json::from_slice(&info.notes).unwrap_or_default();
-            let restored = Snapshot::new(path.clone(), &info);
-            let told = ledger::restore(authority, &notes.benchmarks)
-                .and_then(|()| records::write(authority, RESTORED, &restored));
-            told.map_err(|error| error.to_string())?;
-            return Ok(Some(restored));
+            match cluster.restore(path) {
+                Ok(info) => {
+                    let restored = Snapshot { left_out, ..Snapshot::new(path.clone(), &info) };
+                    return self.begin_with(restored, &info.notes, authority).map(Some);
+                }
+                Err(error) if !error.is_of_the_file() || !cluster.tables().is_empty() => {
+                    return Err(format!("{} cannot be restored: {error}", path.display()));
+                }
+                Err(error) if self.if_damaged == IfDamaged::Stop => {
+                    return Err(kept::refusal(&all, &error));
+                }
+                Err(error) => {
+                    warn!(%error, path = %path.display(), "a snapshot is left out");
+                    left_out.push(format!("{}: {error}", path.display()));
+                }
+            }
         }
-        Err(format!(
-            "{} is no whole snapshot, and there is no other: move it away to begin without",
-            newest.display()
-        ))
-    }
-}
-
-/// What was restored; `None` if the file is not whole, and nothing was changed.
-fn restore_one<M: Machines>(
-    cluster: &Cluster<M>,
-    path: &Path,
-) -> Result<Option<SnapshotInfo>, String> {
-    match cluster.restore(path) {
-        Ok(info) => Ok(Some(info)),
-        Err(error) if cluster.tables().is_empty() => {
-            warn!(%error, path = %path.display(), "a snapshot is left out");
-            Ok(None)
+        match left_out.is_empty() {
+            true => Ok(None),
+            false => Err(format!(
+                "no snapshot is whole: move them away to begin without ({})",
+                left_out.join("; ")
+            )),
         }
-        Err(error) => Err(format!("{} cannot be restored: {error}", path.display())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_timestamps() {
-        assert_eq!(date(1_782_130_424_999_999_999), "2026-06-22T12:13:44Z");
-        assert_eq!(date(0), "1970-01-01T00:00:00Z");
     }
 
-    #[test]
-    fn the_newest_stay_and_other_files_are_left_alone() {
-        let name = format!("lotus-prune-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir(&directory).unwrap();
-        let snapshots = Snapshots { directory: directory.clone(), keep: 2 };
-        let names = ["9", "11", "10", "8"].map(|time| format!("{time:0>20}.{EXTENSION}"));
-        for name in names.iter().map(String::as_str).chain(["notes.txt", "next.part"]) {
-            fs::write(directory.join(name), name).unwrap();
-        }
-        snapshots.prune().unwrap();
-        let left = [&names[1], &names[2]].map(|name| directory.join(name));
-        assert_eq!(snapshots.all().unwrap(), left);
-        assert!(directory.join("notes.txt").exists() && directory.join("next.part").exists());
-        fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(snapshots.all().unwrap(), Vec::<PathBuf>::new());
+    /// Says what the cluster begins with, and what snapshots are counted on from.
+    fn begin_with(
+        &self,
+        restored: Snapshot,
+        notes: &[u8],
+        authority: &dyn Authority,
+    ) -> Result<Snapshot, String> {
+        let there = kept::last_sequence(&self.directory).map_err(|error| error.to_string())?;
+        let last = Last { sequence: there, timestamp: restored.timestamp };
+        let notes: Notes = serde_json::from_slice(notes).unwrap_or_default();
+        let told = records::write(authority, LAST, &last)
+            .and_then(|_| ledger::restore(authority, &notes.benchmarks))
+            .and_then(|()| records::write(authority, RESTORED, &restored));
+        told.map(|_| restored).map_err(|error| error.to_string())
     }
 }

@@ -16,8 +16,8 @@ pub enum SnapshotError {
     /// It does not begin as a snapshot does. Name another file.
     #[error("it is no snapshot")]
     Foreign,
-    /// Another version of the program wrote it. Use that one.
-    #[error("it has format {found}, and this program reads format {FORMAT}")]
+    /// A later version of the program wrote it. Use that one.
+    #[error("it has format {found}, and this program reads formats up to {FORMAT}")]
     OtherFormat {
         /// The format that the file names.
         found: u32,
@@ -35,10 +35,30 @@ pub enum SnapshotError {
     /// The coordinator takes one already. Wait for that.
     #[error("a snapshot is being taken already")]
     Busy,
+    /// A snapshot of a later time was begun meanwhile; it would count as the older one. Try again.
+    #[error("another snapshot, of a later time, was begun meanwhile")]
+    Overtaken,
     /// The cluster has tables: a snapshot is restored into an empty one. Nothing was changed.
     #[error("the cluster has tables already")]
     NotEmpty,
     /// The tables could not be made or filled. The cluster is of no use any more.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+}
+
+impl SnapshotError {
+    /// Whether the file is to blame: it cannot be read, or is no whole snapshot of a known format.
+    pub fn is_of_the_file(&self) -> bool {
+        use SnapshotError::{Cut, Damaged, Foreign, Io, OtherFormat};
+        matches!(self, Io(_) | Foreign | OtherFormat { .. } | Cut | Damaged)
+    }
+
+    /// Whether a snapshot that could not be taken may be, if it is begun anew.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Read(error) => error.is_retryable(),
+            Self::Overtaken => true,
+            _ => false,
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! ```
 //! | kind | payload | how many |
 //! |---|---|---|
-//! | 1 begin | `timestamp:64` | one, first |
+//! | 1 begin | `timestamp:64 sequence:64 taken:64`; in format 1 only `timestamp:64` | one, first |
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
 //! | 4 end | `tables:32 rows:64`, then notes of whoever took it | one, last; nothing follows |
@@ -23,6 +23,7 @@
 
 use std::io::{self, Read, Write};
 
+use lotus_fabric::env::Nanos;
 use lotus_mvcc::{PrimaryKey, TableSpec, Timestamp};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -30,8 +31,9 @@ use super::error::SnapshotError;
 use crate::catalogue::{decode_spec, encode_spec};
 
 const MAGIC: [u8; 8] = *b"LOTUSNAP";
-/// The format that this module reads and writes.
-pub(crate) const FORMAT: u32 = 1;
+/// The format that this module writes. It reads format 1 as well, which has no labels.
+pub(crate) const FORMAT: u32 = 2;
+const UNLABELLED: u32 = 1;
 const HEAD_BYTES: usize = 12;
 const BLOCK_HEAD_BYTES: usize = 16;
 /// The most bytes of a payload.
@@ -44,12 +46,60 @@ const TABLE: u32 = 2;
 const ROWS: u32 = 3;
 const END: u32 = 4;
 
+/// Place of a snapshot among those of its directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SnapshotLabel {
+    /// Grows from one snapshot to the next, also across lives of a cluster; 0 if it was not
+    /// counted.
+    pub sequence: u64,
+    /// Time of the clock when it was begun. Its timestamp may be ahead of that.
+    pub taken: Nanos,
+}
+
+/// What stands at the beginning of a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotHead {
+    /// All that was committed up to here is in it, and nothing else. Nanoseconds since the Unix
+    /// epoch, as far as the cluster's clocks were right.
+    pub timestamp: Timestamp,
+    /// Sequence number, and time of the clock; of a file of format 1, 0 and the timestamp.
+    pub label: SnapshotLabel,
+}
+
+impl SnapshotHead {
+    /// A head of format 1.
+    fn unlabelled(timestamp: Timestamp) -> Self {
+        Self { timestamp, label: SnapshotLabel { sequence: 0, taken: Nanos(timestamp.raw()) } }
+    }
+
+    fn encode(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let words = [self.timestamp.raw(), self.label.sequence, self.label.taken.0];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(payload: &[u8], format: u32) -> Option<Self> {
+        let (words, []) = payload.as_chunks::<8>() else { return None };
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        match (format, &words[..]) {
+            (UNLABELLED, [timestamp]) => Some(Self::unlabelled(Timestamp::new(*timestamp)?)),
+            (FORMAT, [timestamp, sequence, taken]) => Some(Self {
+                timestamp: Timestamp::new(*timestamp)?,
+                label: SnapshotLabel { sequence: *sequence, taken: Nanos(*taken) },
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// What is known of a whole snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotInfo {
-    /// What was committed up to here is in it, and nothing else. Nanoseconds since the Unix epoch,
-    /// as far as the cluster's clocks were right.
-    pub timestamp: Timestamp,
+    /// What stands at its beginning.
+    pub head: SnapshotHead,
     /// How many tables.
     pub tables: u32,
     /// How many rows, of all tables together.
@@ -68,7 +118,7 @@ pub(crate) fn push_row(payload: &mut Vec<u8>, key: &PrimaryKey, value: &[u8]) {
     payload.extend_from_slice(value);
 }
 
-fn head() -> [u8; HEAD_BYTES] {
+fn magic() -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(&MAGIC);
     head[8..].copy_from_slice(&FORMAT.to_le_bytes());
@@ -86,7 +136,7 @@ fn checksum(before: u64, kind: u32, payload: &[u8]) -> u64 {
 /// Writes a snapshot.
 pub(crate) struct Writer<'a> {
     sink: &'a mut dyn Write,
-    timestamp: Timestamp,
+    head: SnapshotHead,
     /// Of the block before.
     checksum: u64,
     tables: u32,
@@ -95,13 +145,13 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a snapshot of `timestamp`.
-    pub(crate) fn begin(sink: &'a mut dyn Write, timestamp: Timestamp) -> io::Result<Self> {
-        let head = head();
-        sink.write_all(&head)?;
-        let (checksum, bytes) = (xxh3_64(&head), HEAD_BYTES as u64);
-        let mut writer = Self { sink, timestamp, checksum, tables: 0, rows: 0, bytes };
-        writer.block(BEGIN, &timestamp.raw().to_le_bytes())?;
+    /// Begins a snapshot.
+    pub(crate) fn begin(sink: &'a mut dyn Write, head: &SnapshotHead) -> io::Result<Self> {
+        let magic = magic();
+        sink.write_all(&magic)?;
+        let (checksum, bytes) = (xxh3_64(&magic), HEAD_BYTES as u64);
+        let mut writer = Self { sink, head: *head, checksum, tables: 0, rows: 0, bytes };
+        writer.block(BEGIN, &head.encode())?;
         Ok(writer)
     }
 
@@ -125,8 +175,8 @@ impl<'a> Writer<'a> {
         payload.extend(self.rows.to_le_bytes());
         payload.extend_from_slice(&notes);
         self.block(END, &payload)?;
-        let Self { timestamp, tables, rows, bytes, .. } = self;
-        Ok(SnapshotInfo { timestamp, tables, rows, bytes, notes })
+        let Self { head, tables, rows, bytes, .. } = self;
+        Ok(SnapshotInfo { head, tables, rows, bytes, notes })
     }
 
     fn block(&mut self, kind: u32, payload: &[u8]) -> io::Result<()> {
@@ -170,6 +220,14 @@ impl SnapshotVisitor for () {
     }
 }
 
+/// Reads the beginning of a snapshot. Whether the rest is sound is not known then.
+///
+/// # Errors
+/// `Foreign`, `OtherFormat`, `Cut`, `Damaged` or `Io`.
+pub fn read_snapshot_head(source: &mut dyn Read) -> Result<SnapshotHead, SnapshotError> {
+    Reader::begin(source)?.head()
+}
+
 /// Reads a snapshot from its first byte to its last. What the visitor has seen counts only if this
 /// succeeds.
 ///
@@ -180,9 +238,7 @@ pub fn read_snapshot(
     visitor: &mut dyn SnapshotVisitor,
 ) -> Result<SnapshotInfo, SnapshotError> {
     let mut reader = Reader::begin(source)?;
-    let (BEGIN, begin) = reader.block()? else { return Err(SnapshotError::Damaged) };
-    let timestamp = <[u8; 8]>::try_from(begin.as_slice()).map_err(|_| SnapshotError::Damaged)?;
-    let timestamp = Timestamp::new(u64::from_le_bytes(timestamp)).ok_or(SnapshotError::Damaged)?;
+    let head = reader.head()?;
     let (mut tables, mut rows, mut spec) = (0, 0, None);
     loop {
         let (kind, payload) = reader.block()?;
@@ -207,7 +263,7 @@ pub fn read_snapshot(
                     return Err(SnapshotError::Damaged);
                 }
                 let (bytes, notes) = (reader.end()?, notes.to_vec());
-                return Ok(SnapshotInfo { timestamp, tables, rows, bytes, notes });
+                return Ok(SnapshotInfo { head, tables, rows, bytes, notes });
             }
             _ => return Err(SnapshotError::Damaged),
         }
@@ -244,23 +300,30 @@ fn split_row(bytes: &[u8]) -> Option<(PrimaryKey, &[u8], &[u8])> {
 
 struct Reader<'a> {
     source: &'a mut dyn Read,
+    format: u32,
     checksum: u64,
     bytes: u64,
 }
 
 impl<'a> Reader<'a> {
     fn begin(source: &'a mut dyn Read) -> Result<Self, SnapshotError> {
-        let mut reader = Self { source, checksum: 0, bytes: 0 };
+        let mut reader = Self { source, format: 0, checksum: 0, bytes: 0 };
         let found: [u8; HEAD_BYTES] = reader.take()?;
         if found[..8] != MAGIC {
             return Err(SnapshotError::Foreign);
         }
-        if found != head() {
-            let found = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
-            return Err(SnapshotError::OtherFormat { found });
+        reader.format = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
+        if ![UNLABELLED, FORMAT].contains(&reader.format) {
+            return Err(SnapshotError::OtherFormat { found: reader.format });
         }
         reader.checksum = xxh3_64(&found);
         Ok(reader)
+    }
+
+    /// The first block.
+    fn head(&mut self) -> Result<SnapshotHead, SnapshotError> {
+        let (BEGIN, payload) = self.block()? else { return Err(SnapshotError::Damaged) };
+        SnapshotHead::decode(&payload, self.format).ok_or(SnapshotError::Damaged)
     }
 
     /// The next block: its kind and payload.
@@ -310,14 +373,15 @@ mod tests {
 
     const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(4).capacity(9);
 
-    fn at(time: u64) -> Timestamp {
-        Timestamp::new(time).expect("63 bits")
+    fn at(time: u64) -> SnapshotHead {
+        let timestamp = Timestamp::new(time).expect("63 bits");
+        SnapshotHead { timestamp, label: SnapshotLabel { sequence: 5, taken: Nanos(70) } }
     }
 
     /// Two tables, three rows.
     fn sample(timestamp: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut writer = Writer::begin(&mut bytes, at(timestamp)).expect("memory takes it");
+        let mut writer = Writer::begin(&mut bytes, &at(timestamp)).expect("memory takes it");
         writer.table(&SPEC).expect("memory takes it");
         for row in 1..=2_u32 {
             let mut payload = Vec::new();
@@ -356,11 +420,52 @@ mod tests {
         let mut seen = Seen::default();
         let info = read_snapshot(&mut &bytes[..], &mut seen).expect("it is sound");
         let notes = b"notes".to_vec();
-        let timestamp = at(77);
+        let head = at(77);
         let length = bytes.len() as u64;
-        assert_eq!(info, SnapshotInfo { timestamp, tables: 2, rows: 2, bytes: length, notes });
+        assert_eq!(info, SnapshotInfo { head, tables: 2, rows: 2, bytes: length, notes });
+        assert_eq!(read_snapshot_head(&mut &bytes[..]).expect("it is sound"), head);
         let rows = [(1, 1.into(), vec![1, 0, 0, 0]), (1, 2.into(), vec![2, 0, 0, 0])];
         assert_eq!(seen, Seen(vec!["numbers".to_owned(), "empty".to_owned()], rows.to_vec()));
+    }
+
+    /// A file as it was written before snapshots had labels: one table, one row.
+    fn unlabelled(timestamp: u64) -> Vec<u8> {
+        let mut bytes = magic().to_vec();
+        bytes[8..].copy_from_slice(&UNLABELLED.to_le_bytes());
+        let mut before = xxh3_64(&bytes);
+        let (mut table, mut rows) = (Vec::new(), Vec::new());
+        encode_spec(&SPEC, &mut table);
+        push_row(&mut rows, &3.into(), &[9; 4]);
+        let end = [&1_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), b"notes"].concat();
+        let begin = timestamp.to_le_bytes().to_vec();
+        for (kind, payload) in [(BEGIN, begin), (TABLE, table), (ROWS, rows), (END, end)] {
+            before = checksum(before, kind, &payload);
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend((payload.len() as u32).to_le_bytes());
+            bytes.extend(before.to_le_bytes());
+            bytes.extend(payload);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_file_without_a_label_is_read_as_the_first_of_all() {
+        let bytes = unlabelled(77);
+        let mut seen = Seen::default();
+        let info = read_snapshot(&mut &bytes[..], &mut seen).expect("it is sound");
+        let label = SnapshotLabel { sequence: 0, taken: Nanos(77) };
+        assert_eq!(info.head, SnapshotHead { timestamp: at(77).timestamp, label });
+        assert_eq!((info.rows, info.notes), (1, b"notes".to_vec()));
+        assert_eq!(seen.1, [(1, 3.into(), vec![9; 4])]);
+        assert_eq!(read_snapshot_head(&mut &bytes[..]).expect("it is sound"), info.head);
+        // A label is no part of it.
+        let mut later = bytes;
+        later[8] = FORMAT as u8;
+        assert!(matches!(read(&later), Err(SnapshotError::Damaged)));
+        later[8] = FORMAT as u8 + 1;
+        let refused = read(&later).expect_err("nobody knows that format");
+        let why = "it has format 3, and this program reads formats up to 2";
+        assert_eq!(refused.to_string(), why);
     }
 
     #[test]
@@ -412,7 +517,7 @@ mod tests {
     #[test]
     fn a_row_that_its_table_does_not_hold_is_found() {
         let mut bytes = Vec::new();
-        let mut writer = Writer::begin(&mut bytes, at(1)).expect("memory takes it");
+        let mut writer = Writer::begin(&mut bytes, &at(1)).expect("memory takes it");
         writer.table(&SPEC).expect("memory takes it");
         let mut payload = Vec::new();
         push_row(&mut payload, &1.into(), &[0; 5]);

@@ -44,7 +44,7 @@ impl<M: Machines> Cluster<M> {
             return Err(SnapshotError::Damaged);
         }
         filler.fill()?;
-        self.begin_behind(info.timestamp)?;
+        self.begin_behind(info.head.timestamp)?;
         Ok(info)
     }
 

@@ -1,10 +1,11 @@
 //! What only the inside of a cluster shows: the horizon, and where timestamps go on.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Env, Nanos};
 use lotus_mvcc::{TableSpec, Timestamp};
 
 use super::format::{Writer, push_row};
@@ -49,6 +50,12 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
+}
+
+const LABEL: SnapshotLabel = SnapshotLabel { sequence: 3, taken: Nanos(1) };
+
+fn write(copying: Copying, cluster: &Cluster) -> Result<SnapshotInfo, SnapshotError> {
+    copying.write(cluster, &mut Vec::new(), &|_| Ok(LABEL), &Vec::new)
 }
 
 fn eventually(mut happened: impl FnMut() -> bool) {
@@ -113,11 +120,11 @@ fn the_horizon_goes_on_without_a_node_that_dies_while_it_reads() {
     assert!(later > snapshot);
     eventually(|| horizon(&cluster) >= later);
     eventually(|| !second(&cluster).horizon.is_patient());
-    let written = copying.write(&cluster, &mut Vec::new(), &Vec::new);
+    let written = write(copying, &cluster);
     assert!(matches!(written, Err(SnapshotError::Read(TxnError::Fenced))), "{written:?}");
     // The other node can take one all the same.
-    let info = cluster.start_snapshot(other, PIECES).write(&cluster, &mut Vec::new(), &Vec::new);
-    assert!(info.unwrap().timestamp > snapshot);
+    let info = write(cluster.start_snapshot(other, PIECES), &cluster);
+    assert!(info.unwrap().head.timestamp > snapshot);
     drop(cluster);
 }
 
@@ -125,9 +132,9 @@ fn the_horizon_goes_on_without_a_node_that_dies_while_it_reads() {
 fn a_coordinator_takes_one_at_a_time() {
     let cluster = filled();
     let first = cluster.start_snapshot(FIRST, 1);
-    let second = cluster.start_snapshot(FIRST, 1).write(&cluster, &mut Vec::new(), &Vec::new);
+    let second = write(cluster.start_snapshot(FIRST, 1), &cluster);
     assert!(matches!(second, Err(SnapshotError::Busy)), "{second:?}");
-    first.write(&cluster, &mut Vec::new(), &Vec::new).unwrap();
+    write(first, &cluster).unwrap();
     cluster.stop().unwrap();
 }
 
@@ -139,16 +146,17 @@ fn timestamps_go_on_behind_a_snapshot_of_the_future() {
         let file = Scratch::new(&format!("future-{timestamps:?}"));
         let future = Env::real(0).now().after(Duration::from_secs(3600)).0;
         let future = Timestamp::new(future).unwrap();
-        let written: Result<_, SnapshotError> = file::write_whole(&file.0, |sink| {
-            let mut writer = Writer::begin(sink, future)?;
-            writer.table(&SPEC)?;
-            let mut payload = Vec::new();
-            push_row(&mut payload, &7.into(), &[1; 8]);
-            writer.rows(&payload, 1)?;
-            Ok(writer.end(Vec::new())?)
-        });
+        let mut bytes = Vec::new();
+        let mut writer =
+            Writer::begin(&mut bytes, &SnapshotHead { timestamp: future, label: LABEL }).unwrap();
+        writer.table(&SPEC).unwrap();
+        let mut payload = Vec::new();
+        push_row(&mut payload, &7.into(), &[1; 8]);
+        writer.rows(&payload, 1).unwrap();
+        let written = writer.end(Vec::new()).unwrap();
+        std::fs::write(&file.0, bytes).unwrap();
         let cluster = started(timestamps);
-        assert_eq!(cluster.restore(&file.0).unwrap(), written.unwrap());
+        assert_eq!(cluster.restore(&file.0).unwrap(), written);
         let table = cluster.table("numbers").unwrap();
         let commit = cluster.run(Isolation::Serializable, move |mut txn| async move {
             let item = txn.add_rw(table, 7)?;
@@ -160,4 +168,27 @@ fn timestamps_go_on_behind_a_snapshot_of_the_future() {
         assert!(commit.wait().unwrap().commit_ts > Some(future));
         cluster.stop().unwrap();
     }
+}
+
+/// Its timestamp is drawn while another one, of a later time, is entered for its directory.
+#[test]
+fn a_snapshot_that_is_overtaken_is_begun_anew() {
+    let cluster = filled();
+    let (asked, opened) = (Cell::new(0), Cell::new(0));
+    let open = || {
+        opened.set(opened.get() + 1);
+        Ok(Vec::new())
+    };
+    let label = |_| {
+        asked.set(asked.get() + 1);
+        if asked.get() < 3 { Err(SnapshotError::Overtaken) } else { Ok(LABEL) }
+    };
+    let (bytes, info) = cluster.snapshot_with(open, label, Vec::new).unwrap();
+    assert_eq!((asked.get(), opened.get()), (3, 3));
+    assert_eq!(read_snapshot(&mut &bytes[..], &mut ()).unwrap(), info);
+    assert_eq!(info.head.label, LABEL);
+    let never = |_| Err(SnapshotError::Io(io::ErrorKind::TimedOut.into()));
+    let refused = cluster.snapshot_with(|| Ok(Vec::new()), never, Vec::new);
+    assert!(matches!(refused, Err(SnapshotError::Io(_))), "{refused:?}");
+    cluster.stop().unwrap();
 }

@@ -61,7 +61,7 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!(file.snapshots, None);
     let file = read(&format!("{SHM}[snapshots]\ndirectory = \"kept\"\n")).expect("sound");
     let directory = PathBuf::from("/etc/kept");
-    assert_eq!(file.snapshots, Some(Snapshots { directory, keep: 2 }));
+    assert_eq!(file.snapshots, Some(Snapshots { directory, keep: 2, if_damaged: IfDamaged::Stop }));
     let socket = Address::Unix("/etc/c.state/authority.sock".into());
     assert!(matches!(&file.authority, Place::Hosted(at) if *at == socket), "{:?}", file.authority);
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));

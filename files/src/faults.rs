@@ -1,0 +1,297 @@
+//! Files that fail where a test wants it, and disks that forget what was not synced.
+//!
+//! [`Faulty`] carries out every operation on [`Disk`] and counts it. One of them meets a [`Fault`];
+//! which operations a piece of work takes, a run without a fault tells ([`Faulty::done`]).
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::disk::{Disk, DiskPart};
+use crate::{Existing, Files, Readers, Unfinished};
+
+/// An operation on files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Op {
+    /// [`Files::create`].
+    Create,
+    /// Writing to a file.
+    Write,
+    /// [`Unfinished::sync`].
+    Sync,
+    /// [`Unfinished::rename`].
+    Rename,
+    /// [`Files::sync_directory`].
+    SyncDirectory,
+    /// [`Files::remove`].
+    Remove,
+}
+
+impl Op {
+    /// All of them, in the order in which a file is made.
+    pub const ALL: [Self; 6] =
+        [Self::Create, Self::Write, Self::Sync, Self::Rename, Self::SyncDirectory, Self::Remove];
+}
+
+/// What becomes of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It is refused, for want of room or with an input/output error. A sync that is refused loses
+    /// what it was to save, and the next one succeeds, as on Linux.
+    Refused,
+    /// A write takes half of its bytes, and the next operation is refused; as [`Fault::Refused`]
+    /// for other operations.
+    HalfRefused,
+    /// A write takes half of its bytes, and all goes on; other operations succeed.
+    Half,
+    /// The process dies before it.
+    Killed,
+    /// The machine loses power before it.
+    PowerLost(Names),
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Refused,
+        Self::HalfRefused,
+        Self::Half,
+        Self::Killed,
+        Self::PowerLost(Names::Kept),
+        Self::PowerLost(Names::Lost),
+    ];
+}
+
+/// Names that were given and not synced, when the machine loses power: a disk may keep them or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Names {
+    /// They are on the disk, whatever the files have in them.
+    Kept,
+    /// The directory is as it was before.
+    Lost,
+}
+
+/// Files of which one operation fails.
+#[derive(Clone, Default)]
+pub struct Faulty {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    done: Vec<Op>,
+    /// Which operation, counted from 0, meets what.
+    fault: Option<(usize, Fault)>,
+    dead: bool,
+    /// Files with bytes that are not on the disk, and how many are.
+    unsynced: BTreeMap<PathBuf, u64>,
+    renamed: Vec<Renamed>,
+}
+
+/// A name that was given and not synced.
+struct Renamed {
+    from: PathBuf,
+    to: PathBuf,
+    /// What had it before.
+    before: Option<Vec<u8>>,
+}
+
+/// What an operation has to do.
+enum Verdict {
+    Go,
+    /// A write takes half.
+    Half,
+}
+
+impl Faulty {
+    /// No operation fails.
+    pub fn sound() -> Self {
+        Self::default()
+    }
+
+    /// Operation `at`, counted from 0, meets `fault`.
+    pub fn at(at: usize, fault: Fault) -> Self {
+        let state = State { fault: Some((at, fault)), ..State::default() };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The operations that were asked for, failed ones included.
+    pub fn done(&self) -> Vec<Op> {
+        self.lock().done.clone()
+    }
+
+    /// The machine loses power now.
+    ///
+    /// # Panics
+    /// If the files cannot be made what they would be then.
+    pub fn lose_power(&self, names: Names) {
+        self.lock().lose_power(names).expect("the test's own files can be changed");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meet(&self, op: Op) -> io::Result<Verdict> {
+        self.lock().meet(op)
+    }
+}
+
+fn dead() -> io::Error {
+    io::Error::other("this process is dead")
+}
+
+impl State {
+    fn meet(&mut self, op: Op) -> io::Result<Verdict> {
+        if self.dead {
+            return Err(dead());
+        }
+        let at = self.done.len();
+        self.done.push(op);
+        let Some((_, fault)) = self.fault.filter(|(when, _)| *when == at) else {
+            return Ok(Verdict::Go);
+        };
+        let refused = match op {
+            Op::Create | Op::Write | Op::Rename => io::ErrorKind::StorageFull.into(),
+            Op::Sync | Op::SyncDirectory | Op::Remove => io::Error::other("input/output error"),
+        };
+        match (fault, op) {
+            (Fault::Half, Op::Write) => Ok(Verdict::Half),
+            (Fault::Half, _) => Ok(Verdict::Go),
+            (Fault::HalfRefused, Op::Write) => {
+                self.fault = Some((at + 1, Fault::Refused));
+                Ok(Verdict::Half)
+            }
+            (Fault::Refused | Fault::HalfRefused, _) => Err(refused),
+            (Fault::Killed, _) => {
+                self.dead = true;
+                Err(dead())
+            }
+            (Fault::PowerLost(names), _) => {
+                self.lose_power(names)?;
+                Err(dead())
+            }
+        }
+    }
+
+    fn lose_power(&mut self, names: Names) -> io::Result<()> {
+        self.dead = true;
+        for (path, synced) in std::mem::take(&mut self.unsynced) {
+            // One that was removed meanwhile is no matter.
+            if let Ok(file) = OpenOptions::new().write(true).open(path) {
+                file.set_len(synced)?;
+            }
+        }
+        for Renamed { from, to, before } in self.renamed.drain(..).rev() {
+            if names == Names::Lost {
+                fs::rename(&to, from)?;
+                before.map_or(Ok(()), |before| fs::write(to, before))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file was renamed.
+    fn follow(&mut self, renamed: Renamed) {
+        if let Some(synced) = self.unsynced.remove(&renamed.from) {
+            self.unsynced.insert(renamed.to.clone(), synced);
+        }
+        self.renamed.push(renamed);
+    }
+}
+
+/// A file in the making whose process may die.
+struct FaultyPart {
+    /// `None` once it has a name.
+    inner: Option<DiskPart>,
+    files: Faulty,
+    synced: u64,
+}
+
+impl FaultyPart {
+    fn inner(&mut self) -> io::Result<&mut DiskPart> {
+        self.inner.as_mut().ok_or_else(dead)
+    }
+}
+
+impl Files for Faulty {
+    fn create(
+        &self,
+        directory: &Path,
+        prefix: &str,
+        readers: Readers,
+    ) -> io::Result<Box<dyn Unfinished>> {
+        self.meet(Op::Create)?;
+        let inner = Some(DiskPart::create(directory, prefix, readers)?);
+        Ok(Box::new(FaultyPart { inner, files: self.clone(), synced: 0 }))
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.meet(Op::SyncDirectory)?;
+        Disk.sync_directory(directory)?;
+        self.lock().renamed.clear();
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.meet(Op::Remove)?;
+        Disk.remove(path)
+    }
+}
+
+impl Write for FaultyPart {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let some = match self.files.meet(Op::Write)? {
+            Verdict::Go => bytes,
+            Verdict::Half => &bytes[..bytes.len().div_ceil(2)],
+        };
+        let synced = self.synced;
+        let inner = self.inner()?;
+        let (path, written) = (inner.path().to_owned(), inner.write(some)?);
+        self.files.lock().unsynced.insert(path, synced);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner()?.flush()
+    }
+}
+
+impl Unfinished for FaultyPart {
+    fn sync(&mut self) -> io::Result<()> {
+        let path = self.inner()?.path().to_owned();
+        if let Err(refused) = self.files.meet(Op::Sync) {
+            let mut state = self.files.lock();
+            if !state.dead && state.unsynced.remove(&path).is_some() {
+                OpenOptions::new().write(true).open(&path)?.set_len(self.synced)?;
+            }
+            return Err(refused);
+        }
+        self.inner()?.sync()?;
+        self.synced = fs::metadata(&path)?.len();
+        self.files.lock().unsynced.remove(&path);
+        Ok(())
+    }
+
+    fn rename(mut self: Box<Self>, to: &Path, existing: Existing) -> io::Result<()> {
+        self.files.meet(Op::Rename)?;
+        let inner = self.inner.take().ok_or_else(dead)?;
+        let (from, before) = (inner.path().to_owned(), fs::read(to).ok());
+        Box::new(inner).rename(to, existing)?;
+        self.files.lock().follow(Renamed { from, to: to.to_owned(), before });
+        Ok(())
+    }
+}
+
+impl Drop for FaultyPart {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take() else { return };
+        if self.files.lock().dead {
+            inner.leave();
+        } else {
+            self.files.lock().unsynced.remove(inner.path());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A file in the making, from its creation to its name.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::disk::{RANDOM_LETTERS, SUFFIX, is_left};
+use crate::{Existing, Files, Readers, Unfinished};
+
+/// Bytes that are written at once.
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// A file in the making. It is buffered; dropped, it is removed, and what is buffered is not
+/// written.
+pub struct Part<'a> {
+    files: &'a dyn Files,
+    directory: PathBuf,
+    /// `None` behind an error.
+    sink: Option<BufWriter<Box<dyn Unfinished>>>,
+}
+
+impl<'a> Part<'a> {
+    /// Creates one in `directory` under a name of its own, which begins with `prefix`. Parts with
+    /// this prefix whose writers have died are removed.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn create(
+        files: &'a dyn Files,
+        directory: &Path,
+        prefix: &str,
+        readers: Readers,
+    ) -> io::Result<Self> {
+        remove_left(files, directory, prefix);
+        let unfinished = files.create(directory, prefix, readers)?;
+        let sink = Some(BufWriter::with_capacity(BUFFER_BYTES, unfinished));
+        Ok(Self { files, directory: directory.to_owned(), sink })
+    }
+
+    /// Creates one beside a file, which it is to become; it is hidden.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; `InvalidInput` if the path ends in no name.
+    pub fn beside(files: &'a dyn Files, path: &Path, readers: Readers) -> io::Result<Self> {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let prefix = format!(".{}.lotus-", name_of(path)?.to_string_lossy());
+        Self::create(files, directory.unwrap_or(Path::new(".")), &prefix, readers)
+    }
+
+    /// Gives it its final name, once it is on the disk; then waits until the name is, too.
+    ///
+    /// # Errors
+    /// The operating system's. If syncing the directory fails, the last step, the file has its name
+    /// and is whole, but may lose the name with the machine's power; in all other cases the part is
+    /// removed, and the name is as it was.
+    pub fn publish(mut self, name: impl AsRef<Path>, existing: Existing) -> io::Result<()> {
+        self.flush()?;
+        let mut unfinished = self.discard_buffer().ok_or_else(failed_before)?;
+        unfinished.sync()?;
+        unfinished.rename(&self.directory.join(name), existing)?;
+        self.files.sync_directory(&self.directory)
+    }
+
+    fn discard_buffer(&mut self) -> Option<Box<dyn Unfinished>> {
+        self.sink.take().map(|sink| sink.into_parts().0)
+    }
+
+    /// Does something with the file; behind an error there is none any more.
+    fn attempt<T>(
+        &mut self,
+        work: impl FnOnce(&mut BufWriter<Box<dyn Unfinished>>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let done = work(self.sink.as_mut().ok_or_else(failed_before)?);
+        if done.is_err() {
+            drop(self.discard_buffer());
+        }
+        done
+    }
+}
+
+fn failed_before() -> io::Error {
+    io::Error::other("an earlier write to this file has failed")
+}
+
+impl Write for Part<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // All of them: a caller that tries again after an interruption must not find it closed.
+        self.attempt(|sink| sink.write_all(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.attempt(Write::flush)
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        // A buffered writer that is dropped writes what it has.
+        drop(self.discard_buffer());
+    }
+}
+
+/// Removes the parts that writers have left that died. What cannot be removed stays.
+fn remove_left(files: &dyn Files, directory: &Path, prefix: &str) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let random = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(SUFFIX));
+        if random.is_some_and(|random| random.len() == RANDOM_LETTERS) && is_left(&path) {
+            let _ = files.remove(&path);
+        }
+    }
+}
+
+/// Writes a whole file of this name. Its part is hidden.
+///
+/// # Errors
+/// As [`Part::create`], [`Part::publish`] and `body`; `InvalidInput` if the path ends in no name.
+pub fn write_whole(
+    files: &dyn Files,
+    path: &Path,
+    readers: Readers,
+    existing: Existing,
+    body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut part = Part::beside(files, path, readers)?;
+    body(&mut part)?;
+    part.publish(name_of(path)?, existing)
+}
+
+fn name_of(path: &Path) -> io::Result<&OsStr> {
+    let nameless = || io::Error::new(io::ErrorKind::InvalidInput, "a file needs a name");
+    path.file_name().ok_or_else(nameless)
+}
+
+#[cfg(test)]
+mod tests;
