@@ -12,17 +12,23 @@ if ! scripts/rdma-vm/make.sh; then
 fi
 echo "rdma: the machine is there after $((SECONDS - started)) s"
 
-# The path of a test program, as cargo reports it.
+# All programs are built with the same features, so that no crate is built twice.
+built=(--workspace --features "${RDMA_FEATURES:-lotus-cli/rdma,lotus-txn/rdma}")
+
+# The path of a package's test program, as cargo reports it.
 program() {
-    cargo test "$@" --no-run --message-format json 2>/dev/null |
+    local package=$1
+    shift
+    cargo test "${built[@]}" "$@" --no-run --message-format json 2>/dev/null |
+        grep -F "/$package/" |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 bin=target/rdma-vm/bin
 mkdir -p "$bin"
-cargo build -p lotus-cli --features rdma
+cargo test "${built[@]}" --test all --no-run
 cp "${CARGO_TARGET_DIR:-target}/debug/lotus" "$bin/lotus"
-cp "$(program -p lotus-fabric --features rdma --lib)" "$bin/fabric-tests"
-cp "$(program -p lotus-txn --features rdma --test verb_counts)" "$bin/verb-counts"
+cp "$(program fabric --lib)" "$bin/fabric-tests"
+cp "$(program engine --test all)" "$bin/engine-tests"
 echo "rdma: the programs are built after $((SECONDS - started)) s"
 
 RDMA_VM_LIMIT_S=${RDMA_VM_LIMIT_S:-600} scripts/rdma-vm/run.sh scripts/rdma-vm/tests.sh

@@ -4,7 +4,7 @@
 //! Not by criterion: each figure takes a cluster of its own. The processes are those of
 //! `tests/processes`, with this program in the place of the test's.
 
-#[path = "../tests/processes/main.rs"]
+#[path = "../tests/all/processes/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests are left out")]
 mod processes;
 

@@ -4,6 +4,7 @@
 //! what its own coordinator has allocated, whatever the other threads of the process do; and what
 //! a coordinator allocates includes what its lane, lock table and executor do on its behalf.
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

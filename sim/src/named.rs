@@ -112,6 +112,10 @@ fn parse(name: &str, text: &str) -> Scenario {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+    use std::sync::Mutex;
+    use std::thread::available_parallelism;
+
     use super::*;
     use crate::Hazard;
     use crate::campaign::campaign;
@@ -138,13 +142,26 @@ mod tests {
         }
     }
 
+    /// One run each, on all cores; campaigns run many seeds of them.
     #[test]
     fn every_scenario_gets_something_done_and_is_clean() {
-        for scenario in all() {
-            let summary = campaign(0..2, |_| scenario.clone(), 2, Budget::default(), |_, _| true);
-            let summary = summary.expect("it can be run");
-            assert!(summary.failures.is_empty(), "{}: {:?}", scenario.name, summary.failures);
-            assert!(summary.committed > 0, "{}", scenario.name);
-        }
+        let scenarios: Vec<Scenario> = all().collect();
+        let idle = Mutex::new(Vec::new());
+        let summary = campaign(
+            0..scenarios.len() as u64,
+            |seed| scenarios[seed as usize].clone(),
+            available_parallelism().map_or(1, NonZero::get),
+            Budget::default(),
+            |seed, outcome| {
+                if outcome.figures.committed == 0 {
+                    idle.lock().expect("nobody panics").push(&scenarios[seed as usize].name);
+                }
+                true
+            },
+        );
+        let summary = summary.expect("they can be run");
+        assert!(summary.failures.is_empty(), "{:?}", summary.failures);
+        assert_eq!(summary.runs, scenarios.len() as u64);
+        assert_eq!(*idle.lock().expect("nobody panics"), [""; 0]);
     }
 }

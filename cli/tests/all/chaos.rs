@@ -1,0 +1,213 @@
+//! `lotus chaos`: processes that are killed and paused while they are driven.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::common::{host, lotus};
+
+/// Three compute nodes over `shm`, and a lease for a busy machine.
+const SMALL: &str = "fabric = \"shm\"\nclient_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
+                     lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n\
+                     [[memory_node]]\n[[memory_node]]\n";
+
+/// A cluster and a schedule, in a directory of their own.
+struct Described {
+    directory: PathBuf,
+}
+
+impl Described {
+    fn new(name: &str, schedule: &str) -> Self {
+        let host = host();
+        let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+        let nodes: String = (7500..7503).map(node).collect();
+        Self::of(name, &[SMALL, &nodes].concat(), schedule)
+    }
+
+    /// With these settings and nodes.
+    fn of(name: &str, nodes: &str, schedule: &str) -> Self {
+        let name = format!("lotus-chaos-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let file = format!("{nodes}[load.smallbank]\naccounts = 200\n");
+        fs::write(directory.join("c.toml"), file).expect("it is ours");
+        fs::write(directory.join("schedule"), schedule).expect("it is ours");
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).into_os_string().into_string().expect("UTF-8")
+    }
+
+    fn chaos(&self, schedule: &str, flags: &[&str]) -> Output {
+        let file = self.path("c.toml");
+        lotus(&[&["chaos", "--file", &file, "--schedule", schedule], flags].concat())
+    }
+
+    /// The sentence with which it is refused, before anything is started.
+    #[track_caller]
+    fn refusal(&self, schedule: &str, flags: &[&str]) -> String {
+        let output = self.chaos(schedule, flags);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(!self.directory.join("c.state").exists(), "{}", text(&output));
+        text(&output)
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = lotus(&["cluster", "down", "--file", &self.path("c.toml")]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
+    let schedule = "# a pause that the lease outlasts, and one that it does not\n\
+                    {\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"resume\"}\n\
+                    {\"at_ms\":900,\"node\":\"cn-0\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1200,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":2000,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":7500,\"node\":\"cn-1\",\"fault\":\"resume\"}\n";
+    let described = Described::new("chaos", schedule);
+    let history = described.path("history");
+    let flags = ["--secs", "8", "--json", "-", "--history", &history];
+    let output = described.chaos(&described.path("schedule"), &flags);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!(["mn-1", "cn-0", "cn-1"]), "{report}");
+    assert_eq!(report["schedule"].as_array().map(Vec::len), Some(6), "{report}");
+    assert!(report["committed"].as_u64() > Some(0), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    let has = |name: &str| checks.iter().any(|check| check["name"] == name);
+    assert!(has("whoever is out has been recovered"), "{report}");
+    assert!(has("cn-2: no lock is left held") && has("cn-2: the sum of all balances"), "{report}");
+    // What applications saw happened in some order that keeps real time.
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+    let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
+    assert_eq!(findings["transactions"], report["committed"], "{findings}");
+    // Nothing is left running.
+    let down = lotus(&["cluster", "down", "--file", &described.path("c.toml")]);
+    assert!(text(&down).contains("nothing runs"), "{}", text(&down));
+}
+
+/// One is started again within its lease, the founder and oracle after it, and one that stands
+/// still.
+#[test]
+fn h2_nodes_that_are_started_again_take_part_again() {
+    let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":6000,\"node\":\"cn-0\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":11000,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":11500,\"node\":\"cn-1\",\"fault\":\"restart\"}\n";
+    let described = Described::new("restarts", schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "12", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    // Each was expelled and taken in, three times in all.
+    assert!(report["epoch"].as_u64() >= Some(7), "{report}");
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    for node in ["cn-0", "cn-1", "cn-2"] {
+        let name = format!("{node}: the sum of all balances");
+        assert!(checks.iter().any(|check| check["name"] == name.as_str()), "{report}");
+    }
+}
+
+/// H2, H23: whoever is drawn ends, or is silent for longer than the lease, and takes part again;
+/// memory nodes are filled meanwhile, and in the end nobody is missing.
+#[test]
+fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
+    let host = host();
+    let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+    let nodes: String = (7500..7503).map(node).collect();
+    let settings = SMALL.replace("lease_ms = 3000", "lease_ms = 1000");
+    let described = Described::of("random", &[&settings, "[[memory_node]]\n", &nodes].concat(), "");
+    let history = described.path("history");
+    let flags = ["--seed", "5", "--secs", "16", "--json", "-", "--history", &history];
+    let output = described.chaos("random", &flags);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    let strikes = report["schedule"].as_array().expect("a list");
+    let count = |kind: &str, fault: &str| {
+        let is = |strike: &&Value| {
+            strike["fault"] == fault && strike["node"].as_str().expect("a name").starts_with(kind)
+        };
+        strikes.iter().filter(is).count()
+    };
+    for kind in ["mn-", "cn-"] {
+        let (killed, restarted) = (count(kind, "kill"), count(kind, "restart"));
+        assert!(restarted > 0 && killed <= restarted, "{kind} {killed} {restarted}: {report}");
+        assert_eq!(count(kind, "pause"), count(kind, "resume"), "{report}");
+    }
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+}
+
+/// H23, I133 to I138: a memory node is killed and started anew, before the others have given it up;
+/// when it has been filled, the one is killed that it was filled from.
+fn what_was_made_anew_is_all_that_is_left(name: &str, nodes: &str) {
+    let schedule = "{\"at_ms\":500,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1000,\"node\":\"mn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":13500,\"node\":\"mn-2\",\"fault\":\"kill\"}\n";
+    let described = Described::of(name, nodes, schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "15", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    // Lost, joined, whole; and the other one lost.
+    assert_eq!(report["epoch"], 5, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!(["mn-2"]), "{report}");
+    assert!(report["committed"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn h23_a_memory_node_that_is_made_anew_is_relied_on_over_shm() {
+    let host = host();
+    let nodes = format!(
+        "{SMALL}[[memory_node]]\n[[compute_node]]\nclient = \"{host}:7500\"\n\
+         [[compute_node]]\nclient = \"{host}:7501\"\n"
+    );
+    what_was_made_anew_is_all_that_is_left("anew-shm", &nodes);
+}
+
+#[test]
+fn h23_a_memory_node_that_is_made_anew_is_relied_on_over_tcp() {
+    let host = host();
+    let memory = |port: u16| format!("[[memory_node]]\naddress = \"{host}:{port}\"\n");
+    let compute = |port: u16| {
+        let client = port + 100;
+        format!("[[compute_node]]\naddress = \"{host}:{port}\"\nclient = \"{host}:{client}\"\n")
+    };
+    let settings = SMALL.replace("\"shm\"", "\"tcp\"").replace("[[memory_node]]\n", "");
+    let settings = format!("{settings}key_file = \"nodes.key\"\nauthority = \"{host}:7400\"\n");
+    let nodes: String =
+        [7401, 7402, 7403].map(memory).concat() + &[7404, 7405].map(compute).concat();
+    what_was_made_anew_is_all_that_is_left("anew-tcp", &(settings + &nodes));
+}
+
+#[test]
+fn what_a_cluster_would_not_survive_is_refused_before_it_starts() {
+    let schedule = "\n{\"at_ms\":300,\"node\":\"mn-0\",\"fault\":\"kill\"}\n";
+    let described = Described::new("refused", schedule);
+    let path = described.path("schedule");
+    let refused = described.refusal(&path, &[]);
+    assert!(refused.contains("schedule, line 2: mn-0 cannot be struck by kill"), "{refused}");
+    let refused = described.refusal(&described.path("none"), &[]);
+    assert!(refused.contains("cannot read"), "{refused}");
+    let refused = described.refusal("random", &["--workload", "tpcc"]);
+    assert!(refused.contains("loads smallbank, not tpcc"), "{refused}");
+}

@@ -1,0 +1,152 @@
+//! Histories through the command: those that the checker is tested with, and what benchmarks left.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Scratch, lotus};
+
+const CLEAN: i32 = 0;
+const VIOLATED: i32 = 1;
+
+/// A history that the checker is tested with.
+fn fixture(name: &str) -> String {
+    let path = format!("{}/../checker/tests/histories/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+    assert!(Path::new(&path).exists(), "there is no {name}");
+    path
+}
+
+/// Every one of them: its path and the anomaly that it is named after, if any.
+fn fixtures() -> Vec<(PathBuf, Option<String>)> {
+    let any = PathBuf::from(fixture("G0"));
+    let folder = any.parent().expect("it is in a folder");
+    let files =
+        fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
+    let named = files.map(|path| {
+        let name = path.file_name().expect("a file").to_str().expect("UTF-8");
+        let anomaly = name.split('.').next().expect("never empty").to_owned();
+        let anomaly = Some(anomaly).filter(|anomaly| anomaly != "clean");
+        (path, anomaly)
+    });
+    named.collect()
+}
+
+/// Runs `lotus check`; the exit code and what was printed.
+fn check(flags: &[&str]) -> (i32, String) {
+    let output = lotus(&[&["check"], flags].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.is_empty(), "{flags:?}: {said}");
+    (output.status.code().expect("it exits"), String::from_utf8(output.stdout).expect("text"))
+}
+
+#[test]
+fn every_anomaly_is_named_and_fails_the_check() {
+    for (path, anomaly) in fixtures() {
+        let (code, text) = check(&[path.to_str().expect("UTF-8"), "--strict"]);
+        let verdict = text.lines().last().expect("there is a verdict");
+        match anomaly {
+            None => assert_eq!((code, verdict), (CLEAN, "check passed"), "{path:?}: {text}"),
+            Some(anomaly) => {
+                assert_eq!(code, VIOLATED, "{path:?}: {text}");
+                let count = format!("check FAILED: {anomaly} x ");
+                assert!(verdict.starts_with(&count), "{path:?}: {text}");
+                let evidence = format!("{anomaly}: ");
+                assert!(text.lines().any(|line| line.starts_with(&evidence)), "{path:?}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_counter_example_is_shown_with_what_was_checked() {
+    let (_, text) = check(&[&fixture("G2.write-skew")]);
+    for line in [
+        "attempts      2 in 2 sessions: 2 committed, 0 aborted, 0 unknown",
+        "judged        2 transactions, for isolation and session order",
+        "G2: T1 --rw(acct/1)--> T2 --rw(acct/2)--> T1",
+        "check FAILED: G2 x 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is missing from\n{text}");
+    }
+}
+
+#[test]
+fn real_time_counts_only_if_asked_for() {
+    assert_eq!(check(&[&fixture("real-time")]).0, CLEAN);
+    assert_eq!(check(&[&fixture("real-time"), "--strict"]).0, VIOLATED);
+    assert_eq!(check(&[&fixture("session-order")]).0, VIOLATED);
+}
+
+#[test]
+fn of_a_flood_the_first_few_are_shown() {
+    let dir = Scratch::new("flood");
+    let path = dir.path("history.jsonl");
+    let line = |id: u64| {
+        let attempt = r#""start":1,"end":2,"iso":"sr","status":"ok","ops":[["r","t",1,7]]"#;
+        format!("{{\"id\":{id},\"session\":{id},{attempt}}}")
+    };
+    let lines: Vec<String> = (1..=1200).map(line).collect();
+    fs::write(&path, lines.join("\n")).expect("writable");
+    let (code, text) = check(&[&path]);
+    assert_eq!(code, VIOLATED);
+    assert_eq!(text.lines().filter(|line| line.starts_with("unwritten-read: ")).count(), 10);
+    let verdict = "check FAILED: unwritten-read x 1,200 (the first 10 shown)";
+    assert_eq!(text.lines().last(), Some(verdict));
+}
+
+#[test]
+fn the_standard_input_is_read_like_a_file() {
+    for (name, code) in [("clean.serial", CLEAN), ("G1c", VIOLATED)] {
+        let file = File::open(fixture(name)).expect("readable");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+        let output = command.args(["check", "-"]).stdin(file).output().expect("it was built");
+        assert_eq!(output.status.code(), Some(code), "{name}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.starts_with("history       the standard input\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_program_gets_json() {
+    let dir = Scratch::new("check-json");
+    let json = dir.path("out.json");
+    assert_eq!(check(&[&fixture("real-time"), "--strict", "--json", &json]).0, VIOLATED);
+    let found: Value = serde_json::from_slice(&fs::read(&json).expect("written")).expect("JSON");
+    assert_eq!((&found["passed"], &found["strict"]), (&false.into(), &true.into()));
+    assert_eq!((&found["attempts"], &found["committed"]), (&2.into(), &2.into()));
+    assert_eq!(found["anomalies"], serde_json::json!({ "real-time": 1 }));
+    let edges = &found["violations"][0]["edges"];
+    assert_eq!(edges[0]["dependency"], "real time");
+    assert_eq!((&edges[1]["dependency"], &edges[1]["row"]), (&"rw".into(), &"acct/1".into()));
+
+    let output = lotus(&["check", &fixture("clean.serial"), "--json", "-"]);
+    assert_eq!(output.status.code(), Some(CLEAN));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
+    assert_eq!(found["passed"], true);
+    assert!(String::from_utf8_lossy(&output.stderr).ends_with("check passed\n"));
+}
+
+/// What the engine does passes its own judge, whatever it is made of.
+#[test]
+fn what_benchmarks_leave_passes_the_check() {
+    let dir = Scratch::new("check-bench");
+    let history = dir.path("history.jsonl");
+    let cases: &[&[&str]] = &[
+        &["smallbank", "--accounts", "300", "--hot-accounts", "30", "--coroutines", "64"],
+        &["smallbank", "--accounts", "100", "--routing", "random", "--threads", "2"],
+        &["smallbank", "--accounts", "100", "--read-rule", "snapshot"],
+        &["smallbank", "--accounts", "100", "--isolation", "si"],
+        &["tatp", "--subscribers", "20", "--routing", "random"],
+        &["tatp", "--subscribers", "20", "--isolation", "si", "--sharding", "hash"],
+        &["smallbank", "--accounts", "100", "--locks", "cas", "--timestamps", "oracle"],
+        &["kvs", "--keys", "100", "--zipf", "1.2", "--visible", "all-at-once"],
+    ];
+    for flags in cases {
+        let run = ["--secs", "0.2", "--warmup", "0", "--history", &history];
+        assert!(lotus(&[&["bench"], *flags, &run].concat()).status.success(), "{flags:?}");
+        let (code, text) = check(&[&history, "--strict"]);
+        assert_eq!(code, CLEAN, "{flags:?}\n{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Nodes that are told to end, wherever they are; and what is shown of nodes that ended, were
+//! started by hand, or returned.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::described::Described;
+use super::{kill, node, refusal_of, wait_until};
+
+/// A node that was started by hand.
+struct ByHand {
+    child: Child,
+    log: String,
+}
+
+impl ByHand {
+    fn start(described: &Described, kind: &str, index: &str, level: &str) -> Self {
+        let log = described.directory.join(format!("by-hand-{kind}-{index}"));
+        let errors = File::create(&log).expect("it is ours");
+        let child = Command::new(env!("CARGO_BIN_EXE_lotus"))
+            .args([kind, "--file", &described.file(), "--node", index])
+            .env("RUST_LOG", level)
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .expect("the binary was built for this test");
+        Self { child, log: log.into_os_string().into_string().expect("UTF-8") }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).expect("it is ours")
+    }
+
+    fn await_line(&self, line: &str) {
+        wait_until(line, || self.said().contains(line));
+    }
+
+    fn tell_to_end(&mut self) {
+        let id = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(told.expect("there is such a command").success());
+    }
+
+    /// It ends well, before it gives up by itself.
+    fn ends_when_told(mut self) -> String {
+        self.tell_to_end();
+        wait_until("it ends", || matches!(self.child.try_wait(), Ok(Some(_))));
+        let status = self.child.wait().expect("it has ended");
+        let said = self.said();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(!said.contains("error: "), "{said}");
+        said
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        // One that has ended is no error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Nodes that waited for others looked for signals only when they served: they went on waiting, and
+/// ended a minute later, with an error.
+#[test]
+fn nodes_that_wait_end_when_they_are_told_to_and_say_what_they_wait_for() {
+    let described = Described::shm("waits");
+    for kind in ["mn", "cn"] {
+        let waits = ByHand::start(&described, kind, "1", "");
+        waits.await_line("waiting for the authority: ");
+        let said = waits.ends_when_told();
+        assert!(said.contains("told to end") && said.contains("ended node="), "{said}");
+    }
+    let authority = ByHand::start(&described, "mn", "0", "");
+    authority.await_line("serving");
+    let waits = ByHand::start(&described, "cn", "0", "");
+    waits.await_line("waiting for memory node 1 to serve");
+    waits.ends_when_told();
+    let memory = ByHand::start(&described, "mn", "1", "error");
+    let waits = ByHand::start(&described, "cn", "1", "");
+    waits.await_line("waiting for compute node 0 to make the cluster");
+    let status = described.status();
+    assert_eq!(node(&status, "cn-1").1, "starting", "{status}");
+    assert_eq!(node(&status, "mn-1"), (memory.child.id(), "serving".to_owned()), "{status}");
+    waits.ends_when_told();
+    let status = described.status();
+    assert_eq!(node(&status, "cn-1").1, "ended", "{status}");
+    assert_eq!(memory.ends_when_told(), "", "only errors were to be logged");
+    authority.ends_when_told();
+}
+
+/// A command that gave up after two seconds waited for another twenty until nodes that waited for
+/// others were killed.
+#[test]
+fn what_up_has_started_in_vain_ends_when_it_is_told_to() {
+    let (described, _) = Described::tcp("in-vain");
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    // An address of nobody: the memory node of another host.
+    let (before, after) = file.split_once(":7402\"").expect("it is described");
+    let (before, _) = before.rsplit_once('"').expect("an address");
+    fs::write(described.file(), format!("{before}\"192.0.2.1:7402\"{after}")).expect("it is ours");
+    let refused = refusal_of(&described.cluster(&["up", "--wait", "2"]));
+    assert!(refused.contains("does not serve after 2s"), "{refused}");
+    for name in ["mn-0", "cn-0", "cn-1"] {
+        let log = described.directory.join(format!("c.state/{name}.log"));
+        let log = fs::read_to_string(log).expect("it was started");
+        assert!(log.contains(&format!("ended node={name}")), "it was killed: {log}");
+    }
+}
+
+/// What is said of a node's process is true when it has ended, when another one was started by
+/// hand, and when all has ended; and no restart takes the log away that says why.
+#[test]
+fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
+    let described = Described::shm("by-hand");
+    described.done(&["up"]);
+    let (crashed, _) = node(&described.status(), "cn-1");
+    kill(crashed);
+    wait_until("it is expelled", || node(&described.status(), "cn-1").1 == "expelled");
+    let by_hand = ByHand::start(&described, "cn", "1", "info");
+    wait_until("it takes part again", || described.status()["healthy"] == true);
+    let status = described.status();
+    assert_eq!(node(&status, "cn-1"), (by_hand.child.id(), "serving".to_owned()), "{status}");
+    let said = by_hand.ends_when_told();
+    assert!(said.contains("taking part again"), "{said}");
+    let (process, state) = node(&described.status(), "cn-1");
+    assert!(process != crashed && state != "serving", "{state}");
+
+    // The memory of another process is not what the others use, however fast it comes.
+    kill(node(&described.status(), "mn-1").0);
+    let said = described.done(&["up"]);
+    assert!(said.contains("4 nodes serve, 4 of them on this host, of which 2 had"), "{said}");
+    let status = described.status();
+    assert_eq!(status["healthy"], true, "{said}{status}");
+    let log = |name: &str| fs::read_to_string(described.directory.join("c.state").join(name));
+    assert!(log("mn-1.1.log").expect("it is kept").contains("serving"));
+    assert!(log("cn-1.1.log").expect("it is kept").contains("serving"));
+    assert!(log("cn-1.2.log").is_err(), "what was started by hand has its log elsewhere");
+
+    described.done(&["down"]);
+    let status = described.status();
+    let nodes = status["nodes"].as_array().expect("a list");
+    let ended = |node: &Value| node["state"] == "ended" && node["process"].is_null();
+    assert!(nodes.iter().all(ended), "{status}");
+    assert!(described.left().is_empty(), "{:?}", described.left());
+}

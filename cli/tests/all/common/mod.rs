@@ -1,0 +1,48 @@
+//! What tests of the command share: running it, and a place for its files.
+
+use std::fs;
+#[cfg(feature = "tcp")]
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+#[cfg(feature = "tcp")]
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Runs the command to its end.
+pub fn lotus(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+    command.args(arguments).output().expect("the binary was built for this test")
+}
+
+/// An address of this machine that no other call returns, in this process or in another one that
+/// runs these tests: all of 127/8 is this machine.
+#[cfg(feature = "tcp")]
+pub fn host() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(number < 64, "the rest of the address is the process");
+    let process = std::process::id() % (1 << 16);
+    Ipv4Addr::from(0x7f40_0000 | process << 6 | number)
+}
+
+/// A directory of this test's own, removed when it ends.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).into_os_string().into_string().expect("UTF-8")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

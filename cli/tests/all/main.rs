@@ -1,0 +1,15 @@
+//! Tests of the `lotus` command as a user runs it, as one program.
+
+mod bad_input;
+mod bench;
+#[cfg(feature = "tcp")]
+mod chaos;
+mod check;
+#[cfg(feature = "tcp")]
+mod cluster;
+mod common;
+mod shm;
+mod sim;
+#[cfg(feature = "tcp")]
+mod snapshots;
+mod tidy;

@@ -1,0 +1,164 @@
+//! `lotus sim` and `--fabric sim`: what they print, that they repeat, and what they refuse.
+
+use std::fs;
+
+use crate::common::{Scratch, lotus};
+use serde_json::Value;
+
+/// The exit code, the standard output and the standard error.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = lotus(arguments);
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+const SCENARIO: &str = "
+name = \"mine\"
+storm-us = 300
+calm-us = 300
+workload = { smallbank = { accounts = 6, hot-accounts = 2, hot-ratio = 0.5 } }
+cluster = { compute-nodes = 2, memory-nodes = 2, replicas = 2 }
+rates = { message-loss = 0.1, torn-writes = 1.0, tear-span-us = 5 }
+";
+
+#[test]
+fn a_replay_is_the_same_every_time_and_ends_with_its_hash() {
+    for seed in ["3", "8"] {
+        let (code, text, _) = run(&["sim", "replay", "--seed", seed]);
+        assert_eq!(code, 0, "{text}");
+        assert!(text.contains("# [cluster]") && text.contains(" completed\n"), "{text}");
+        let last = text.lines().last().expect("a line");
+        let hash = last.strip_prefix("trace hash ").expect("it ends with the hash");
+        assert!(hash.len() == 16 && u64::from_str_radix(hash, 16).is_ok(), "{last}");
+        assert_eq!(run(&["sim", "replay", "--seed", seed]).1, text);
+    }
+}
+
+#[test]
+fn a_campaign_sums_up_and_can_be_resumed() {
+    let scratch = Scratch::new("campaign");
+    let json = scratch.path("summary.json");
+    let whole = ["sim", "run", "--seeds", "6", "--from", "40", "--json", &json];
+    let (code, text, _) = run(&whole);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.ends_with("no violation\n"), "{text}");
+    let committed = |path: &str| {
+        let summary: Value =
+            serde_json::from_slice(&fs::read(path).expect("it was written")).expect("JSON");
+        assert_eq!(summary["failures"].as_array().map(Vec::len), Some(0));
+        summary["committed"].as_u64().expect("a count")
+    };
+    let all = committed(&json);
+    let mut parts = 0;
+    for from in ["40", "43"] {
+        let part =
+            ["sim", "run", "--seeds", "3", "--from", from, "--workers", "1", "--json", &json];
+        assert_eq!(run(&part).0, 0);
+        parts += committed(&json);
+    }
+    assert_eq!(parts, all);
+}
+
+#[test]
+fn a_scenario_comes_from_a_file_and_a_budget_ends_it_with_a_message() {
+    let scratch = Scratch::new("scenario");
+    let file = scratch.path("mine.toml");
+    fs::write(&file, SCENARIO).expect("a scratch file");
+    let (code, text, _) = run(&["sim", "run", "--scenario", &file, "--seeds", "3"]);
+    assert_eq!(code, 0, "{text}");
+    let short = ["sim", "run", "--scenario", &file, "--seeds", "1", "--max-events", "500"];
+    let (code, text, _) = run(&short);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("stopped after 500 events"), "{text}");
+    assert!(text.contains(&format!("lotus sim replay --seed 0 --scenario {file}")), "{text}");
+    let shrink = ["sim", "shrink", "--scenario", &file, "--seed", "0", "--max-events", "500"];
+    let (code, text, _) = run(&shrink);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("message-loss = 0.0"), "{text}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_one_sentence() {
+    let scratch = Scratch::new("refused");
+    let cases = [
+        ("calm-us = 300", "calm-us = \"long\"", "line 4"),
+        ("replicas = 2", "replicas = 3", "replicas"),
+        ("memory-nodes = 2", "memory-nodes = 0", "memory"),
+        ("compute-nodes = 2", "compute-nodes = 70000", "compute nodes"),
+        ("accounts = 6", "accounts = 1", "accounts"),
+        ("torn-writes = 1.0", "torn-writes = -1.0", "rate"),
+        ("rates =", "rats =", "line 7"),
+        ("name = \"mine\"", "name = \"\u{0}\u{1}", "line 2"),
+    ];
+    let file = scratch.path("bad.toml");
+    for (from, to, expected) in cases {
+        assert!(SCENARIO.contains(from), "{from}");
+        fs::write(&file, SCENARIO.replace(from, to)).expect("a scratch file");
+        let (code, _, said) = run(&["sim", "run", "--scenario", &file, "--seeds", "1"]);
+        assert_eq!(code, 2, "{to}: {said}");
+        assert!(said.lines().count() == 1 && said.contains(expected), "{to}: {said}");
+    }
+    fs::write(&file, [0xFF, 0xFE, 0]).expect("a scratch file");
+    let profile = scratch.path("profile.toml");
+    fs::write(&profile, "name = 3\n").expect("a scratch file");
+    let cases: [(&[&str], &str); 10] = [
+        (&["sim", "run", "--scenario", &file], "line 1: not text"),
+        (&["sim", "run", "--scenario", "no-such-thing"], "no-such-thing"),
+        (&["sim", "run", "--seeds", "0"], "--seeds"),
+        (&["sim", "run", "--max-events", "0"], "--max-events"),
+        (&["sim", "replay"], "--seed"),
+        (&["sim", "replay", "--seed", "1", "--scenario", "all"], "one scenario"),
+        (&["sim", "shrink", "--seed", "3"], "violates nothing"),
+        (&["bench", "kvs", "--fabric", "sim", "--profile", "cx9"], "cx3-56g"),
+        (&["bench", "kvs", "--fabric", "sim", "--profile", &profile], "line 1"),
+        (&["bench", "kvs", "--fabric", "sim", "--floor"], "--floor"),
+    ];
+    for (arguments, expected) in cases {
+        let (code, _, said) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {said}");
+        assert!(said.lines().last().is_some_and(|line| line.contains(expected)), "{said}");
+    }
+}
+
+#[test]
+fn a_benchmark_on_virtual_time_says_what_bounded_it_and_repeats() {
+    let scratch = Scratch::new("bench-sim");
+    let mut results = Vec::new();
+    for history in ["one.jsonl", "two.jsonl"] {
+        let (json, history) = (scratch.path("result.json"), scratch.path(history));
+        let (code, text, said) = run(&[
+            "bench",
+            "smallbank",
+            "--fabric",
+            "sim",
+            "--accounts",
+            "500",
+            "--cns",
+            "3",
+            "--threads",
+            "2",
+            "--coroutines",
+            "3",
+            "--secs",
+            "0.002",
+            "--timestamps",
+            "oracle",
+            "--json",
+            &json,
+            "--history",
+            &history,
+        ]);
+        assert_eq!(code, 0, "{text}{said}");
+        assert!(text.ends_with("audit passed\n"), "{text}");
+        let result: Value =
+            serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("JSON");
+        assert_eq!(result["config"]["profile"], "cx3-56g");
+        let busy = result["simulation"]["bottleneck"]["busy"].as_f64().expect("a number");
+        assert!(busy > 0.1 && busy <= 1.0, "{busy}");
+        assert!(result["committed"].as_u64().is_some_and(|count| count > 100));
+        let (code, text, _) = run(&["check", &history, "--strict"]);
+        assert_eq!(code, 0, "{text}");
+        results.push(fs::read(history).expect("it was written"));
+    }
+    assert!(results[0] == results[1], "two runs of one seed differ");
+}

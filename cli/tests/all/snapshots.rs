@@ -1,0 +1,229 @@
+//! Clusters of processes that are ended or killed as a whole, and begin with what they had.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::common::{host, lotus};
+
+/// A small cluster, with a lease for a busy machine.
+const SMALL: &str = "client_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n\
+                     lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n";
+const SNAPSHOTS: &str = "[snapshots]\ndirectory = \"kept\"\n";
+
+/// A cluster in a directory of its own. What it has started ends with it.
+struct Described {
+    directory: PathBuf,
+}
+
+impl Described {
+    /// Two nodes of each kind over `shm`.
+    fn new(name: &str, tail: &str) -> Self {
+        let host = host();
+        let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+        let nodes: String = (7500..7502).map(node).collect();
+        let memory = "[[memory_node]]\n[[memory_node]]\n";
+        Self::of(name, &format!("fabric = \"shm\"\n{SMALL}{memory}{nodes}"), tail)
+    }
+
+    /// The same over `tcp`.
+    fn over_tcp(name: &str, tail: &str) -> Self {
+        let host = host();
+        let memory = |port: u16| format!("[[memory_node]]\naddress = \"{host}:{port}\"\n");
+        let compute = |port: u16| {
+            let client = port + 100;
+            format!("[[compute_node]]\naddress = \"{host}:{port}\"\nclient = \"{host}:{client}\"\n")
+        };
+        let nodes: String = [7401, 7402].map(memory).concat() + &[7403, 7404].map(compute).concat();
+        let net = format!("key_file = \"nodes.key\"\nauthority = \"{host}:7400\"\n");
+        Self::of(name, &format!("fabric = \"tcp\"\n{net}{SMALL}{nodes}"), tail)
+    }
+
+    fn of(name: &str, nodes: &str, tail: &str) -> Self {
+        let name = format!("lotus-kept-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a fresh directory");
+        let file = format!("{nodes}[load.smallbank]\naccounts = 200\n{tail}");
+        fs::write(directory.join("c.toml"), file).expect("it is ours");
+        Self { directory }
+    }
+
+    fn file(&self) -> String {
+        self.directory.join("c.toml").into_os_string().into_string().expect("UTF-8")
+    }
+
+    fn cluster(&self, arguments: &[&str]) -> Output {
+        lotus(&[&["cluster"], arguments, &["--file", &self.file()]].concat())
+    }
+
+    /// What a command that succeeds says.
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.cluster(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}{}", text(&output), self.logs());
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// What a command says that is refused.
+    #[track_caller]
+    fn refusal(&self, arguments: &[&str]) -> String {
+        let output = self.cluster(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output));
+        text(&output)
+    }
+
+    /// Calls transactions, and has all data audited afterwards, what was done before included.
+    #[track_caller]
+    fn drive(&self) {
+        let file = self.file();
+        let arguments =
+            ["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--warmup", "0", "--json"];
+        let output = lotus(&[&arguments[..], &["-"]].concat());
+        assert!(output.status.success(), "{}{}", text(&output), self.logs());
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["audit"]["passed"], true, "{report}");
+        assert!(report["committed"].as_u64() > Some(0), "{report}");
+    }
+
+    /// The snapshots that are kept, the oldest first.
+    fn kept(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.directory.join("kept")).into_iter().flatten();
+        let mut paths: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
+        paths.sort();
+        paths
+    }
+
+    fn logs(&self) -> String {
+        let files = fs::read_dir(self.directory.join("c.state")).into_iter().flatten();
+        let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
+        let logs = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
+        logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
+    }
+
+    fn kill(&self, node: &str) {
+        let pid = fs::read_to_string(self.directory.join(format!("c.state/{node}.pid")));
+        let pid = pid.expect("it was started");
+        let process = pid.split(' ').next().expect("a process");
+        let killed = Command::new("kill").args(["-KILL", process]).status();
+        assert!(killed.expect("there is such a command").success());
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // A test that has failed leaves nothing running.
+        let _ = self.cluster(&["down", "--no-snapshot"]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn begins_with_its_last_snapshot(described: &Described) {
+    let first = described.done(&["up"]);
+    assert!(!first.contains("snapshot"), "{first}");
+    described.drive();
+    let taken = described.done(&["snapshot", "--json"]);
+    let taken: Value = serde_json::from_str(&taken).expect("JSON");
+    // Accounts and their balances; nobody has called with an id.
+    assert_eq!((taken["rows"].as_u64(), described.kept().len()), (Some(400), 1), "{taken}");
+    described.drive();
+    // What is committed until the nodes are told to end is in the one that this takes.
+    let down = described.done(&["down"]);
+    assert!(down.contains("a snapshot of ") && down.contains("4 nodes have ended"), "{down}");
+    let kept = described.kept();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+
+    let newest = kept[1].display().to_string();
+    let up = described.done(&["up"]);
+    assert!(up.contains("begun with the snapshot of ") && up.contains(&newest), "{up}");
+    described.drive();
+
+    // All of its memory is gone.
+    described.kill("mn-0");
+    described.kill("mn-1");
+    let refused = described.refusal(&["down"]);
+    assert!(
+        refused.contains("nothing was ended") && refused.contains("--no-snapshot"),
+        "{refused}"
+    );
+    described.done(&["down", "--no-snapshot"]);
+    assert_eq!(described.kept(), kept);
+    let up = described.done(&["up"]);
+    assert!(up.contains(&newest), "{up}");
+    described.drive();
+    // The oldest makes room.
+    described.done(&["snapshot"]);
+    assert_eq!(described.kept()[0], kept[1]);
+    assert_eq!(described.kept().len(), 2);
+    assert!(!described.logs().contains("panicked"), "{}", described.logs());
+}
+
+#[test]
+fn a_cluster_that_is_ended_or_killed_begins_with_its_last_snapshot() {
+    begins_with_its_last_snapshot(&Described::new("kept", SNAPSHOTS));
+}
+
+#[test]
+fn a_cluster_over_tcp_that_is_ended_or_killed_begins_with_its_last_snapshot() {
+    begins_with_its_last_snapshot(&Described::over_tcp("kept-tcp", SNAPSHOTS));
+}
+
+/// It used to begin with an older one, and to say so in a log only.
+#[test]
+fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_will_do() {
+    let described = Described::new("whole", SNAPSHOTS);
+    described.done(&["up"]);
+    described.done(&["snapshot"]);
+    described.drive();
+    described.done(&["down"]);
+    let kept = described.kept();
+    let [older, newer] = &kept[..] else { panic!("there are two, not {kept:?}") };
+    let cut = |path: &PathBuf| {
+        let bytes = fs::read(path).expect("it is there");
+        fs::write(path, &bytes[..bytes.len() / 2]).expect("it is ours");
+    };
+    cut(newer);
+    let newest = newer.display().to_string();
+    let refused = described.refusal(&["up"]);
+    let why = format!("{newest} is no whole snapshot (it was cut off)");
+    let flag = "With --older-snapshot the cluster begins with the one of ";
+    let parts = [&why, flag, &older.display().to_string()];
+    assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    let up = described.done(&["up", "--older-snapshot"]);
+    assert!(up.contains(&older.display().to_string()), "{up}");
+    assert!(up.contains(&format!("a newer snapshot was left out: {newest}: it was cut")), "{up}");
+    described.drive();
+    // What is taken now is newer than the damaged one, which nobody needs to move away.
+    described.done(&["down"]);
+    let kept = described.kept();
+    let [_, damaged, newer] = &kept[..] else { panic!("there are three, not {kept:?}") };
+    assert_eq!(damaged.display().to_string(), newest);
+    let up = described.done(&["up"]);
+    assert!(up.contains(&newer.display().to_string()), "{up}");
+    described.done(&["down", "--no-snapshot"]);
+    kept.iter().for_each(cut);
+    let refused = described.refusal(&["up"]);
+    assert!(
+        refused.contains("is no whole snapshot (it was cut off), and there is no"),
+        "{refused}"
+    );
+    let refused = described.refusal(&["up", "--older-snapshot"]);
+    assert!(refused.contains("no snapshot is whole"), "{refused}");
+    fs::remove_dir_all(described.directory.join("kept")).expect("it is ours");
+    described.done(&["up"]);
+    described.drive();
+}
+
+#[test]
+fn where_no_directory_is_named_there_are_no_snapshots() {
+    let described = Described::new("none", "");
+    let refused = described.refusal(&["snapshot"]);
+    assert!(refused.contains("has no [snapshots] directory"), "{refused}");
+    let refused = described.refusal(&["up", "--older-snapshot"]);
+    assert!(refused.contains("has no [snapshots] directory"), "{refused}");
+}

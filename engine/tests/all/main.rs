@@ -1,0 +1,20 @@
+//! The engine's integration tests, as one program; `no_alloc` needs an allocator of its own.
+
+mod api;
+mod churn;
+mod common;
+mod endings;
+mod extremes;
+mod faults;
+mod isolation;
+mod limits;
+mod memory_loss;
+mod memory_returns;
+mod moves;
+mod path;
+mod processes;
+mod recovery;
+mod returns;
+mod snapshots;
+mod verb_counts;
+mod version_tables;

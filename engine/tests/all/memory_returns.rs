@@ -1,0 +1,148 @@
+//! Memory nodes that come back with empty memory, and are filled while transactions run.
+//!
+//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
+//! really run beside the filling, and nothing depends on when.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::*;
+use lotus::{Cluster, Isolation, MemoryStanding, PrimaryKey, TableId, TxnError};
+use lotus_fabric::ids::NodeId;
+
+const ROWS: u64 = 400;
+const LEASE: Duration = Duration::from_millis(300);
+/// The longest that anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn loaded(replicas: usize) -> (Running, TableId) {
+    with_zeroes(small().compute_nodes(2).replicas(replicas).lease(Some(LEASE)), ROWS)
+}
+
+fn lose(cluster: &Cluster, memory_node: u16) {
+    let fabric = cluster.local_fabric();
+    fabric.set_reachable(NodeId(memory_node), false).expect("there is such a node");
+    await_standing(cluster, memory_node, MemoryStanding::Lost);
+}
+
+/// Lets a memory node come back, with empty memory.
+fn give_back(cluster: &Cluster, memory_node: u16) {
+    let fabric = cluster.local_fabric();
+    fabric.wipe(NodeId(memory_node)).expect("there is such a node");
+    fabric.set_reachable(NodeId(memory_node), true).expect("there is such a node");
+}
+
+fn await_standing(cluster: &Cluster, memory_node: u16, standing: MemoryStanding) {
+    let now = || cluster.memory_status().expect("the authority is in this process").nodes;
+    let place = usize::from(memory_node);
+    assert!(eventually_within(PATIENCE, || now()[place] == standing), "{:?}", now());
+}
+
+/// Adds one to a row, at least once; what it was before.
+fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
+    cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
+}
+
+/// Inserts a row, and deletes it again if `keep` is false.
+fn insert(cluster: &Cluster, table: TableId, row: u64, keep: bool) -> Result<(), TxnError> {
+    let inserted = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        txn.insert(table, row, &row.to_le_bytes())?;
+        txn.commit().await.map(drop)
+    });
+    inserted.wait()?;
+    if keep {
+        return Ok(());
+    }
+    let deleted = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let item = txn.add_rw(table, row)?;
+        txn.execute().await?;
+        txn.delete(item)?;
+        txn.commit().await.map(drop)
+    });
+    deleted.wait()
+}
+
+fn rows(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
+    let mut rows = Vec::new();
+    let mut visit = |key: &PrimaryKey, value: &[u8], _| rows.push((*key, number(value)));
+    cluster.scan(table, &mut visit).expect("the memory nodes answer");
+    rows.sort_unstable();
+    rows
+}
+
+/// I133 to I138: while transactions write, insert and delete, one memory node after the other is
+/// lost and comes back empty. In the end the copies are alike, although none of them is from the
+/// beginning, and nothing that was reported is missing.
+#[test]
+fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
+    let (cluster, table) = loaded(3);
+    let stop = AtomicBool::new(false);
+    let (counted, inserted) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut counted, mut inserted) = (0, 0);
+            let mut row = 0;
+            while !stop.load(Ordering::Relaxed) {
+                row = (row + 7) % ROWS;
+                counted += u64::from(increment(&cluster, table, row).is_ok());
+                let keep = row % 2 == 0;
+                let fresh = ROWS + inserted;
+                if inserted < ROWS && insert(&cluster, table, fresh, keep).is_ok() {
+                    inserted += 1;
+                }
+            }
+            (counted, inserted)
+        });
+        for memory_node in [1, 0, 2] {
+            lose(&cluster, memory_node);
+            give_back(&cluster, memory_node);
+            await_standing(&cluster, memory_node, MemoryStanding::Serving);
+        }
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("nobody panics")
+    });
+    assert!(inserted > 0);
+    cluster.settle().expect("no compute node fails");
+    assert_eq!(cluster.memory_status().expect("it answers").copies, [3, 3, 3]);
+    assert_clean(&cluster);
+    let before = rows(&cluster, table);
+    let first = PrimaryKey::from(ROWS);
+    let sum: u64 = before.iter().filter(|(key, _)| *key < first).map(|(_, value)| value).sum();
+    assert!(sum >= counted, "{counted} were reported, and {sum} are there");
+
+    // What was filled is read: the others are lost.
+    lose(&cluster, 1);
+    lose(&cluster, 0);
+    cluster.settle().expect("no compute node fails");
+    assert_eq!(rows(&cluster, table), before);
+    for row in 0..ROWS {
+        increment(&cluster, table, row).expect("nothing stands in its way");
+    }
+    cluster.settle().expect("no compute node fails");
+    assert_clean(&cluster);
+    stop_clean(cluster);
+}
+
+/// I134: the memory of old is not taken for new, however often it is looked at; made anew, it is.
+#[test]
+fn who_comes_back_as_it_was_is_not_used_before_it_is_made_anew() {
+    let (cluster, table) = loaded(2);
+    lose(&cluster, 1);
+    cluster.settle().expect("no compute node fails");
+    (0..ROWS).for_each(|row| _ = increment(&cluster, table, row).expect("it commits"));
+    let fabric = cluster.local_fabric();
+    fabric.set_reachable(NodeId(1), true).expect("there is such a node");
+    let standing = || cluster.memory_status().expect("it answers").nodes[1];
+    assert!(
+        !eventually_within(LEASE * 3, || standing() != MemoryStanding::Lost),
+        "{:?}",
+        standing()
+    );
+
+    fabric.set_reachable(NodeId(1), false).expect("there is such a node");
+    give_back(&cluster, 1);
+    await_standing(&cluster, 1, MemoryStanding::Serving);
+    lose(&cluster, 2);
+    cluster.settle().expect("no compute node fails");
+    (0..ROWS).for_each(|row| assert_eq!(increment(&cluster, table, row), Ok(1), "row {row}"));
+    stop_clean(cluster);
+}

@@ -1,0 +1,99 @@
+//! What transactions cost in verbs does not depend on the fabric: the engine decides, and back ends
+//! carry out. The same transactions, one after the other, take the same verbs everywhere.
+
+use std::time::Duration;
+
+use crate::common::*;
+use lotus::{ClusterBuilder, Machines, Retention, Seat, Threads, VerbCounters};
+use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
+
+const SEED: u64 = 11;
+const ROWS: u64 = 24;
+const ROUNDS: u64 = 6;
+/// Longer than the test takes on an emulated machine: nothing is repeated or given up.
+const LONG: Duration = Duration::from_secs(3600);
+
+fn builder() -> ClusterBuilder {
+    small()
+        .compute_nodes(2)
+        .retention(Retention::None)
+        .horizon_interval(LONG)
+        .lock_timeout(LONG)
+        .commit_timeout(LONG)
+        .seed(SEED)
+}
+
+/// Inserts, changes, reads and deletes rows from both compute nodes in turn; what that took.
+fn verbs_on<M: Machines>(machines: impl FnOnce(u16) -> M) -> VerbCounters {
+    let nodes = builder().node_count().expect("the settings are sound");
+    let cluster = builder().start_on(machines(nodes)).expect("the machines work");
+    let table = cluster.create_table(NUMBERS).expect("there is room");
+    for round in 0..ROUNDS {
+        for key in 0..ROWS {
+            let seat = Seat { compute_node: (key + round) as usize % 2, thread: 0 };
+            let done = cluster.submit(seat, move |mut session| async move {
+                match round {
+                    0 => session.insert(table, key, key).await.map(|_| ()),
+                    1 | 3 => session.read(table, key).await.map(|_| ()),
+                    5 => session.delete(table, key).await.map(|_| ()),
+                    _ => session.update(table, key, round).await.map(|_| ()),
+                }
+            });
+            cluster.wait(done).expect("nobody is in the way");
+            cluster.settle().expect("no coordinator has failed");
+        }
+    }
+    cluster.counters().expect("no coordinator has failed")
+}
+
+/// What the engine decides. Messages are repeated until they are answered, so their number depends
+/// on time.
+fn decided(counters: &VerbCounters) -> [u64; 6] {
+    let VerbCounters { reads, writes, compare_and_swaps, fetch_and_adds, .. } = *counters;
+    let VerbCounters { doorbells, verb_bytes, .. } = *counters;
+    [reads, writes, compare_and_swaps, fetch_and_adds, doorbells, verb_bytes]
+}
+
+/// A simulated cluster whose lanes declare stable READs, or none, as those of a NIC do.
+fn simulated(nodes: u16, torn_reads: f64) -> SimMachines {
+    let rates = Rates { torn_reads, ..Rates::default() };
+    let config = Config { rates, ..Config::new(SEED, nodes, Profile::ideal()) };
+    SimMachines::new(World::new(config).expect("a valid configuration"))
+}
+
+#[test]
+fn local_and_sim_take_the_same_verbs() {
+    let local = verbs_on(|nodes| Threads::new(nodes, SEED));
+    let sim = verbs_on(|nodes| simulated(nodes, 0.0));
+    assert!(local.verbs() > 2 * ROWS * ROUNDS);
+    assert_eq!(decided(&local), decided(&sim));
+}
+
+#[cfg(feature = "rdma")]
+#[test]
+#[ignore = "needs RDMA devices"]
+fn rdma_takes_the_same_verbs() {
+    use lotus_fabric::env::Env;
+    use lotus_fabric::rdma::{Config, RdmaFabric};
+
+    let rdma = verbs_on(|nodes| {
+        let (config, env) = (Config::in_process(nodes, &[]).expect("devices"), Env::real(SEED));
+        Threads::over(RdmaFabric::new(config, env.clone()).expect("the devices work"), env)
+    });
+    let local = verbs_on(|nodes| Threads::new(nodes, SEED));
+    let sim = verbs_on(|nodes| simulated(nodes, 0.0));
+    let torn = verbs_on(|nodes| simulated(nodes, f64::MIN_POSITIVE));
+    println!("                        READ, WRITE, CAS, FAA, doorbells, bytes");
+    let all = [("local", &local), ("sim", &sim), ("sim, READs may tear", &torn), ("rdma", &rdma)];
+    for (name, counters) in all {
+        println!("{name:20} {:?}", decided(counters));
+    }
+    assert_eq!(decided(&torn), decided(&rdma));
+    // A device declares no stable READs. So a row that is read without its lock, and is not in the
+    // cache of the node that reads it, has its versions read twice; that is all the difference.
+    let again = rdma.reads - local.reads;
+    assert_eq!(again, ROWS);
+    assert_eq!(rdma.verb_bytes - local.verb_bytes, again * 72);
+    let rest = |counters| decided(counters)[1..5].to_vec();
+    assert_eq!(rest(&local), rest(&rdma));
+}

@@ -1,0 +1,10 @@
+//! The fabric's integration tests, as one program; `rdma` needs devices and is apart.
+
+mod common;
+mod conformance_teeth;
+mod lane;
+mod rpc;
+mod shm;
+mod sim;
+#[cfg(feature = "tcp")]
+mod tcp;

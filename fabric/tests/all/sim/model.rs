@@ -1,0 +1,165 @@
+//! The NIC model gives back the figures that the profile was calibrated on (DESIGN §9).
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::lane::Batch;
+use lotus_fabric::sim::{Config, Fault, Interleaving, Profile, Report, Resource, World};
+
+use super::{CLIENT, MEMORY, Running, at, post, run_alone, word, world};
+
+/// Enough clients that the memory node is what bounds.
+const CLIENTS: u16 = 4;
+const LANES: u16 = 4;
+const COROUTINES: usize = 4;
+const MEASURED: Duration = Duration::from_millis(2);
+
+fn cx3(interleaving: Interleaving) -> World {
+    let profile = Profile::named("cx3-56g").expect("built in");
+    world(Config { interleaving, ..Config::new(1, 1 + CLIENTS, profile) })
+}
+
+/// Adds a verb to a batch, at the word of that number.
+type Verb = fn(&mut Batch, u64);
+
+/// What many coroutines reach that post batches of the same verb for ever.
+struct Flood {
+    mops: f64,
+    report: Report,
+}
+
+fn flood(world: &mut World, verbs: u64, verb: Verb) -> Flood {
+    let running = Running::default();
+    let done = Rc::new(Cell::new(0_u64));
+    for (node, lane) in (0..CLIENTS).flat_map(|node| (0..LANES).map(move |lane| (node, lane))) {
+        let first = u64::from(node * LANES + lane) * 64;
+        running.start(world, at(NodeId(CLIENT.0 + node), lane), |lane| {
+            let count = Rc::clone(&done);
+            async move {
+                for _ in 0..COROUTINES {
+                    let (lane, count) = (lane.clone(), Rc::clone(&count));
+                    lane.executor().clone().spawn(async move {
+                        loop {
+                            let build = |batch: &mut Batch| {
+                                (first..first + verbs).for_each(|index| verb(batch, index));
+                            };
+                            post(&lane, build).await.expect("nothing fails");
+                            count.set(count.get() + verbs);
+                        }
+                    });
+                }
+            }
+        });
+    }
+    world.run_for(MEASURED).expect("warms up");
+    world.start_measuring();
+    let warm = done.get();
+    world.run_for(MEASURED).expect("runs");
+    let mops = (done.get() - warm) as f64 / MEASURED.as_secs_f64() / 1e6;
+    Flood { mops, report: world.report() }
+}
+
+#[track_caller]
+fn assert_near(found: f64, expected: f64, part: f64) {
+    assert!((found / expected - 1.0).abs() <= part, "{found} is not {expected}");
+}
+
+#[test]
+fn floods_of_small_verbs_run_at_the_published_rates() {
+    let read = |batch: &mut Batch, index| _ = batch.read(word(index), 8);
+    let write = |batch: &mut Batch, index| batch.write_word(word(index), 1);
+    let swap = |batch: &mut Batch, index| _ = batch.compare_and_swap(word(index), 0, 1);
+    let cases: [(Verb, f64, Resource); 3] = [
+        (read, 26.0, Resource::Inbound(MEMORY)),
+        (write, 35.0, Resource::Inbound(MEMORY)),
+        (swap, 2.5, Resource::AtomicUnit(MEMORY)),
+    ];
+    for interleaving in [Interleaving::PerVerb, Interleaving::PerBatch] {
+        for (verb, mops, bound) in cases {
+            let found = flood(&mut cx3(interleaving), 16, verb);
+            assert_near(found.mops, mops, 0.03);
+            let most = found.report.bound().expect("something was used");
+            assert_eq!(most.resource, bound, "{interleaving:?}");
+            assert!(most.busy > 0.97, "{most:?}");
+        }
+    }
+}
+
+#[test]
+fn large_transfers_are_bounded_by_the_link() {
+    let read = |batch: &mut Batch, _| _ = batch.read(word(0), 4096);
+    let write = |batch: &mut Batch, _| {
+        let staged = batch.stage(4096);
+        batch.write(word(0), staged);
+    };
+    let cases: [(Verb, Resource); 2] =
+        [(read, Resource::Sending(MEMORY)), (write, Resource::Receiving(MEMORY))];
+    for (verb, bound) in cases {
+        let found = flood(&mut cx3(Interleaving::PerVerb), 1, verb);
+        // 54.5 Gbps, in packets of 4096 + 42 bytes.
+        assert_near(found.mops, 54.5e3 / 8.0 / (4096.0 + 42.0), 0.03);
+        assert_eq!(found.report.bound().expect("something was used").resource, bound);
+    }
+}
+
+#[test]
+fn an_idle_network_takes_two_microseconds_there_and_back() {
+    let verbs: [fn(&mut Batch); 3] = [
+        |batch| _ = batch.read(word(0), 8),
+        |batch| batch.write_word(word(0), 1),
+        |batch| _ = batch.fetch_and_add(word(0), 1),
+    ];
+    for (verb, expected) in verbs.into_iter().zip([2.0, 2.0, 2.4]) {
+        const ROUNDS: u32 = 200;
+        let mut world = cx3(Interleaving::PerVerb);
+        run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+            for _ in 0..ROUNDS {
+                post(&lane, verb).await.expect("nothing fails");
+            }
+        });
+        assert_near(world.now().as_secs_f64() * 1e6 / f64::from(ROUNDS), expected, 0.03);
+    }
+}
+
+#[test]
+fn a_slow_nic_serves_less() {
+    let mut world = cx3(Interleaving::PerVerb);
+    world.inject(Fault::SlowNic { node: MEMORY, percent: 400 }).expect("the node exists");
+    let found = flood(&mut world, 16, |batch, index| batch.write_word(word(index), 1));
+    assert_near(found.mops, 35.0 / 4.0, 0.03);
+    assert_eq!(world.faults().slowdowns, 1);
+}
+
+#[test]
+fn cpu_time_is_charged_and_reported() {
+    let mut world = cx3(Interleaving::PerVerb);
+    let (fabric, env) = (world.fabric().clone(), world.env(CLIENT));
+    let core = Resource::Core { node: CLIENT, index: 0 };
+    run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+        for _ in 0..100 {
+            fabric.charge(Duration::from_micros(3));
+            env.transaction_begins();
+            lane.executor().yield_now().await;
+        }
+    });
+    // A hundred times 3 us, and 1 us for the logic of a transaction.
+    assert_near(world.now().as_secs_f64() * 1e6, 400.0, 0.03);
+    assert!(world.report().busy(core) > 0.99, "{:?}", world.report().bound());
+    assert_eq!(world.report().bound().map(|most| most.resource), Some(core));
+}
+
+#[test]
+fn slow_cores_take_longer() {
+    let mut world = cx3(Interleaving::PerVerb);
+    world.inject(Fault::SlowCores { node: CLIENT, percent: 1000 }).expect("the node exists");
+    let fabric = world.fabric().clone();
+    run_alone(&mut world, at(CLIENT, 0), async move |lane| {
+        for _ in 0..100 {
+            fabric.charge(Duration::from_micros(1));
+            lane.executor().yield_now().await;
+        }
+    });
+    assert_near(world.now().as_secs_f64() * 1e6, 1000.0, 0.05);
+}

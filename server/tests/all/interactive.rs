@@ -1,0 +1,188 @@
+//! Interactive transactions.
+
+use std::time::Duration;
+
+use crate::common::{ACCOUNTS, Bank, INITIAL, balance, run};
+use lotus_client::{CallError, Client, Failure, Kind};
+
+fn bytes(amount: u64) -> Vec<u8> {
+    amount.to_le_bytes().to_vec()
+}
+
+/// Begins again as long as others are in the way.
+async fn deposit(client: &Client, account: u64, sum: u64) -> Result<(), CallError> {
+    let call = client.call::<_, u64>("deposit", &(account, sum));
+    call.timeout(Duration::from_secs(30)).await.map(drop)
+}
+
+#[test]
+fn rows_are_read_written_inserted_and_deleted() {
+    let bank = Bank::open(2);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        let (one, two) = (txn.add_rw(table, 1), txn.add_ro(table, 2));
+        txn.execute().await.unwrap();
+        assert_eq!(txn.value(one), Some(&*bytes(INITIAL)));
+        assert_eq!(txn.value(two), Some(&*bytes(INITIAL)));
+        // The engine has one item for a row, the client one for each time it was added.
+        let again = txn.add_rw(table, 1);
+        let new = txn.insert(table, 1_000, bytes(5));
+        let absent = txn.add_rw(table, 2_000);
+        txn.execute().await.unwrap();
+        assert_eq!(txn.value(absent), None);
+        txn.put(again, bytes(INITIAL - 5));
+        assert!(txn.commit().await.unwrap().is_some());
+        assert_eq!(balance(&client, 1).await.unwrap(), INITIAL - 5);
+        assert_eq!(balance(&client, 1_000).await.unwrap(), 5);
+        let mut txn = client.transaction(Kind::Snapshot);
+        let (gone, heir) = (txn.add_rw(table, 1_000), txn.add_rw(table, 1));
+        txn.execute().await.unwrap();
+        txn.delete(gone);
+        txn.put(heir, bytes(INITIAL));
+        txn.commit().await.unwrap();
+        let mut txn = client.transaction(Kind::ReadOnly);
+        let gone = txn.add_ro(table, 1_000);
+        txn.execute().await.unwrap();
+        assert_eq!(txn.value(gone), None);
+        assert_eq!(txn.commit().await.unwrap(), None);
+        // In one exchange.
+        let mut txn = client.transaction(Kind::Serializable);
+        txn.insert(table, 1_001, bytes(0));
+        txn.commit().await.unwrap();
+        let _ = new;
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+#[test]
+fn errors_end_a_transaction_and_its_locks() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        txn.insert(table, 1, bytes(0));
+        let exists = txn.execute().await;
+        assert!(matches!(exists, Err(CallError::Failed(Failure::AlreadyExists(_)))));
+        let over = txn.execute().await;
+        assert!(matches!(over, Err(CallError::Failed(Failure::NoTransaction))));
+        let mut txn = client.transaction(Kind::ReadOnly);
+        txn.add_rw(table, 1);
+        assert!(matches!(txn.execute().await, Err(CallError::Failed(Failure::Refused(_)))));
+        let mut txn = client.transaction(Kind::Serializable);
+        let item = txn.add_rw(table, 7_777);
+        txn.execute().await.unwrap();
+        txn.put(item, bytes(1));
+        assert!(matches!(txn.commit().await, Err(CallError::Failed(Failure::NotFound(_)))));
+        // The table of call records is nobody's business.
+        let internal = bank.cluster.table("lotus.calls").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        txn.add_ro(internal, 1);
+        assert!(matches!(txn.execute().await, Err(CallError::Failed(Failure::Refused(_)))));
+        deposit(&client, 1, 0).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
+}
+
+#[test]
+fn a_transaction_that_is_dropped_leaves_no_lock() {
+    let bank = Bank::open(1);
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        txn.add_rw(table, 1);
+        txn.execute().await.unwrap();
+        let mut other = client.transaction(Kind::Serializable);
+        other.add_rw(table, 1);
+        let conflict = other.execute().await;
+        assert!(matches!(conflict, Err(CallError::Failed(Failure::Conflict(_)))));
+        txn.abort();
+        deposit(&client, 1, 1).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}
+
+#[test]
+fn who_holds_locks_too_long_loses_them_and_is_told() {
+    let bank = Bank::open_with(1, |config| config.limits.hold = Duration::from_millis(50));
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let mut txn = client.transaction(Kind::Serializable);
+        let item = txn.add_rw(table, 1);
+        txn.execute().await.unwrap();
+        // Waits for the lock, and so for the limit.
+        deposit(&client, 1, 1).await.unwrap();
+        txn.put(item, bytes(0));
+        let late = txn.commit().await;
+        let told = matches!(late, Err(CallError::Failed(Failure::HeldTooLong { limit_ms: 50 })));
+        assert!(told, "{late:?}");
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_no_lock() {
+    // So long that only the loss of the connection can end it.
+    let bank = Bank::open_with(1, |config| config.limits.hold = Duration::from_secs(3_600));
+    run(async {
+        let client = bank.client().await;
+        let table = client.table("accounts").unwrap();
+        let vanishing = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    // Its runtime takes the connection with it, without a farewell.
+                    let txn = run(async {
+                        let client = bank.client().await;
+                        let mut txn = client.transaction(Kind::Serializable);
+                        txn.add_rw(table, 1);
+                        txn.execute().await.unwrap();
+                        txn
+                    });
+                    std::mem::forget(txn);
+                })
+                .join()
+        });
+        vanishing.unwrap();
+        deposit(&client, 1, 1).await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}
+
+#[test]
+fn there_are_places_for_so_many_and_calls_go_on_beside_them() {
+    let bank = Bank::open_with(1, |config| {
+        config.workers = Some(12);
+        config.limits.hold = Duration::from_secs(3_600);
+    });
+    run(async {
+        let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
+        config.timeout = Duration::from_millis(200);
+        let client = Client::connect(config).await.unwrap();
+        let table = client.table("accounts").unwrap();
+        // Sixteen coroutines, less twelve workers and one for errands.
+        let mut open = Vec::new();
+        for account in 0..3 {
+            let mut txn = client.transaction(Kind::Serializable);
+            txn.add_rw(table, account);
+            txn.execute().await.unwrap();
+            open.push(txn);
+        }
+        let mut fourth = client.transaction(Kind::Serializable);
+        fourth.add_rw(table, 10);
+        let busy = fourth.execute().await;
+        assert!(matches!(busy, Err(CallError::Failed(Failure::Busy(_)))), "{busy:?}");
+        deposit(&client, 11, 1).await.unwrap();
+        open.pop();
+        let mut config = lotus_client::Config::new(bank.servers[0].address().to_string());
+        config.timeout = Duration::from_secs(30);
+        let patient = Client::connect(config).await.unwrap();
+        let mut fourth = patient.transaction(Kind::Serializable);
+        fourth.add_rw(table, 10);
+        fourth.execute().await.unwrap();
+    });
+    assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
+}

@@ -1,0 +1,14 @@
+//! Applications and a server, in one process: the server's integration tests, as one program.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod bad_input;
+mod calls;
+mod common;
+mod greedy;
+mod interactive;
+mod local;
+mod losses;
+mod metrics;
+mod parts;
+mod tls;
