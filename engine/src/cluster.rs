@@ -21,6 +21,7 @@ use lotus_fabric::region::WORD_BYTES;
 use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
+use lotus_points::point_here;
 use lotus_router::{AuthorityError, Intent, Placement};
 
 use crate::audit::unreachable_nodes;
@@ -50,6 +51,8 @@ pub struct Cluster<M: Machines = Threads> {
     founded: bool,
     /// Its nodes had been started before.
     returned: bool,
+    /// There are no other processes.
+    alone: bool,
 }
 
 struct CoordinatorHandle<C> {
@@ -111,12 +114,16 @@ impl<M: Machines> Cluster<M> {
             next: AtomicU64::new(0),
             founded: entry.founds(),
             returned: entry.is_announced(),
+            alone: part.is_whole(),
         };
         if !entry.is_announced() {
             cluster.write_headers(entry.founds())?;
+            point_here!(shared.nodes.first().id.0, FirstBeat);
         }
         if entry.founds() {
-            part::found(&shared.config, entry.members(), shared.council.authority())?;
+            let (control, authority) = (&shared.control, shared.council.authority());
+            part::found(&shared.config, part, entry.members(), control, authority)?;
+            point_here!(shared.nodes.first().id.0, Chartered);
         }
         shared.learn_tables()?;
         shared.learn_losses();
@@ -135,6 +142,11 @@ impl<M: Machines> Cluster<M> {
     /// Whether the compute nodes of this process have returned, as new incarnations.
     pub fn has_returned(&self) -> bool {
         self.returned
+    }
+
+    /// Whether all compute nodes are in this process and always will be.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// The settings it was started with.

@@ -6,6 +6,7 @@ use lotus_locktable::LockTableError;
 use lotus_mvcc::PrimaryKey;
 use lotus_mvcc::table::{SizeError, SpecError};
 use lotus_recovery::log::GeometryError;
+use lotus_recovery::membership::MembershipError;
 use lotus_router::TopologyError;
 use lotus_router::authority::{AuthorityError, IncarnationError};
 
@@ -232,6 +233,14 @@ pub enum ClusterError {
     /// ([`while_waiting`](crate::ClusterBuilder::while_waiting)). Start anew.
     #[error("the start was broken off")]
     Interrupted,
+    /// The process of compute node 0 ended before all data was there, or could not make it; the
+    /// sentence says why. The data is not whole and never will be: end all nodes, memory nodes
+    /// too, and start them again.
+    #[error("the making of this cluster was cut short: {why}; it will never serve")]
+    CutShort {
+        /// Without a full stop.
+        why: String,
+    },
     /// The cluster was made with other settings; start all processes alike.
     #[error("the cluster was made with \"{theirs}\", and this process has \"{ours}\"")]
     OtherSettings {
@@ -252,4 +261,13 @@ pub enum ClusterError {
         /// The compute node's index.
         node: usize,
     },
+}
+
+impl From<MembershipError> for ClusterError {
+    fn from(error: MembershipError) -> Self {
+        match error {
+            MembershipError::Authority(error) => error.into(),
+            _ => Self::Damaged,
+        }
+    }
 }

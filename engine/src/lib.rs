@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absent;
 pub mod audit;
 mod balance;
 mod builder;
@@ -40,12 +41,14 @@ mod hand_over;
 mod horizon;
 pub mod inspect;
 mod load;
+mod loaded;
 #[cfg(feature = "may")]
 pub mod may;
 mod members;
 mod memory;
 mod nodes;
 mod older;
+mod once;
 mod oracle;
 mod orders;
 mod ownership;
@@ -82,6 +85,7 @@ pub use error::{ClusterError, TxnError};
 pub use figures::{CoordinatorFigures, NodeFigures, ShardOwner};
 pub use hand_over::{MoveCounters, MoveError, Moved};
 pub use load::RowSource;
+pub use loaded::{Data, LoadWatch};
 pub use lotus_fabric::counters::VerbCounters;
 pub use lotus_fabric::env::Nanos;
 pub use lotus_fabric::ids::{ShardId, TableId, TxnId};

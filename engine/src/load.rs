@@ -18,6 +18,7 @@ use lotus_mvcc::layout::region::{SLAB_BYTES, SlabEntry};
 use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
 use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind};
 use lotus_mvcc::{PrimaryKey, TableDef, Timestamp};
+use lotus_points::point;
 use lotus_router::{Placement, ReplicaSet};
 
 use crate::error::ClusterError;
@@ -56,7 +57,10 @@ impl Loader<'_> {
         let mut writer = Writer::new(self);
         for shard in mine.chunk_by(|(a, _), (b, _)| a.shard() == b.shard()) {
             writer.load_shard(shard).await?;
-            self.loaded.fetch_add(shard.len() as u64, Ordering::Relaxed);
+            for count in [self.loaded, &self.shared.rows_loaded] {
+                count.fetch_add(shard.len() as u64, Ordering::Relaxed);
+            }
+            point!(self.shared.nodes.first().id.0, RowsLoaded);
         }
         writer.settle(0).await
     }

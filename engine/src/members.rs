@@ -56,6 +56,7 @@ use lotus_recovery::{Contradiction, Membership};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
+use crate::absent::Absent;
 use crate::coordinator::{Coordinator, Locks, beside};
 use crate::oracle;
 use crate::ownership::{Fenced, Transfer};
@@ -77,7 +78,7 @@ const ADOPTION_PAUSES: u32 = 3;
 const PATIENCE_LEASES: u32 = 4;
 
 /// The beat of a node that was taken in at this epoch, later than all of lives before. Before, its
-/// word is zero, and nobody suspects it.
+/// word is zero, and it is suspected only if it has joined ([`crate::absent`]).
 pub(crate) fn first_beat(joined: Epoch) -> u64 {
     u64::from(joined.0 - FIRST_EPOCH.0) << 32 | 1
 }
@@ -222,16 +223,17 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         }
     };
     let deliberating = async {
-        let mut released = Vec::new();
+        let (mut released, mut absent) = (Vec::new(), Absent::default());
         if coordinator.thread == 0
             && let Ok(Ok(now)) = coordinator.shared.council.ask(|of| membership::read(of)).await
         {
             // Nobody gets timestamps before the first oracle has a bound.
             oracle::keep(coordinator, &now);
         }
-        while let Ok(news) = hearing.recv().await {
+        while let Ok(mut news) = hearing.recv().await {
             // What waited for the last turn may say nothing of who is silent now.
             if coordinator.executor.now().since(news.at) < lease {
+                absent.judge(coordinator, &mut news, lease).await;
                 turn(coordinator, news, lease, &mut released).await;
                 coordinator.take_note();
             }
@@ -247,6 +249,8 @@ pub(crate) struct Heard {
     /// this node before a lease has passed since.
     pub(crate) asked: Option<Nanos>,
     pub(crate) suspects: Vec<Suspect>,
+    /// The places of those who have never beaten.
+    pub(crate) unseen: Vec<usize>,
     /// Memory nodes that do not answer, and for how long they have not.
     pub(crate) silent: Vec<(NodeId, Duration)>,
 }

@@ -9,17 +9,25 @@
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
 //! | `charter` | the settings that all must have in common | the founder, last |
-//! | `joined/N` | that compute node N has been started | its first process, first |
+//! | `joined/N` | the name of the first process of compute node N | that process |
 //! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
+//! | `loaded` | that all data is there, or never will be ([`crate::loaded`]) | the founder, or whoever finds it dead |
 //!
 //! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
 //! finds all memory registered and formatted.
 //!
+//! # What may fail
+//! Everything that a node needs (its lock table, threads) is made before it joins. Between joining
+//! and its first beat there is one batch of verbs. A node that has joined and does not beat is
+//! expelled like one that has stopped beating (`members`), and its place can be taken again. Keys
+//! are written [once](crate::once), so an answer that is lost makes no difference.
+//!
 //! # If it stops anywhere
 //! A founder that dies before the charter is written leaves memory nodes with regions that nobody
-//! can use; the cluster has to be made anew, memory nodes included. A process whose nodes have been
-//! started before, the founder's among them, waits until the others have settled what they have
-//! left, and [takes part again](crate::rejoin). Of two such processes one does.
+//! can use; its next process writes that into the charter's place, and the cluster has to be made
+//! anew, memory nodes included. A process whose nodes have been started before waits until the
+//! others have settled what they have left, and [takes part again](crate::rejoin). Of two such
+//! processes one does.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -27,9 +35,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
+use lotus_points::point_here;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
-use lotus_router::authority::{IncarnationError, Version};
 use lotus_router::{
     Authority, AuthorityError, EmbeddedAuthority, Owner, Placement, allocate_incarnation,
 };
@@ -37,11 +45,15 @@ use lotus_router::{
 use crate::config::{Config, TimestampKind};
 use crate::control::Control;
 use crate::error::ClusterError;
+use crate::loaded::{Data, LoadWatch};
+use crate::once::{Unanswered, name_process, until_answered, write_once};
 use crate::rejoin::{self, Life};
 use crate::shared::Peer;
 
 /// Where the charter is stored.
 const CHARTER_KEY: &str = "charter";
+/// What stands there instead if its founder has died before.
+const NO_CHARTER: &str = "cut short";
 /// How long a process waits before it looks again whether the cluster has been founded.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -53,6 +65,8 @@ pub enum Wait {
     Founding,
     /// The other compute nodes settle what the nodes' lives before have left.
     Recovery,
+    /// The authority does not answer.
+    Authority,
 }
 
 /// Told of every look of a wait, which it may break off.
@@ -128,8 +142,25 @@ impl Part {
         Ok(())
     }
 
+    /// Asks the authority until it answers, for as long as this process waits for others.
+    fn ask<T, E: Unanswered>(
+        &self,
+        control: &Control,
+        ask: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, ClusterError>
+    where
+        ClusterError: From<E>,
+    {
+        match self {
+            Self::Whole => until_answered(control, Duration::ZERO, || Ok(()), ask),
+            Self::Share { patience, waiting, .. } => {
+                until_answered(control, *patience, || look(Wait::Authority, waiting), ask)
+            }
+        }
+    }
+
     /// Takes a place among the members for each hosted node, and waits for the founder where that
-    /// is somebody else, and for the others where the nodes have been started before. `placement`
+    /// is another process, and for the others where the nodes have been started before. `placement`
     /// is the one of the beginning.
     pub(crate) fn enter(
         &self,
@@ -143,26 +174,34 @@ impl Part {
         if !founds {
             self.await_charter(config, control, authority)?;
         }
+        let name = self.ask(control, || name_process(authority))?;
         let hosted: Vec<Peer> = self.hosted(config).iter().map(|index| peers[*index]).collect();
         for Peer { index, .. } in &hosted {
-            match authority.compare_and_swap(&format!("joined/{index}"), Version::ABSENT, &[1]) {
-                Ok(_) => {}
-                Err(AuthorityError::Conflict { .. }) => {
-                    return self.enter_again(config, &hosted, placement, control, authority);
-                }
-                Err(error) => return Err(error.into()),
+            let key = joined_key(*index);
+            if self.ask(control, || write_once(authority, &key, &name))? != name {
+                return self.enter_again(config, &hosted, placement, control, authority);
             }
         }
+        point_here!(hosted[0].id.0, Joined);
         if founds {
-            let taken = peers.iter().map(|_| allocate_incarnation(authority));
+            let take = || allocate_incarnation(authority);
+            let taken = peers.iter().map(|_| self.ask(control, take));
             let incarnations = taken.collect::<Result<Vec<Incarnation>, _>>()?;
             let ids = peers.iter().map(|peer| peer.id);
             return Ok(Entry::Founder(Membership::new(ids.zip(incarnations))));
         }
-        let members = membership::read(authority).map_err(|_| ClusterError::Damaged)?;
-        match members.members().len() == peers.len() {
+        let members = self.ask(control, || membership::read(authority))?;
+        if members.members().len() != peers.len() {
+            return Err(ClusterError::Damaged);
+        }
+        // It may have stood still since it joined, for so long that it was expelled.
+        let is_first = |peer: &Peer| {
+            let member = members.member(peer.id);
+            member.is_some_and(|one| members.is_live(peer.id) && one.joined == FIRST_EPOCH)
+        };
+        match hosted.iter().all(is_first) {
             true => Ok(Entry::Joined(members)),
-            false => Err(ClusterError::Damaged),
+            false => self.enter_again(config, &hosted, placement, control, authority),
         }
     }
 
@@ -177,21 +216,40 @@ impl Part {
     ) -> Result<Entry, ClusterError> {
         let taken = ClusterError::JoinedBefore { node: hosted[0].index };
         let Self::Share { patience, waiting, .. } = self else { return Err(taken) };
-        if config.lease.is_none() {
-            return Err(taken);
-        }
+        let founds = self.founds(config);
         // A founder that has died before it wrote the charter has left nothing to take part in.
-        self.await_charter(config, control, authority)?;
+        match self.await_charter(config, control, authority) {
+            Err(ClusterError::NotFounded { .. }) if founds => {
+                write_once(authority, CHARTER_KEY, NO_CHARTER.as_bytes())?;
+                self.await_charter(config, control, authority)?;
+            }
+            outcome => outcome?,
+        }
         let places: Vec<(NodeId, usize)> = hosted.iter().map(|one| (one.id, one.index)).collect();
-        let deadline = control.now().after(*patience);
+        let mut now = control.now();
+        let deadline = now.after(*patience);
+        let mut load = LoadWatch::new(*patience);
         loop {
+            // A cluster that was cut short takes nobody in. Where no other process is left, the
+            // founder's next one is the one that notices.
+            let data = match founds {
+                true => load.ask(now, hosted[0].id, authority).ok(),
+                false => Data::read(authority).ok(),
+            };
+            if let Some(Data::CutShort { why }) = data {
+                return Err(ClusterError::CutShort { why });
+            }
+            if config.lease.is_none() {
+                return Err(taken);
+            }
             match rejoin::attempt(&places, placement, control, authority) {
                 Ok(Some(life)) => return Ok(Entry::Returned(life)),
-                Ok(None) if control.now() >= deadline => return Err(taken),
-                // Whoever does not answer now may do so later.
-                Err(error) if control.now() >= deadline => return Err(error),
+                Ok(None) if now >= deadline => return Err(taken),
+                // An authority that does not answer now may do so later.
+                Err(error) if now >= deadline => return Err(error),
                 _ => pause(Wait::Recovery, waiting, control)?,
             }
+            now = control.now();
         }
     }
 
@@ -206,11 +264,7 @@ impl Part {
         let deadline = control.now().after(*patience);
         loop {
             match authority.read(CHARTER_KEY) {
-                Ok(Some(found)) => {
-                    let found = String::from_utf8(found.value);
-                    let found = found.map_err(|_| ClusterError::Damaged)?;
-                    return compare(&found, &charter(config));
-                }
+                Ok(Some(found)) => return read_charter(found.value, &charter(config)),
                 Ok(None) if control.now() >= deadline => {
                     return Err(ClusterError::NotFounded { waited: *patience });
                 }
@@ -223,11 +277,21 @@ impl Part {
 
 /// Lets time pass between two looks, unless the wait is broken off.
 fn pause(wait: Wait, waiting: &Waiting, control: &Control) -> Result<(), ClusterError> {
-    if waiting(wait).is_break() {
-        return Err(ClusterError::Interrupted);
-    }
+    look(wait, waiting)?;
     control.pause(PAUSE);
     Ok(())
+}
+
+fn look(wait: Wait, waiting: &Waiting) -> Result<(), ClusterError> {
+    match waiting(wait) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ClusterError::Interrupted),
+    }
+}
+
+/// Where the name of the first process of a compute node stands.
+pub(crate) fn joined_key(index: usize) -> String {
+    format!("joined/{index}")
 }
 
 /// How a process has come to its part.
@@ -277,12 +341,28 @@ impl Entry {
 /// Tells everybody that the cluster is made.
 pub(crate) fn found(
     config: &Config,
+    part: &Part,
     members: &Membership,
+    control: &Control,
     authority: &dyn Authority,
 ) -> Result<(), ClusterError> {
-    membership::found(authority, members).map_err(IncarnationError::from)?;
-    authority.compare_and_swap(CHARTER_KEY, Version::ABSENT, charter(config).as_bytes())?;
-    Ok(())
+    part.ask(control, || match membership::found(authority, members) {
+        // One process founds: this is what its last attempt has written.
+        Err(AuthorityError::Conflict { .. }) => Ok(()),
+        outcome => outcome,
+    })?;
+    let ours = charter(config);
+    read_charter(part.ask(control, || write_once(authority, CHARTER_KEY, ours.as_bytes()))?, &ours)
+}
+
+/// Compares what stands in the charter's place with ours.
+fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
+    if found == NO_CHARTER.as_bytes() {
+        let why = "compute node 0 has ended before it had made the cluster".to_owned();
+        return Err(ClusterError::CutShort { why });
+    }
+    let found = String::from_utf8(found).map_err(|_| ClusterError::Damaged)?;
+    compare(&found, ours)
 }
 
 /// What all processes must have in common: a setting a line.

@@ -1,6 +1,7 @@
 //! What follows from the settings before there are any machines: who the nodes are, who stores and
 //! owns what, and how memory is laid out. [`Plan::carry_out`] makes it so.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
 
 use lotus_fabric::env::Env;
@@ -13,6 +14,7 @@ use lotus_locktable::{LockTable, LockTableConfig};
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::region::RegionLayout;
 use lotus_mvcc::timestamp::SharedClock;
+use lotus_points::point_here;
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::{LogGeometry, Membership};
 use lotus_router::{Owner, Placement, Router, ShardMap};
@@ -87,10 +89,18 @@ impl Plan {
         let authority = part.authority();
         let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
+        // What may fail comes first: a place that is taken and not used is lost for a while.
+        let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
+        let council = if part.is_whole() {
+            Council::here(Arc::clone(&authority))
+        } else {
+            Council::elsewhere(Arc::clone(&authority), &machines.outside())?
+        };
         let entry = part.enter(&config, &peers, &self.placement, &control, &*authority)?;
         let fabric = machines.fabric();
         if entry.founds() {
             self.register(&config, &*fabric)?;
+            point_here!(self.compute_nodes[hosted[0]].0, Registered);
         }
         let admission = Admission {
             config: &config,
@@ -101,13 +111,9 @@ impl Plan {
             owners: entry.owners(),
         };
         let env = |index: usize| machines.env(self.compute_nodes[index]);
-        let nodes = hosted.iter().map(|index| admission.admit(*index, env(*index)));
+        let nodes = hosted.iter().zip(locks);
+        let nodes = nodes.map(|(index, locks)| admission.admit(*index, env(*index), locks));
         let nodes = nodes.collect::<Result<_, _>>()?;
-        let council = if part.is_whole() {
-            Council::here(authority)
-        } else {
-            Council::elsewhere(authority, &machines.outside())?
-        };
         let shared = Shared {
             fabric,
             control: control.under(entry.epoch()),
@@ -120,6 +126,7 @@ impl Plan {
             region: self.region,
             clock: SharedClock::after(Timestamp::LOADED),
             tables: RwLock::default(),
+            rows_loaded: AtomicU64::new(0),
             peers,
             nodes: Nodes::new(nodes),
             config,
@@ -138,6 +145,14 @@ impl Plan {
     }
 }
 
+/// The empty lock table of one compute node.
+///
+/// # Errors
+/// `LockTable`: its size makes no sense, or there is no memory for it.
+pub(crate) fn lock_table(config: &Config) -> Result<LockTable, ClusterError> {
+    Ok(LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?)
+}
+
 /// What a compute node of this process is made from.
 pub(crate) struct Admission<'a> {
     pub(crate) config: &'a Config,
@@ -153,8 +168,13 @@ pub(crate) struct Admission<'a> {
 }
 
 impl Admission<'_> {
-    /// The compute node at this place, with this clock and randomness.
-    pub(crate) fn admit(&self, index: usize, env: Env) -> Result<Arc<ComputeNode>, ClusterError> {
+    /// The compute node at this place, with this clock and randomness, and an empty lock table.
+    pub(crate) fn admit(
+        &self,
+        index: usize,
+        env: Env,
+        locks: LockTable,
+    ) -> Result<Arc<ComputeNode>, ClusterError> {
         let Self { config, compute_nodes, members, .. } = self;
         let id = compute_nodes[index];
         let member = members.member(id).ok_or(ClusterError::Damaged)?;
@@ -163,7 +183,6 @@ impl Admission<'_> {
             shards.learn(shard, *owner);
             self.routes.learn(shard, *owner);
         }
-        let locks = LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?;
         let parts = NodeParts {
             id,
             index,

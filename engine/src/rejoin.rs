@@ -29,8 +29,9 @@ use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
+use lotus_points::point_here;
 use lotus_recovery::Membership;
-use lotus_recovery::membership::{self, MembershipError, Outcome};
+use lotus_recovery::membership::{self, Outcome};
 use lotus_router::{Authority, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
@@ -41,7 +42,7 @@ use crate::control::Control;
 use crate::error::ClusterError;
 use crate::members;
 use crate::ownership::read_owners;
-use crate::plan::Admission;
+use crate::plan::{Admission, lock_table};
 
 /// What a life begins with.
 #[derive(Clone, Debug)]
@@ -60,7 +61,7 @@ pub(crate) fn attempt(
     control: &Control,
     authority: &dyn Authority,
 ) -> Result<Option<Life>, ClusterError> {
-    let now = membership::read(authority).map_err(unknown)?;
+    let now = membership::read(authority)?;
     let ids: Vec<NodeId> = nodes.iter().map(|(id, _)| *id).collect();
     if !ids.iter().all(|id| now.may_rejoin(*id)) {
         return Ok(None);
@@ -78,10 +79,14 @@ pub(crate) fn attempt(
         Ok(Some(owners))
     })?;
     let Some(owners) = announced.map_err(unreachable_nodes)? else { return Ok(None) };
+    point_here!(ids[0].0, Announced);
     let decide = |now: &Membership| now.rejoin(&ids).filter(|_| now.epoch() == epoch);
     let taken_in = membership::change(authority, decide);
-    match taken_in.map_err(unknown)? {
-        Outcome::Changed(members) => Ok(Some(Life { members, owners })),
+    match taken_in? {
+        Outcome::Changed(members) => {
+            point_here!(ids[0].0, TakenIn);
+            Ok(Some(Life { members, owners }))
+        }
         Outcome::Unchanged(_) => Ok(None),
     }
 }
@@ -107,13 +112,6 @@ async fn announce(
     batch.post().await.map(drop)
 }
 
-fn unknown(error: MembershipError) -> ClusterError {
-    match error {
-        MembershipError::Authority(error) => error.into(),
-        _ => ClusterError::Damaged,
-    }
-}
-
 impl<M: Machines> Cluster<M> {
     /// Ends a compute node of this process, if it has not failed, and starts it again as another
     /// life: with an empty lock table and without shards. `false` if that cannot be yet, because
@@ -135,6 +133,7 @@ impl<M: Machines> Cluster<M> {
         before.kill();
         self.join_coordinators(compute_node);
         let place = [(before.id, before.index)];
+        let locks = lock_table(&shared.config)?;
         let authority = shared.council.authority();
         let Some(life) = attempt(&place, &shared.placement, &shared.control, authority)? else {
             return Ok(false);
@@ -148,7 +147,7 @@ impl<M: Machines> Cluster<M> {
             members: &life.members,
             owners: &life.owners,
         };
-        let node = admission.admit(compute_node, self.machines().env(before.id))?;
+        let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
         node.configuration.learn(&life.members, &shared.placement);
         shared.replace_node(&node)?;
         // Where they do not run no work may be sent. The others expel it like any that is silent.

@@ -2,7 +2,7 @@
 //!
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_channel::{Receiver, Sender};
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
+    /// Rows that this process has filled tables with.
+    pub(crate) rows_loaded: AtomicU64,
     /// All compute nodes.
     pub(crate) peers: Vec<Peer>,
     /// Those of this process, in order.

@@ -44,6 +44,7 @@ pub use format::{
 
 use crate::cluster::{Cluster, Seat};
 use crate::error::TxnError;
+use crate::loaded::Data;
 use crate::submit::Submitted;
 use format::Writer;
 use scan::{Piece, read_all};
@@ -63,7 +64,9 @@ impl<M: Machines> Cluster<M> {
     /// had the name before still has it.
     ///
     /// # Errors
-    /// `Io`; `Read`, when it became too old a few times; `Busy`.
+    /// `Io`; `Read`, when it became too old a few times; `Busy`; `NotLoaded`, in a cluster of
+    /// several processes whose founder has not [filled](Cluster::fill) it; `Cluster`, if the
+    /// authority does not say.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
@@ -89,6 +92,11 @@ impl<M: Machines> Cluster<M> {
         label: impl Fn(Timestamp) -> Result<SnapshotLabel, SnapshotError>,
         notes: impl Fn() -> Vec<u8>,
     ) -> Result<(S, SnapshotInfo), SnapshotError> {
+        match self.data()? {
+            Data::Loaded => {}
+            Data::Loading { .. } => return Err(SnapshotError::NotLoaded("compute node 0 loads")),
+            Data::CutShort { .. } => return Err(SnapshotError::NotLoaded("that was cut short")),
+        }
         let mut attempts = 1;
         loop {
             let mut sink = open()?;

@@ -116,7 +116,9 @@ impl Watch {
         let peers = &coordinator.shared.peers;
         let suspect = |index: usize| Suspect::at(peers[index].id, inbox.beats[index]);
         let suspects = suspects.into_iter().map(suspect).collect();
-        Some(Heard { at: now, asked: latest, suspects, silent })
+        let is_unseen = |index: &usize| inbox.beats[*index] == 0;
+        let unseen = (0..peers.len()).filter(is_unseen).collect();
+        Some(Heard { at: now, asked: latest, suspects, unseen, silent })
     }
 }
 

@@ -16,6 +16,19 @@ pub enum Family {
     Oracle,
     /// How a shard changes hands.
     HandOver,
+    /// How a process takes its part in a cluster, and how the cluster gets its data.
+    Start,
+    /// How a snapshot is written to a file.
+    Snapshot,
+    /// How a cluster comes to rest and is ended.
+    Rest,
+}
+
+impl Family {
+    /// Whether its steps are those of processes, which a cluster in one process does not take.
+    pub const fn is_of_processes(self) -> bool {
+        matches!(self, Self::Start | Self::Snapshot | Self::Rest)
+    }
 }
 
 /// How often a step is done in a row.
@@ -125,6 +138,35 @@ points! {
         Drained "drained" One "nobody holds locks of the shards any more"
         Given "given" One "the shards are the receiver's, and nobody was told"
         ReceiverTold "receiver-told" One "the receiver has been told"
+    }
+    Start {
+        MemoryServing "memory-serving" One "a memory node says that it serves"
+        Joined "joined" One "a compute node has its place, and has done nothing else"
+        Registered "registered" One "the founder has registered all memory"
+        FirstBeat "first-beat" One "a compute node has beaten for the first time"
+        Chartered "chartered" One "the cluster is made, and empty"
+        RowsLoaded "rows-loaded" One "the rows of a shard are written"
+        Filled "filled" One "all rows are written, and nobody was told"
+        DataAgreed "data-agreed" One "all have agreed that the data is there"
+        Announced "announced" One "a node that returns has beaten, and is no member yet"
+        TakenIn "taken-in" One "a node that returns is a member"
+        Serving "serving" One "a compute node says that it serves"
+    }
+    Snapshot {
+        SnapshotOpened "snapshot-opened" One "a file without a name is open"
+        SnapshotWritten "snapshot-written" One "a table's rows are in the file, or some of them"
+        SnapshotSynced "snapshot-synced" One "the file is on the disk"
+        SnapshotNamed "snapshot-named" One "the file has its name"
+        SnapshotPruned "snapshot-pruned" One "old files are removed"
+        SnapshotReported "snapshot-reported" One "whoever asked for it is told"
+    }
+    Rest {
+        RestAgreed "rest-agreed" One "it is said that nobody begins to serve"
+        Rested "rested" One "a compute node takes no calls any more, and has answered all"
+        RestTold "rest-told" One "all compute nodes have come to rest"
+        LastTaken "last-taken" One "the last snapshot is taken, and all nodes run"
+        ComputeEnded "compute-ended" One "compute nodes have ended, and memory nodes run"
+        AllEnded "all-ended" One "all nodes have ended"
     }
 }
 

@@ -79,6 +79,7 @@ const DRAWN: &str = "its timestamp is drawn, or it needs none";
 const DEAD: &str = "who ran the transaction is dead already, or not concerned";
 const OWN_FAMILY: &str = "that is a step of another sequence";
 const NO_MEMORY: &str = "no memory node is asked";
+const PROCESSES: &str = "processes take that step: `lotus cluster matrix` strikes there";
 const ALONE: &str = "nobody but who passes has a part in it";
 
 /// Whether it makes sense to strike a node of this role at this point; or why not.
@@ -114,6 +115,7 @@ pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
             (_, Role::Coordinator | Role::Recoverer) => Err(ALONE),
             (_, Role::LockOwner | Role::Receiver) => Err(OWN_FAMILY),
         },
+        Family::Start | Family::Snapshot | Family::Rest => Err(PROCESSES),
         Family::HandOver => match (point, role) {
             (_, Role::LockOwner) => Ok(()),
             (FaultPoint::AskedToYield, Role::Receiver) => Err("it has no part in that"),
@@ -228,11 +230,17 @@ impl fmt::Display for Coordinate {
     }
 }
 
+/// Every point that a simulated cluster passes.
+pub fn points() -> impl Iterator<Item = FaultPoint> {
+    let simulated = |point: &FaultPoint| !point.family().is_of_processes();
+    FaultPoint::ALL.iter().copied().filter(simulated)
+}
+
 /// Every coordinate: point by point, each role alone by a crash and by a pause, and every two roles
 /// by a crash.
 pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
-    for point in FaultPoint::ALL.iter().copied() {
+    for point in points() {
         let roles: Vec<Role> =
             Role::ALL.iter().copied().filter(|role| concerns(point, *role).is_ok()).collect();
         for doubt in Doubt::of(point).iter().copied() {
@@ -274,8 +282,8 @@ pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static st
 /// One coordinate for each point: who passes it ends.
 pub fn short() -> Vec<Coordinate> {
     let all = all();
-    let first = |point: &FaultPoint| all.iter().copied().find(|one| one.point == *point);
-    FaultPoint::ALL.iter().filter_map(first).collect()
+    let first = |point| all.iter().copied().find(|one| one.point == point);
+    points().filter_map(first).collect()
 }
 
 const LEASE_US: u64 = 500;
@@ -353,6 +361,7 @@ impl Coordinate {
             (Family::Membership, FaultPoint::Beat) => Vec::new(),
             (Family::Membership, _) => crash(DEAD_NODE, MemoryFate::Kept),
             (Family::Transaction | Family::Recovery | Family::HandOver, _) => Vec::new(),
+            (Family::Start | Family::Snapshot | Family::Rest, _) => Vec::new(),
         }
     }
 
@@ -482,7 +491,7 @@ mod tests {
     #[test]
     fn every_point_has_a_coordinate_at_each_place_and_every_scenario_can_be_run() {
         let all = all();
-        for point in FaultPoint::ALL.iter().copied() {
+        for point in points() {
             for place in Place::of(point.pieces()).iter().copied() {
                 let struck = all.iter().any(|one| one.point == point && one.place == place);
                 assert!(struck || !exists(point, place, Doubt::Back), "{point:?} {place:?}");
@@ -494,7 +503,7 @@ mod tests {
             let again = Scenario::parse("again", scenario.to_toml().as_bytes());
             assert_eq!(again, Ok(scenario), "{coordinate}");
         }
-        assert_eq!(short().len(), FaultPoint::ALL.len());
+        assert_eq!(short().len(), points().count());
     }
 
     #[test]

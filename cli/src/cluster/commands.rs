@@ -251,12 +251,22 @@ fn await_health(
     let authority = authority(file)?;
     let mut ended = None;
     let mut survey = None;
-    wait_until(&Env::real(0), patience, || {
+    let mut data = None;
+    let mut look = |goes_on: &mut bool| {
         let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
         ended = started.iter_mut().position(is_over);
         let now = survey.insert(Survey::take(file, state, &authority));
-        ended.is_some() || now.all_serve()
-    });
+        let is_over = ended.is_some() || now.all_serve();
+        // Rows that are filled in are worth waiting for, however many there are.
+        *goes_on = !is_over && now.is_loading() && now.data() != data.as_ref();
+        data = now.data().cloned();
+        is_over || *goes_on
+    };
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = false;
+        wait_until(&Env::real(0), patience, || look(&mut goes_on));
+    }
     if let Some(index) = ended {
         return Err(obituary(state, started[index].0));
     }

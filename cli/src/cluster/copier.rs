@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, Machines};
+use lotus::{Authority, Cluster, ClusterError, Data, Machines};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_router::authority::Version;
 use lotus_server::Server;
@@ -222,8 +222,20 @@ fn ask(
     }
 }
 
+/// Refuses while not all data is there: what is copied then would pass for whole.
+fn check_data(authority: &dyn Authority) -> Result<(), String> {
+    match Data::read(authority).map_err(|error| error.to_string())? {
+        Data::Loaded => Ok(()),
+        Data::Loading { rows, .. } => {
+            Err(format!("the cluster has not loaded its data yet ({rows} rows so far)"))
+        }
+        Data::CutShort { why } => Err(ClusterError::CutShort { why }.to_string()),
+    }
+}
+
 /// The compute nodes that serve.
 fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node>, String> {
+    check_data(authority)?;
     let serves = |node: &Node| {
         let record = Record::read(*node, authority).ok().flatten();
         record.is_some_and(|record| record.stage == Stage::Serving)

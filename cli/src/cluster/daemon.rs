@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lotus::{
-    Authority, Cluster, ClusterError, Machines, MemoryStanding, MemoryStatus, Threads, Wait,
+    Authority, Cluster, ClusterError, Data, LoadWatch, Machines, MemoryStanding, MemoryStatus,
+    Threads, Wait,
 };
 use lotus_fabric::env::Env;
 use lotus_fabric::shm::{Host, ShmFabric};
@@ -65,6 +66,17 @@ pub fn run(file: &ClusterFile, node: Node) -> Result<(), String> {
 
 fn sentence(error: &dyn std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// Why a compute node does not take part, and what its operator can do.
+fn refusal(error: &ClusterError) -> String {
+    match error {
+        ClusterError::CutShort { .. } => format!(
+            "{error}: end it with lotus cluster down --no-snapshot, memory nodes too, and start it \
+             again"
+        ),
+        error => sentence(error),
+    }
 }
 
 /// The node's memory, for as long as this lives.
@@ -208,20 +220,19 @@ impl Daemon<'_> {
         }
     }
 
-    /// Waits until the first compute node has made and loaded all tables.
-    fn await_founder(&self, authority: &dyn Authority) -> Result<(), Early> {
-        let founder = Node { kind: Kind::Compute, index: 0 }.in_words();
-        let waited = self.stop.wait_until(&self.env, PATIENCE, || {
-            let record = Record::read(Node::compute(0), authority).ok().flatten();
-            let has_loaded = record.is_some_and(|record| record.stage != Stage::Starting);
-            (!has_loaded).then(|| format!("{founder} to load the tables"))
+    /// Waits until compute node 0 has made and filled all tables, for as long as it is at it.
+    fn await_data<M: Machines>(&self, cluster: &Cluster<M>) -> Result<(), Early> {
+        let founder = Node::compute(0).in_words();
+        let mut load = LoadWatch::new(PATIENCE);
+        let mut found = Ok(Data::Loaded);
+        self.stop.wait_until(&self.env, Duration::MAX, || {
+            found = load.look(cluster);
+            matches!(found, Ok(Data::Loading { .. }))
+                .then(|| format!("{founder} to make and fill all tables"))
         })?;
-        match waited {
-            Waited::Holds => Ok(()),
-            Waited::Late => {
-                let why = format!("{founder} has not loaded the tables after {PATIENCE:?}");
-                Err(Early::Failed(why))
-            }
+        match found.map_err(|error| sentence(&error))? {
+            Data::CutShort { why } => Err(Early::Failed(refusal(&ClusterError::CutShort { why }))),
+            _ => Ok(()),
         }
     }
 
@@ -238,6 +249,7 @@ impl Daemon<'_> {
         let look = move |wait| {
             let what = match wait {
                 Wait::Recovery => "the others to settle what this node has left".to_owned(),
+                Wait::Authority => "the authority to answer".to_owned(),
                 _ => format!("{} to make the cluster", Node::compute(0).in_words()),
             };
             vigil.lock().unwrap_or_else(PoisonError::into_inner).look(&what)
@@ -246,15 +258,16 @@ impl Daemon<'_> {
         let cluster = builder.while_waiting(look).start_on(machines);
         let cluster = Arc::new(cluster.map_err(|error| match error {
             ClusterError::Interrupted => Early::Told,
-            error => Early::Failed(sentence(&error)),
+            error => Early::Failed(refusal(&error)),
         })?);
-        if cluster.has_founded() {
-            self.stop.or_end_at_once(|| fill(file, &cluster, &**authority))??;
-        }
         if cluster.has_returned() {
             info!(%node, "taking part again, as a new incarnation");
-        } else if index > 0 {
-            self.await_founder(&**authority)?;
+        }
+        if cluster.has_founded() {
+            let fill = || cluster.fill(|| fill(file, &cluster, &**authority));
+            self.stop.or_end_at_once(fill)?.map_err(|error| refusal(&error))?;
+        } else {
+            self.await_data(&cluster)?;
         }
         Ok(cluster)
     }

@@ -2,8 +2,14 @@
 //!
 //! A question is a value at the authority, and so is the answer, which names the question's
 //! version. A node's daemon looks for a new one every time it looks around. Nobody hurries, and
-//! nothing of the cluster rests on it. Who finds a question that is not answered yet waits, so that
-//! two commands at a time get their answers one after the other.
+//! nothing of the cluster rests on it. Whoever finds a question that is not answered yet waits, so
+//! that two commands at a time get their answers one after the other.
+//!
+//! # At most once
+//! A node writes down which question it takes before it does what is asked, by compare-and-swap.
+//! So a process that is started again carries out nothing that one before it has taken: what was
+//! answered is over, and what was not is answered with "cut short", because it may have been done.
+//! A question whose asker waits no more is withdrawn, unless it was taken.
 
 use std::time::Duration;
 
@@ -17,11 +23,26 @@ use super::node::Node;
 use super::processes::wait_until;
 use super::records;
 
+/// What stands where questions do.
+#[derive(Debug, Serialize, Deserialize)]
+enum Asked<Q> {
+    Question(Q),
+    /// It was one that nobody waits for any more.
+    Withdrawn,
+}
+
 /// An answer, with the version of its question.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answered<A> {
     of: u64,
-    answer: A,
+    answer: Outcome<A>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Outcome<A> {
+    Done(A),
+    /// The process that had taken the question has ended since.
+    CutShort,
 }
 
 /// Where one node is asked for things of one sort.
@@ -29,6 +50,7 @@ struct Answered<A> {
 pub struct Mailbox {
     node: Node,
     asked: String,
+    taken: String,
     answered: String,
     /// The node's side: the question that it has seen last.
     seen: Version,
@@ -45,8 +67,8 @@ impl Mailbox {
     /// The `sort` is part of the name at the authority.
     pub fn new(sort: &str, node: Node) -> Self {
         let asked = format!("{sort}/{node}");
-        let answered = format!("{asked}/done");
-        Self { node, asked, answered, seen: Version::ABSENT }
+        let (taken, answered) = (format!("{asked}/taken"), format!("{asked}/done"));
+        Self { node, asked, taken, answered, seen: Version::ABSENT }
     }
 
     /// Asks, once the question before is answered or `patience` is over.
@@ -60,41 +82,70 @@ impl Mailbox {
         patience: Duration,
     ) -> Result<Pending, AuthorityError> {
         wait_until(&Env::real(0), patience, || self.is_free(authority));
-        let version = records::write(authority, &self.asked, question)?;
+        let version = records::write(authority, &self.asked, &Asked::Question(question))?;
         Ok(Pending { mailbox: self.clone(), version })
     }
 
-    /// Whether the last question was answered, if there was any.
+    /// Whether the last question was answered or withdrawn, if there was any.
     fn is_free(&self, authority: &dyn Authority) -> bool {
-        let version = |(version, _): (Version, Option<IgnoredAny>)| version;
-        let asked = records::read(authority, &self.asked).map(version);
-        let answered = records::read::<Answered<IgnoredAny>>(authority, &self.answered);
-        match (asked, answered) {
-            (Ok(Version::ABSENT), _) => true,
-            (Ok(asked), Ok((_, Some(answered)))) => answered.of >= asked.0,
+        let asked = records::read::<Asked<IgnoredAny>>(authority, &self.asked);
+        match (asked, self.last_answered(authority)) {
+            (Ok((Version::ABSENT, _) | (_, Some(Asked::Withdrawn))), _) => true,
+            (Ok((asked, _)), Ok(answered)) => answered >= asked,
             _ => false,
         }
     }
 
-    /// The node's side: a question that was not seen yet.
+    /// The last question that was answered.
+    fn last_answered(&self, authority: &dyn Authority) -> Result<Version, AuthorityError> {
+        let (_, found) = records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+        Ok(found.map_or(Version::ABSENT, |found| Version(found.of)))
+    }
+
+    /// The node's side: a question that no process of this node has taken. Whoever gets it carries
+    /// it out; nobody gets it again.
     pub fn next<Q: DeserializeOwned>(&mut self, authority: &dyn Authority) -> Option<(Version, Q)> {
-        let (version, question) = records::read::<Q>(authority, &self.asked).ok()?;
+        // Whatever is not answered is asked again the next time that the daemon looks around.
+        let (version, asked) = records::read::<Asked<Q>>(authority, &self.asked).ok()?;
         if version <= self.seen {
             return None;
         }
+        let (before, last) = records::read::<u64>(authority, &self.taken).ok()?;
+        if last.is_some_and(|last| last >= version.0) {
+            if self.last_answered(authority).ok()? < version {
+                self.write_answer::<()>(authority, version, Outcome::CutShort).ok()?;
+            }
+            self.seen = version;
+            return None;
+        }
+        let Some(Asked::Question(question)) = asked else {
+            self.seen = version;
+            return None;
+        };
+        let taken = serde_json::to_vec(&version.0).expect("a number");
+        authority.compare_and_swap(&self.taken, before, &taken).ok()?;
         self.seen = version;
-        Some((version, question?))
+        Some((version, question))
     }
 
     /// The node's side: answers.
     pub fn answer(&self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
         // If that fails, whoever has asked will say that nobody answered.
-        let _ = records::write(authority, &self.answered, &Answered { of: of.0, answer });
+        let _ = self.write_answer(authority, of, Outcome::Done(answer));
+    }
+
+    fn write_answer<A: Serialize>(
+        &self,
+        authority: &dyn Authority,
+        of: Version,
+        answer: Outcome<A>,
+    ) -> Result<Version, AuthorityError> {
+        records::write(authority, &self.answered, &Answered { of: of.0, answer })
     }
 }
 
 impl Pending {
-    /// Waits for the answer.
+    /// Waits for the answer. The question is withdrawn if there is none in time.
     ///
     /// # Errors
     /// A sentence.
@@ -110,10 +161,25 @@ impl Pending {
         });
         let node = self.mailbox.node.in_words();
         match found {
-            Some(found) if found.of == self.version.0 => Ok(found.answer),
+            Some(Answered { of, answer: Outcome::Done(answer) }) if of == self.version.0 => {
+                Ok(answer)
+            }
+            Some(Answered { of, answer: Outcome::CutShort }) if of == self.version.0 => Err(
+                format!("{node} has ended while it was at it: whether it was done is not known"),
+            ),
             Some(_) => Err(format!("{node} was asked something else meanwhile: try again")),
-            None => Err(format!("{node} does not answer after {patience:?}")),
+            None => {
+                self.withdraw(authority);
+                Err(format!("{node} does not answer after {patience:?}"))
+            }
         }
+    }
+
+    /// Lets no process begin with it that is started later.
+    fn withdraw(&self, authority: &dyn Authority) {
+        let withdrawn = serde_json::to_vec(&Asked::<()>::Withdrawn).expect("a word");
+        // If another question stands there by now, it is another asker's.
+        let _ = authority.compare_and_swap(&self.mailbox.asked, self.version, &withdrawn);
     }
 
     /// Whether it was answered, or a later one was.
@@ -124,5 +190,93 @@ impl Pending {
     fn answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> Option<Answered<A>> {
         let (_, found) = records::read::<Answered<A>>(authority, &self.mailbox.answered).ok()?;
         found.filter(|found| found.of >= self.version.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_router::EmbeddedAuthority;
+
+    use super::*;
+
+    const NODE: Node = Node::compute(1);
+
+    fn mailbox() -> Mailbox {
+        Mailbox::new("test", NODE)
+    }
+
+    fn ask(authority: &EmbeddedAuthority, question: &str) -> Pending {
+        mailbox().put(authority, &question, Duration::ZERO).expect("it answers")
+    }
+
+    fn take(life: &mut Mailbox, authority: &EmbeddedAuthority) -> Option<(Version, String)> {
+        life.next(authority)
+    }
+
+    fn told(pending: &Pending, authority: &EmbeddedAuthority) -> Result<String, String> {
+        pending.wait(authority, Duration::ZERO)
+    }
+
+    /// A node that was started again took the last snapshot anew, or came to rest anew, that its
+    /// process before had been asked for.
+    #[test]
+    fn what_was_answered_is_not_done_again_by_the_next_process() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        let mut life = mailbox();
+        let (version, question) = take(&mut life, &authority).expect("it was asked");
+        assert_eq!((question.as_str(), take(&mut life, &authority)), ("rest", None));
+        life.answer(&authority, version, &"rests");
+        assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        ask(&authority, "serve");
+        assert_eq!(take(&mut next, &authority).expect("it was asked").1, "serve");
+    }
+
+    #[test]
+    fn what_was_taken_and_not_answered_is_cut_short_and_not_done_again() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "take");
+        take(&mut mailbox(), &authority).expect("it was asked");
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        let said = told(&asked, &authority).expect_err("nobody knows");
+        assert!(said.contains("compute node 1 has ended while it was at it"), "{said}");
+        assert!(mailbox().is_free(&authority));
+    }
+
+    #[test]
+    fn what_nobody_has_taken_is_done_by_the_next_process_once() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "take");
+        let mut next = mailbox();
+        let (version, _) = take(&mut next, &authority).expect("nobody has taken it");
+        assert_eq!(take(&mut next, &authority), None);
+        next.answer(&authority, version, &"taken");
+        assert_eq!(told(&asked, &authority), Ok("taken".to_owned()));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_begun() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        told(&asked, &authority).expect_err("nobody answers");
+        assert!(mailbox().is_free(&authority));
+        let mut node = mailbox();
+        assert_eq!(take(&mut node, &authority), None);
+        let asked = ask(&authority, "serve");
+        let (version, question) = take(&mut node, &authority).expect("it was asked");
+        node.answer(&authority, version, &question);
+        assert_eq!(told(&asked, &authority), Ok("serve".to_owned()));
+    }
+
+    #[test]
+    fn of_two_processes_one_takes_a_question() {
+        let authority = EmbeddedAuthority::new();
+        ask(&authority, "move");
+        let (mut one, mut other) = (mailbox(), mailbox());
+        let taken = [take(&mut one, &authority), take(&mut other, &authority)];
+        assert_eq!(taken.iter().flatten().count(), 1);
     }
 }

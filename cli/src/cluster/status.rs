@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use comfy_table::Table;
-use lotus::{MemoryStanding, MemoryStatus};
+use lotus::{Data, MemoryStanding, MemoryStatus};
 use lotus_fabric::ids::Epoch;
 use lotus_recovery::Membership;
 use lotus_recovery::membership;
@@ -60,6 +60,10 @@ pub struct Status {
     epoch: Option<u32>,
     /// Of each row, at least, on memory nodes that are in use.
     copies: Option<usize>,
+    /// Whether all data is there.
+    data: Option<&'static str>,
+    /// Why not, if it never will be.
+    cut_short: Option<String>,
     nodes: Vec<NodeStatus>,
 }
 
@@ -105,6 +109,7 @@ pub struct Survey<'a> {
     refused: Option<&'static str>,
     members: Option<Membership>,
     copies: Option<usize>,
+    data: Option<Data>,
     nodes: Vec<Known>,
 }
 
@@ -156,7 +161,18 @@ impl<'a> Survey<'a> {
         };
         let nodes = Node::all(file).map(known).collect();
         let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
-        Self { file, refused, members, copies, nodes }
+        let data = if answers { Data::read(authority).ok() } else { None };
+        Self { file, refused, members, copies, data, nodes }
+    }
+
+    /// What is known of the data.
+    pub fn data(&self) -> Option<&Data> {
+        self.data.as_ref()
+    }
+
+    /// Whether compute node 0 makes and fills the tables.
+    pub fn is_loading(&self) -> bool {
+        matches!(self.data, Some(Data::Loading { .. })) && self.members.is_some()
     }
 
     /// The nodes of a kind that serve.
@@ -165,9 +181,10 @@ impl<'a> Survey<'a> {
         serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
     }
 
-    /// Whether all nodes serve.
+    /// Whether all nodes serve, and all data is there.
     pub fn all_serve(&self) -> bool {
-        self.nodes.iter().all(|one| one.state == SERVING)
+        let serve = self.nodes.iter().all(|one| one.state == SERVING);
+        serve && self.data == Some(Data::Loaded)
     }
 
     /// Whether there is a cluster that serves somebody.
@@ -219,8 +236,16 @@ impl<'a> Survey<'a> {
                 state: one.state,
             }
         };
+        let (data, cut_short) = match self.data.clone() {
+            None => (None, None),
+            Some(Data::Loaded) => (Some("loaded"), None),
+            Some(Data::Loading { .. }) => (Some("not loaded yet"), None),
+            Some(Data::CutShort { why }) => (Some("not whole"), Some(why)),
+        };
         Status {
             healthy: self.all_serve(),
+            data,
+            cut_short,
             authority: self.refused.unwrap_or("answers"),
             epoch: self.members.as_ref().map(|now| now.epoch().0),
             copies: self.copies,
@@ -341,6 +366,14 @@ fn table(status: &Status) -> String {
     let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
     let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
     // Strings take all that is written to them.
-    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}", status.authority);
+    let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
+    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}{data}", status.authority);
+    if let Some(why) = &status.cut_short {
+        let _ = writeln!(
+            text,
+            "the data is not whole, and the cluster will never serve: {why}\n\
+             lotus cluster down --no-snapshot ends it, and lotus cluster up begins anew"
+        );
+    }
     text
 }

@@ -48,7 +48,7 @@ pub fn run(args: &MatrixArgs) -> Result<Verdict, Failure> {
         sound = false;
     }
     let passed = results.iter().filter(|(_, cell)| matches!(cell, Cell::Passed(_))).count();
-    let points = FaultPoint::ALL.len();
+    let points = lotus_sim::matrix::points().count();
     writeln!(
         out,
         "{passed} of {} coordinates at {points} points passed, in {wall_s:.0} s, {workers} threads",

@@ -1,9 +1,12 @@
 //! Clusters of processes that are ended or killed as a whole, and begin with what they had.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
+use lotus_fabric::env::Env;
+use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
 use crate::common::{host, lotus};
@@ -93,6 +96,11 @@ impl Described {
         let mut paths: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
         paths.sort();
         paths
+    }
+
+    fn status(&self) -> Value {
+        let output = self.cluster(&["status", "--json"]);
+        serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
     fn logs(&self) -> String {
@@ -217,6 +225,86 @@ fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_w
     fs::remove_dir_all(described.directory.join("kept")).expect("it is ours");
     described.done(&["up"]);
     described.drive();
+}
+
+/// The process of a node that was started by hand. Killed when dropped.
+struct ByHand(Child);
+
+impl ByHand {
+    fn start(described: &Described, kind: &str, node: &str) -> Self {
+        let log = described.directory.join(format!("{kind}-{node}.by-hand"));
+        let log = File::options().create(true).append(true).open(log).expect("it is ours");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lotus"));
+        command.args([kind, "--file", &described.file(), "--node", node]);
+        command.stdout(Stdio::null()).stderr(log);
+        Self(command.spawn().expect("the binary was built for this test"))
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it is ours");
+        self.0.wait().expect("it is ours");
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("it is ours").is_some()
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let mut executor = Executor::new(Env::real(0));
+    let handle = executor.handle().clone();
+    executor.run(async move {
+        let deadline = handle.now().after(Duration::from_secs(120));
+        while !holds() {
+            assert!(handle.now() < deadline, "{what}");
+            handle.sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+/// The founder was killed in the middle of its restore and started again: all nodes served half of
+/// the rows as a healthy cluster, and the next snapshot, of half of the rows, removed the good one.
+#[test]
+fn a_half_restored_cluster_serves_nobody_and_loses_no_snapshot() {
+    let tail = "[snapshots]\ndirectory = \"kept\"\nkeep = 1\n";
+    let described = Described::new("half", tail);
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let file = file.replace("[load.smallbank]\naccounts = 200", "[load.kvs]\nkeys = 200000");
+    fs::write(described.file(), file).expect("it is ours");
+    described.done(&["up"]);
+    described.done(&["down"]);
+    let kept = described.kept();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+
+    let nodes = [("mn", "0"), ("mn", "1"), ("cn", "0"), ("cn", "1")];
+    let mut nodes = nodes.map(|(kind, node)| ByHand::start(&described, kind, node));
+    let status = || described.status();
+    wait_until("the cluster is made", || status()["epoch"] == 1);
+    assert_eq!(status()["healthy"], false, "it is not restored yet");
+    nodes[2].kill();
+    let mut again = ByHand::start(&described, "cn", "0");
+    wait_until("nobody waits for the data", || again.has_ended() && nodes[3].has_ended());
+
+    let status = status();
+    assert_eq!((&status["healthy"], &status["data"]), (&false.into(), &"not whole".into()));
+    let refused = described.refusal(&["snapshot"]);
+    assert!(refused.contains("was cut short"), "{refused}");
+    for log in ["cn-0.by-hand", "cn-1.by-hand"] {
+        let log = fs::read_to_string(described.directory.join(log)).expect("a log");
+        assert!(log.contains("cut short") && log.contains("down --no-snapshot"), "{log}");
+    }
+    assert_eq!(described.kept(), kept);
+    drop((nodes, again));
+    let up = described.done(&["up"]);
+    assert!(up.contains(": 200000 rows of "), "{up}");
 }
 
 #[test]

@@ -38,6 +38,10 @@ pub enum SnapshotError {
     /// A snapshot of a later time was begun meanwhile; it would count as the older one. Try again.
     #[error("another snapshot, of a later time, was begun meanwhile")]
     Overtaken,
+    /// Not all data is there yet, or it never will be: a snapshot would pass for whole. Wait until
+    /// the cluster serves, if it ever does.
+    #[error("not all data is there: {0}")]
+    NotLoaded(&'static str),
     /// The cluster has tables: a snapshot is restored into an empty one. Nothing was changed.
     #[error("the cluster has tables already")]
     NotEmpty,

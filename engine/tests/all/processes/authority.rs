@@ -1,5 +1,6 @@
 //! Authorities that misbehave in one way each, within what the contract allows.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -97,5 +98,29 @@ impl Authority for Held {
     ) -> Result<Version, AuthorityError> {
         self.wait();
         self.inner.compare_and_swap(key, expected, value)
+    }
+}
+
+/// Writes every key for the first time without an answer.
+#[derive(Default)]
+pub struct Forgetful {
+    inner: EmbeddedAuthority,
+    written: Mutex<BTreeSet<String>>,
+}
+
+impl Authority for Forgetful {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.inner.read(key)
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        let written = self.inner.compare_and_swap(key, expected, value)?;
+        let is_first = self.written.lock().expect("nobody panics with it").insert(key.to_owned());
+        if is_first { Err(AuthorityError::Unavailable) } else { Ok(written) }
     }
 }

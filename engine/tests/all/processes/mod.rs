@@ -7,6 +7,7 @@ pub(crate) mod children;
 mod parts;
 #[allow(dead_code, reason = "for `benches/processes.rs`")]
 pub(crate) mod speed;
+mod starts;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;

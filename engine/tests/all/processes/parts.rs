@@ -18,10 +18,10 @@ use lotus_router::EmbeddedAuthority;
 use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, owner_of, sound_total, transfer};
 use super::{row_of, wait_until};
 
-const MEMORY_NODES: u16 = 2;
-const COMPUTE_NODES: u16 = 3;
+pub const MEMORY_NODES: u16 = 2;
+pub const COMPUTE_NODES: u16 = 3;
 
-fn builder(lease: Option<Duration>) -> ClusterBuilder {
+pub fn builder(lease: Option<Duration>) -> ClusterBuilder {
     Cluster::embedded()
         .memory_nodes(MEMORY_NODES.into())
         .compute_nodes(COMPUTE_NODES.into())

@@ -1,0 +1,214 @@
+//! How parts of a cluster begin, and what is left of one that does not get that far. As in
+//! `parts`, they share one process and its fabric, and know of each other by the authority alone.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use lotus::{
+    Authority, Cluster, ClusterBuilder, ClusterError, Data, LoadWatch, PrimaryKey, SnapshotError,
+    Threads,
+};
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::local::LocalFabric;
+use lotus_recovery::membership;
+use lotus_router::EmbeddedAuthority;
+use lotus_router::authority::Version;
+
+use super::authority::Forgetful;
+use super::parts::{COMPUTE_NODES, MEMORY_NODES, builder};
+use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, sound_total, transfer, wait_until};
+
+/// Where parts of a cluster are started.
+struct Ground {
+    fabric: LocalFabric,
+    authority: Arc<dyn Authority>,
+}
+
+impl Ground {
+    fn new(authority: impl Authority + 'static) -> Self {
+        let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
+        Self { fabric, authority: Arc::new(authority) }
+    }
+
+    fn start(&self, builder: ClusterBuilder, nodes: &[usize]) -> Result<Cluster, ClusterError> {
+        let machines = Threads::over(self.fabric.clone(), Env::real(0));
+        let authority = Arc::clone(&self.authority);
+        builder.part(nodes.iter().copied(), authority, PATIENCE).start_on(machines)
+    }
+
+    fn part(&self, nodes: &[usize]) -> Cluster {
+        self.start(builder(Some(LEASE)), nodes).expect("it takes part, sooner or later")
+    }
+}
+
+/// Fills the table as far as a row that makes no sense.
+fn half_a_load(cluster: &Cluster) -> Result<(), String> {
+    let table = cluster.create_table(ACCOUNTS).map_err(|error| error.to_string())?;
+    let row = |row: u64, value: &mut Vec<u8>| {
+        let bytes = if row < ROWS / 2 { 8 } else { 4096 };
+        value.resize(bytes, 1);
+        PrimaryKey::from(row)
+    };
+    let loaded = cluster.load(table, ROWS, &row, &AtomicU64::new(0));
+    loaded.map_err(|error| error.to_string())
+}
+
+/// What a part finds that waits for the data.
+fn awaited(cluster: &Cluster) -> Data {
+    let mut watch = LoadWatch::new(PATIENCE);
+    let mut data = watch.look(cluster).expect("it answers");
+    wait_until("the load comes to an end", || {
+        data = watch.look(cluster).expect("it answers");
+        !matches!(data, Data::Loading { .. })
+    });
+    data
+}
+
+/// There is no snapshot, and no file that could be taken for one.
+fn cannot_be_copied(cluster: &Cluster) {
+    let path = std::env::temp_dir().join(format!("lotus-unloaded-{}", std::process::id()));
+    let refused = cluster.snapshot(&path).expect_err("not all data is there");
+    assert!(matches!(refused, SnapshotError::NotLoaded(_)), "{refused}");
+    assert!(!Path::new(&path).exists());
+}
+
+#[test]
+fn nothing_is_copied_before_all_data_is_there() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let mut watch = LoadWatch::new(PATIENCE);
+    let filled = most.fill(|| {
+        for part in [&most, &one] {
+            assert!(matches!(part.data(), Ok(Data::Loading { .. })));
+            cannot_be_copied(part);
+        }
+        assert!(matches!(watch.look(&one), Ok(Data::Loading { .. })));
+        Ok(load(&most))
+    });
+    let table = filled.expect("nobody is lost");
+    assert_eq!((awaited(&one), awaited(&most)), (Data::Loaded, Data::Loaded));
+    assert_eq!(one.open_table(&ACCOUNTS.name).expect("it was made"), table);
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+}
+
+/// A founder was killed in the middle of its load. Its next process took part again and passed the
+/// cluster, half of it, for whole; a snapshot of that took the place of the one that was restored.
+#[test]
+fn a_load_that_its_founder_does_not_end_is_cut_short_for_everybody() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    load(&most);
+    assert!(matches!(one.data(), Ok(Data::Loading { .. })));
+    [0, 2].into_iter().for_each(|node| most.kill(node));
+    drop(most);
+    // Whichever finds out first.
+    let refused = ground.start(builder(Some(LEASE)), &[0, 2]).err().expect("it has not loaded");
+    assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
+    assert!(matches!(awaited(&one), Data::CutShort { .. }));
+    cannot_be_copied(&one);
+    one.kill(1);
+    drop(one);
+    let refused = ground.start(builder(Some(LEASE)), &[1]).err().expect("it never will be");
+    assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
+}
+
+#[test]
+fn a_load_that_fails_is_over_for_everybody_with_its_reason() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let refused = most.fill(|| half_a_load(&most)).expect_err("a row is too large");
+    assert!(refused.to_string().contains("4096"), "{refused}");
+    let Data::CutShort { why } = awaited(&one) else { panic!("half of it is there") };
+    assert!(why.contains("4096"), "{why}");
+    cannot_be_copied(&most);
+}
+
+/// A founder that stood still, and was expelled, comes to the end of its load.
+#[test]
+fn a_founder_that_was_expelled_meanwhile_does_not_pass_its_load_for_whole() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    let refused = most.fill(|| {
+        let (by, founder) = (NodeId(MEMORY_NODES + 1), NodeId(MEMORY_NODES));
+        membership::change(&*ground.authority, |now| now.expel(by, founder)).expect("it answers");
+        let found = awaited(&one);
+        assert!(matches!(found, Data::CutShort { .. }), "{found:?}");
+        Ok(())
+    });
+    let refused = refused.expect_err("it has been taken for dead");
+    assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
+}
+
+/// A process ended between joining and its first beat: those who expel by beats saw nothing, and
+/// its place was lost for ever.
+#[test]
+fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let lease = Duration::from_secs(1);
+    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let most = start(&[0, 2]).expect("it founds");
+    let table = load(&most);
+    ground.authority.compare_and_swap("joined/1", Version::ABSENT, b"it died").expect("first");
+    let one = start(&[1]).expect("the place can be taken again");
+    assert!(one.has_returned());
+    for row in 0..ROWS {
+        wait_until("its rows can be used", || transfer(&one, table, row, (row + 1) % ROWS).is_ok());
+    }
+    assert_eq!(sound_total(&most, table), ROWS * BALANCE);
+}
+
+#[test]
+fn whoever_was_never_started_is_waited_for() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let lease = Duration::from_millis(300);
+    let start = |nodes: &[usize]| ground.start(builder(Some(lease)), nodes);
+    let most = start(&[0, 2]).expect("it founds");
+    let begun = Env::real(0).now();
+    wait_until("some leases have passed", || Env::real(0).now().since(begun) > lease * 20);
+    let one = start(&[1]).expect("its place is free");
+    assert!(!one.has_returned() && most.is_serving());
+}
+
+/// There was no memory for the lock table of a node that had joined: started again with a smaller
+/// one it was refused.
+#[test]
+fn what_cannot_be_had_is_found_out_before_a_node_joins() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let too_large = || builder(Some(LEASE)).lock_table_bytes(64 << 30);
+    for nodes in [&[0, 2][..], &[1]] {
+        let refused = ground.start(too_large(), nodes).err().expect("nobody has so much");
+        assert!(matches!(refused, ClusterError::LockTable(_)), "{refused}");
+        let part = ground.part(nodes);
+        assert!(!part.has_returned());
+        // What is founded stays founded.
+        std::mem::forget(part);
+    }
+}
+
+/// Each key is written first without an answer.
+#[test]
+fn answers_that_are_lost_keep_nobody_out() {
+    let ground = Ground::new(Forgetful::default());
+    let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
+    assert!(most.has_founded() && !one.has_returned());
+    let table = most.fill(|| Ok(load_patiently(&most))).expect("nobody is lost");
+    assert_eq!(awaited(&one), Data::Loaded);
+    one.open_table(&ACCOUNTS.name).expect("it was made");
+    assert_eq!(sound_total(&one, table), ROWS * BALANCE);
+}
+
+/// Who makes a table asks again whether it was made.
+fn load_patiently(cluster: &Cluster) -> lotus::TableId {
+    let made = cluster.create_table(ACCOUNTS);
+    assert!(matches!(made, Err(ClusterError::Authority(_))), "the first answer is lost");
+    let table = cluster.open_table(&ACCOUNTS.name).expect("it was made");
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.extend(BALANCE.to_le_bytes());
+        PrimaryKey::from(row)
+    };
+    cluster.load(table, ROWS, &row, &AtomicU64::new(0)).expect("there is room");
+    table
+}
