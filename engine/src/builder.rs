@@ -96,6 +96,10 @@ impl ClusterBuilder {
     /// have the rest, and all agree by `authority`. The process that has compute node 0 makes the
     /// cluster; the others wait for it, each for at most `patience`.
     ///
+    /// The founder makes and fills the tables that there are to be within
+    /// [`Cluster::fill`](crate::Cluster::fill). Until it has, no snapshot is taken and the first
+    /// life of compute node 0 has no successor.
+    ///
     /// All processes must have the same settings, [`TimestampKind::Oracle`] among them, and
     /// machines over the same memory nodes: [`Self::start_on`].
     pub fn part(

@@ -5,11 +5,11 @@
 //! fills them, without locks, from a snapshot or otherwise. That all of it is done, or never will
 //! be, is agreed on by one value at the authority that is written once:
 //!
-//! | `loaded` | is written by | means |
+//! | `loaded` | means | is written by |
 //! |---|---|---|
-//! | nothing yet | | the founder loads, or is dead |
-//! | `loaded` | the founder, when every row has landed | the cluster may serve, and be copied |
-//! | `cut short: …` | the founder, if it fails; any other process that finds its life over | the data is not whole, and never will be |
+//! | nothing yet | the founder loads, or is dead | |
+//! | `loaded` | the cluster may serve | the founder, when every row has landed |
+//! | `cut short: …` | the data will never be whole | the founder, or whoever finds it gone |
 //!
 //! All processes wait for it before they serve, however they have come to their part. No snapshot
 //! is taken without it. While the founder loads it counts up a second value, `loading`, so that the

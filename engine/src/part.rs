@@ -11,7 +11,7 @@
 //! | `charter` | the settings that all must have in common | the founder, last |
 //! | `joined/N` | the name of the first process of compute node N | that process |
 //! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
-//! | `loaded` | that all data is there, or never will be ([`crate::loaded`]) | the founder, or whoever finds it dead |
+//! | `loaded` | whether all data is there ([`crate::loaded`]) | the founder, or who finds it dead |
 //!
 //! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
 //! finds all memory registered and formatted.

@@ -1,3 +1,5 @@
+//! Tests of when a load is over, and who says so.
+
 use std::sync::Mutex;
 
 use lotus_fabric::ids::Incarnation;

@@ -19,7 +19,8 @@ use lotus_router::authority::Version;
 
 use super::authority::Forgetful;
 use super::parts::{COMPUTE_NODES, MEMORY_NODES, builder};
-use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, sound_total, transfer, wait_until};
+use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, load_rows, sound_total};
+use super::{transfer, wait_until};
 
 /// Where parts of a cluster are started.
 struct Ground {
@@ -86,7 +87,7 @@ fn nothing_is_copied_before_all_data_is_there() {
             cannot_be_copied(part);
         }
         assert!(matches!(watch.look(&one), Ok(Data::Loading { .. })));
-        Ok(load(&most))
+        Ok(load_rows(&most))
     });
     let table = filled.expect("nobody is lost");
     assert_eq!((awaited(&one), awaited(&most)), (Data::Loaded, Data::Loaded));
@@ -100,7 +101,7 @@ fn nothing_is_copied_before_all_data_is_there() {
 fn a_load_that_its_founder_does_not_end_is_cut_short_for_everybody() {
     let ground = Ground::new(EmbeddedAuthority::new());
     let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
-    load(&most);
+    load_rows(&most);
     assert!(matches!(one.data(), Ok(Data::Loading { .. })));
     [0, 2].into_iter().for_each(|node| most.kill(node));
     drop(most);
