@@ -295,12 +295,14 @@ impl<'a> Commit<'a> {
     async fn timestamp(&self) -> Result<Timestamp, Expelled> {
         let coordinator = self.coordinator();
         loop {
-            if let Ok(timestamp) = coordinator.timestamps.commit().await {
-                return Ok(timestamp);
-            }
-            // Who is out asks whoever served timestamps then, and that one may be out as well.
+            let drawn = coordinator.timestamps.commit().await;
+            // Who is out asks whoever served timestamps then, and that one may be out as well. Also
+            // with an answer it makes nothing visible any more: recovery decides.
             if coordinator.node.has_failed() {
                 return Err(Expelled);
+            }
+            if let Ok(timestamp) = drawn {
+                return Ok(timestamp);
             }
             self.check_deadline();
             coordinator.executor.sleep(RETRY_PAUSE).await;

@@ -11,7 +11,8 @@
 //! 2. *Finish.* When every node has stopped, it uses the placement that is left. Commits under way
 //!    end without the lost node; so do slabs that are being taken, hand-overs, and recoveries of
 //!    dead nodes, which begin anew. Coordinator 0 brings along what only the lost node's copy said
-//!    for certain ([`Coordinator::carry_over`]). Then the epoch is acknowledged.
+//!    for certain, and fences everybody who is out at memory nodes that have come back
+//!    ([`Coordinator::carry_over`]). Then the epoch is acknowledged.
 //! 3. *Resume.* When every node has, and nothing is in doubt of those who are out, transactions
 //!    begin again. So a promoted copy shows nothing that another copy may lack (H3).
 //!
@@ -50,7 +51,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point;
 use lotus_recovery::Membership;
-use lotus_recovery::membership::returns::{Life, Return};
+use lotus_recovery::membership::returns::{Life, Return, Stage};
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use lotus_router::{GroupId, Owner, Placement, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
@@ -58,6 +59,7 @@ use lotus_sabotage::{Rule, broken};
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::ownership::{Fenced, Transfer};
+use crate::recover::{Stop, fence_at};
 use crate::shared::Shared;
 
 /// Whose header page has the floors.
@@ -129,6 +131,12 @@ impl NodeConfiguration {
         if *progress.returns != *now.returns() {
             progress.returns = now.returns().into();
         }
+    }
+
+    /// Whether a memory node that was lost is used again, or about to be, as far as is known.
+    pub(crate) fn uses_again(&self, node: NodeId) -> bool {
+        let used = |one: &Return| one.node == node && !matches!(one.stage, Stage::Found(_));
+        self.lock().returns.iter().any(used)
     }
 
     /// The memory nodes that are back, as far as is known.
@@ -369,13 +377,20 @@ impl Coordinator {
     /// essay. By coordinator 0, before the loss is acknowledged.
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
         let (placed, carried) = (self.configuration.placed.get(), &self.node.configuration.carried);
-        if placed == FIRST_EPOCH {
+        // What joins by this placement is fenced by a membership of then, or later.
+        if placed == FIRST_EPOCH || now.epoch() < placed {
             return Ok(());
         }
         for (member, _) in now.expelled().filter(|(member, _)| now.is_resolved(member.node)) {
             self.take_floor_out(member.node).await?;
         }
         if self.node.configuration.carried() < placed {
+            match self.fence_at_the_returned(now).await {
+                Ok(()) => {}
+                Err(Stop::Expelled) => return Err(Fenced),
+                // It is lost again: all this begins anew.
+                Err(_) => return Ok(()),
+            }
             // What stands there may be of a life before, when it was out.
             if !broken(Rule::FloorsAreCarried) {
                 self.write_floor(self.node.index, self.node.horizon.word()).await?;
@@ -385,6 +400,17 @@ impl Coordinator {
             carried.store(placed.0, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Lets no verb of anybody who is out take effect at a memory node that has joined (H2). It was
+    /// made ready before, and whoever has been recovered meanwhile was fenced where it was used.
+    async fn fence_at_the_returned(&self, now: &Membership) -> Result<(), Stop> {
+        if broken(Rule::JoiningNodesFence) {
+            return Ok(());
+        }
+        let used = self.configuration.lives.borrow().clone();
+        let targets: Vec<NodeId> = used.into_iter().map(|(node, _)| node).collect();
+        fence_at(self, now.refused(), &targets).await
     }
 
     /// Lets the words of all copies say of each shard what its latest owner is, as far as this node
@@ -475,7 +501,7 @@ impl Shared {
     pub(crate) fn learn_losses(&self) {
         if let Ok(now) = membership::read(self.council.authority()) {
             for node in &self.nodes {
-                node.configuration.learn(&now, &self.placement);
+                node.learn_placement(&now, &self.placement);
             }
         }
     }

@@ -48,9 +48,9 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot as CvtSlot, Version};
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, PURGE_TIME_OFFSET, RegionLayout};
+use lotus_recovery::membership::Membership;
 use lotus_recovery::membership::returns::{Copied, Life, Return, Stage, shards_on};
-use lotus_recovery::membership::{self, Membership};
-use lotus_router::{Authority, GroupId, Replica};
+use lotus_router::{GroupId, Replica};
 use lotus_sabotage::{Rule, broken};
 
 use crate::commit::{Commit, Expelled};
@@ -167,14 +167,11 @@ impl Coordinator {
             let (of, me, node, life) = (Rc::clone(self), self.node.id, *node, *life);
             self.executor.spawn(async move {
                 let shared = Arc::clone(&of.shared);
-                let say = move |authority: &dyn Authority| {
-                    let first = &shared.placement;
-                    let say = |now: &Membership| now.copied(me, node, life, &news, first);
-                    membership::change(authority, say).map(|outcome| outcome.membership())
-                };
+                let say =
+                    move |now: &Membership| now.copied(me, node, life, &news, &shared.placement);
                 // Unanswered, it is said again.
-                if let Ok(Ok(now)) = of.shared.council.ask(say).await {
-                    of.node.configuration.learn(&now, &of.shared.placement);
+                if let Ok(Ok(outcome)) = of.change(say).await {
+                    of.node.learn_placement(&outcome.membership(), &of.shared.placement);
                 }
             });
         }

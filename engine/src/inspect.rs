@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lotus_fabric::ids::{Key, NodeId, RemoteAddr, ShardId, TxnId};
+use lotus_fabric::ids::{Epoch, Key, NodeId, RemoteAddr, ShardId, TxnId};
 use lotus_fabric::lane::BatchError;
 use lotus_fabric::machines::Machines;
 use lotus_locktable::{LockMode, LockName};
@@ -16,6 +16,7 @@ use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::membership::FIRST_EPOCH;
+use lotus_recovery::membership::returns::{Return, Stage};
 use lotus_recovery::{LogEntry, Membership, membership};
 use lotus_router::placement::LOG_REGION;
 use lotus_router::{GroupId, Replica};
@@ -25,6 +26,7 @@ use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
 use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
 use crate::error::ClusterError;
+use crate::returning::{HEADER_BYTES, life_at};
 use crate::shared::{ComputeNode, Shared};
 
 /// The properties, by the names of their findings.
@@ -39,6 +41,9 @@ pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to
 pub const OWNED: &str = "no two compute nodes grant the locks of one shard";
 /// See [`LOGGED`].
 pub const FLOORED: &str = "nobody who may read is left out of the horizon";
+
+/// See [`LOGGED`].
+pub const FENCED: &str = "every memory node that serves fences everybody who is out";
 
 /// How many cached CVTs are compared at once.
 const COMPARED_AT_ONCE: usize = 64;
@@ -86,7 +91,8 @@ impl<M: Machines> Cluster<M> {
             let cached = scan.check_cached().await?;
             let owned = shared.check_owned();
             let floored = scan.check_floored().await;
-            let tallies = [logged, backed, locked, cached, owned, floored];
+            let fenced = scan.check_fenced().await;
+            let tallies = [logged, backed, locked, cached, owned, floored, fenced];
             Ok(tallies.map(Tally::finish))
         })?;
         Ok(inspected.map_err(unreachable_nodes)?.into())
@@ -275,6 +281,40 @@ impl Scan<'_> {
                 tally.seen += 1;
                 if words[0] == NO_FLOOR {
                     tally.complain(|| format!("{:?} on {:?}", node.id, primary.node));
+                }
+            }
+        }
+        tally
+    }
+
+    /// H2: a memory node that was made ready refuses whoever was out then, and one that is used
+    /// everybody who is out, once transactions run.
+    async fn check_fenced(&self) -> Tally {
+        let (shared, mut tally) = (self.shared, Tally::new(FENCED));
+        let Ok(now) = membership::read(shared.council.authority()) else { return tally };
+        let used = now.surviving(&shared.placement).nodes();
+        let used = used.into_iter().filter(|_| now.may_resume()).map(|node| (node, None));
+        let found = |one: &&Return| matches!(one.stage, Stage::Found(_));
+        let ready = now.returns().iter().filter(found).map(|one| (one.node, Some(one.life)));
+        for (memory_node, life) in used.chain(ready) {
+            // One that has ended meanwhile has nothing that could be written.
+            let header = self.read(life_at(&shared.placement, memory_node).at(0), HEADER_BYTES);
+            if !header.await.is_ok_and(|words| words.iter().any(|word| *word != 0)) {
+                continue;
+            }
+            for (node, since) in now.refused() {
+                let from = match life {
+                    Some(life) if !life.is_since(since) => continue,
+                    // It may have been refused before it returned, by the end of its first life.
+                    None if now.is_live(node) => Epoch(FIRST_EPOCH.0 + 1),
+                    _ => since,
+                };
+                let Some(fence) = shared.fabric.refused_below(memory_node, node) else { continue };
+                tally.seen += 1;
+                if fence < from {
+                    tally.complain(|| {
+                        format!("{memory_node:?} takes verbs of {node:?} from {fence:?} on")
+                    });
                 }
             }
         }

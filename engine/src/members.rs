@@ -51,13 +51,14 @@ use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_points::point;
-use lotus_recovery::membership::{self, FIRST_EPOCH, Member};
+use lotus_recovery::membership::{self, FIRST_EPOCH, Member, MembershipError, Outcome};
 use lotus_recovery::{Contradiction, Membership};
 use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
 use crate::absent::Absent;
 use crate::coordinator::{Coordinator, Locks, beside};
+use crate::council::Adjourned;
 use crate::oracle;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
@@ -226,6 +227,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         let (mut released, mut absent) = (Vec::new(), Absent::default());
         if coordinator.thread == 0
             && let Ok(Ok(now)) = coordinator.shared.council.ask(|of| membership::read(of)).await
+            && coordinator.node.takes_part_in(&now)
         {
             // Nobody gets timestamps before the first oracle has a bound.
             oracle::keep(coordinator, &now);
@@ -276,23 +278,21 @@ async fn turn(
     lease: Duration,
     released: &mut Vec<Incarnation>,
 ) {
-    let (node, council) = (&coordinator.node, &coordinator.shared.council);
+    let node = &coordinator.node;
     let (me, shared) = (node.id, Arc::clone(&coordinator.shared));
     let about: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
     let suspected = !suspects.is_empty();
     point!(me.0, Suspect, if suspected);
-    let judge = move |authority: &dyn Authority| {
-        for Suspect { node, joined } in suspects {
-            // Unanswered, it is tried again in the next turn.
-            let _ = membership::change(authority, |now| now.expel_life(me, node, joined));
-        }
-        membership::change(authority, |now| now.complain(me, &about, &shared.placement))
-    };
-    let Ok(Ok(outcome)) = council.ask(judge).await else { return };
+    for Suspect { node, joined } in suspects {
+        // Unanswered, it is tried again in the next turn.
+        let _ = coordinator.change(move |now| now.expel_life(me, node, joined)).await;
+    }
+    let complain = move |now: &Membership| now.complain(me, &about, &shared.placement);
+    let Ok(Ok(outcome)) = coordinator.change(complain).await else { return };
     point!(me.0, Expel, if suspected);
     point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
-    if !now.is_live(me) || coordinator.is_alone(&now, &silent, lease) {
+    if !node.takes_part_in(&now) || coordinator.is_alone(&now, &silent, lease) {
         return node.expel();
     }
     // The answer may have taken so long that it is not true any more.
@@ -300,7 +300,9 @@ async fn turn(
     if is_held && coordinator.is_admitted(&now).await {
         node.resume();
     }
-    node.configuration.learn(&now, &coordinator.shared.placement);
+    if !node.learn_placement(&now, &coordinator.shared.placement) {
+        return;
+    }
     oracle::keep(coordinator, &now);
     if now.epoch() == FIRST_EPOCH {
         return;
@@ -311,19 +313,20 @@ async fn turn(
     let stopped = node.configuration.stopped_by_all();
     let carried = node.configuration.carried() >= now.reduced();
     let over = noted >= now.epoch() && carried && coordinator.leaves_newcomers_alone(&now);
-    let report = move |authority: &dyn Authority| {
-        membership::change(authority, |now| {
-            let stop = now.stop(me, stopped);
-            let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
-            if over { acknowledge().or(stop.clone()) } else { stop.clone() }
-        })
+    let report = move |now: &Membership| {
+        let stop = now.stop(me, stopped);
+        let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
+        if over { acknowledge().or(stop.clone()) } else { stop.clone() }
     };
-    if let Ok(Ok(outcome)) = council.ask(report).await {
+    if let Ok(Ok(outcome)) = coordinator.change(report).await {
         now = outcome.membership();
+        // It may have been expelled since it last looked.
+        if !node.learn_placement(&now, &coordinator.shared.placement) {
+            return;
+        }
         point!(me.0, Acknowledge, if over && now.expelled().next().is_some());
         point!(me.0, Stop, if stopped >= now.reduced() && !node.configuration.is_open());
         point!(me.0, CarriedOver, if over && now.reduced() > FIRST_EPOCH);
-        node.configuration.learn(&now, &coordinator.shared.placement);
         point!(me.0, Finish, if !node.configuration.is_open() && now.all_have_stopped());
         point!(me.0, Resume, if node.configuration.is_open() && now.reduced() > FIRST_EPOCH);
     }
@@ -408,7 +411,36 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
         && all_owned()
 }
 
+impl ComputeNode {
+    /// Whether this life of the node takes part: another one may have its place.
+    pub(crate) fn takes_part_in(&self, now: &Membership) -> bool {
+        now.has_life(self.id, self.incarnation)
+    }
+
+    /// Learns which memory nodes are used, and whether this node still takes part. Who is out uses
+    /// no memory node that has joined since: it may not be fenced there yet (H2).
+    pub(crate) fn learn_placement(&self, now: &Membership, first: &Placement) -> bool {
+        let takes_part = self.takes_part_in(now);
+        match takes_part {
+            true => self.configuration.learn(now, first),
+            false => self.expel(),
+        }
+        takes_part
+    }
+}
+
 impl Coordinator {
+    /// Changes the membership on behalf of this life of its node.
+    pub(crate) async fn change(
+        &self,
+        decide: impl FnMut(&Membership) -> Option<Membership> + Send + 'static,
+    ) -> Result<Result<Outcome, MembershipError>, Adjourned> {
+        let life = (self.node.id, self.node.incarnation);
+        let change =
+            move |authority: &dyn Authority| membership::change_as(authority, life, decide);
+        self.shared.council.ask(change).await
+    }
+
     /// Knows of all who are out that they own nothing, and lets this node's coordinators know.
     fn disown(&self, now: &Membership) {
         let (node, members) = (&self.node, &self.node.members);
@@ -422,6 +454,7 @@ impl Coordinator {
             node.shards.disown(*lost);
             node.routes.disown(*lost);
         }
+        node.oracle.admit(now);
         members.seen.store(now.epoch().0, Ordering::Release);
     }
 
@@ -489,7 +522,8 @@ impl Coordinator {
         let read = |authority: &dyn Authority| membership::read(authority);
         let Ok(Ok(now)) = self.shared.council.ask(read).await else { return Ok(()) };
         let me = self.node.id;
-        if !now.is_live(me) || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
+        let takes_part = self.node.takes_part_in(&now);
+        if !takes_part || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {
             return Ok(());
         }
         let orphaned = |(shard, owner): (ShardId, Owner)| {

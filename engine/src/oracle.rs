@@ -28,16 +28,17 @@
 //! minutes, and timestamps follow the nodes' clocks again after a jump over what was left of it.
 //! Without a lease of the membership nobody is expelled, and there is neither bound nor successor.
 
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::{Endpoint, NodeId};
 use lotus_fabric::rpc::Rpc;
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::oracle::OracleServer;
+use lotus_mvcc::oracle::{Answer, Asker, OracleServer};
 use lotus_mvcc::timestamp::SharedClock;
 use lotus_points::{point, point_here};
 use lotus_recovery::Membership;
@@ -65,17 +66,25 @@ pub(crate) struct Oracle {
     bound: AtomicU64,
     /// Which coordinators have turned to this node: of all compute nodes, by place and number.
     heard: Box<[AtomicBool]>,
+    /// By place, the last incarnation that is known there, and in the lowest bit whether it takes
+    /// part.
+    lives: Box<[AtomicU32]>,
     threads: usize,
 }
 
 impl Oracle {
-    pub(crate) fn new(nodes: usize, threads: usize) -> Self {
-        Self {
+    /// Of a node among these members, each of which has so many coordinators.
+    pub(crate) fn new(members: &Membership, threads: usize) -> Self {
+        let nodes = members.members().len();
+        let oracle = Self {
             clock: SharedClock::after(Timestamp::LOADED),
             bound: AtomicU64::new(0),
             heard: (0..nodes * threads).map(|_| AtomicBool::new(false)).collect(),
+            lives: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
             threads,
-        }
+        };
+        oracle.admit(members);
+        oracle
     }
 
     fn issue(&self, now: Nanos) -> Option<Timestamp> {
@@ -102,6 +111,32 @@ impl Oracle {
     fn runs_low(&self) -> bool {
         let left = self.bound.load(Ordering::Acquire).saturating_sub(self.clock.latest().raw());
         left < ahead() / 2
+    }
+
+    /// Knows who takes part.
+    pub(crate) fn admit(&self, now: &Membership) {
+        for (known, member) in self.lives.iter().zip(now.members()) {
+            let life = u32::from(member.incarnation.raw()) << 1;
+            let live = u32::from(now.is_live(member.node));
+            // Relaxed: whoever is out since a moment ago is fenced before anything rests on it.
+            known.store(life | live, Ordering::Relaxed);
+        }
+    }
+
+    /// What whoever has this place is told. Only members are given timestamps, and count as having
+    /// turned to this node; who is not known yet may be one soon.
+    fn answer(&self, place: usize, asker: Asker, now: Nanos) -> Answer {
+        let known = self.lives[place].load(Ordering::Relaxed);
+        let asks = u32::from(asker.life.raw());
+        match asks.cmp(&(known >> 1)) {
+            Less => Answer::Refused,
+            Equal if known & 1 == 0 => Answer::Refused,
+            Equal => {
+                self.hear(place, asker.at);
+                self.issue(now).map_or(Answer::NotYet, Answer::Issued)
+            }
+            Greater => Answer::NotYet,
+        }
     }
 
     fn hear(&self, peer: usize, from: Endpoint) {
@@ -133,11 +168,11 @@ pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
         node.oracle.open(Timestamp::MAX);
     }
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-    OracleServer::serve(rpc, move |from, now| {
-        node.oracle.hear(shared.index_of(from.node)?, from);
-        let issued = node.oracle.issue(now);
+    OracleServer::serve(rpc, move |asker, now| {
+        let Some(place) = shared.index_of(asker.at.node) else { return Answer::Refused };
+        let answer = node.oracle.answer(place, asker, now);
         point_here!(node.id.0, Answer);
-        issued
+        answer
     });
 }
 
@@ -232,7 +267,8 @@ fn decode(value: &[u8]) -> (u64, Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lotus_fabric::ids::LaneId;
+    use lotus_fabric::ids::{Incarnation, LaneId};
+    use lotus_recovery::PartId;
     use lotus_router::EmbeddedAuthority;
 
     fn raw(stored: Result<Option<(Timestamp, Timestamp)>, AuthorityError>) -> Option<(u64, u64)> {
@@ -262,7 +298,7 @@ mod tests {
 
     #[test]
     fn an_oracle_issues_nothing_before_it_is_open_and_nothing_beyond_its_bound() {
-        let oracle = Oracle::new(2, 1);
+        let oracle = Oracle::new(&members(2), 1);
         assert_eq!((oracle.issue(Nanos(50)), oracle.is_open()), (None, false));
         oracle.open(Timestamp::new(60).unwrap());
         let issued = [50, 70, 80].map(|now| oracle.issue(Nanos(now)).map(Timestamp::raw));
@@ -270,9 +306,50 @@ mod tests {
         assert!(oracle.runs_low());
     }
 
+    /// So many, in their first lives.
+    fn members(count: u16) -> Membership {
+        Membership::new((0..count).map(|number| (NodeId(number), life(number + 1))))
+    }
+
+    fn life(number: u16) -> Incarnation {
+        Incarnation::new(number).expect("small")
+    }
+
+    #[test]
+    fn members_alone_are_given_timestamps_and_heard() {
+        let oracle = Oracle::new(&members(3), 1);
+        oracle.open(Timestamp::MAX);
+        let at = |node| Endpoint { node: NodeId(node), lane: LaneId(0) };
+        let ask = |place: u16, number| {
+            let asker = Asker { at: at(place), life: life(number) };
+            oracle.answer(usize::from(place), asker, Nanos(50))
+        };
+        let issued = |answer| matches!(answer, Answer::Issued(_));
+        assert!(issued(ask(1, 2)) && oracle.has_heard_all_of(1));
+
+        let out = members(3).expel(NodeId(0), NodeId(2)).expect("both take part");
+        oracle.admit(&out);
+        assert_eq!(ask(2, 3), Answer::Refused, "it is out");
+        assert!(!oracle.has_heard_all_of(2));
+        // Of this one the oracle has not heard yet.
+        assert_eq!(ask(2, 4), Answer::NotYet);
+
+        let mut now = out;
+        for index in 0..now.parts_of(NodeId(2)) {
+            let part = PartId { of: NodeId(2), index };
+            now = now.claim(NodeId(0), part).and_then(|now| now.finish(NodeId(0), part)).unwrap();
+        }
+        for node in [0, 1] {
+            now = now.acknowledge(NodeId(node), now.epoch()).expect("it takes part");
+        }
+        oracle.admit(&now.rejoin(&[NodeId(2)]).expect("all is settled"));
+        assert_eq!(ask(2, 3), Answer::Refused, "another life has its place");
+        assert!(issued(ask(2, 4)) && oracle.has_heard_all_of(2));
+    }
+
     #[test]
     fn all_coordinators_of_a_node_must_have_asked() {
-        let oracle = Oracle::new(3, 2);
+        let oracle = Oracle::new(&members(3), 2);
         let lane = |lane| Endpoint { node: NodeId(9), lane: LaneId(lane) };
         oracle.hear(1, lane(1));
         // No coordinator's.

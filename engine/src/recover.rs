@@ -26,15 +26,15 @@ mod transaction;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lotus_fabric::ids::{NodeId, RemoteAddr};
+use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
 use lotus_points::point;
-use lotus_recovery::membership::{self, Outcome};
+use lotus_recovery::membership::Outcome;
 use lotus_recovery::{Contradiction, Membership, PartId};
-use lotus_router::{Authority, GroupId, Placement, ReplicaSet};
+use lotus_router::{GroupId, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
 use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
@@ -70,6 +70,10 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
                 finish(coordinator, part).await;
                 point!(node.id.0, Finished);
             }
+            // Whoever does not answer, and is not known to be lost, is asked again.
+            Err(Stop::Restart) if placed == coordinator.configuration.placed() => {
+                coordinator.executor.sleep(RETRY_PAUSE).await;
+            }
             Ok(()) | Err(Stop::Restart) => {}
             Err(Stop::Expelled) => return node.expel(),
             Err(Stop::Contradiction(what)) => return node.members.report(what),
@@ -83,16 +87,10 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
         return None;
     }
-    let claim = move |authority: &dyn Authority| {
-        let mut part = None;
-        let claimed = membership::change(authority, |now| {
-            part = now.claimable(me);
-            now.claim(me, part?)
-        });
-        (part, claimed)
-    };
-    match coordinator.shared.council.ask(claim).await.ok()? {
-        (Some(part), Ok(Outcome::Changed(now))) => Some((part, now)),
+    let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
+    match coordinator.change(claim).await.ok()? {
+        // Whoever has claimed a part may work on that one first.
+        Ok(Outcome::Changed(now)) => Some((now.claimable(me)?, now)),
         _ => None,
     }
 }
@@ -101,10 +99,8 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
 async fn finish(coordinator: &Coordinator, part: PartId) {
     let me = coordinator.node.id;
     while !coordinator.node.has_failed() {
-        let finish = move |authority: &dyn Authority| {
-            membership::change(authority, |now| now.finish(me, part)).is_ok()
-        };
-        if coordinator.shared.council.ask(finish).await != Ok(false) {
+        let finished = coordinator.change(move |now| now.finish(me, part)).await;
+        if !matches!(finished, Ok(Err(_))) {
             return;
         }
         coordinator.executor.sleep(RETRY_PAUSE).await;
@@ -142,17 +138,32 @@ async fn resolve_part(
     Ok(())
 }
 
-/// Returns when no verb of anybody who is out can still take effect anywhere.
+/// Lets no verb of a node that is out take effect any more at any memory node that is used, or is
+/// about to be: by this membership, or by the placement that this coordinator goes by.
 pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result<(), Stop> {
     if broken(Rule::NodesAreFenced) {
         return Ok(());
     }
-    let targets = coordinator.placement().nodes();
-    for (member, since) in now.expelled() {
+    let mut targets = coordinator.placement().nodes();
+    let used = now.surviving(&coordinator.shared.placement).nodes();
+    targets.extend(used.into_iter().filter(|node| coordinator.has_left(*node)));
+    fence_at(coordinator, now.expelled().map(|(member, since)| (member.node, since)), &targets)
+        .await
+}
+
+/// Lets no verb of these nodes, of an epoch before theirs, take effect any more at any of these
+/// memory nodes.
+pub(crate) async fn fence_at(
+    coordinator: &Coordinator,
+    out: impl Iterator<Item = (NodeId, Epoch)>,
+    targets: &[NodeId],
+) -> Result<(), Stop> {
+    let uses = |target| coordinator.node.configuration.uses_again(target);
+    for (node, since) in out {
         for (place, &target) in targets.iter().enumerate() {
-            let node = member.node;
             let fence = move |shared: &Shared| shared.fabric.fence(target, node, since).is_ok();
-            until_done(coordinator, || coordinator.has_left(target), fence).await?;
+            let is_lost = || coordinator.has_left(target) && !uses(target);
+            until_done(coordinator, is_lost, fence).await?;
             point!(coordinator.node.id.0, Fence, place, targets.len());
         }
     }

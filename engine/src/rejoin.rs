@@ -148,7 +148,7 @@ impl<M: Machines> Cluster<M> {
             owners: &life.owners,
         };
         let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
-        node.configuration.learn(&life.members, &shared.placement);
+        node.learn_placement(&life.members, &shared.placement);
         shared.replace_node(&node)?;
         // Where they do not run no work may be sent. The others expel it like any that is silent.
         self.start_coordinators(&node).inspect_err(|_| node.expel())?;

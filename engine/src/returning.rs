@@ -20,6 +20,10 @@
 //! doubt of those who are out. These are fenced there first, then it gets regions, then its life:
 //! so nobody who has missed its loss ever finds empty memory and believes it. If the one who makes
 //! it ready is expelled, the next one begins with the fence, so nothing late lands in what it made.
+//! Whoever is expelled after that, and before it joins, never uses it: a node learns no placement
+//! by a membership that it is not in. It is fenced there all the same before that placement is
+//! acknowledged ([`Coordinator::carry_over`]), and by its recovery, which fences also at what has
+//! joined and is not used yet.
 //!
 //! # Connections
 //! A lane may still be connected to an earlier life. So before a coordinator takes note of one that
@@ -37,10 +41,11 @@ use lotus_fabric::verbs::VerbError;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{LIFE_OFFSET, RegionLayout};
 use lotus_recovery::LogGeometry;
+use lotus_recovery::membership::Membership;
 use lotus_recovery::membership::returns::Life;
-use lotus_recovery::membership::{self, FIRST_EPOCH, Membership};
 use lotus_router::placement::LOG_REGION;
-use lotus_router::{Authority, GroupId, Placement, Replica};
+use lotus_router::{GroupId, Placement, Replica};
+use lotus_sabotage::{Rule, broken};
 use rand::Rng;
 
 use crate::coordinator::Coordinator;
@@ -49,6 +54,8 @@ use crate::shared::Shared;
 
 /// The words of a header that tell what a region is: as far as the life.
 const HEADER_WORDS: usize = LIFE_OFFSET as usize / WORD_BYTES + 1;
+/// The bytes of these.
+pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
 /// What a memory node's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,7 +103,7 @@ pub(crate) fn register(
 
 /// The region in whose header a memory node's life stands: that of the group whose first primary it
 /// is.
-fn life_at(first: &Placement, node: NodeId) -> Replica {
+pub(crate) fn life_at(first: &Placement, node: NodeId) -> Replica {
     let primaries = first.groups().map(|(_, set)| set.primary());
     primaries.into_iter().find(|replica| replica.node == node).expect("each is a primary at first")
 }
@@ -104,8 +111,8 @@ fn life_at(first: &Placement, node: NodeId) -> Replica {
 impl Shared {
     /// Gives a memory node that was made anew its regions, once nobody of `out` can use them.
     fn make_ready(&self, node: NodeId, out: &[(NodeId, Epoch)]) -> bool {
-        let fenced =
-            out.iter().all(|(expelled, since)| self.fabric.fence(node, *expelled, *since).is_ok());
+        let mut out = out.iter().filter(|_| !broken(Rule::ReadyNodesFence));
+        let fenced = out.all(|(other, since)| self.fabric.fence(node, *other, *since).is_ok());
         let register = || register(&*self.fabric, node, &self.placement, &self.region, &self.log);
         fenced && register().is_ok()
     }
@@ -137,11 +144,7 @@ impl Coordinator {
         self.lane.reconnect(node).await.ok()?;
         let mut found = self.found(node).await?;
         if makes_ready && matches!(found, Found::NoRegions | Found::Blank) {
-            let expelled = now.expelled().map(|(member, since)| (member.node, since));
-            // The lives before of those that have returned.
-            let returned = now.live().filter(|member| member.joined != FIRST_EPOCH);
-            let returned = returned.map(|member| (member.node, member.joined));
-            let out: Vec<_> = expelled.chain(returned).collect();
+            let out: Vec<_> = now.refused().collect();
             let shared = Arc::clone(&self.shared);
             let work = move || shared.make_ready(node, &out);
             self.shared.council.apart(work).await.ok().filter(|ready| *ready)?;
@@ -177,7 +180,7 @@ impl Coordinator {
     async fn found(&self, node: NodeId) -> Option<Found> {
         let mut batch = self.lane.batch();
         let at = life_at(&self.shared.placement, node).at(0);
-        let header = batch.read(at, HEADER_WORDS * WORD_BYTES);
+        let header = batch.read(at, HEADER_BYTES);
         match batch.post().await {
             Ok(done) => Some(Found::of(done.words(header))),
             Err(error) if error.first().error == VerbError::OutOfBounds => Some(Found::NoRegions),
@@ -187,11 +190,8 @@ impl Coordinator {
 
     async fn say_found(&self, node: NodeId, life: Life) {
         let me = self.node.id;
-        let say = move |authority: &dyn Authority| {
-            membership::change(authority, |now| now.found(me, node, life)).is_ok()
-        };
         // Unanswered, it is said again.
-        let _ = self.shared.council.ask(say).await;
+        let _ = self.change(move |now| now.found(me, node, life)).await;
     }
 
     /// Whether a memory node, which this coordinator has just connected to, is the one that the

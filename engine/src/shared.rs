@@ -209,7 +209,6 @@ impl Shared {
 impl ComputeNode {
     pub(crate) fn new(parts: NodeParts<'_>) -> Self {
         let NodeParts { id, locks, shards, threads, cached, members, .. } = parts;
-        let peers = members.members().len();
         let standing = if parts.epoch == FIRST_EPOCH { SERVES } else { SUSPENDED };
         Self {
             id,
@@ -228,7 +227,7 @@ impl ComputeNode {
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
             members: NodeMembers::new(threads, members),
-            oracle: Oracle::new(peers, threads),
+            oracle: Oracle::new(members, threads),
             configuration: NodeConfiguration::new(&parts.placement, threads),
             filled: Filled::default(),
             silent: Silent::default(),

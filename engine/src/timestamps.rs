@@ -34,7 +34,7 @@ impl Timestamps {
             TimestampKind::Oracle => {
                 oracle::serve(shared, node, rpc);
                 let oracle = node.members.eldest().unwrap_or(shared.peers[0].id);
-                Self::Oracle(OracleClient::new(rpc.clone(), oracle))
+                Self::Oracle(OracleClient::new(rpc.clone(), oracle, node.incarnation))
             }
         }
     }

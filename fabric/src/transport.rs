@@ -175,6 +175,13 @@ pub trait Fabric: Send + Sync {
     /// Unknown node.
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
 
+    /// The epoch below which `target` refuses verbs of `initiator`; `None` where nobody outside of
+    /// the target can tell, which is what the provided body stands for. For inspections, which look
+    /// at all nodes at once.
+    fn refused_below(&self, _target: NodeId, _initiator: NodeId) -> Option<Epoch> {
+        None
+    }
+
     /// A hint: the `bytes` from `at` on will soon be used for the first time. Memory that is
     /// pinned when it is registered needs none, which is what the provided body stands for.
     fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}

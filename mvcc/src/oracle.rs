@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
-use lotus_fabric::ids::{Endpoint, NodeId};
+use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
 use lotus_fabric::rpc::{Patience, Reply, Responder, Rpc, RpcError, Service};
 use lotus_sabotage::{Rule, broken};
 
@@ -35,28 +35,57 @@ const PATIENCE: Patience = Patience { retry_after: Duration::from_millis(20), tr
 /// How often a server looks whether it may answer those who wait.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
+/// A coordinator that asks for a timestamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
+    /// Where it asks from.
+    pub at: Endpoint,
+    /// The life of its node.
+    pub life: Incarnation,
+}
+
+/// What becomes of a request for a timestamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// A timestamp later than every one before, on whichever lane it was issued.
+    Issued(Timestamp),
+    /// The asker waits, or asks again.
+    NotYet,
+    /// The asker is given none here.
+    Refused,
+}
+
+/// A request that is not answered yet.
+struct Waiting {
+    responder: Responder,
+    asker: Asker,
+}
+
 /// The serving side, for one coordinator.
 #[derive(Debug)]
 pub struct OracleServer;
 
 impl OracleServer {
-    /// Answers requests on `rpc` from `next`, which is given who asks and the physical time, and
-    /// returns a timestamp later than every one before, on whichever lane it was issued; or `None`
-    /// while it may issue none. Who asks then is answered later, or asks again.
-    pub fn serve(rpc: &Rpc, next: impl Fn(Endpoint, Nanos) -> Option<Timestamp> + Clone + 'static) {
+    /// Answers requests on `rpc` from `next`, which is given the asker and the physical time.
+    pub fn serve(rpc: &Rpc, next: impl Fn(Asker, Nanos) -> Answer + Clone + 'static) {
         let executor = rpc.lane().executor().clone();
-        let waiting = Rc::new(RefCell::new(Vec::<Responder>::new()));
+        let waiting = Rc::new(RefCell::new(Vec::<Waiting>::new()));
         rpc.serve(
             TIMESTAMP_SERVICE,
-            Box::new(move |responder, _| {
-                if let Some(timestamp) = next(responder.from(), executor.now()) {
-                    return responder.respond(&timestamp.raw().to_le_bytes());
-                }
+            Box::new(move |responder, request| {
+                let life = request.try_into().ok().map(u16::from_le_bytes);
+                // What names no life is none of ours.
+                let Some(life) = life.and_then(Incarnation::new) else { return };
+                let asker = Asker { at: responder.from(), life };
+                let Some(waits) = answer(Waiting { responder, asker }, &next, executor.now())
+                else {
+                    return;
+                };
                 let mut queue = waiting.borrow_mut();
                 let unattended = queue.is_empty();
                 // Each client has one request under way: an older one was given up.
-                queue.retain(|older| older.from() != responder.from());
-                queue.push(responder);
+                queue.retain(|older| older.asker.at != asker.at);
+                queue.push(waits);
                 if unattended {
                     let waiting = Rc::clone(&waiting);
                     executor.spawn(attend(executor.clone(), waiting, next.clone()));
@@ -66,20 +95,28 @@ impl OracleServer {
     }
 }
 
+/// Answers a request, or returns it because it has to wait.
+fn answer(request: Waiting, next: &impl Fn(Asker, Nanos) -> Answer, now: Nanos) -> Option<Waiting> {
+    match next(request.asker, now) {
+        Answer::Issued(timestamp) => request.responder.respond(&timestamp.raw().to_le_bytes()),
+        Answer::Refused => request.responder.respond(&[]),
+        Answer::NotYet => return Some(request),
+    }
+    None
+}
+
 /// Answers those who wait as soon as that may be, or forgets them: they ask again.
 async fn attend(
     executor: Handle,
-    waiting: Rc<RefCell<Vec<Responder>>>,
-    next: impl Fn(Endpoint, Nanos) -> Option<Timestamp>,
+    waiting: Rc<RefCell<Vec<Waiting>>>,
+    next: impl Fn(Asker, Nanos) -> Answer,
 ) {
     let give_up = executor.now().after(PATIENCE.retry_after);
     while executor.now() < give_up {
         executor.sleep(LOOK_AGAIN).await;
-        for responder in waiting.take() {
-            match next(responder.from(), executor.now()) {
-                Some(timestamp) => responder.respond(&timestamp.raw().to_le_bytes()),
-                None => waiting.borrow_mut().push(responder),
-            }
+        for request in waiting.take() {
+            let waits = answer(request, &next, executor.now());
+            waiting.borrow_mut().extend(waits);
         }
         if waiting.borrow().is_empty() {
             return;
@@ -96,6 +133,8 @@ pub struct OracleClient {
 
 struct Core {
     rpc: Rpc,
+    /// On behalf of which life of its node.
+    life: Incarnation,
     /// Whom to ask.
     oracle: Cell<Endpoint>,
     /// Who waits for its answer.
@@ -111,11 +150,13 @@ struct Core {
 }
 
 impl OracleClient {
-    /// Asks the coordinator of `oracle` that has the same number as `rpc`'s own.
-    pub fn new(rpc: Rpc, oracle: NodeId) -> Self {
+    /// Asks the coordinator of `oracle` that has the same number as `rpc`'s own, on behalf of this
+    /// life of its node.
+    pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation) -> Self {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
         let core = Core {
             rpc,
+            life,
             oracle: Cell::new(oracle),
             asking: Cell::new(None),
             sent: Cell::new(0),
@@ -150,7 +191,7 @@ impl OracleClient {
     /// A timestamp later than every one issued before this call, by anybody.
     ///
     /// # Errors
-    /// [`RpcError::TimedOut`] if the oracle does not answer.
+    /// [`RpcError::TimedOut`] if the oracle does not answer, or gives this life none.
     pub async fn timestamp(&self) -> Result<Timestamp, RpcError> {
         let core = &*self.core;
         // The first request that is sent from now on.
@@ -205,7 +246,8 @@ impl<'a> Request<'a> {
 
     /// What `oracle` says; `None` if another one is to be asked meanwhile.
     async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
-        let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &[], PATIENCE));
+        let request = core.life.raw().to_le_bytes();
+        let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &request, PATIENCE));
         core.asking.set(Some(core.rpc.lane().executor().current()));
         let reply = poll_fn(|cx| match core.oracle.get() == oracle {
             true => call.as_mut().poll(cx).map(Some),

@@ -501,6 +501,19 @@ pub fn change(
     }
 }
 
+/// As [`change`], on behalf of one life of a node: nothing once that takes part no more, whoever
+/// may have its place by then.
+///
+/// # Errors
+/// [`MembershipError`].
+pub fn change_as(
+    authority: &dyn Authority,
+    (node, life): (NodeId, Incarnation),
+    mut decide: impl FnMut(&Membership) -> Option<Membership>,
+) -> Result<Outcome, MembershipError> {
+    change(authority, |now| if now.has_life(node, life) { decide(now) } else { None })
+}
+
 mod bytes;
 mod lives;
 pub mod returns;

@@ -72,6 +72,14 @@ rules! {
     NodesAreFenced "nodes-are-fenced" "H2"
     "nobody fences a node that is recovered"
 
+    "A memory node is made ready when everybody who is out is fenced there"
+    ReadyNodesFence "ready-nodes-fence" "H2"
+    "a memory node is made ready as soon as it answers"
+
+    "A memory node is used when everybody who is out is fenced there"
+    JoiningNodesFence "joining-nodes-fence" "H2"
+    "a memory node that joins fences whoever was out when it was made ready"
+
     "A dead node's log is read when the node is fenced"
     FencesComeFirst "fences-come-first" "H2"
     "a dead node is fenced when its log has been read and settled"

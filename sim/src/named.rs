@@ -15,6 +15,8 @@ macro_rules! files {
 
 files! {
     "h1-snapshots-meet-commits"
+    "h2-expelled-before-a-memory-node-joins"
+    "h2-made-ready-while-somebody-is-out"
     "h2-nodes-die"
     "h2-nodes-return"
     "h2-nodes-return-at-once"

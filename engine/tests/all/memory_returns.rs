@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 use lotus::{Cluster, Isolation, MemoryStanding, PrimaryKey, TableId, TxnError};
 use lotus_fabric::ids::NodeId;
+use lotus_fabric::transport::Fabric;
 
 const ROWS: u64 = 400;
 const LEASE: Duration = Duration::from_millis(300);
@@ -119,6 +120,23 @@ fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
     }
     cluster.settle().expect("no compute node fails");
     assert_clean(&cluster);
+    stop_clean(cluster);
+}
+
+/// I180: the process that comes back knows of nobody who is out, however long ago that was.
+#[test]
+fn whoever_is_out_is_fenced_at_a_memory_node_that_returns() {
+    let (cluster, _) = with_zeroes(small().compute_nodes(3).replicas(2).lease(Some(LEASE)), ROWS);
+    cluster.kill(2);
+    let fence = |memory_node: u16| {
+        let refused = cluster.local_fabric().refused_below(NodeId(memory_node), NodeId(3 + 2));
+        refused.expect("this fabric tells").0
+    };
+    assert!(eventually_within(PATIENCE, || fence(1) > 1), "it is recovered");
+    lose(&cluster, 1);
+    give_back(&cluster, 1);
+    await_standing(&cluster, 1, MemoryStanding::Serving);
+    assert!(fence(0) > 1 && fence(1) > 1, "{} {}", fence(0), fence(1));
     stop_clean(cluster);
 }
 

@@ -95,8 +95,8 @@ impl LocalFabric {
 }
 
 impl LocalFabric {
-    /// Zeroes the memory of a node that nobody reaches, as if it had been made anew with regions of
-    /// the same sizes. For tests, as [`Self::set_reachable`].
+    /// Zeroes the memory of a node that nobody reaches and lifts its fences, as if its process had
+    /// been made anew with regions of the same sizes. For tests, as [`Self::set_reachable`].
     ///
     /// # Errors
     /// Unknown node.
@@ -105,7 +105,9 @@ impl LocalFabric {
         for gate in gates {
             Round::wait(|| gate.round.load(Ordering::SeqCst), || false);
         }
-        for region in self.shared.node(node)?.regions.iter().filter_map(OnceLock::get) {
+        let wiped = self.shared.node(node)?;
+        wiped.fences.iter().for_each(|fence| fence.store(0, Ordering::SeqCst));
+        for region in wiped.regions.iter().filter_map(OnceLock::get) {
             let Mapping::Writable(memory) = &region.mapping else { continue };
             (0..region.bytes as usize / WORD_BYTES).for_each(|word| memory.write(word, &[0]));
         }
@@ -168,6 +170,11 @@ impl Fabric for LocalFabric {
             Round::wait(|| gate.round.load(Ordering::SeqCst), || false);
         }
         Ok(())
+    }
+
+    fn refused_below(&self, target: NodeId, initiator: NodeId) -> Option<Epoch> {
+        let fence = self.shared.node(target).ok()?.fences.get(usize::from(initiator.0))?;
+        Some(Epoch(fence.load(Ordering::SeqCst)))
     }
 
     fn prefault(&self, at: RemoteAddr, bytes: u64) {

@@ -177,6 +177,12 @@ impl Fabric for SimFabric {
         state.fence(target, expelled, epoch);
         Ok(())
     }
+
+    fn refused_below(&self, target: NodeId, initiator: NodeId) -> Option<Epoch> {
+        let state = self.state();
+        let target = state.nodes.get(usize::from(target.0))?;
+        target.fences.get(usize::from(initiator.0)).copied()
+    }
 }
 
 /// One lane.

@@ -133,6 +133,8 @@ impl State {
         node.life += 1;
         if memory == MemoryFate::Lost {
             let lost = node.regions.lose();
+            // Fences are the process's own, as memory is.
+            node.fences.fill(Epoch(0));
             self.bytes -= lost;
         }
     }

@@ -5,17 +5,24 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::exec::{Executor, Handle};
-use lotus_fabric::ids::{Endpoint, Epoch, LaneId, NodeId};
+use lotus_fabric::ids::{Endpoint, Epoch, Incarnation, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::Rpc;
 use lotus_fabric::sim::{Config, Profile, World};
 use lotus_fabric::transport::Fabric;
 use lotus_mvcc::Timestamp;
-use lotus_mvcc::oracle::{OracleClient, OracleServer};
+use lotus_mvcc::oracle::{Answer, OracleClient, OracleServer};
 
 const CLIENT: NodeId = NodeId(0);
 const FORMER: NodeId = NodeId(1);
 const SUCCESSOR: NodeId = NodeId(2);
+
+/// The life of the client's node that takes part.
+const LIFE: u16 = 3;
+
+fn life(number: u16) -> Incarnation {
+    Incarnation::new(number).expect("small")
+}
 
 fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
@@ -34,8 +41,10 @@ fn core(world: &World, node: NodeId) -> (Executor, Rpc) {
 fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) {
     let (executor, rpc) = core(world, node);
     let began = executor.handle().now();
-    OracleServer::serve(&rpc, move |_, now| {
-        (now.since(began) >= opens).then(|| Timestamp::new(timestamp).expect("63 bits"))
+    OracleServer::serve(&rpc, move |asker, now| match asker.life == life(LIFE) {
+        false => Answer::Refused,
+        true if now.since(began) < opens => Answer::NotYet,
+        true => Answer::Issued(Timestamp::new(timestamp).expect("63 bits")),
     });
     // What it serves ends with it.
     executor.handle().spawn(async move {
@@ -50,9 +59,18 @@ fn client<F: Future<Output = ()> + 'static>(
     world: &mut World,
     body: impl FnOnce(OracleClient, Handle) -> F,
 ) {
+    client_of(world, LIFE, body);
+}
+
+/// The same of another life of the client's node.
+fn client_of<F: Future<Output = ()> + 'static>(
+    world: &mut World,
+    number: u16,
+    body: impl FnOnce(OracleClient, Handle) -> F,
+) {
     let (executor, rpc) = core(world, CLIENT);
     let ended = Rc::new(Cell::new(false));
-    let body = body(OracleClient::new(rpc, FORMER), executor.handle().clone());
+    let body = body(OracleClient::new(rpc, FORMER, life(number)), executor.handle().clone());
     let over = Rc::clone(&ended);
     executor.handle().spawn(async move {
         body.await;
@@ -100,5 +118,17 @@ fn who_asks_too_early_is_answered_when_that_may_be() {
         let waited = executor.now().since(asked);
         // Long before it would have asked again.
         assert!((micros(650)..micros(1_000)).contains(&waited), "{waited:?}");
+    });
+}
+
+/// Whoever is given none learns it at once, and may find out why.
+#[test]
+fn who_takes_no_part_is_refused_without_a_wait() {
+    let mut world = World::new(Config::new(7, 3, Profile::ideal())).expect("valid");
+    serve(&mut world, FORMER, 100, micros(0));
+    client_of(&mut world, LIFE - 1, |oracle, executor| async move {
+        let asked = executor.now();
+        assert!(oracle.timestamp().await.is_err());
+        assert!(executor.now().since(asked) < micros(50));
     });
 }

@@ -22,12 +22,27 @@
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 use lotus_sabotage::{Rule, broken};
 
-use super::{Member, Membership, Standing};
+use super::{FIRST_EPOCH, Member, Membership, Standing};
 
 impl Membership {
     /// The member at this node, whether it takes part or not.
     pub fn member(&self, node: NodeId) -> Option<&Member> {
         self.members.iter().find(|member| member.node == node)
+    }
+
+    /// Whether this life of a node takes part.
+    pub fn has_life(&self, node: NodeId, life: Incarnation) -> bool {
+        self.live().any(|member| member.node == node && member.incarnation == life)
+    }
+
+    /// Nodes of which a life is over, each with an epoch: verbs of earlier ones may take effect
+    /// nowhere any more.
+    pub fn refused(&self) -> impl Iterator<Item = (NodeId, Epoch)> {
+        self.members.iter().filter_map(|member| match member.standing {
+            Standing::Expelled { since, .. } => Some((member.node, since)),
+            Standing::Live if member.joined == FIRST_EPOCH => None,
+            Standing::Live => Some((member.node, member.joined)),
+        })
     }
 
     /// Whether a node that is out may take part again: everybody who is out is settled, and all

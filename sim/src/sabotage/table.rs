@@ -58,6 +58,7 @@ const LOGGED: Watch = Property(lotus::inspect::LOGGED);
 const BACKED: Watch = Property(lotus::inspect::BACKED);
 const CACHED: Watch = Property(lotus::inspect::CACHED);
 const FLOORED: Watch = Property(lotus::inspect::FLOORED);
+const FENCED: Watch = Property(lotus::inspect::FENCED);
 const OWNED: Watch = Property(lotus::inspect::OWNED);
 const LOCKED: Watch = Property(lotus::inspect::LOCKED);
 const REPLICATED: Watch = Property("every replica is byte for byte the same");
@@ -88,6 +89,8 @@ const TABLE: &[Hunted] = &[
         &["h2-nodes-return"],
         &[Isolation, BACKED, LOCKED, LOGGED, REPLICATED, Property(READS)],
     ),
+    hunted(Rule::ReadyNodesFence, &["h2-made-ready-while-somebody-is-out"], &[FENCED]),
+    hunted(Rule::JoiningNodesFence, &["h2-expelled-before-a-memory-node-joins"], &[FENCED]),
     hunted(
         Rule::FencesComeFirst,
         &["h2-nodes-return-at-once"],

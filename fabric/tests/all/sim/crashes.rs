@@ -11,8 +11,8 @@ use lotus_fabric::transport::Fabric;
 use lotus_fabric::verbs::VerbError;
 
 use super::{
-    CLIENT, MEMORY, REGION, REGION_BYTES, Running, at, ideal, peek, post, read, run_alone, word,
-    world, write,
+    CLIENT, MEMORY, OTHER, REGION, REGION_BYTES, Running, at, ideal, peek, post, read, run_alone,
+    word, world, write,
 };
 
 const TIME: Duration = Duration::from_millis(20);
@@ -103,6 +103,7 @@ fn a_memory_node_crashes_and_loses_its_memory_or_not() {
     for memory in [MemoryFate::Lost, MemoryFate::Kept] {
         let mut world = world(ideal(1, 3));
         run_alone(&mut world, at(CLIENT, 0), async |lane| write(&lane, word(0), 7).await);
+        world.fabric().fence(MEMORY, OTHER, Epoch(2)).expect("both exist");
         world.crash(MEMORY, memory).expect("the node exists");
         run_alone(&mut world, at(CLIENT, 0), async |lane| {
             let error = post(&lane, |batch| batch.write_word(word(0), 8)).await;
@@ -111,6 +112,9 @@ fn a_memory_node_crashes_and_loses_its_memory_or_not() {
         world.restart(MEMORY).expect("the node exists");
         let again = world.fabric().register(MEMORY, REGION, REGION_BYTES, Rights::ALL);
         assert_eq!(again.is_ok(), memory == MemoryFate::Lost);
+        // Fences are the process's own, as memory is.
+        let fence = world.fabric().refused_below(MEMORY, OTHER);
+        assert_eq!(fence, Some(if memory == MemoryFate::Lost { Epoch(0) } else { Epoch(2) }));
         let found = run_alone(&mut world, at(CLIENT, 0), async |lane| read(&lane, word(0)).await);
         assert_eq!(found, if memory == MemoryFate::Lost { 0 } else { 7 });
     }

@@ -23,6 +23,8 @@ const REGION_BYTES: u64 = 1 << 20;
 const MEMORY: NodeId = NodeId(0);
 /// Where the first client runs; others follow.
 const CLIENT: NodeId = NodeId(1);
+/// Another compute node.
+const OTHER: NodeId = NodeId(2);
 
 fn ideal(seed: u64, nodes: u16) -> Config {
     Config::new(seed, nodes, Profile::ideal())

@@ -1,7 +1,9 @@
 //! Who may return, as whom, and what is known of it.
 
+use lotus_router::EmbeddedAuthority;
+
 use super::*;
-use crate::membership::PartId;
+use crate::membership::{Outcome, PartId, change_as, found};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -145,4 +147,35 @@ fn a_suspicion_is_of_one_life() {
     assert_eq!(now.expel_life(A, C, before), None, "it was the life before");
     assert!(now.expel_life(A, C, now.epoch()).is_some(), "it is the present one");
     assert_eq!(now.expel_life(A, NodeId(9), before), None, "a stranger");
+}
+
+/// I181: a process that stood still while its life ended, and another one took its place, decides
+/// nothing in the name of that.
+#[test]
+fn a_life_changes_nothing_once_another_has_its_place() {
+    let authority = EmbeddedAuthority::new();
+    let lost = whole().expel(A, C).expect("both take part");
+    let now = returned(&settled(lost, C), C);
+    found(&authority, &now).expect("the first");
+    let before = (C, life(3));
+    let present = (C, now.member(C).expect("it is back").incarnation);
+    assert!(now.has_life(present.0, present.1) && !now.has_life(before.0, before.1));
+    let epoch = now.epoch();
+    let acknowledge = |of| change_as(&authority, of, |now| now.acknowledge(C, epoch));
+    assert_eq!(acknowledge(before), Ok(Outcome::Unchanged(now.clone())));
+    assert!(matches!(acknowledge(present), Ok(Outcome::Changed(_))));
+}
+
+/// I180: whoever is out is refused from its expulsion on, and a life that is over from the next
+/// one on.
+#[test]
+fn verbs_are_refused_of_every_life_that_is_over() {
+    let refused = |now: &Membership| now.refused().collect::<Vec<_>>();
+    assert_eq!(refused(&whole()), []);
+    let lost = whole().expel(A, C).expect("both take part");
+    assert_eq!(refused(&lost), [(C, Epoch(2))]);
+    let back = returned(&settled(lost, C), C);
+    assert_eq!(refused(&back), [(C, Epoch(3))]);
+    let again = back.expel(A, C).and_then(|now| now.expel(A, B)).expect("all take part");
+    assert_eq!(refused(&again), [(B, Epoch(5)), (C, Epoch(4))]);
 }
