@@ -64,6 +64,8 @@ use crate::shared::Shared;
 
 /// Whose header page has the floors.
 pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
+/// So often in a lease a member looks whether another one has raised the words of owners.
+const LOOKS_PER_LEASE: u32 = 16;
 /// The floor of who reads nothing any more.
 pub(crate) const NO_FLOOR: u64 = u64::MAX;
 
@@ -395,7 +397,7 @@ impl Coordinator {
             if !broken(Rule::FloorsAreCarried) {
                 self.write_floor(self.node.index, self.node.horizon.word()).await?;
             }
-            self.raise_owners().await?;
+            self.raise_owners(now).await?;
             // If another one was lost meanwhile, all this is done again.
             carried.store(placed.0, Ordering::Release);
         }
@@ -414,11 +416,37 @@ impl Coordinator {
     }
 
     /// Lets the words of all copies say of each shard what its latest owner is, as far as this node
-    /// or a copy knows: their movers may have died.
-    async fn raise_owners(&self) -> Result<(), Fenced> {
-        let replicas = self.replicas(crate::ownership::OWNERS_GROUP);
-        let mut seen: Vec<(Replica, Vec<Owner>)> = Vec::new();
-        for replica in replicas.members() {
+    /// or a copy knows: their movers may have died. What a copy shows all members see at once, and
+    /// one of them, the eldest, raises; the others wait, and do it after a lease if it is not done.
+    async fn raise_owners(&self, now: &Membership) -> Result<(), Fenced> {
+        let lease = self.shared.config.lease.unwrap_or_default();
+        let is_eldest = now.by_age().first().is_some_and(|eldest| eldest.node == self.node.id);
+        let deadline = self.executor.now().after(lease);
+        loop {
+            let seen = self.read_all_owners().await?;
+            let all = is_eldest || self.executor.now() >= deadline;
+            let copies: Vec<&[Owner]> = seen.iter().map(|(_, owners)| &**owners).collect();
+            let behind = behind(&copies, |shard| self.node.shards.owner(shard));
+            let waits = !all && behind.iter().flatten().any(|late| late.shown);
+            for (place, ((replica, _), late)) in seen.iter().zip(behind).enumerate() {
+                point!(self.node.id.0, CarryOver, place, seen.len());
+                let mine = late.into_iter().filter(|late| all || !late.shown);
+                let mine: Vec<Transfer> = mine.map(|late| late.transfer).collect();
+                for some in mine.chunks(crate::members::ADOPTED_AT_ONCE) {
+                    self.raise(*replica, some.to_vec()).await?;
+                }
+            }
+            if !waits {
+                return Ok(());
+            }
+            self.executor.sleep(lease / LOOKS_PER_LEASE).await;
+        }
+    }
+
+    /// Who owns every shard by the words of each copy, which the node learns.
+    async fn read_all_owners(&self) -> Result<Vec<(Replica, Vec<Owner>)>, Fenced> {
+        let mut seen = Vec::new();
+        for replica in self.replicas(crate::ownership::OWNERS_GROUP).members() {
             // A copy that is lost now is no concern of anybody.
             let Some(owners) = self.read_owners_of(*replica).await? else { continue };
             for (shard, owner) in ShardId::all().zip(&owners) {
@@ -426,19 +454,7 @@ impl Coordinator {
             }
             seen.push((*replica, owners));
         }
-        let copies = seen.len();
-        for (place, (replica, owners)) in seen.into_iter().enumerate() {
-            point!(self.node.id.0, CarryOver, place, copies);
-            let behind = |(shard, from): (ShardId, Owner)| {
-                let to = self.node.shards.owner(shard);
-                (from.epoch < to.epoch).then_some(Transfer { shard, from, to })
-            };
-            let behind: Vec<_> = ShardId::all().zip(owners).filter_map(behind).collect();
-            for some in behind.chunks(crate::members::ADOPTED_AT_ONCE) {
-                self.raise(replica, some.to_vec()).await?;
-            }
-        }
-        Ok(())
+        Ok(seen)
     }
 
     /// Takes a node that is out, and resolved, out of the horizon, once for each placement.
@@ -458,6 +474,30 @@ impl Coordinator {
         let add = |batch: &mut Batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), floor);
         self.insist(add).await.map(drop)
     }
+}
+
+/// A word of a copy that names an earlier owner of its shard than is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Late {
+    transfer: Transfer,
+    /// Another copy shows as much as is known.
+    shown: bool,
+}
+
+/// By copy, the words that are behind what is `known`.
+fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late>> {
+    let mut behind = vec![Vec::new(); copies.len()];
+    for (place, shard) in ShardId::all().enumerate() {
+        let to = known(shard);
+        let shown = copies.iter().any(|owners| owners[place].epoch >= to.epoch);
+        for (late, owners) in behind.iter_mut().zip(copies) {
+            let from = owners[place];
+            if from.epoch < to.epoch {
+                late.push(Late { transfer: Transfer { shard, from, to }, shown });
+            }
+        }
+    }
+    behind
 }
 
 /// Control threads that take slabs.
@@ -513,5 +553,29 @@ impl Shared {
             Ok(now) => now.kept(&self.placement),
             Err(_) => self.nodes.first().configuration.placement().of_whole(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_router::ShardEpoch;
+
+    use super::*;
+
+    #[test]
+    fn words_that_are_behind_are_told_from_those_that_no_copy_shows() {
+        let owner = |node, epoch| Owner { node: NodeId(node), epoch: ShardEpoch(epoch) };
+        let first = vec![owner(1, 0); usize::from(ShardId::COUNT)];
+        let (mut fresh, mut known) = (first.clone(), first.clone());
+        // One has moved, and a copy says so; of another one this node alone knows.
+        (fresh[3], known[3]) = (owner(2, 1), owner(2, 1));
+        known[5] = owner(4, 7);
+        let behind = behind(&[&fresh, &first], |shard| known[usize::from(shard.raw())]);
+        let named = |late: &Vec<Late>| -> Vec<(u16, bool)> {
+            late.iter().map(|late| (late.transfer.shard.raw(), late.shown)).collect()
+        };
+        assert_eq!(named(&behind[0]), [(5, false)]);
+        assert_eq!(named(&behind[1]), [(3, true), (5, false)]);
+        assert_eq!(behind[1][0].transfer.to, owner(2, 1));
     }
 }

@@ -291,7 +291,7 @@ impl Coordinator {
             return Err(MoveError::NotOwner(shards[lost]));
         }
         // Unanswered, it learns of them in time.
-        let briefly = Patience { retry_after: ASK_AGAIN, tries: 10 };
+        let briefly = Patience::constant(ASK_AGAIN, 10);
         let _ = self.tell(to, &transfers, briefly).await;
         point!(me, ReceiverTold, with to.0);
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
@@ -348,7 +348,7 @@ impl Coordinator {
         let ask = |(at, txns): (Endpoint, Vec<TxnId>)| -> (Vec<TxnId>, PendingCall) {
             let names = txns.iter().map(|txn| txn.raw());
             let words: Vec<u64> = [YIELD].into_iter().chain(names).collect();
-            let once = Patience { retry_after: ASK_AGAIN, tries: 1 };
+            let once = Patience::constant(ASK_AGAIN, 1);
             (txns, self.rpc.call(at, SERVICE, &encode(&words), once))
         };
         let calls: Vec<_> = calls.into_iter().map(ask).collect();
@@ -395,7 +395,7 @@ impl Coordinator {
     /// for a core.
     pub(crate) fn patience(&self) -> Patience {
         let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
-        Patience { retry_after: ASK_AGAIN, tries: (tries as u32).max(10) }
+        Patience::constant(ASK_AGAIN, (tries as u32).max(10))
     }
 
     /// Tells a node that it has been given shards; with none, asks whether it is there.

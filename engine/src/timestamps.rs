@@ -34,7 +34,8 @@ impl Timestamps {
             TimestampKind::Oracle => {
                 oracle::serve(shared, node, rpc);
                 let oracle = node.members.eldest().unwrap_or(shared.peers[0].id);
-                Self::Oracle(OracleClient::new(rpc.clone(), oracle, node.incarnation))
+                let (life, lease) = (node.incarnation, shared.config.lease);
+                Self::Oracle(OracleClient::new(rpc.clone(), oracle, life, lease))
             }
         }
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
-use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service};
+use lotus_fabric::rpc::{Patience, PendingCall, Rpc, Service, least_tolerance};
 use lotus_fabric::transport::MAX_MESSAGE_BYTES;
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
@@ -32,7 +32,7 @@ use crate::service::{
     HeldLocks, LockError, LockRoutes, LockService, NO_OWNER, Suspicion, TakenLock,
 };
 use crate::slot::Refusal;
-use crate::suspicion::{Sent, Silence, Verdict, least_tolerance};
+use crate::suspicion::{Sent, Silence, Verdict};
 use crate::table::LockTable;
 use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
 
@@ -340,7 +340,7 @@ fn refused(name: LockName, refusal: Refusal) -> LockError {
 fn patience(time: Duration) -> Patience {
     let retry_after = RETRY_AFTER.min(time);
     let tries = time.as_nanos().div_ceil(retry_after.as_nanos().max(1)).clamp(1, 1 << 16);
-    Patience { retry_after, tries: tries as u32 }
+    Patience::constant(retry_after, tries as u32)
 }
 
 impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
@@ -444,7 +444,7 @@ where
         return None;
     }
     let bytes = writer.finish(core.host.configuration_epoch());
-    let once = Patience { retry_after: RESEND_END_AFTER, tries: 1 };
+    let once = Patience::constant(RESEND_END_AFTER, 1);
     let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], once);
     Some((call, core.asks(peer)))
 }

@@ -20,18 +20,7 @@
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-
-/// So many tolerances fit in a lease.
-const TOLERANCES_PER_LEASE: u32 = 32;
-/// An owner may take so many times as long as it took for the slowest answer of late.
-const SLOWEST_TIMES: u64 = 4;
-/// Each answer takes so little of what the slowest one took: a part of two to the power of this.
-const FORGETTING: u32 = 8;
-
-/// The least tolerance where nodes have a lease of this length.
-pub(crate) fn least_tolerance(lease: Duration) -> Duration {
-    lease / TOLERANCES_PER_LEASE
-}
+use lotus_fabric::rpc::Slowest;
 
 /// What a coordinator has heard of one owner.
 #[derive(Debug, Default)]
@@ -41,8 +30,7 @@ pub(crate) struct Silence {
     answered: u64,
     /// Since when there has been a request without an answer, and nothing was heard.
     since: Option<Nanos>,
-    /// How long the slowest answer of late took, in nanoseconds.
-    slowest_ns: u64,
+    slowest: Slowest,
     suspected: bool,
 }
 
@@ -76,8 +64,7 @@ impl Silence {
     /// The answer to a request has come. Whether that ends a suspicion.
     #[inline]
     pub(crate) fn hear(&mut self, request: Sent, now: Nanos) -> bool {
-        let took_ns = now.0.saturating_sub(request.at.0);
-        self.slowest_ns = took_ns.max(self.slowest_ns - (self.slowest_ns >> FORGETTING));
+        self.slowest.note(now.since(request.at));
         self.answered = self.answered.max(request.number);
         self.since = (self.answered < self.requests).then_some(now);
         std::mem::take(&mut self.suspected)
@@ -108,7 +95,7 @@ impl Silence {
     /// For how long the owner may be silent.
     #[inline]
     pub(crate) fn tolerance(&self, least: Duration) -> Duration {
-        least.max(Duration::from_nanos(self.slowest_ns.saturating_mul(SLOWEST_TIMES)))
+        self.slowest.tolerance(least)
     }
 
     #[inline]
@@ -195,10 +182,5 @@ mod tests {
         let mut heard = Silence::default();
         heard.pardon(us(1));
         assert_eq!(heard.judge(us(9_000), LEAST), Verdict::Rest, "nothing is open");
-    }
-
-    #[test]
-    fn the_least_tolerance_is_a_small_part_of_the_lease() {
-        assert_eq!(least_tolerance(Duration::from_millis(10)), Duration::from_nanos(312_500));
     }
 }

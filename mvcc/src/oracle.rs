@@ -23,7 +23,9 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_fabric::exec::{Handle, TaskId};
 use lotus_fabric::ids::{Endpoint, Incarnation, NodeId};
-use lotus_fabric::rpc::{Patience, Reply, Responder, Rpc, RpcError, Service};
+use lotus_fabric::rpc::{
+    Patience, Reply, Responder, Rpc, RpcError, Service, Slowest, least_tolerance,
+};
 use lotus_sabotage::{Rule, broken};
 
 use crate::timestamp::Timestamp;
@@ -31,7 +33,13 @@ use crate::timestamp::Timestamp;
 /// The RPC service under which an oracle answers.
 pub const TIMESTAMP_SERVICE: Service = Service(2);
 
-const PATIENCE: Patience = Patience { retry_after: Duration::from_millis(20), tries: 50 };
+/// A request that is not answered is sent again, first when its answer is late by the slowest one
+/// of late, and at last after so long.
+const RETRY_AT_MOST: Duration = Duration::from_millis(20);
+/// How often at that interval.
+const TRIES_AT_MOST: u32 = 50;
+/// An answer is not late before this, unless the cluster has a short lease.
+const LEAST_TOLERANCE: Duration = Duration::from_micros(250);
 /// How often a server looks whether it may answer those who wait.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
@@ -111,7 +119,7 @@ async fn attend(
     waiting: Rc<RefCell<Vec<Waiting>>>,
     next: impl Fn(Asker, Nanos) -> Answer,
 ) {
-    let give_up = executor.now().after(PATIENCE.retry_after);
+    let give_up = executor.now().after(RETRY_AT_MOST);
     while executor.now() < give_up {
         executor.sleep(LOOK_AGAIN).await;
         for request in waiting.take() {
@@ -146,13 +154,16 @@ struct Core {
     ended: Cell<(u64, Result<Timestamp, RpcError>)>,
     /// The latest answer.
     latest: Cell<Timestamp>,
+    slowest: Cell<Slowest>,
+    /// No answer is late before this.
+    least_tolerance: Duration,
     waiting: RefCell<Vec<TaskId>>,
 }
 
 impl OracleClient {
     /// Asks the coordinator of `oracle` that has the same number as `rpc`'s own, on behalf of this
-    /// life of its node.
-    pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation) -> Self {
+    /// life of its node. The shorter the cluster's lease, the earlier it asks again.
+    pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation, lease: Option<Duration>) -> Self {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
         let core = Core {
             rpc,
@@ -163,6 +174,8 @@ impl OracleClient {
             in_flight: Cell::new(false),
             ended: Cell::new((0, Ok(Timestamp::ZERO))),
             latest: Cell::new(Timestamp::ZERO),
+            slowest: Cell::default(),
+            least_tolerance: lease.map_or(LEAST_TOLERANCE, least_tolerance).min(LEAST_TOLERANCE),
             waiting: RefCell::default(),
         };
         Self { core: Rc::new(core) }
@@ -247,13 +260,35 @@ impl<'a> Request<'a> {
     /// What `oracle` says; `None` if another one is to be asked meanwhile.
     async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
         let request = core.life.raw().to_le_bytes();
-        let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &request, PATIENCE));
+        let patience = core.patience();
+        let mut call = pin!(core.rpc.call(oracle, TIMESTAMP_SERVICE, &request, patience));
         core.asking.set(Some(core.rpc.lane().executor().current()));
         let reply = poll_fn(|cx| match core.oracle.get() == oracle {
             true => call.as_mut().poll(cx).map(Some),
             false => Poll::Ready(None),
         });
-        reply.await
+        let reply = reply.await;
+        if let Some(Ok(reply)) = &reply {
+            core.hear(reply.sent());
+        }
+        reply
+    }
+}
+
+impl Core {
+    /// For a request that is sent now: about a second altogether.
+    fn patience(&self) -> Patience {
+        let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);
+        let shorter = RETRY_AT_MOST.as_nanos() / retry_after.as_nanos().max(1);
+        let tries = TRIES_AT_MOST + shorter.ilog2();
+        Patience { retry_after, retry_at_most: RETRY_AT_MOST, tries }
+    }
+
+    /// The answer has come to a request that was sent then for the last time.
+    fn hear(&self, sent: Nanos) {
+        let mut slowest = self.slowest.get();
+        slowest.note(self.rpc.lane().executor().now().since(sent));
+        self.slowest.set(slowest);
     }
 }
 

@@ -194,3 +194,11 @@ fn where_shards_move_the_next_memory_node_is_lost_when_the_last_one_is_filled() 
     let text = include_str!("regressions/filled-where-shards-move.toml");
     assert_eq!(replay("shards-move", text, 34175, 1_000_000).violations, NOTHING);
 }
+
+/// Requests to the oracle were repeated after a constant 20 ms: one that was lost shortly before
+/// the calm was not repeated while it lasted, and all clients of its coordinator waited for it.
+#[test]
+fn timestamps_are_asked_for_again_before_the_calm_is_over() {
+    let text = include_str!("regressions/timestamps-asked-again.toml");
+    assert_eq!(replay("timestamps-asked-again", text, 42961, 1_000_000).violations, NOTHING);
+}

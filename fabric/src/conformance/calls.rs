@@ -35,8 +35,8 @@ const NOBODY: Service = Service(200);
 /// The second answer of [`TWICE`].
 const DUPLICATE: &[u8] = b"a duplicate";
 
-const PATIENT: Patience = Patience { retry_after: Duration::from_millis(20), tries: 1000 };
-const HASTY: Patience = Patience { retry_after: Duration::from_millis(1), tries: 3 };
+const PATIENT: Patience = Patience::constant(Duration::from_millis(20), 1000);
+const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
 
 /// Runs a client against a server that lives until the client has ended.
 fn with_server<F: Future<Output = ()> + 'static>(
@@ -157,7 +157,7 @@ fn a_call_to_nobody_times_out(cluster: &Cluster) {
     with_server(cluster, async move |rpc: Rpc| {
         // A caller that waits long must not make an impatient one wait as long.
         let patient = rpc.clone();
-        let lasting = Patience { retry_after: super::LIMIT, tries: 2 };
+        let lasting = Patience::constant(super::LIMIT, 2);
         rpc.lane().executor().spawn(async move {
             let _never = patient.call(PEER, NOBODY, b"", lasting).await;
         });

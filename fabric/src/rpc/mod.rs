@@ -16,6 +16,7 @@
 
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
+mod slowest;
 mod wire;
 
 use std::cell::{Cell, RefCell};
@@ -32,6 +33,7 @@ use crate::exec::{Handle, TaskId};
 use crate::ids::{Endpoint, NodeId};
 use crate::lane::Lane;
 
+pub use slowest::{Slowest, least_tolerance};
 pub use wire::MAX_PAYLOAD_BYTES;
 use wire::{Header, Kind, Reassembly, for_each_datagram};
 
@@ -42,10 +44,23 @@ pub struct Service(pub u8);
 /// How long a caller waits, and how often it asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Time before the request is sent again.
+    /// Time before the request is sent again; it doubles with each sending.
     pub retry_after: Duration,
+    /// Limit of that time. What is not longer than `retry_after` lets it stay as it is.
+    pub retry_at_most: Duration,
     /// How often it is sent altogether.
     pub tries: u32,
+}
+
+impl Patience {
+    /// So many tries, all after the same time.
+    pub const fn constant(retry_after: Duration, tries: u32) -> Self {
+        Self { retry_after, retry_at_most: Duration::ZERO, tries }
+    }
+
+    fn back_off(&mut self) {
+        self.retry_after = (self.retry_after * 2).min(self.retry_at_most).max(self.retry_after);
+    }
 }
 
 /// Why a call brought no reply.
@@ -134,7 +149,15 @@ impl Responder {
 /// A reply's payload; the buffer is reused when it is dropped.
 pub struct Reply {
     rpc: Rpc,
+    sent: Nanos,
     payload: Vec<u8>,
+}
+
+impl Reply {
+    /// When the request was sent for the last time.
+    pub fn sent(&self) -> Nanos {
+        self.sent
+    }
 }
 
 impl std::ops::Deref for Reply {
@@ -366,6 +389,7 @@ impl Rpc {
                     call.waiter.into_iter().for_each(|task| executor.wake(task));
                     continue;
                 }
+                call.patience.back_off();
                 call.due = now.after(call.patience.retry_after);
             }
             next = Some(next.map_or(call.due, |next| next.min(call.due)));
@@ -430,7 +454,9 @@ impl Future for PendingCall {
         let call = &mut calls.slots[slot_of(self.id?)];
         match call.outcome.take() {
             Some(outcome) => {
-                Poll::Ready(outcome.map(|payload| Reply { rpc: self.rpc.clone(), payload }))
+                let waited = call.patience.retry_after.as_nanos() as u64;
+                let sent = Nanos(call.due.0.saturating_sub(waited));
+                Poll::Ready(outcome.map(|payload| Reply { rpc: self.rpc.clone(), sent, payload }))
             }
             None => {
                 call.waiter = Some(core.lane.executor().current());

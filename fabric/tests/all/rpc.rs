@@ -17,8 +17,8 @@ const CLIENT: Endpoint = Endpoint { node: NodeId(0), lane: LaneId(0) };
 const SERVER: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
 const ECHO: Service = Service(3);
 const SILENT: Service = Service(4);
-const PATIENT: Patience = Patience { retry_after: Duration::from_millis(100), tries: 100 };
-const HASTY: Patience = Patience { retry_after: Duration::from_millis(1), tries: 3 };
+const PATIENT: Patience = Patience::constant(Duration::from_millis(100), 100);
+const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
 
 /// A client, and a server that echoes, or counts requests and keeps silent.
 struct Pair {

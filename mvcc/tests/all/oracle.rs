@@ -8,7 +8,7 @@ use lotus_fabric::exec::{Executor, Handle};
 use lotus_fabric::ids::{Endpoint, Epoch, Incarnation, LaneId, NodeId};
 use lotus_fabric::lane::Lane;
 use lotus_fabric::rpc::Rpc;
-use lotus_fabric::sim::{Config, Profile, World};
+use lotus_fabric::sim::{Config, Profile, Rates, World};
 use lotus_fabric::transport::Fabric;
 use lotus_mvcc::Timestamp;
 use lotus_mvcc::oracle::{Answer, OracleClient, OracleServer};
@@ -16,6 +16,8 @@ use lotus_mvcc::oracle::{Answer, OracleClient, OracleServer};
 const CLIENT: NodeId = NodeId(0);
 const FORMER: NodeId = NodeId(1);
 const SUCCESSOR: NodeId = NodeId(2);
+
+const LEASE: Duration = Duration::from_micros(640);
 
 /// The life of the client's node that takes part.
 const LIFE: u16 = 3;
@@ -37,14 +39,19 @@ fn core(world: &World, node: NodeId) -> (Executor, Rpc) {
     (executor, Rpc::new(lane))
 }
 
-/// A node that issues `timestamp` from `opens` on.
-fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) {
+/// A node that issues `timestamp` from `opens` on; how often it was asked.
+fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) -> Rc<Cell<u64>> {
     let (executor, rpc) = core(world, node);
     let began = executor.handle().now();
-    OracleServer::serve(&rpc, move |asker, now| match asker.life == life(LIFE) {
-        false => Answer::Refused,
-        true if now.since(began) < opens => Answer::NotYet,
-        true => Answer::Issued(Timestamp::new(timestamp).expect("63 bits")),
+    let asked = Rc::new(Cell::new(0));
+    let count = Rc::clone(&asked);
+    OracleServer::serve(&rpc, move |asker, now| {
+        count.set(count.get() + 1);
+        match asker.life == life(LIFE) {
+            false => Answer::Refused,
+            true if now.since(began) < opens => Answer::NotYet,
+            true => Answer::Issued(Timestamp::new(timestamp).expect("63 bits")),
+        }
     });
     // What it serves ends with it.
     executor.handle().spawn(async move {
@@ -52,6 +59,7 @@ fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) {
         drop(rpc);
     });
     world.add_core(node, executor);
+    asked
 }
 
 /// Runs what `body` does with a client of the former oracle to its end.
@@ -70,7 +78,8 @@ fn client_of<F: Future<Output = ()> + 'static>(
 ) {
     let (executor, rpc) = core(world, CLIENT);
     let ended = Rc::new(Cell::new(false));
-    let body = body(OracleClient::new(rpc, FORMER, life(number)), executor.handle().clone());
+    let body =
+        body(OracleClient::new(rpc, FORMER, life(number), Some(LEASE)), executor.handle().clone());
     let over = Rc::clone(&ended);
     executor.handle().spawn(async move {
         body.await;
@@ -130,5 +139,43 @@ fn who_takes_no_part_is_refused_without_a_wait() {
         let asked = executor.now();
         assert!(oracle.timestamp().await.is_err());
         assert!(executor.now().since(asked) < micros(50));
+    });
+}
+
+/// As long as answers are fast a lost message costs little, however many are lost.
+#[test]
+fn a_request_that_was_lost_is_sent_again_when_its_answer_is_late() {
+    let rates = Rates { message_loss: 0.3, ..Rates::default() };
+    let mut world = World::new(Config { rates, ..Config::new(7, 3, Profile::ideal()) });
+    let world = world.as_mut().expect("valid");
+    serve(world, FORMER, 100, micros(0));
+    client(world, |oracle, executor| async move {
+        let began = executor.now();
+        for _ in 0..100 {
+            oracle.timestamp().await.expect("it answers in the end");
+        }
+        let took = executor.now().since(began);
+        assert!(took < Duration::from_millis(20), "{took:?}");
+    });
+}
+
+/// An oracle that is known to be slow is not asked over and over.
+#[test]
+fn a_slow_oracle_is_asked_about_once() {
+    let slow = Duration::from_micros(500);
+    let rates = Rates { message_delay: 1.0, message_delay_max: slow, ..Rates::default() };
+    let mut world = World::new(Config { rates, ..Config::new(7, 3, Profile::ideal()) });
+    let world = world.as_mut().expect("valid");
+    let asked = serve(world, FORMER, 100, micros(0));
+    client(world, |oracle, _| async move {
+        let mut before = 0;
+        for turn in 0..100 {
+            if turn == 50 {
+                before = asked.get();
+            }
+            oracle.timestamp().await.expect("it answers in the end");
+        }
+        let repeated = asked.get() - before - 50;
+        assert!(repeated < 10, "{repeated}");
     });
 }

@@ -68,7 +68,7 @@ async fn wander(rpc: Rpc, mut rng: SmallRng) {
         match rng.random_range(0..10) {
             0 => {
                 let to = at(NodeId(1 + rng.random_range(0..CLIENTS)), rng.random_range(0..LANES));
-                let patience = Patience { retry_after: Duration::from_micros(50), tries: 5 };
+                let patience = Patience::constant(Duration::from_micros(50), 5);
                 let _lost_or_not = rpc.call(to, ECHO, &rng.random::<u64>().to_le_bytes(), patience);
                 let _lost_or_not = _lost_or_not.await;
             }
