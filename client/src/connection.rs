@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos};
 use slab::Slab;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 use crate::config::Config;
 use crate::error::ConnectError;
-use crate::frame::Incoming;
-use crate::handshake::{Guest, Refusal};
 use crate::link::{self, Bounds, Outbox, Patience, Receiver};
 use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
-use crate::stream::Stream;
+use crate::stream::{Obstacle, Stream};
 
 /// The number of requests whose answer nobody waits for.
 const UNASKED: u32 = u32::MAX;
@@ -60,7 +57,8 @@ impl Connection {
         config: &Config,
         env: &Env,
     ) -> Result<(Arc<Self>, Directory), ConnectError> {
-        let opened = tokio::time::timeout(config.connect_timeout, shake_hands(address, config));
+        let opening = Stream::open(address, &config.security);
+        let opened = tokio::time::timeout(config.connect_timeout, opening);
         let (mut stream, mut incoming, directory) = match opened.await {
             Ok(Ok(opened)) => opened,
             Ok(Err(Obstacle::Refused(refusal))) => {
@@ -189,43 +187,5 @@ impl Drop for LoseOnDrop {
         self.0.permits.close();
         self.0.outbox.close();
         drop(self.0.lock().take());
-    }
-}
-
-enum Obstacle {
-    Refused(Refusal),
-    Broken(io::Error),
-}
-
-impl From<io::Error> for Obstacle {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
-async fn shake_hands(
-    address: &str,
-    config: &Config,
-) -> Result<(Stream, Incoming, Box<Directory>), Obstacle> {
-    let mut stream = Stream::connect(address, &config.security).await?;
-    let mut incoming = Incoming::new(ANSWER_BYTES);
-    let mut out = Vec::new();
-    let mut guest = Guest::start(config.security.key(), &mut out)?;
-    loop {
-        stream.write_all(&out).await?;
-        out.clear();
-        loop {
-            if let Some(frame) =
-                incoming.take_frame().map_err(|_| Obstacle::Refused(Refusal::Garbage))?
-            {
-                match guest.step(frame, &mut out).map_err(Obstacle::Refused)? {
-                    Some(directory) => return Ok((stream, incoming, directory)),
-                    None => break,
-                }
-            }
-            if stream.read_buf(incoming.space(4096)).await? == 0 {
-                return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
-            }
-        }
     }
 }

@@ -12,8 +12,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use lotus_fabric::tcp::{self, Caller, Security};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::frame::Incoming;
+use crate::handshake::{Guest, Refusal};
+use crate::protocol::{ANSWER_BYTES, Directory};
 
 /// The most that is read from TLS with one call: a record.
 const RECORD_BYTES: usize = 16 << 10;
@@ -31,7 +35,48 @@ pub enum Stream {
     Local(UnixStream),
 }
 
+/// Why a server has not let a client in.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// It says why, or is none that this client believes.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The connection broke; [`io::ErrorKind::InvalidData`] is what TLS says.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
 impl Stream {
+    /// Connects to a server and passes its handshake. What has come after the welcome is in the
+    /// buffer, which takes frames of an answer's size.
+    ///
+    /// # Errors
+    /// [`Obstacle`].
+    pub async fn open(
+        address: &str,
+        security: &Security,
+    ) -> Result<(Self, Incoming, Box<Directory>), Obstacle> {
+        let mut stream = Self::connect(address, security).await?;
+        let mut incoming = Incoming::new(ANSWER_BYTES);
+        let mut out = Vec::new();
+        let mut guest = Guest::start(security.key(), &mut out)?;
+        loop {
+            stream.write_all(&out).await?;
+            out.clear();
+            loop {
+                if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
+                    match guest.step(frame, &mut out)? {
+                        Some(directory) => return Ok((stream, incoming, directory)),
+                        None => break,
+                    }
+                }
+                if stream.read_buf(incoming.space(4096)).await? == 0 {
+                    return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+                }
+            }
+        }
+    }
+
     /// Connects to a server: at a host and port, or, if the address begins with [`LOCAL`], at the
     /// Unix socket of that path.
     ///

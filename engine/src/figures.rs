@@ -5,6 +5,7 @@
 //! asked of them by a job ([`Cluster::coordinator_figures`]).
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use lotus_fabric::counters::VerbCounters;
 use lotus_fabric::ids::{ShardId, TableId};
@@ -47,6 +48,9 @@ pub struct NodeFigures {
     pub takes_part: bool,
     /// It may begin transactions; not while its lease has run out.
     pub serves: bool,
+    /// How much of its lease is left since the last beat that has landed, if it has beaten; zero
+    /// once it has run out.
+    pub lease_left: Option<Duration>,
     /// How many shards' locks it grants.
     pub shards_owned: usize,
     /// How many locks its table holds, each as often as it has holders.
@@ -104,6 +108,12 @@ impl<M: Machines> Cluster<M> {
         NodeFigures {
             takes_part: !node.has_failed(),
             serves: node.check_standing().is_ok(),
+            lease_left: self
+                .shared
+                .config
+                .lease
+                .zip(node.members.last_beat())
+                .map(|(lease, beat)| lease.saturating_sub(node.env.now().since(beat))),
             shards_owned: owned.count(),
             locks_held: node.locks.held(),
             lock_slots: self.shared.config.lock_table_bytes / LOCK_SLOT_BYTES,

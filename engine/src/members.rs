@@ -41,7 +41,7 @@
 //! beats, and is believed alive, while its [council](crate::council) waits for an answer.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -107,6 +107,8 @@ pub(crate) struct NodeMembers {
     admitted: AtomicBool,
     /// What recovery has met that cannot be, and so has left as it was.
     contradiction: Mutex<Option<Contradiction>>,
+    /// When the last beat was sent that has landed.
+    last_beat: AtomicU64,
 }
 
 /// What a node knows of the membership.
@@ -148,7 +150,20 @@ impl NodeMembers {
             admitted: AtomicBool::new(false),
             noted: (0..threads).map(|_| AtomicU32::new(FIRST_EPOCH.0)).collect(),
             contradiction: Mutex::default(),
+            last_beat: AtomicU64::new(0),
         }
+    }
+
+    /// A beat that was sent then has landed.
+    pub(crate) fn note_beat(&self, sent: Nanos) {
+        // Only for whoever watches: nothing follows from it.
+        self.last_beat.store(sent.0, Ordering::Relaxed);
+    }
+
+    /// When the last beat was sent that has landed, if there was one.
+    pub(crate) fn last_beat(&self) -> Option<Nanos> {
+        let sent = self.last_beat.load(Ordering::Relaxed);
+        (sent > 0).then_some(Nanos(sent))
     }
 
     fn seen(&self) -> Epoch {

@@ -107,6 +107,7 @@ impl Watch {
         let suspects = match latest {
             Some(asked) => {
                 self.lease.renew(asked);
+                coordinator.node.members.note_beat(asked);
                 self.detector.hear(asked, &inbox.beats)
             }
             // Only of the last memory node is it said that it does not answer.

@@ -1,5 +1,6 @@
 //! What a server may be told, and what of it makes no sense.
 
+use crate::exposition::Gauge;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub struct Config {
     pub local: Option<LocalDoor>,
     /// Where metrics and health are served, over HTTP; nowhere unless told otherwise.
     pub metrics: Option<TcpListener>,
+    /// Figures of this process that are shown beside the server's own; none unless told otherwise.
+    pub gauges: Vec<Gauge>,
     /// Who may come in; everybody, and therefore on loopback only, unless told otherwise.
     pub security: Security,
     /// Coroutines that serve calls, on each coordinator; half of all it has unless told otherwise.
@@ -178,6 +181,7 @@ impl Config {
             nodes,
             local: None,
             metrics: None,
+            gauges: Vec::new(),
             security: Security::default(),
             workers: None,
             limits: Limits::default(),

@@ -61,23 +61,47 @@ const fn abort_reason(error: &TxnError) -> usize {
     }
 }
 
+/// How long something took, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Latencies {
+    pub(crate) buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
+    pub(crate) sum_us: AtomicU64,
+}
+
+impl Latencies {
+    fn add(&self, latency: Duration) {
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        add(&self.buckets[LATENCY_BOUNDS_US.partition_point(|bound| *bound < us)], 1);
+        add(&self.sum_us, us);
+    }
+}
+
 /// The counts of one coordinator. Only its thread writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
     pub(crate) endings: [AtomicU64; Ending::ALL.len()],
     pub(crate) aborts: [AtomicU64; ABORT_REASONS.len()],
-    pub(crate) latencies: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
-    pub(crate) latency_sum_us: AtomicU64,
+    pub(crate) latencies: Latencies,
+    /// Of each stored transaction, by its place in the registry.
+    pub(crate) by_procedure: Box<[Latencies]>,
 }
 
 impl Counters {
-    /// A request has ended, so long after it came.
-    pub(crate) fn end(&self, ending: Ending, latency: Duration) {
-        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    /// Nothing counted yet, for so many stored transactions.
+    pub(crate) fn new(procedures: usize) -> Self {
+        let by_procedure = (0..procedures).map(|_| Latencies::default()).collect();
+        Self { by_procedure, ..Self::default() }
+    }
+
+    /// A request has ended, so long after it came; of the stored transaction of this place, if it
+    /// called one.
+    pub(crate) fn end(&self, ending: Ending, latency: Duration, procedure: Option<usize>) {
         add(&self.endings[ending as usize], 1);
-        add(&self.latencies[LATENCY_BOUNDS_US.partition_point(|bound| *bound < us)], 1);
-        add(&self.latency_sum_us, us);
+        self.latencies.add(latency);
+        if let Some(procedure) = procedure {
+            self.by_procedure[procedure].add(latency);
+        }
     }
 
     /// An attempt was aborted.
@@ -97,12 +121,18 @@ mod tests {
 
     #[test]
     fn latencies_fall_into_the_bucket_that_bounds_them() {
-        let counters = Counters::default();
+        let counters = Counters::new(2);
         for us in [0, 10, 11, 5_000_000, 5_000_001] {
-            counters.end(Ending::Committed, Duration::from_micros(us));
+            counters.end(Ending::Committed, Duration::from_micros(us), Some(1));
         }
-        let found = counters.latencies.each_ref().map(|count| count.load(Ordering::Relaxed));
-        assert_eq!((found[0], found[1], found[17], found[18]), (2, 1, 1, 1));
+        counters.end(Ending::Failed, Duration::from_micros(7), None);
+        let found = |of: &Latencies| {
+            let found = of.buckets.each_ref().map(|count| count.load(Ordering::Relaxed));
+            (found[0], found[1], found[17], found[18])
+        };
+        assert_eq!(found(&counters.latencies), (3, 1, 1, 1));
+        assert_eq!(found(&counters.by_procedure[1]), (2, 1, 1, 1));
+        assert_eq!(found(&counters.by_procedure[0]), (0, 0, 0, 0));
         assert_eq!(counters.endings[0].load(Ordering::Relaxed), 5);
     }
 }

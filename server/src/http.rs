@@ -1,28 +1,42 @@
 //! `/metrics` for Prometheus and `/health` for whoever decides where clients go.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::metrics;
-use crate::node::Node;
+use crate::exposition::Format;
 
-/// Serves both until the server stops.
-pub(crate) async fn serve(
-    node: Arc<Node>,
+/// Metrics under way.
+pub(crate) type Gathering = Pin<Box<dyn Future<Output = Registry> + Send>>;
+
+/// A process that can be looked at.
+pub(crate) trait Shown: Send + Sync + 'static {
+    /// What log lines call it.
+    fn name(&self) -> String;
+    /// All its metrics.
+    fn gather(self: Arc<Self>) -> Gathering;
+    /// That it serves, or why not.
+    fn health(&self) -> Result<&'static str, &'static str>;
+}
+
+/// Serves both until told to stop.
+pub(crate) async fn serve<S: Shown>(
+    shown: Arc<S>,
     listener: std::net::TcpListener,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let index = node.index;
+    let node = shown.name();
     let routes = axum::Router::new()
-        .route("/metrics", get(scrape))
-        .route("/health", get(health))
-        .with_state(node);
+        .route("/metrics", get(scrape::<S>))
+        .route("/health", get(health::<S>))
+        .with_state(shown);
     let stop = async move {
         // An error means that the server itself is gone, which is the same.
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -32,29 +46,24 @@ pub(crate) async fn serve(
         Err(error) => Err(error),
     };
     if let Err(error) = served {
-        tracing::error!(node = index, %error, "metrics are not served any more");
+        tracing::error!(node, %error, "metrics are not served any more");
     }
 }
 
-async fn scrape(State(node): State<Arc<Node>>) -> impl IntoResponse {
-    match metrics::scrape(node).await {
-        Ok(text) => Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text)),
+async fn scrape<S: Shown>(State(shown): State<Arc<S>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::accepted(&accept.join(","));
+    match format.encode(&shown.gather().await) {
+        Ok(text) => Ok(([(header::CONTENT_TYPE, format.content_type())], text)),
         Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))),
     }
 }
 
 /// 200 while clients should come here, 503 otherwise.
-async fn health(State(node): State<Arc<Node>>) -> (StatusCode, &'static str) {
-    let figures = node.host().node_figures(node.index);
-    if node.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
-    } else if !figures.takes_part {
-        (StatusCode::SERVICE_UNAVAILABLE, "expelled\n")
-    } else if !figures.serves {
-        (StatusCode::SERVICE_UNAVAILABLE, "suspended\n")
-    } else if !node.host().silent_memory(node.index).is_empty() {
-        (StatusCode::SERVICE_UNAVAILABLE, "a memory node does not answer\n")
-    } else {
-        (StatusCode::OK, "serving\n")
+async fn health<S: Shown>(State(shown): State<Arc<S>>) -> (StatusCode, String) {
+    match shown.health() {
+        Ok(how) => (StatusCode::OK, format!("{how}\n")),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn begin(node: &Arc<Node>, place: Place, kind: Kind) -> Open {
             let held = Held { inbox, expired: flag, deadline: arrived.after(shared.limits.hold) };
             let ending = held.serve(&shared, session, kind).await;
             let latency = shared.env.now().since(arrived);
-            shared.counters[thread].end(ending, latency);
+            shared.counters[thread].end(ending, latency, None);
             drop(place);
         })
     };

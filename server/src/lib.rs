@@ -15,7 +15,8 @@
 //! take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered
 //! exactly once whatever becomes of them. What is remembered of calls with an id lives in the
 //! cluster (`calls`). Counters belong to one thread each (`counters`) and meet when somebody
-//! scrapes them (`metrics`).
+//! scrapes them (`metrics`), in the words that the scraper knows (`exposition`, `http`). A process
+//! without a server shows what it has to show by [`Metrics`].
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod calls;
 mod config;
 mod connection;
 mod counters;
+mod exposition;
 mod failure;
 mod host;
 mod http;
@@ -32,12 +34,15 @@ mod node;
 mod queue;
 mod registry;
 mod server;
+mod shown;
 mod ticket;
 mod within;
 mod worker;
 
 pub use config::{CallRecords, Config, Limits, LocalDoor, StartError};
+pub use exposition::Gauge;
 pub use lotus_client::protocol::Kind;
 pub use lotus_fabric::tcp::{Key, Security};
 pub use registry::{Abort, Registry};
 pub use server::Server;
+pub use shown::Metrics;

@@ -10,19 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lotus::{CoordinatorFigures, Hits, MemoryStanding, MemoryStatus, NodeFigures, Seat};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::counters::{ABORT_REASONS, Ending, LATENCY_BOUNDS_US};
+use crate::counters::{ABORT_REASONS, Counters, Ending, LATENCY_BOUNDS_US, Latencies};
+use crate::exposition::{self, gauge};
 use crate::node::Node;
 
-/// What is sent.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// All metrics of a node, as text.
-pub(crate) async fn scrape(node: Arc<Node>) -> Result<String, fmt::Error> {
+/// All metrics of a node.
+pub(crate) async fn gather(node: Arc<Node>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
         let seat = Seat { compute_node: node.index, thread };
@@ -32,11 +29,11 @@ pub(crate) async fn scrape(node: Arc<Node>) -> Result<String, fmt::Error> {
         coordinators.begun += figures.begun;
     }
     let figures = node.host().node_figures(node.index);
-    let mut registry = Registry::with_prefix("lotus");
-    registry.register_collector(Box::new(Scrape { node, figures, coordinators }));
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(node.process.shown()));
+    let own = registry.sub_registry_with_prefix("lotus");
+    own.register_collector(Box::new(Scrape { node, figures, coordinators }));
+    registry
 }
 
 struct Scrape {
@@ -57,7 +54,8 @@ impl Collector for Scrape {
         self.latency(&mut encoder)?;
         self.engine(&mut encoder)?;
         self.moves(&mut encoder)?;
-        self.clients(&mut encoder)
+        self.clients(&mut encoder)?;
+        exposition::gauges(&mut encoder, &self.node.gauges)
     }
 }
 
@@ -81,29 +79,41 @@ impl Scrape {
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        const SECONDS_PER_US: f64 = 1e-6;
-        let mut buckets = Vec::new();
-        let mut sum_us = 0;
-        for counters in &self.node.counters {
-            sum_us += counters.latency_sum_us.load(Ordering::Relaxed);
-        }
-        for at in 0..=LATENCY_BOUNDS_US.len() {
-            let counted = self.node.counters.iter();
-            let count = counted.map(|c| c.latencies[at].load(Ordering::Relaxed)).sum::<u64>();
-            let bound =
-                LATENCY_BOUNDS_US.get(at).map_or(f64::MAX, |us| *us as f64 * SECONDS_PER_US);
-            buckets.push((bound, count));
-        }
-        let count = buckets.iter().map(|(_, count)| count).sum();
         let help = "From a request's arrival to its answer, retries included";
-        let mut histogram = encoder.encode_descriptor(
-            "transaction_duration",
-            help,
-            Some(&Unit::Seconds),
-            MetricType::Histogram,
-        )?;
-        let sum = sum_us as f64 * SECONDS_PER_US;
-        histogram.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        let (unit, kind) = (Some(&Unit::Seconds), MetricType::Histogram);
+        let mut all = encoder.encode_descriptor("transaction_duration", help, unit, kind)?;
+        self.histogram(&mut all, |counters| &counters.latencies)?;
+        let help = "The same, of calls of one stored transaction";
+        let mut by = encoder.encode_descriptor("procedure_duration", help, unit, kind)?;
+        for (name, stored) in self.node.registry.all() {
+            let label = [("procedure", name)];
+            let mut one = by.encode_family(&label)?;
+            self.histogram(&mut one, |counters| &counters.by_procedure[stored.place])?;
+        }
+        Ok(())
+    }
+
+    /// The sum over all coordinators.
+    fn histogram(
+        &self,
+        encoder: &mut MetricEncoder<'_>,
+        of: impl Fn(&Counters) -> &Latencies,
+    ) -> fmt::Result {
+        // Divided, not multiplied: so a hundredth of a second is called 0.01.
+        const US_PER_SECOND: f64 = 1e6;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let sum = |count: &dyn Fn(&Latencies) -> u64| {
+            self.node.counters.iter().map(|counters| count(of(counters))).sum::<u64>()
+        };
+        let bounds = LATENCY_BOUNDS_US.iter().map(|us| *us as f64 / US_PER_SECOND);
+        let buckets: Vec<(f64, u64)> = bounds
+            .chain([f64::MAX])
+            .enumerate()
+            .map(|(at, bound)| (bound, sum(&|latencies| load(&latencies.buckets[at]))))
+            .collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let seconds = sum(&|latencies| load(&latencies.sum_us)) as f64 / US_PER_SECOND;
+        encoder.encode_histogram::<NoLabelSet>(seconds, count, &buckets, None)
     }
 
     fn engine(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -128,27 +138,45 @@ impl Scrape {
         let locks = [("here", caches.locks.hits), ("elsewhere", remote(caches.locks))];
         let help = "Locks that transactions asked for, by where their keeper was";
         counters(encoder, "locks_asked", help, "keeper", &locks)?;
+        self.membership(encoder)
+    }
+
+    /// What the node knows of itself and the others.
+    fn membership(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge =
+            |name: &str, help: &str, value: usize| gauge(encoder, name, help, value as i64);
         let NodeFigures { shards_owned, locks_held, lock_slots, epoch, expelled, .. } =
             self.figures;
-        gauge(encoder, "locks_held", "Locks in the node's table, by holder", locks_held)?;
-        gauge(encoder, "lock_slots", "Slots of the node's lock table", lock_slots)?;
-        gauge(encoder, "shards_owned", "Shards whose locks the node grants", shards_owned)?;
-        gauge(encoder, "configuration_epoch", "The epoch that the node has seen", epoch as usize)?;
-        gauge(encoder, "nodes_expelled", "Nodes that were expelled and fenced", expelled)?;
+        gauge("locks_held", "Locks in the node's table, by holder", locks_held)?;
+        gauge("lock_slots", "Slots of the node's lock table", lock_slots)?;
+        gauge("shards_owned", "Shards whose locks the node grants", shards_owned)?;
+        gauge("configuration_epoch", "The epoch that the node has seen", epoch as usize)?;
+        gauge("nodes_expelled", "Nodes that were expelled and fenced", expelled)?;
         let takes_part = usize::from(self.figures.takes_part);
-        gauge(encoder, "takes_part", "1 while the node takes part in the cluster", takes_part)?;
+        gauge("takes_part", "1 while the node takes part in the cluster", takes_part)?;
         let silent = self.node.host().silent_memory(self.node.index).len();
-        gauge(encoder, "memory_nodes_silent", "Memory nodes that do not answer the node", silent)?;
+        gauge("memory_nodes_silent", "Memory nodes that do not answer the node", silent)?;
         let MemoryStatus { nodes, copies, .. } = self.node.host().memory_known(self.node.index);
         let count = |what| nodes.iter().filter(|node| **node == what).count();
         let help = "Memory nodes that were lost and are not used any more";
-        gauge(encoder, "memory_nodes_lost", help, count(MemoryStanding::Lost))?;
+        gauge("memory_nodes_lost", help, count(MemoryStanding::Lost))?;
         let help = "Memory nodes that are back and are given what they missed";
-        gauge(encoder, "memory_nodes_joining", help, count(MemoryStanding::Joining))?;
+        gauge("memory_nodes_joining", help, count(MemoryStanding::Joining))?;
         let help = "Memory nodes that have last copies and do not answer half of the compute nodes";
-        gauge(encoder, "memory_nodes_out_of_reach", help, count(MemoryStanding::OutOfReach))?;
+        gauge("memory_nodes_out_of_reach", help, count(MemoryStanding::OutOfReach))?;
         let fewest = copies.into_iter().min().unwrap_or(0);
-        gauge(encoder, "copies", "Copies of each row that are in use, at least", fewest)
+        gauge("copies", "Copies of each row that are in use, at least", fewest)?;
+        self.lease(encoder)
+    }
+
+    /// How long the node is from being taken for dead.
+    fn lease(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(lease) = self.node.host().config().lease else { return Ok(()) };
+        let help = "How long the node may be silent before it is suspected";
+        gauge(encoder, "lease_seconds", help, lease.as_secs_f64())?;
+        let Some(left) = self.figures.lease_left else { return Ok(()) };
+        let help = "How much of that is left since the last beat that has landed";
+        gauge(encoder, "lease_margin_seconds", help, left.as_secs_f64())
     }
 
     /// What the node gave to others (LOTUS §4.3).
@@ -167,15 +195,15 @@ impl Scrape {
 
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let node = &self.node;
-        gauge(encoder, "connections", "Clients that are connected", node.connections())?;
+        gauge(encoder, "connections", "Clients that are connected", node.connections() as i64)?;
         let help = "Interactive transactions that are open";
-        gauge(encoder, "open_transactions", help, node.open_transactions())?;
-        let held = node.budgets.iter().map(|budget| budget.held()).sum();
+        gauge(encoder, "open_transactions", help, node.open_transactions() as i64)?;
+        let held: usize = node.budgets.iter().map(|budget| budget.held()).sum();
         let help = "Bytes of requests and answers that are held for clients";
-        gauge(encoder, "client_bytes_held", help, held)?;
-        let limit = node.budgets.iter().map(|budget| budget.limit()).sum();
+        gauge(encoder, "client_bytes_held", help, held as i64)?;
+        let limit: usize = node.budgets.iter().map(|budget| budget.limit()).sum();
         let help = "Bytes at which connections wait that hold more than a little of them";
-        gauge(encoder, "client_bytes_limit", help, limit)?;
+        gauge(encoder, "client_bytes_limit", help, limit as i64)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let doors = [
             ("admitted", load(&node.doors.admitted)),
@@ -210,9 +238,4 @@ fn counters(
         one.encode_counter::<NoLabelSet, _, u64>(value, None)?;
     }
     Ok(())
-}
-
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usize) -> fmt::Result {
-    let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    encoder.encode_gauge(&(value as i64))
 }

@@ -15,7 +15,10 @@ use crate::calls;
 use crate::config::{CallRecords, Limits};
 use crate::connection::Origin;
 use crate::counters::Counters;
+use crate::exposition::{Gauge, Process};
 use crate::host::Host;
+use crate::http::{Gathering, Shown};
+use crate::metrics;
 use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::ticket::Peer;
@@ -36,6 +39,10 @@ pub(crate) struct Node {
     pub(crate) index: usize,
     pub(crate) env: Env,
     pub(crate) registry: Registry,
+    /// What the process costs.
+    pub(crate) process: Process,
+    /// What the program that serves shows beside all this.
+    pub(crate) gauges: Vec<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     /// The table of call records.
@@ -85,6 +92,7 @@ pub(crate) struct Parts {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) index: usize,
     pub(crate) registry: Registry,
+    pub(crate) gauges: Vec<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     pub(crate) calls: TableId,
@@ -100,12 +108,14 @@ impl Node {
             env: parts.host.clock(),
             host: Arc::downgrade(&parts.host),
             index: parts.index,
-            registry: parts.registry,
             limits: parts.limits,
             call_records: parts.call_records,
             calls: parts.calls,
             queues: (0..threads).map(|_| Queue::new()).collect(),
-            counters: (0..threads).map(|_| Counters::default()).collect(),
+            counters: (0..threads).map(|_| Counters::new(parts.registry.all().len())).collect(),
+            registry: parts.registry,
+            process: Process::new(parts.host.clock()),
+            gauges: parts.gauges,
             interactive: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
             interactive_limit: parts.interactive_limit,
             addresses: parts.addresses,
@@ -154,7 +164,6 @@ impl Node {
             },
             shards: spec.shards as u16,
         });
-        let names = self.registry.names();
         let addresses = match client {
             Origin::Network(_) => &self.addresses,
             Origin::ThisHost => &self.local_addresses,
@@ -163,13 +172,14 @@ impl Node {
             let owner = self.host().shard_owner(self.index, shard);
             Owner { node: owner.compute_node.map(|node| node as u16), epoch: owner.epoch }
         });
+        let procedures = self.registry.all();
+        let procedures =
+            procedures.map(|(name, stored)| Procedure { name: name.to_owned(), kind: stored.kind });
         Box::new(Directory {
             node: self.index as u16,
             nodes: addresses.clone(),
             tables: tables.collect(),
-            procedures: names
-                .map(|(name, kind)| Procedure { name: name.to_owned(), kind })
-                .collect(),
+            procedures: procedures.collect(),
             owners: owners.collect(),
             in_flight: self.limits.in_flight as u32,
         })
@@ -286,6 +296,31 @@ impl Node {
 
     fn peers(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Peer>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shown for Node {
+    fn name(&self) -> String {
+        format!("cn-{}", self.index)
+    }
+
+    fn gather(self: Arc<Self>) -> Gathering {
+        Box::pin(metrics::gather(self))
+    }
+
+    fn health(&self) -> Result<&'static str, &'static str> {
+        let figures = self.host().node_figures(self.index);
+        if self.is_draining() {
+            Err("stopping")
+        } else if !figures.takes_part {
+            Err("expelled")
+        } else if !figures.serves {
+            Err("suspended")
+        } else if !self.host().silent_memory(self.index).is_empty() {
+            Err("a memory node does not answer")
+        } else {
+            Ok("serving")
+        }
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) trait Procedure: Send + Sync {
 /// A registered procedure.
 pub(crate) struct Stored {
     pub(crate) kind: Kind,
+    /// Its place among all, in the order in which they were registered.
+    pub(crate) place: usize,
     pub(crate) procedure: Box<dyn Procedure>,
 }
 
@@ -136,7 +138,8 @@ impl Registry {
         E: Serialize + 'static,
     {
         let procedure = Box::new(Typed { function, types: PhantomData });
-        let before = self.procedures.insert(name.into(), Arc::new(Stored { kind, procedure }));
+        let stored = Arc::new(Stored { kind, place: self.procedures.len(), procedure });
+        let before = self.procedures.insert(name.into(), stored);
         assert!(before.is_none(), "two stored transactions are named {name:?}");
     }
 
@@ -144,8 +147,9 @@ impl Registry {
         self.procedures.get(name)
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Kind)> {
-        self.procedures.iter().map(|(name, stored)| (&**name, stored.kind))
+    /// All of them, by their names.
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
+        self.procedures.iter().map(|(name, stored)| (&**name, &**stored))
     }
 }
 

@@ -81,6 +81,7 @@ impl Server {
             host: Arc::clone(&host),
             index: node,
             registry,
+            gauges: config.gauges,
             limits: config.limits,
             call_records: config.call_records,
             interactive_limit: interactive,

@@ -114,7 +114,11 @@ impl Worker<'_> {
             Err(Miss::Failed(Failure::Unknown)) => Ending::Unknown,
             Err(_) => Ending::Failed,
         };
-        self.counters.end(ending, self.session.now().since(arrived));
+        let procedure = match &work {
+            Work::Call { stored, .. } => Some(stored.place),
+            Work::Outcome(_) => None,
+        };
+        self.counters.end(ending, self.session.now().since(arrived), procedure);
         ticket.answer(&match &outcome {
             Ok(Attempt::Committed) => Answer::Done(Bytes(&self.result)),
             Ok(Attempt::Recalled(result)) => Answer::Done(Bytes(result)),

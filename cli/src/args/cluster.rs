@@ -101,6 +101,10 @@ pub struct ChaosArgs {
     /// NAME-switch (scripts/cables.sh makes them).
     #[arg(long, value_name = "NAME")]
     pub namespaces: Option<String>,
+    /// Applications that ask for more than their share beside those that call: one never reads,
+    /// one reads a byte a second, one sends garbage, and so on.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub hostile: usize,
     /// Writes what every call read and wrote to a file, for lotus check; calls are fewer then.
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,

@@ -5,6 +5,7 @@
 //! * `schedule`: what is done to whom, and when; what a cluster survives; `draw`: a random one;
 //! * `keeper`: when a strike is due; `striker`: it is carried out;
 //! * `callers`: the load, which knows in the end what became of each of its calls;
+//! * `hostile`: applications that ask for more than their share; `resident`: what they cost;
 //! * `report`: what is said about it.
 //!
 //! Processes are killed and paused with signals, as an operator or a kernel would. When the load
@@ -17,14 +18,17 @@
 
 mod callers;
 mod draw;
+mod hostile;
 mod keeper;
 mod report;
+mod resident;
 mod schedule;
 mod striker;
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lotus_benchmarks::audit::{Audit, Check, Effects};
@@ -44,14 +48,17 @@ use super::load::{Load, Use};
 use super::node::{Kind, Node};
 use super::processes::wait_until;
 use super::seat::Seat;
+use crate::applications::failed;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
 use crate::{Verdict, screen};
 use callers::{Callers, Seen};
+use hostile::{Hostile, Met};
 use keeper::{Keeper, Pace};
 use report::Report;
+use resident::Resident;
 use schedule::{Bounds, Fault, Strike};
-use striker::Nodes;
+use striker::{Nodes, Struck};
 
 /// How long nodes may take to start.
 const STARTING: Duration = Duration::from_secs(60);
@@ -107,7 +114,8 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     start(file, STARTING)?;
     let nodes = Nodes::of(file);
     let traced = outputs.history.is_some();
-    let outcome = load.with(Ordeal { file, nodes: &nodes, seed, span, keeper, traced });
+    let hostile = args.hostile;
+    let outcome = load.with(Ordeal { file, nodes: &nodes, seed, span, keeper, traced, hostile });
     let resumed = nodes.resume_all();
     let stopped = stop(file);
     let (report, history) = outcome?;
@@ -153,18 +161,24 @@ struct Ordeal<'a> {
     span: Duration,
     keeper: Keeper,
     traced: bool,
+    /// Clients that ask for more than their share.
+    hostile: usize,
 }
 
 impl Use for Ordeal<'_> {
     type Outcome = Result<(Report, History), String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, nodes, seed, span, keeper, traced } = self;
+        let Self { file, nodes, seed, span, keeper, traced, hostile } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
         let authority = super::authority(file)?;
+        let stop = AtomicBool::new(false);
         let driven = std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
+            let resident = Resident::of(file, nodes);
+            let watching = scope.spawn(|| resident.watch(nodes, &stop));
             let driven = runtime.block_on(async {
                 let client = connect(file).await?;
                 let tables = attach(&client, &mut workload, file)?;
@@ -174,16 +188,38 @@ impl Use for Ordeal<'_> {
                 let clock = clock.clone();
                 let callers = Callers { workload, clock, until, span, traced, room };
                 let struck = scope.spawn(|| striker::strike(nodes, &authority, keeper, span));
-                Ok((callers.call(&client).await?, tables, struck))
+                let besieged = Hostile::of(file, hostile, Env::real(seed), until);
+                let besieged = besieged.map(|hostile| scope.spawn(|| hostile.beset()));
+                let besieged = besieged.map_err(|why| failed(&why))?;
+                Ok((callers.call(&client).await?, tables, struck, besieged))
             });
-            let (seen, tables, struck) = driven.map_err(|error: BenchError| error.to_string())?;
+            let driven = driven.map_err(|error: BenchError| error.to_string());
+            let (seen, tables, struck, besieged) = driven?;
             let struck = struck.join().map_err(|_| "whoever strikes has panicked".to_owned())?;
-            Ok::<_, String>((seen, tables, struck?))
+            let met = besieged.join().map_err(|_| "a hostile client has panicked".to_owned())?;
+            stop.store(true, Ordering::Relaxed);
+            let resident = watching.join().map_err(|_| "who looks at memory has panicked")?;
+            Ok::<_, String>((seen, tables, struck?, Siege { met: met?, resident }))
         });
-        let (mut seen, tables, struck) = driven?;
+        let (mut seen, tables, struck, siege) = driven?;
         let history = History::new(tables, std::mem::take(&mut seen.logs));
-        let aftermath = Aftermath { file, nodes, seed, span, struck: &struck };
+        let aftermath = Aftermath { file, nodes, seed, span, struck: &struck, siege: &siege };
         Ok((aftermath.judge::<W>(&authority, seen)?, history))
+    }
+}
+
+/// What hostile clients have met, and what they have cost.
+struct Siege {
+    met: Met,
+    resident: Resident,
+}
+
+/// Lets those who look again and again end, however a run ends.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -193,7 +229,8 @@ struct Aftermath<'a> {
     nodes: &'a Nodes,
     seed: u64,
     span: Duration,
-    struck: &'a [Strike],
+    struck: &'a Struck,
+    siege: &'a Siege,
 }
 
 impl Aftermath<'_> {
@@ -216,6 +253,10 @@ impl Aftermath<'_> {
             seen.open == 0,
             format!("{} of {} unanswered calls are open", seen.open, seen.unanswered),
         ));
+        checks.push(self.siege.resident.check());
+        if self.siege.met.admitted > 0 {
+            checks.extend(self.siege(&out));
+        }
         let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
         for node in serving.filter(|node| !out.contains(node)) {
             checks.extend(audit(authority, node, seen.tally.effects)?);
@@ -225,7 +266,7 @@ impl Aftermath<'_> {
             seed: self.seed,
             secs: self.span.as_secs_f64(),
             workload: W::NAME,
-            schedule: self.struck.to_vec(),
+            schedule: self.struck.strikes.clone(),
             epoch: members.map(|now| now.epoch().0),
             expelled: out,
             committed: seen.tally.all_committed,
@@ -235,6 +276,26 @@ impl Aftermath<'_> {
             longest_silence_ms: seen.silence.as_millis() as u64,
             audit: Audit::new(checks),
         })
+    }
+
+    /// What there is to say of hostile clients, when these nodes are out.
+    fn siege(&self, out: &[Node]) -> [Check; 2] {
+        let Met { admitted, closed, granted } = self.siege.met;
+        let refused = Check::new(
+            "nobody was given more than his share",
+            granted == 0,
+            format!("{admitted} hostile connections, {closed} closed, {granted} steps too large"),
+        );
+        let untouched = out.iter().filter(|node| self.struck.is_untouched(**node));
+        let still_out = untouched.map(|node| (*node, self.nodes.last_words(*node)));
+        let unexplained = self.struck.unexplained.iter().cloned().chain(still_out);
+        let lost: Vec<String> = unexplained
+            .filter(|(node, _)| node.kind == Kind::Compute)
+            .map(|(node, words)| format!("{node}: {words}"))
+            .collect();
+        let detail = if lost.is_empty() { "nobody".to_owned() } else { lost.join("; ") };
+        let name = "nobody was expelled for what applications did";
+        [refused, Check::new(name, lost.is_empty(), detail)]
     }
 
     /// The membership, as soon as nothing is left to recover; or as it is when that takes too long.
@@ -260,7 +321,7 @@ impl Aftermath<'_> {
 
     /// Who was started again, and struck by nothing since.
     fn restarted(&self) -> impl Iterator<Item = Node> {
-        let last = |node: &Node| self.struck.iter().rfind(|strike| strike.node == *node);
+        let last = |node: &Node| self.struck.strikes.iter().rfind(|strike| strike.node == *node);
         Node::all(self.file)
             .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
     }

@@ -190,17 +190,21 @@ pub fn attach<W: Workload>(
 /// No compute node lets it in.
 pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     let mut config = Config::new("");
-    if let Net::Shm { directory } = &file.net {
-        // All nodes are on this host.
-        let nodes = 0..file.compute_nodes.len();
-        config.servers = nodes.map(|node| local_address(directory, node)).collect();
-    } else {
-        config.servers.clear();
-    }
-    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
-    config.servers.extend(servers.map(|address| address.to_string()));
+    config.servers = addresses(file);
     config.security = file.as_application().map_err(|error| failed(&error))?;
     Client::connect(config).await.map_err(|error| failed(&error))
+}
+
+/// Where a cluster's compute nodes serve applications: on this host first, if they are here.
+pub fn addresses(file: &ClusterFile) -> Vec<String> {
+    let here = match &file.net {
+        Net::Shm { directory } => {
+            (0..file.compute_nodes.len()).map(|node| local_address(directory, node)).collect()
+        }
+        Net::Tcp { .. } => Vec::new(),
+    };
+    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
+    here.into_iter().chain(servers.map(|address| address.to_string())).collect()
 }
 
 fn count(authority: &dyn Authority, nodes: &[Node]) -> Result<Vec<Counted>, BenchError> {

@@ -87,6 +87,14 @@ impl Nodes {
         })
     }
 
+    /// The process of a node, while it runs.
+    pub fn process(&self, node: Node) -> Option<u32> {
+        match self.state.seen(node) {
+            Seen::Running(process) => Some(process),
+            Seen::Never | Seen::Ended(_) | Seen::Down => None,
+        }
+    }
+
     /// Whether a node's process was started and has ended.
     pub fn has_ended(&self, node: Node) -> bool {
         matches!(self.state.seen(node), Seen::Ended(_))
@@ -123,11 +131,15 @@ impl Nodes {
         self.all().try_for_each(|node| cables.set_cable(node, true))
     }
 
+    /// What a node has complained of last.
+    pub fn last_words(&self, node: Node) -> String {
+        self.state.complaint(node).unwrap_or_else(|| "it has said nothing".to_owned())
+    }
+
     /// Says who is helped up, and what he has said last: it was not in the schedule.
     fn report(&self, helped: &[Strike]) {
         for strike in helped {
-            let last = self.state.complaint(strike.node);
-            let last = last.unwrap_or_else(|| "it has said nothing".to_owned());
+            let last = self.last_words(strike.node);
             let line = format!("# out for long: {last}\n{}", schedule::write(&[*strike]));
             // Nobody listens if this fails.
             let _ = io::stderr().write_all(line.as_bytes());
@@ -151,6 +163,24 @@ impl Nodes {
     }
 }
 
+/// What was done to the nodes.
+#[derive(Default)]
+pub struct Struck {
+    /// All of it, in order.
+    pub strikes: Vec<Strike>,
+    /// Nodes that had to be helped up although nothing had been done to them since they were last
+    /// started, and what they said last.
+    pub unexplained: Vec<(Node, String)>,
+}
+
+impl Struck {
+    /// Whether a node is as it was last started: whatever it does is not for a strike's sake.
+    pub fn is_untouched(&self, node: Node) -> bool {
+        let last = self.strikes.iter().rfind(|strike| strike.node == node);
+        last.is_none_or(|last| last.fault == Fault::Restart)
+    }
+}
+
 /// Strikes as the keeper says, then lets everybody go on: what was done, and when.
 ///
 /// # Errors
@@ -160,11 +190,11 @@ pub fn strike(
     authority: &Seat,
     mut keeper: Keeper,
     span: Duration,
-) -> Result<Vec<Strike>, String> {
+) -> Result<Struck, String> {
     let env = Env::real(0);
     let began = env.now();
     let mut looked = began;
-    let mut struck = Vec::new();
+    let mut struck = Struck::default();
     let mut standings = Standings::new();
     loop {
         let now = env.now();
@@ -176,10 +206,13 @@ pub fn strike(
         let mut steps = keeper.step(now_ms, &standings);
         let helped = keeper.help_up(now_ms, &standings);
         nodes.report(&helped);
+        let untouched = helped.iter().map(|strike| strike.node).filter(|n| struck.is_untouched(*n));
+        let untouched: Vec<_> = untouched.map(|node| (node, nodes.last_words(node))).collect();
+        struck.unexplained.extend(untouched);
         steps.extend(helped);
         for strike in steps {
             nodes.carry_out(strike)?;
-            struck.push(strike);
+            struck.strikes.push(strike);
         }
         if keeper.is_done(now_ms, &standings) || now.since(began) > span + RECOVERING {
             break;

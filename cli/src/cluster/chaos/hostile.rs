@@ -1,0 +1,262 @@
+//! Applications that are let in and ask for more than their share, all through a run.
+//!
+//! They run on a thread of their own, beside the callers, and are closed, refused or made to wait.
+//! Whatever they do, callers are served and no node is lost: that is for the report to say. What
+//! they find out themselves is whether a server gives what it must not give.
+
+use std::io;
+use std::time::Duration;
+
+use lotus_client::Security;
+use lotus_client::frame::{self, HEADER_BYTES, Incoming};
+use lotus_client::protocol::{
+    self, ANSWER_BYTES, Action, Answer, Begin, Bytes, Directory, Kind, Op, Step, StepEnd, decode,
+};
+use lotus_client::stream::Stream;
+use lotus_fabric::env::{Env, Nanos};
+use rand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use crate::cluster::drive::addresses;
+use crate::cluster::file::ClusterFile;
+
+/// How long a client goes on that nobody closes: longer than a server is patient.
+const VISIT: Duration = Duration::from_secs(15);
+/// How long a client waits that was not let in, or whose node is gone.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Requests for the directory in one batch, and how long a client that reads the answers waits
+/// between two of them: the callers need processors as well.
+const BATCH: u32 = 256;
+const BATCH_PAUSE: Duration = Duration::from_millis(50);
+/// Rows of a step: what fits in the longest request.
+const ROWS: usize = 23_000;
+
+/// What a client does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Habit {
+    /// It asks and never reads.
+    AsksOnly,
+    /// It asks and reads a byte a second.
+    ReadsAByteASecond,
+    /// It asks again and again, and reads all answers.
+    AsksWithoutEnd,
+    /// It begins a request and sends a byte of it a second.
+    SendsAByteASecond,
+    /// It asks for thousands of rows in one step.
+    AsksForTooMuch,
+    /// It sends what is no message.
+    SendsGarbage,
+}
+
+impl Habit {
+    const ALL: [Self; 6] = [
+        Self::AsksOnly,
+        Self::ReadsAByteASecond,
+        Self::AsksWithoutEnd,
+        Self::SendsAByteASecond,
+        Self::AsksForTooMuch,
+        Self::SendsGarbage,
+    ];
+}
+
+/// What became of such clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Met {
+    /// How many connections were let in.
+    pub admitted: u64,
+    /// How many of them the server has closed.
+    pub closed: u64,
+    /// Steps that were answered although they ask for too much.
+    pub granted: u64,
+}
+
+/// Such clients, before they begin.
+pub struct Hostile {
+    addresses: Vec<String>,
+    security: Security,
+    clients: usize,
+    clock: Env,
+    until: Nanos,
+}
+
+impl Hostile {
+    /// So many clients of a cluster, until then.
+    ///
+    /// # Errors
+    /// A sentence: this host has nothing to show as an application.
+    pub fn of(
+        file: &ClusterFile,
+        clients: usize,
+        clock: Env,
+        until: Nanos,
+    ) -> Result<Self, String> {
+        let security = file.as_application().map_err(|error| error.to_string())?;
+        Ok(Self { addresses: addresses(file), security, clients, clock, until })
+    }
+
+    /// Lets all of them do what they do, each with a habit of its own in turn.
+    ///
+    /// # Errors
+    /// A sentence: the system has no runtime to give.
+    pub fn beset(self) -> Result<Met, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        runtime.block_on(async {
+            let hostile = std::sync::Arc::new(self);
+            let mut tasks = JoinSet::new();
+            for (client, habit) in Habit::ALL.into_iter().cycle().take(hostile.clients).enumerate()
+            {
+                let hostile = std::sync::Arc::clone(&hostile);
+                tasks.spawn(async move { hostile.keep_visiting(client as u64, habit).await });
+            }
+            let mut all = Met::default();
+            while let Some(met) = tasks.join_next().await {
+                let met = met.map_err(|error| error.to_string())?;
+                all.admitted += met.admitted;
+                all.closed += met.closed;
+                all.granted += met.granted;
+            }
+            Ok(all)
+        })
+    }
+
+    async fn keep_visiting(&self, client: u64, habit: Habit) -> Met {
+        let mut rng = self.clock.rng(1000 + client);
+        let mut met = Met::default();
+        loop {
+            let left = self.until.since(self.clock.now());
+            if left.is_zero() {
+                return met;
+            }
+            let address = &self.addresses[rng.random_range(0..self.addresses.len())];
+            let noise = rng.random();
+            let visit = self.visit(address, habit, noise, &mut met);
+            // Whoever is not closed goes away by itself.
+            let ended = tokio::time::timeout(VISIT.min(left), visit).await;
+            met.closed += u64::from(matches!(ended, Ok(Ok(()))));
+            tokio::time::sleep(PAUSE.min(left)).await;
+        }
+    }
+
+    /// One connection. Ends well if the server has closed it after it was let in.
+    async fn visit(
+        &self,
+        address: &str,
+        habit: Habit,
+        noise: [u8; 32],
+        met: &mut Met,
+    ) -> io::Result<()> {
+        let opened = Stream::open(address, &self.security).await;
+        let (mut stream, incoming, directory) = opened.map_err(io::Error::other)?;
+        met.admitted += 1;
+        // What fails from now on is a connection that was closed.
+        let _ = match habit {
+            Habit::AsksOnly => ask_only(&mut stream).await,
+            Habit::ReadsAByteASecond => read_slowly(&mut stream).await,
+            Habit::AsksWithoutEnd => ask_without_end(&mut stream).await,
+            Habit::SendsAByteASecond => send_slowly(&mut stream).await,
+            Habit::AsksForTooMuch => {
+                ask_for_too_much(&mut stream, incoming, &directory, &mut met.granted).await
+            }
+            Habit::SendsGarbage => send_garbage(&mut stream, &noise).await,
+        };
+        Ok(())
+    }
+}
+
+/// A batch of requests that are answered at once.
+fn batch() -> Vec<u8> {
+    let mut batch = Vec::new();
+    (0..BATCH).for_each(|number| protocol::send(&mut batch, number, &Op::Directory));
+    batch
+}
+
+async fn ask_only(stream: &mut Stream) -> io::Result<()> {
+    let batch = batch();
+    loop {
+        stream.write_all(&batch).await?;
+    }
+}
+
+async fn read_slowly(stream: &mut Stream) -> io::Result<()> {
+    let (batch, mut at) = (batch(), 0);
+    loop {
+        // A write that was cut short has written nothing.
+        let written = tokio::time::timeout(Duration::from_secs(1), stream.write(&batch[at..]));
+        match written.await {
+            Ok(count) => at = (at + count?) % batch.len(),
+            Err(_) if stream.read(&mut [0]).await? == 0 => return Ok(()),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn ask_without_end(stream: &mut Stream) -> io::Result<()> {
+    let (batch, mut at) = (batch(), 0);
+    let mut answers = vec![0; 1 << 20];
+    loop {
+        if let Ok(count) = tokio::time::timeout(BATCH_PAUSE, stream.write(&batch[at..])).await {
+            at = (at + count?) % batch.len();
+        }
+        while let Ok(count) = tokio::time::timeout(BATCH_PAUSE, stream.read(&mut answers)).await {
+            if count? == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn send_slowly(stream: &mut Stream) -> io::Result<()> {
+    stream.write_all(&100_000_u32.to_le_bytes()).await?;
+    loop {
+        stream.write_all(&[7]).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn send_garbage(stream: &mut Stream, noise: &[u8; 32]) -> io::Result<()> {
+    // A frame that may be taken, for its length; what is in it is no message.
+    let mut garbage = Vec::new();
+    frame::append(&mut garbage, |out| {
+        out.extend_from_slice(&noise[..4]);
+        out.push(0xFF);
+        out.extend_from_slice(noise);
+    });
+    debug_assert!(garbage.len() > HEADER_BYTES);
+    stream.write_all(&garbage).await?;
+    // Closed, at the latest when this has been refused.
+    while stream.read(&mut [0; 64]).await? > 0 {}
+    Ok(())
+}
+
+async fn ask_for_too_much(
+    stream: &mut Stream,
+    mut incoming: Incoming,
+    directory: &Directory,
+    granted: &mut u64,
+) -> io::Result<()> {
+    let table = directory.tables.first().map_or(0, |table| table.id);
+    incoming.set_limit(ANSWER_BYTES);
+    for txn in 0.. {
+        let read = || Action::Read { table, key: Bytes(&[0; 8]) };
+        let begin = Some(Begin { kind: Kind::ReadOnly, shard: None });
+        let actions = (0..ROWS).map(|_| read()).collect();
+        let step = Step { txn, begin, actions, end: StepEnd::Execute };
+        let mut request = Vec::new();
+        protocol::send(&mut request, txn, &Op::Step(step));
+        stream.write_all(&request).await?;
+        loop {
+            if let Some(frame) = incoming.take_frame().map_err(io::Error::other)? {
+                let answer = protocol::split(frame).and_then(|(_, message)| decode(message));
+                *granted += u64::from(matches!(answer, Ok(Answer::Executed(_))));
+                break;
+            }
+            if stream.read_buf(incoming.space(4096)).await? == 0 {
+                return Ok(());
+            }
+        }
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
+    Ok(())
+}
