@@ -90,6 +90,9 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     let checks = report["audit"]["checks"].as_array().expect("a list");
     let has = |name: &str| checks.iter().any(|check| check["name"] == name);
     assert!(has("whoever is out has been recovered"), "{report}");
+    assert!(has("resident memory stayed below its bound"), "{report}");
+    assert!(has("nobody was given more than his share"), "{report}");
+    assert!(has("nobody was expelled for what applications did"), "{report}");
     assert!(has("cn-2: no lock is left held") && has("cn-2: the sum of all balances"), "{report}");
     // What applications saw happened in some order that keeps real time.
     let judged = lotus(&["check", "--strict", &history, "--json", "-"]);

@@ -2,15 +2,39 @@
 
 use std::net::TcpListener;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use crate::common::{Bank, balance, get, run, value};
+use lotus::Cluster;
+use lotus_server::Gauge;
+
+use crate::common::{Bank, balance, get, get_as, run, value};
+
+const PAUSE: Duration = Duration::from_millis(1);
+/// Beats come a few times in it.
+const LEASE: Duration = Duration::from_secs(4);
 
 #[test]
 fn what_has_happened_can_be_seen() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let metrics = Mutex::new(Some(listener));
-    let bank = Bank::open_with(1, |config| config.metrics = metrics.lock().unwrap().take());
+    let builder = Cluster::embedded().compute_nodes(1).memory_nodes(1).replicas(1);
+    let builder = builder.lock_table_bytes(1 << 16).lease(Some(LEASE));
+    let bank = Bank::over(builder.start().unwrap(), |config| {
+        config.metrics = metrics.lock().unwrap().take();
+        let gauge = |name, value| Gauge {
+            name,
+            help: "A figure of the program's own",
+            label: Some(("of", "one".to_owned())),
+            read: Box::new(move || value),
+        };
+        config.gauges = vec![gauge("flavour", Some(7.0)), gauge("unknown", None)];
+    });
+    // The first beat has landed.
+    let landed = || bank.cluster.node_figures(0).lease_left.is_some();
+    while !landed() {
+        std::thread::park_timeout(PAUSE);
+    }
     assert_eq!(bank.servers[0].metrics_address(), Some(at));
     run(async {
         let client = bank.client().await;
@@ -57,6 +81,54 @@ fn what_has_happened_can_be_seen() {
     for name in moving {
         assert!(value(&text, name) > 0.0, "{name}");
     }
-    assert!(text.trim_end().ends_with("# EOF"));
+    let own = [
+        ("lotus_procedure_duration_seconds_count{procedure=\"balance\"}", 10.0),
+        ("lotus_procedure_duration_seconds_count{procedure=\"deposit\"}", 5.0),
+        ("lotus_procedure_duration_seconds_bucket{le=\"+Inf\",procedure=\"transfer\"}", 1.0),
+        ("lotus_procedure_duration_seconds_count{procedure=\"stall\"}", 0.0),
+        (&format!("lotus_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0),
+        ("lotus_lease_seconds", 4.0),
+        ("lotus_flavour{of=\"one\"}", 7.0),
+    ];
+    for (name, expected) in own {
+        assert!((value(&text, name) - expected).abs() < 0.001, "{name} in {text}");
+    }
+    let margin = value(&text, "lotus_lease_margin_seconds");
+    assert!(margin > 0.0 && margin <= 4.0, "{margin}");
+    assert!(value(&text, "lotus_uptime_seconds") > 0.0);
+    assert!(value(&text, "process_cpu_seconds_total") > 0.0);
+    assert!(value(&text, "process_resident_memory_bytes") > 1e6);
+    assert!(!text.contains("lotus_unknown"), "a gauge without a value is not shown");
     assert!(get(at, "/nothing").starts_with("HTTP/1.1 404"));
+}
+
+/// Buckets were named after what multiplying makes of a bound, as `0.009999999999999999`, and who
+/// asked for nothing got OpenMetrics under the plain format's names.
+#[test]
+fn everybody_is_told_in_his_own_words() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let metrics = Mutex::new(Some(listener));
+    let _bank = Bank::open_with(1, |config| config.metrics = metrics.lock().unwrap().take());
+    let plain = get(at, "/metrics");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4"), "{plain}");
+    assert!(plain.contains("# TYPE lotus_transactions_total counter\n"), "{plain}");
+    assert!(plain.contains("\nlotus_transactions_total{outcome=\"committed\"} 0\n"), "{plain}");
+    assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
+    let open = get_as(at, "/metrics", "application/openmetrics-text; version=1.0.0");
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.contains("# TYPE lotus_transactions counter\n"), "{open}");
+    assert!(open.trim_end().ends_with("# EOF"), "{open}");
+    for text in [plain, open] {
+        let bounds: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("lotus_transaction_duration_seconds_bucket{le=\""))
+            .filter_map(|rest| rest.split_once('"'))
+            .map(|(bound, _)| bound)
+            .collect();
+        assert_eq!(bounds.len(), 19, "{text}");
+        let longest = bounds.iter().map(|bound| bound.len()).max();
+        assert!(longest <= Some("0.00001".len()), "{bounds:?}");
+        assert!(bounds.contains(&"0.01") && bounds.contains(&"+Inf"), "{bounds:?}");
+    }
 }

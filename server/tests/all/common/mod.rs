@@ -89,9 +89,15 @@ pub fn load(cluster: &Cluster) -> TableId {
 
 /// What a server's other door answers, heads and all.
 pub fn get(address: SocketAddr, path: &str) -> String {
+    get_as(address, path, "*/*")
+}
+
+/// The same, to somebody who takes what `accept` says.
+pub fn get_as(address: SocketAddr, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nConnection: close\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: lotus\r\nAccept: {accept}\r\n");
+    let request = format!("{head}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
