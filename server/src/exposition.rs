@@ -38,7 +38,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What an `Accept` header asks for: OpenMetrics, if it is named and nothing is preferred to it.
+    /// What an `Accept` header asks for: OpenMetrics, if it is named and nothing is preferred.
     pub(crate) fn accepted(accept: &str) -> Self {
         let mut weights = [0.0_f64; 2];
         for range in accept.split(',') {
