@@ -2,6 +2,18 @@
 
 use crate::verbs::{VerbKind, WorkRequest};
 
+/// What a node lends to others, as its host sees it now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lent {
+    /// Bytes of its regions.
+    pub registered_bytes: u64,
+    /// How many of them have been touched, and so take memory; `None` where the host cannot tell
+    /// them from other memory of its process.
+    pub used_bytes: Option<u64>,
+    /// Connections that are let in (`tcp`), or processes that are attached (`shm`).
+    pub connections: usize,
+}
+
 /// Counts since the lane was opened. Add those of several lanes with `+=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounters {

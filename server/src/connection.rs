@@ -390,9 +390,25 @@ fn note_end(node: &Node, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
             add(&node.doors.misbehaved);
-            tracing::warn!(node = node.index, %client, %end, "closed a client's connection");
+            if let Some(kept_back) = node.complaints.may_say(node.env.now()) {
+                let node = node.index;
+                tracing::warn!(node, %client, %end, kept_back, "closed a client's connection");
+            }
         }
         _ => tracing::debug!(node = node.index, %client, %end, "a client's connection has ended"),
+    }
+}
+
+/// Counts a client that was not let in, and says it to whoever listens.
+pub(crate) fn note_turned(node: &Node, turned: &Turned, client: Origin) {
+    let index = node.index;
+    if !turned.is_refusal() {
+        tracing::debug!(node = index, %client, %turned, "a client was not let in");
+        return;
+    }
+    add(&node.doors.refused);
+    if let Some(kept_back) = node.complaints.may_say(node.env.now()) {
+        tracing::warn!(node = index, %client, %turned, kept_back, "a client was not let in");
     }
 }
 

@@ -35,6 +35,7 @@ mod queue;
 mod registry;
 mod server;
 mod shown;
+mod sparing;
 mod ticket;
 mod within;
 mod worker;

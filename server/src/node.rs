@@ -21,6 +21,7 @@ use crate::http::{Gathering, Shown};
 use crate::metrics;
 use crate::queue::Queue;
 use crate::registry::Registry;
+use crate::sparing::Sparing;
 use crate::ticket::Peer;
 use crate::worker::{self, Errand};
 
@@ -64,6 +65,8 @@ pub(crate) struct Node {
     /// What was last told about the cluster, to clients elsewhere and on this host.
     told: [Mutex<Option<Told>>; 2],
     pub(crate) doors: Doors,
+    /// When it was last said in the log that somebody was not let in, or closed.
+    pub(crate) complaints: Sparing,
 }
 
 /// An encoded directory.
@@ -127,6 +130,7 @@ impl Node {
                 .collect(),
             told: [const { Mutex::new(None) }; 2],
             doors: Doors::default(),
+            complaints: Sparing::default(),
         })
     }
 

@@ -306,13 +306,7 @@ async fn receive(
     let admitted = connection::admit(&node, &mut stream, client, security.key(), is_full);
     let incoming = match admitted.await {
         Ok(incoming) => incoming,
-        Err(turned) => {
-            if turned.is_refusal() {
-                add(&node.doors.refused);
-            }
-            tracing::debug!(node = node.index, %client, %turned, "a client was not let in");
-            return;
-        }
+        Err(turned) => return connection::note_turned(&node, &turned, client),
     };
     drop(guest);
     let home = number as usize % node.queues.len();

@@ -11,25 +11,30 @@ use lotus::{
     Threads, Wait,
 };
 use lotus_fabric::env::Env;
-use lotus_fabric::shm::{Host, ShmFabric};
+use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use tracing::{error, info, warn};
 
 use super::file::{ClusterFile, Net};
+use super::memory::Memory;
 use super::node::{Kind, Node};
 use super::processes::{State, make_private, wait_until};
 use super::records::{Record, Stage};
 use super::seat::{self, Seat, Unreached};
 use super::service::Service;
 use super::stop::{Early, Stop, Vigil, Waited};
+use super::turned_away::{Counts, TurnedAway};
 use super::{authority, log};
 
 /// How long a node waits for those that it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a compute node looks around.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
+
+/// How often a memory node looks who was turned away. It has nothing else to do.
+const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -79,12 +84,6 @@ fn refusal(error: &ClusterError) -> String {
     }
 }
 
-/// The node's memory, for as long as this lives.
-enum Memory {
-    Shm(#[expect(dead_code, reason = "held")] Host),
-    Tcp(#[expect(dead_code, reason = "held")] TcpFabric),
-}
-
 /// The process of a node.
 struct Daemon<'a> {
     file: &'a ClusterFile,
@@ -98,38 +97,39 @@ struct Daemon<'a> {
 impl Daemon<'_> {
     fn lend_memory(mut self) -> Result<(), Early> {
         let (file, node) = (self.file, self.node);
-        let id = node.id(file);
-        let _memory = match (&file.net, file.tcp(id.0).map_err(|error| sentence(&error))?) {
-            (Net::Shm { directory }, _) => {
-                let host = Host::start(directory, id, file.node_count(), &self.env);
-                Memory::Shm(host.map_err(|error| sentence(&error))?)
-            }
-            (_, config) => {
-                let config = config.expect("there are two fabrics");
-                let fabric = TcpFabric::start(config, self.env.clone());
-                Memory::Tcp(fabric.map_err(|error| sentence(&error))?)
-            }
-        };
+        let memory = Memory::start(file, node, &self.env)?;
+        let _metrics = memory.show(file, node, &self.env)?;
         self.is_here();
         // The first one hosts the authority of all, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
-            self.lend_until_told(hosted.store())?;
+            self.lend_until_told(hosted.store(), || Counts {
+                at_the_authority: hosted.refused(),
+                ..memory.counters().map(Counts::from).unwrap_or_default()
+            })?;
             hosted.end(file, &self.env);
         } else {
             let authority = self.connect()?;
-            self.lend_until_told(&authority)?;
+            let counts = || memory.counters().map(Counts::from).unwrap_or_default();
+            self.lend_until_told(&authority, counts)?;
         }
         Ok(())
     }
 
-    fn lend_until_told(&mut self, authority: &dyn Authority) -> Result<(), String> {
+    fn lend_until_told(
+        &mut self,
+        authority: &dyn Authority,
+        counts: impl Fn() -> Counts,
+    ) -> Result<(), String> {
         // Memory that is new to a cluster that exists is not used before it was made ready.
         self.record.found = membership::read(authority).ok().map(|found| found.epoch().0);
         let serving = self.record.at(Stage::Serving).write(self.node, authority);
         serving.map_err(|error| sentence(&error))?;
         info!(node = %self.node, "serving");
-        self.stop.await_told();
+        let mut turned_away = TurnedAway::default();
+        while !self.stop.is_told_within(LOOK_AT_PORTS) {
+            turned_away.look(counts(), self.env.now());
+        }
         self.has_ended(authority);
         Ok(())
     }
@@ -174,13 +174,15 @@ impl Daemon<'_> {
                 let fabric = ShmFabric::join(directory, file.node_count(), &env);
                 let fabric = fabric.map_err(|error| sentence(&error))?;
                 fabric.host(id).map_err(|error| sentence(&error))?;
-                self.take_part(authority, Threads::over(fabric, env))
+                self.take_part(authority, Threads::over(fabric, env), &Counts::default)
             }
             (_, config) => {
                 let config = config.expect("there are two fabrics");
                 let fabric = TcpFabric::start(config, env.clone());
                 let fabric = fabric.map_err(|error| sentence(&error))?;
-                self.take_part(authority, Threads::over(fabric, env))
+                let of = fabric.clone();
+                let counts = move || of.counters(id).map(Counts::from).unwrap_or_default();
+                self.take_part(authority, Threads::over(fabric, env), &counts)
             }
         }
     }
@@ -189,13 +191,14 @@ impl Daemon<'_> {
         &self,
         authority: Arc<Seat>,
         machines: Threads<F>,
+        counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early> {
         // Only now: whoever is started by mistake beside the node has found its address in use.
         self.is_here();
         let starting = self.record.write(self.node, &*authority);
         starting.map_err(|error| sentence(&error))?;
-        let outcome =
-            self.start(&authority, machines).and_then(|cluster| self.serve(&authority, cluster));
+        let started = self.start(&authority, machines);
+        let outcome = started.and_then(|cluster| self.serve(&authority, cluster, counts));
         self.has_ended(&*authority);
         outcome
     }
@@ -276,6 +279,7 @@ impl Daemon<'_> {
         &self,
         authority: &Arc<Seat>,
         cluster: Arc<Cluster<M>>,
+        counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early>
     where
         Cluster<M>: Send + Sync,
@@ -293,6 +297,7 @@ impl Daemon<'_> {
             silent: Vec::new(),
             lost: Vec::new(),
         };
+        let mut turned_away = TurnedAway::default();
         while !self.stop.is_told() {
             if !cluster.is_serving() {
                 error!(%node, "expelled");
@@ -304,6 +309,7 @@ impl Daemon<'_> {
             watch.look();
             watch.look_at_memory(&cluster, index);
             service.look(&**authority);
+            turned_away.look(counts(), self.env.now());
             wait_until(&self.env, LOOK_AROUND, || self.stop.is_told());
         }
         if self.record.at(Stage::Ending).write(node, &**authority).is_err() {

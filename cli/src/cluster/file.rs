@@ -143,6 +143,7 @@ enum FabricName {
 #[serde(deny_unknown_fields)]
 struct WrittenMemory {
     address: Option<Spanned<SocketAddr>>,
+    metrics: Option<Spanned<SocketAddr>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -188,6 +189,13 @@ pub enum Net {
     },
 }
 
+/// A memory node, beside what the fabric needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryNode {
+    /// Where it answers about itself.
+    pub metrics: Option<SocketAddr>,
+}
+
 /// A compute node, beside what the fabric needs to know.
 #[derive(Clone, Copy, Debug)]
 pub struct ComputeNode {
@@ -206,6 +214,8 @@ pub struct ClusterFile {
     pub state: PathBuf,
     /// How the nodes reach each other.
     pub net: Net,
+    /// The memory nodes.
+    pub memory_nodes: Vec<MemoryNode>,
     /// The compute nodes.
     pub compute_nodes: Vec<ComputeNode>,
     /// Where the authority is.
@@ -248,10 +258,13 @@ impl ClusterFile {
         let state = state.map_or(beside, Path::to_owned);
         let net = reader.net(&written, &state)?;
         let settings = reader.settings(&written)?;
+        let plain = |address: &Option<Spanned<SocketAddr>>| address.as_ref().map(|a| *a.as_ref());
+        let memory_nodes = written.memory_node.iter();
+        let memory_nodes =
+            memory_nodes.map(|node| MemoryNode { metrics: plain(&node.as_ref().metrics) });
+        let memory_nodes = memory_nodes.collect();
         let compute_nodes = written.compute_node.iter().map(|node| {
             let node = node.as_ref();
-            let plain =
-                |address: &Option<Spanned<SocketAddr>>| address.as_ref().map(|a| *a.as_ref());
             ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
         });
         let compute_nodes = compute_nodes.collect();
@@ -275,6 +288,7 @@ impl ClusterFile {
             path,
             state,
             net,
+            memory_nodes,
             compute_nodes,
             authority,
             clients,
@@ -622,6 +636,8 @@ impl Reader<'_> {
         }
         let served = written.compute_node.iter().map(Spanned::as_ref);
         let served = served.flat_map(|node| [node.client.as_ref(), node.metrics.as_ref()]);
+        let lenders = written.memory_node.iter().map(|node| node.as_ref().metrics.as_ref());
+        let served = served.chain(lenders);
         let mut seen = Vec::new();
         for address in of_tcp().chain(served).flatten() {
             if address.as_ref().port() == 0 {

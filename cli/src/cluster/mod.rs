@@ -37,6 +37,7 @@ mod ledger;
 mod load;
 mod log;
 mod mailbox;
+mod memory;
 mod namespaces;
 mod node;
 mod operator;
@@ -50,6 +51,7 @@ mod snapshots;
 mod status;
 mod stop;
 mod trust;
+mod turned_away;
 
 use std::time::Duration;
 

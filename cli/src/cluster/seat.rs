@@ -239,6 +239,15 @@ impl Host {
         }
     }
 
+    /// Connections that the authority has not let in, where this process serves it.
+    pub fn refused(&self) -> u64 {
+        match self {
+            Self::Server(server) => server.refused(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => 0,
+        }
+    }
+
     /// Ends the cluster's life, unless others live.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody outlives it"))]
     pub fn end(&self, file: &ClusterFile, env: &Env) {

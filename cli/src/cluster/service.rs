@@ -2,19 +2,19 @@
 //! workload that the cluster was loaded with, and shows metrics.
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use lotus::{Authority, Cluster, Machines};
 use lotus_benchmarks::workload::Workload;
-use lotus_server::{Config, Registry, Server};
+use lotus_server::{Config, Gauge, Registry, Server};
 
 use super::alive::Alive;
 use super::copier::{Copier, Door};
 use super::errands::{self, Errands, Look};
 use super::file::{ClusterFile, Net};
 use super::load::Use;
+use super::memory::bind;
 use super::node::Node;
 use super::operator::Operator;
 use crate::applications::{Aborts, local_door, registry};
@@ -115,10 +115,6 @@ where
     M: Machines + 'static,
     Cluster<M>: Send + Sync,
 {
-    let bind = |address: SocketAddr, what: &str| {
-        let bound = TcpListener::bind(address);
-        bound.map_err(|error| format!("cannot listen at {address} for {what}: {error}"))
-    };
     let index = usize::from(node.index);
     let own = &file.compute_nodes[index];
     let address = own.client.ok_or("this node serves no applications")?;
@@ -131,6 +127,16 @@ where
         config.local = Some(door.map_err(why)?);
     }
     config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
+    if let Some(snapshots) = file.snapshots.clone() {
+        let env = cluster.machines().outside();
+        let age = move || snapshots.newest_age(env.now()).map(|age| age.as_secs_f64());
+        config.gauges.push(Gauge {
+            name: "snapshot_age_seconds",
+            help: "How long ago the newest snapshot on this host was taken",
+            label: None,
+            read: Box::new(age),
+        });
+    }
     config.call_records = file.calls;
     config.security = file.clients.security().map_err(|error| error.to_string())?;
     // One coroutine is left for interactive transactions, and one for the engine's own errands.

@@ -23,9 +23,10 @@ mod kept;
 mod tests;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lotus::{Authority, Cluster, Machines, SnapshotError, SnapshotInfo, SnapshotLabel, Timestamp};
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Env, Nanos};
 use lotus_files::{Disk, Existing, Files, Part, Readers};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -138,6 +139,11 @@ fn date(nanos: u64) -> String {
 }
 
 impl Snapshots {
+    /// How long ago the newest snapshot on this host was taken, if there is one.
+    pub fn newest_age(&self, now: Nanos) -> Option<Duration> {
+        kept::newest_taken(&self.directory).map(|taken| now.since(taken))
+    }
+
     /// Takes one of a running cluster, and removes those that are too old.
     ///
     /// # Errors

@@ -57,6 +57,8 @@ pub struct Status {
     /// Whether all nodes serve.
     pub healthy: bool,
     authority: &'static str,
+    /// Why the authority does not answer.
+    reason: Option<String>,
     epoch: Option<u32>,
     /// Of each row, at least, on memory nodes that are in use.
     copies: Option<usize>,
@@ -105,8 +107,8 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
 /// What can be learnt of all nodes without asking them.
 pub struct Survey<'a> {
     file: &'a ClusterFile,
-    /// Why the authority says nothing, if it does not.
-    refused: Option<&'static str>,
+    /// Why the authority says nothing, if it does not: in a word, and as it was told.
+    refused: Option<(&'static str, String)>,
     members: Option<Membership>,
     copies: Option<usize>,
     data: Option<Data>,
@@ -130,8 +132,8 @@ impl<'a> Survey<'a> {
     pub fn take(file: &'a ClusterFile, state: &State, authority: &Seat) -> Self {
         let refused = match authority.connect() {
             Ok(()) => None,
-            Err(Unreached::Silent(_)) => Some("unreachable"),
-            Err(_) => Some("refuses"),
+            Err(Unreached::Silent(why)) => Some(("unreachable", why)),
+            Err(Unreached::Refused(why)) => Some(("refuses", why)),
         };
         let answers = refused.is_none();
         let members = if answers { membership::read(authority).ok() } else { None };
@@ -246,7 +248,8 @@ impl<'a> Survey<'a> {
             healthy: self.all_serve(),
             data,
             cut_short,
-            authority: self.refused.unwrap_or("answers"),
+            authority: self.refused.as_ref().map_or("answers", |(word, _)| word),
+            reason: self.refused.as_ref().map(|(_, why)| why.clone()),
             epoch: self.members.as_ref().map(|now| now.epoch().0),
             copies: self.copies,
             nodes: self.nodes.iter().map(node).collect(),
@@ -337,7 +340,11 @@ impl Addresses {
             Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
         };
         let client = compute.and_then(|node| node.client);
-        Self { address, client, metrics: compute.and_then(|node| node.metrics) }
+        let metrics = match node.kind {
+            Kind::Memory => file.memory_nodes[usize::from(node.index)].metrics,
+            Kind::Compute => compute.and_then(|node| node.metrics),
+        };
+        Self { address, client, metrics }
     }
 }
 
@@ -367,7 +374,9 @@ fn table(status: &Status) -> String {
     let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
     // Strings take all that is written to them.
     let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
-    let _ = writeln!(text, "{health}; the authority: {}{epoch}{copies}{data}", status.authority);
+    let reason = status.reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+    let authority = status.authority;
+    let _ = writeln!(text, "{health}; the authority: {authority}{reason}{epoch}{copies}{data}");
     if let Some(why) = &status.cut_short {
         let _ = writeln!(
             text,

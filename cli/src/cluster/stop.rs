@@ -90,12 +90,11 @@ impl Stop {
         self.lock().told
     }
 
-    /// Blocks until it is told to end.
-    pub fn await_told(&self) {
-        let mut state = self.lock();
-        while !state.told {
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Whether it is told to end before so much time has passed; blocks until one or the other.
+    pub fn is_told_within(&self, time: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.0.changed.wait_timeout_while(state, time, |state| !state.told);
+        waited.unwrap_or_else(PoisonError::into_inner).0.told
     }
 
     /// Runs work that looks at nothing else, and of which nothing is worth keeping before it is
@@ -199,7 +198,7 @@ mod tests {
         let waited = stop.wait_until(&env, Duration::ZERO, || Some("nothing".to_owned()));
         assert!(matches!(waited, Ok(Waited::Late)), "{waited:?}");
         stop.tell(SIGTERM);
-        stop.await_told();
+        assert!(stop.is_told_within(Duration::from_secs(600)));
         let waited = stop.wait_until(&env, hour, || Some("nothing".to_owned()));
         assert!(matches!(waited, Err(Early::Told)), "{waited:?}");
         assert!(matches!(stop.or_end_at_once(|| ()), Err(Early::Told)));

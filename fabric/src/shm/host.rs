@@ -28,9 +28,10 @@ use rustix::io::Errno;
 
 use super::error::ShmError;
 use super::process::Process;
-use super::service::{Answer, PeerId, Service};
+use super::service::{Answer, Ledger, PeerId, Service};
 use super::socket::{self, Received, Socket};
 use super::wire::{Refusal, Reply, Request};
+use crate::counters::Lent;
 use crate::env::Env;
 use crate::ids::NodeId;
 
@@ -46,6 +47,7 @@ pub struct Host {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
+    ledger: Arc<Ledger>,
     /// Locked while we live.
     _lock: File,
 }
@@ -68,12 +70,18 @@ impl Host {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(rustix::event::eventfd(0, flags)?);
         let service = Service::new(node, nodes, env.clone())?;
+        let ledger = Arc::clone(service.ledger());
         let stopped = Arc::clone(&stop);
         let serve = move || {
             Server { service, listener, stop: stopped, peers: BTreeMap::new(), next: 0 }.serve();
         };
         let thread = Some(env.spawn(&format!("lotus-host{}", node.0), serve)?);
-        Ok(Self { stop, thread, path, _lock: lock })
+        Ok(Self { stop, thread, path, ledger, _lock: lock })
+    }
+
+    /// What the node lends to others.
+    pub fn lent(&self) -> Lent {
+        self.ledger.lent()
     }
 }
 

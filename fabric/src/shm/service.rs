@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::gates::{Board, ForeignGates};
@@ -17,6 +18,7 @@ use super::memfd;
 use super::process::Process;
 use super::wire::{Refusal, Reply, Request, VERSION};
 use crate::copies::Round;
+use crate::counters::Lent;
 use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
@@ -48,12 +50,37 @@ impl From<Refusal> for Answer {
     }
 }
 
+/// What has been given out, for whoever watches from another thread.
+#[derive(Default)]
+pub(super) struct Ledger {
+    files: Mutex<Vec<(Arc<OwnedFd>, u64)>>,
+    attached: AtomicUsize,
+}
+
+impl Ledger {
+    pub(super) fn lent(&self) -> Lent {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fails for no file that is open.
+        let blocks = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks);
+        let used = files.iter().map(|(file, _)| blocks(file) as u64 * BLOCK_BYTES).sum();
+        Lent {
+            registered_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
+            used_bytes: Some(used),
+            connections: self.attached.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// In which a file's size on the device is counted, whatever the device's own are.
+const BLOCK_BYTES: u64 = 512;
+
 /// See the module's essay.
 pub(super) struct Service {
     node: NodeId,
     nodes: u16,
     env: Env,
     board: Board,
+    ledger: Arc<Ledger>,
     regions: BTreeMap<RegionId, Stored>,
     lanes: BTreeMap<LaneId, OpenLane>,
     attached: BTreeMap<PeerId, Attached>,
@@ -88,10 +115,15 @@ impl Service {
             nodes,
             env,
             board: Board::new(nodes)?,
+            ledger: Arc::default(),
             regions: BTreeMap::new(),
             lanes: BTreeMap::new(),
             attached: BTreeMap::new(),
         })
+    }
+
+    pub(super) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
     /// Answers the first packet of a connection. The process is attached if it is welcome.
@@ -115,6 +147,7 @@ impl Service {
             Err(error) => return Some(system(&error).into()),
         };
         self.attached.insert(peer, Attached { process, gates });
+        self.ledger.attached.store(self.attached.len(), Ordering::Relaxed);
         let files = vec![Arc::clone(&self.board.file)];
         Some(Answer { reply: Reply::Welcome, files })
     }
@@ -164,6 +197,7 @@ impl Service {
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.free_rings(|sender, _| sender == peer);
         self.attached.remove(&peer);
+        self.ledger.attached.store(self.attached.len(), Ordering::Relaxed);
     }
 
     /// The process behind an attachment, if it is one.
@@ -186,7 +220,11 @@ impl Service {
         } else {
             memfd::read_only(&writable).map_err(|error| system(&error))?
         };
-        self.regions.insert(region, Stored { file: Arc::new(file), bytes, rights });
+        let file = Arc::new(file);
+        let mut files = self.ledger.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.push((Arc::clone(&file), bytes));
+        drop(files);
+        self.regions.insert(region, Stored { file, bytes, rights });
         self.board.set_region_count(self.regions.len());
         Ok(self.next_region(region.0.into()))
     }

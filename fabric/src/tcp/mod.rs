@@ -54,6 +54,7 @@ use handshake::{Hello, Purpose};
 use lane::TcpLane;
 use target::{Shared, Targets};
 
+use crate::counters::Lent;
 use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
@@ -300,6 +301,15 @@ impl TcpFabric {
     /// What has happened at a target of this process.
     pub fn counters(&self, node: NodeId) -> Option<TargetCounters> {
         self.inner.targets.node(node).map(|node| node.counting.now())
+    }
+
+    /// What a target of this process lends to others.
+    pub fn lent(&self, node: NodeId) -> Option<Lent> {
+        self.inner.targets.node(node).map(|node| Lent {
+            registered_bytes: node.regions.bytes(),
+            used_bytes: None,
+            connections: node.admitted.load(Ordering::Relaxed),
+        })
     }
 
     /// Makes lanes of this process behave as if `node` did not answer, or heals that. For tests.

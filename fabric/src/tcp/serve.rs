@@ -78,6 +78,11 @@ impl Regions {
         registered
     }
 
+    /// Bytes of all regions.
+    pub(super) fn bytes(&self) -> u64 {
+        self.regions.iter().filter_map(OnceLock::get).map(|region| region.bytes).sum()
+    }
+
     /// Carries out the verbs of a frame in order, and appends the answer.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +56,8 @@ struct Shared {
     security: Security,
     ending: AtomicBool,
     connections: Mutex<BTreeMap<u64, Handle>>,
+    /// Connections that have not passed the handshake.
+    refused: AtomicU64,
     env: Env,
 }
 
@@ -84,6 +86,7 @@ impl AuthorityServer {
             security: security.clone(),
             ending: AtomicBool::new(false),
             connections: Mutex::default(),
+            refused: AtomicU64::new(0),
             env: env.clone(),
         });
         let serving = Arc::clone(&shared);
@@ -95,6 +98,11 @@ impl AuthorityServer {
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// How many connections were not let in: another key or certificate, garbage, silence.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
     }
 
     /// The values themselves, for the process that serves them.
@@ -165,8 +173,11 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
         shared.connections().insert(number, theirs);
         let serving = Arc::clone(shared);
         let serve = move || {
-            // How a connection ends is nobody's business but its client's.
-            let _ = greet(&serving, &mut stream).and_then(|()| serve(&serving, &mut stream));
+            match greet(&serving, &mut stream) {
+                // How a connection ends is nobody's business but its client's.
+                Ok(()) => drop(serve(&serving, &mut stream)),
+                Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
+            }
             let handle = serving.connections().remove(&number);
             handle.iter().for_each(Handle::hang_up);
         };

@@ -15,6 +15,7 @@ use super::striker::Nodes;
 use crate::cluster::file::{ClusterFile, Net};
 use crate::cluster::node::{Kind, Node};
 use crate::cluster::processes::wait_until;
+use crate::nodes::anonymous_bytes;
 
 /// How often it is looked at.
 const LOOKING: Duration = Duration::from_millis(250);
@@ -82,14 +83,6 @@ impl Resident {
         let _ = write!(detail, "of {memory} MiB for memory nodes and {compute} for compute nodes");
         Check::new("resident memory stayed below its bound", stayed, detail)
     }
-}
-
-/// The anonymous memory of a process, in bytes.
-fn anonymous_bytes(process: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use lotus::{SnapshotError, SnapshotInfo, SnapshotLabel, read_snapshot, read_snapshot_head};
+use lotus_fabric::env::Nanos;
 use lotus_files::Files;
 use tracing::warn;
 
@@ -71,6 +72,12 @@ pub(super) fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = ranked(directory)?;
     files.sort_by_cached_key(|(rank, path)| Reverse((rank.is_none(), *rank, path.clone())));
     Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// When the newest snapshot of a directory was taken, if one has a head that can be read.
+pub(super) fn newest_taken(directory: &Path) -> Option<Nanos> {
+    let head = |path: PathBuf| read_snapshot_head(&mut File::open(path).ok()?).ok();
+    all(directory).ok()?.into_iter().find_map(head).map(|head| head.label.taken)
 }
 
 /// The highest number in a directory; 0 if there is none.

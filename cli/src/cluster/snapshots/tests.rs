@@ -199,6 +199,9 @@ fn damaged_files_do_not_count_and_the_newest_whole_ones_stay() {
     let taken = snapshots.take(&cluster, &authority).expect("no fault");
     assert_eq!(taken.sequence, 7, "the name of an empty file counts");
     assert!(!paths[1].exists() && paths[2].exists(), "7 and 3 are whole");
+    let now = lotus_fabric::env::Env::real(0).now();
+    let age = snapshots.newest_age(now).expect("there are some");
+    assert!(age < Duration::from_secs(600), "{age:?}");
     cluster.stop().expect("it ends");
     assert_eq!(kept::all(&directory.path().join("nowhere")).expect("as good as empty").len(), 0);
 }

@@ -18,6 +18,9 @@ const LOAD: &str = "[load.smallbank]\naccounts = 200\n";
 /// Where the first compute node answers about itself.
 pub const METRICS: u16 = 7600;
 
+/// Where the first memory node does.
+pub const MEMORY_METRICS: u16 = 7700;
+
 /// A description of a cluster in a directory of its own. What it has started ends with it.
 pub struct Described {
     pub directory: PathBuf,
@@ -67,6 +70,18 @@ impl Described {
         }
         fs::write(described.file(), file).expect("it is ours");
         (described, host)
+    }
+
+    /// With memory nodes that answer about themselves, at [`MEMORY_METRICS`] and the ports behind.
+    pub fn with_memory_metrics(self, host: Ipv4Addr) -> Self {
+        let file = fs::read_to_string(self.file()).expect("it is ours");
+        let mut parts = file.split("[[memory_node]]\n");
+        let mut all = parts.next().unwrap_or_default().to_owned();
+        for (part, port) in parts.zip(MEMORY_METRICS..) {
+            all += &format!("[[memory_node]]\nmetrics = \"{host}:{port}\"\n{part}");
+        }
+        fs::write(self.file(), all).expect("it is ours");
+        self
     }
 
     /// With a third memory node, at `host` if nodes have addresses, and so many copies.

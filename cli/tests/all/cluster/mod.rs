@@ -17,7 +17,7 @@ use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
 use crate::common::lotus;
-use described::{Described, METRICS};
+use described::{Described, MEMORY_METRICS, METRICS};
 
 /// The longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -159,7 +159,15 @@ fn other_keys_and_sizes_are_refused() {
     let key = other.directory.join("key");
     fs::write(&key, [7; 32]).expect("it is ours");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    assert_eq!(other.status()["authority"], "refuses");
+    let status = other.status();
+    assert_eq!(
+        (&status["authority"], status["reason"].as_str().is_some()),
+        (&"refuses".into(), true)
+    );
+    assert!(status["reason"].to_string().contains("the shared keys differ"), "{status}");
+    let shown = text(&lotus(&["cluster", "status", "--file", &other.file()]));
+    assert!(shown.contains("the authority: refuses (") && shown.contains("keys differ"), "{shown}");
+    wait_until("the log tells of it", || described.logs().contains("connections were not let in"));
     let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
     assert!(text(&refused).contains("the shared keys differ"), "{}", text(&refused));
 
@@ -183,6 +191,54 @@ fn get(address: (Ipv4Addr, u16), path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     answer
+}
+
+/// The value of a metric, by its whole name with labels.
+fn metric(metrics: &str, name: &str) -> f64 {
+    let lines = metrics.lines();
+    let found = lines.filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
+    let found = found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).1;
+    found.parse().expect("a number")
+}
+
+/// Memory nodes had no metrics, and of those who were not let in there was no line in any log.
+fn all_nodes_show_themselves(described: &Described, host: Ipv4Addr) {
+    described.done(&["up"]);
+    for index in 0..2 {
+        let shown = || get((host, MEMORY_METRICS + index), "/metrics");
+        wait_until("compute nodes are connected", || metric(&shown(), "lotus_connections") > 0.0);
+        let metrics = shown();
+        assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+        let of = |name: &str| metric(&metrics, name);
+        assert!(of("lotus_region_bytes") > 1e6, "{metrics}");
+        assert!(of("lotus_region_used_bytes") > 0.0, "{metrics}");
+        assert!((of("lotus_region_limit_bytes") - f64::from(64 << 20)).abs() < 1.0, "{metrics}");
+        assert!(of("lotus_uptime_seconds") > 0.0 && of("process_cpu_seconds_total") > 0.0);
+        assert!(of("process_resident_memory_bytes") > 1e6, "{metrics}");
+        assert!(metrics.contains("lotus_build_info{version="), "{metrics}");
+        let health = get((host, MEMORY_METRICS + index), "/health");
+        assert!(health.ends_with("serving\n"), "{health}");
+    }
+    // Who speaks something else, and who has another key.
+    let mut stranger = TcpStream::connect((host, 7500)).expect("it listens");
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it listens");
+    wait_until("the log tells of it", || described.logs().contains("a client was not let in"));
+    let line = described.logs();
+    let line = line.lines().find(|line| line.contains("a client was not let in"));
+    assert!(line.is_some_and(|line| line.contains("does not speak this protocol")), "{line:?}");
+    described.done(&["down"]);
+}
+
+#[test]
+fn all_nodes_show_themselves_over_shm_and_strangers_are_named() {
+    let (described, host) = Described::serving("shown");
+    all_nodes_show_themselves(&described.with_memory_metrics(host), host);
+}
+
+#[test]
+fn all_nodes_show_themselves_over_tcp_and_strangers_are_named() {
+    let (described, host) = Described::serving_tcp("shown-tcp");
+    all_nodes_show_themselves(&described.with_memory_metrics(host), host);
 }
 
 #[test]
@@ -497,7 +553,20 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
     for (issuer, name, file, said) in cases {
         issuer.write(&other.directory, name);
         fs::write(other.file(), file).expect("it is ours");
-        assert_eq!(other.status()["authority"], "refuses");
+        let status = other.status();
+        assert_eq!(
+            (&status["authority"], status["reason"].as_str().is_some()),
+            (&"refuses".into(), true)
+        );
+        assert!(status["reason"].to_string().contains("the shared keys differ"), "{status}");
+        let shown = text(&lotus(&["cluster", "status", "--file", &other.file()]));
+        assert!(
+            shown.contains("the authority: refuses (") && shown.contains("keys differ"),
+            "{shown}"
+        );
+        wait_until("the log tells of it", || {
+            described.logs().contains("connections were not let in")
+        });
         let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
         assert!(text(&refused).contains(said), "{}", text(&refused));
     }

@@ -1,0 +1,96 @@
+//! A line in the log about those that a node's ports turn away: garbage, wrong keys, certificates
+//! that are refused. One line for many of them, so that nobody fills the log from outside.
+
+use std::time::Duration;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::tcp::TargetCounters;
+use tracing::warn;
+
+/// The shortest time between two lines.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// What was turned away, as far as the log tells.
+#[derive(Default)]
+pub struct TurnedAway {
+    told: Counts,
+    last: Option<Nanos>,
+}
+
+/// Connections that were not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Told why: another key, another cluster, another version, a certificate.
+    pub refused: u64,
+    /// Closed for what they sent.
+    pub garbage: u64,
+    /// Closed because they did not say who they are in time.
+    pub silent: u64,
+    /// Closed at once: too many of them.
+    pub turned_away: u64,
+    /// Not let in by the authority, for whichever reason.
+    pub at_the_authority: u64,
+}
+
+impl From<TargetCounters> for Counts {
+    fn from(counters: TargetCounters) -> Self {
+        Self {
+            refused: counters.refused,
+            garbage: counters.garbage,
+            silent: counters.too_slow_to_greet,
+            turned_away: counters.turned_away,
+            at_the_authority: 0,
+        }
+    }
+}
+
+impl TurnedAway {
+    /// What there is to tell now, if anything.
+    fn news(&mut self, now: Counts, at: Nanos) -> Option<Counts> {
+        if now == self.told || self.last.is_some_and(|last| at.since(last) < QUIET) {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.told, now);
+        self.last = Some(at);
+        Some(Counts {
+            refused: now.refused - before.refused,
+            garbage: now.garbage - before.garbage,
+            silent: now.silent - before.silent,
+            turned_away: now.turned_away - before.turned_away,
+            at_the_authority: now.at_the_authority - before.at_the_authority,
+        })
+    }
+
+    /// Tells the log, if there is something new and it was not told just now.
+    pub fn look(&mut self, now: Counts, at: Nanos) {
+        let Some(new) = self.news(now, at) else { return };
+        let Counts { refused, garbage, silent, turned_away, at_the_authority } = new;
+        warn!(
+            refused,
+            garbage,
+            silent,
+            turned_away,
+            at_the_authority,
+            "connections were not let in: another key or certificate, or no node of this cluster"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_tells_of_all_that_were_turned_away_and_not_of_each() {
+        let at = |secs: u64| Nanos(secs * 1_000_000_000);
+        let refused = |refused| Counts { refused, ..Counts::default() };
+        let mut turned_away = TurnedAway::default();
+        assert_eq!(turned_away.news(Counts::default(), at(1)), None);
+        assert_eq!(turned_away.news(refused(1), at(2)), Some(refused(1)));
+        for secs in 3..12 {
+            assert_eq!(turned_away.news(refused(1 + secs), at(secs)), None);
+        }
+        assert_eq!(turned_away.news(refused(20), at(12)), Some(refused(19)));
+        assert_eq!(turned_away.news(refused(20), at(40)), None);
+    }
+}
