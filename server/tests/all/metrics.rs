@@ -1,6 +1,6 @@
 //! Metrics and health, as a scraper sees them.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Beats come a few times in it.
 const LEASE: Duration = Duration::from_secs(4);
 
-#[test]
-fn what_has_happened_can_be_seen() {
+/// A bank of one compute node with a lease and a figure of its program's own, and where it shows
+/// its metrics.
+fn watched() -> (Bank, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let metrics = Mutex::new(Some(listener));
@@ -30,6 +31,12 @@ fn what_has_happened_can_be_seen() {
         };
         config.gauges = vec![gauge("flavour", Some(7.0)), gauge("unknown", None)];
     });
+    (bank, at)
+}
+
+#[test]
+fn what_has_happened_can_be_seen() {
+    let (bank, at) = watched();
     // The first beat has landed.
     let landed = || bank.cluster.node_figures(0).lease_left.is_some();
     let beats = (0..30_000).any(|_| {
