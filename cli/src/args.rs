@@ -20,6 +20,8 @@ use lotus_benchmarks::harness::Options;
 
 use crate::deploy;
 
+#[cfg(all(feature = "tcp", feature = "fault-points"))]
+pub use cluster::ClusterMatrixArgs;
 #[cfg(feature = "tcp")]
 pub use cluster::{
     BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,

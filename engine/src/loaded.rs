@@ -280,7 +280,10 @@ impl<M: Machines> Cluster<M> {
         point_here!(shared.peers[0].id.0, Filled);
         match last_word(LOADED)? {
             Data::CutShort { why } => Err(refused(why)),
-            _ => Ok(filled),
+            _ => {
+                point_here!(shared.peers[0].id.0, DataAgreed);
+                Ok(filled)
+            }
         }
     }
 

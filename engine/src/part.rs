@@ -45,7 +45,7 @@ use lotus_router::{
 use crate::config::{Config, TimestampKind};
 use crate::control::Control;
 use crate::error::ClusterError;
-use crate::loaded::{Data, LoadWatch};
+use crate::loaded::{Data, LoadWatch, cut_short};
 use crate::once::{Unanswered, name_process, until_answered, write_once};
 use crate::rejoin::{self, Life};
 use crate::shared::Peer;
@@ -54,6 +54,9 @@ use crate::shared::Peer;
 const CHARTER_KEY: &str = "charter";
 /// What stands there instead if its founder has died before.
 const NO_CHARTER: &str = "cut short";
+const NOT_MADE: &str = "compute node 0 ended before it had made the cluster";
+/// How long the founder's next process gives the one before, should that live.
+const FOUNDING: Duration = Duration::from_secs(10);
 /// How long a process waits before it looks again whether the cluster has been founded.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -142,6 +145,14 @@ impl Part {
         Ok(())
     }
 
+    /// How long this process waits for others.
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Whole => Duration::ZERO,
+            Self::Share { patience, .. } => *patience,
+        }
+    }
+
     /// Asks the authority until it answers, for as long as this process waits for others.
     fn ask<T, E: Unanswered>(
         &self,
@@ -172,7 +183,7 @@ impl Part {
     ) -> Result<Entry, ClusterError> {
         let founds = self.founds(config);
         if !founds {
-            self.await_charter(config, control, authority)?;
+            self.await_charter(config, self.patience(), control, authority)?;
         }
         let name = self.ask(control, || name_process(authority))?;
         let hosted: Vec<Peer> = self.hosted(config).iter().map(|index| peers[*index]).collect();
@@ -218,10 +229,14 @@ impl Part {
         let Self::Share { patience, waiting, .. } = self else { return Err(taken) };
         let founds = self.founds(config);
         // A founder that has died before it wrote the charter has left nothing to take part in.
-        match self.await_charter(config, control, authority) {
+        let founding = if founds { FOUNDING.min(*patience) } else { *patience };
+        match self.await_charter(config, founding, control, authority) {
             Err(ClusterError::NotFounded { .. }) if founds => {
-                write_once(authority, CHARTER_KEY, NO_CHARTER.as_bytes())?;
-                self.await_charter(config, control, authority)?;
+                let stands = write_once(authority, CHARTER_KEY, NO_CHARTER.as_bytes())?;
+                if stands == NO_CHARTER.as_bytes() {
+                    cut_short(authority, NOT_MADE)?;
+                }
+                read_charter(stands, &charter(config))?;
             }
             outcome => outcome?,
         }
@@ -257,16 +272,17 @@ impl Part {
     fn await_charter(
         &self,
         config: &Config,
+        patience: Duration,
         control: &Control,
         authority: &dyn Authority,
     ) -> Result<(), ClusterError> {
-        let Self::Share { patience, waiting, .. } = self else { return Ok(()) };
-        let deadline = control.now().after(*patience);
+        let Self::Share { waiting, .. } = self else { return Ok(()) };
+        let deadline = control.now().after(patience);
         loop {
             match authority.read(CHARTER_KEY) {
                 Ok(Some(found)) => return read_charter(found.value, &charter(config)),
                 Ok(None) if control.now() >= deadline => {
-                    return Err(ClusterError::NotFounded { waited: *patience });
+                    return Err(ClusterError::NotFounded { waited: patience });
                 }
                 Err(error) if control.now() >= deadline => return Err(error.into()),
                 _ => pause(Wait::Founding, waiting, control)?,
@@ -358,8 +374,7 @@ pub(crate) fn found(
 /// Compares what stands in the charter's place with ours.
 fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
     if found == NO_CHARTER.as_bytes() {
-        let why = "compute node 0 has ended before it had made the cluster".to_owned();
-        return Err(ClusterError::CutShort { why });
+        return Err(ClusterError::CutShort { why: NOT_MADE.to_owned() });
     }
     let found = String::from_utf8(found).map_err(|_| ClusterError::Damaged)?;
     compare(&found, ours)

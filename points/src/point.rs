@@ -154,7 +154,7 @@ points! {
     }
     Snapshot {
         SnapshotOpened "snapshot-opened" One "a file without a name is open"
-        SnapshotWritten "snapshot-written" One "a table's rows are in the file, or some of them"
+        SnapshotWritten "snapshot-written" One "some rows are in the file"
         SnapshotSynced "snapshot-synced" One "the file is on the disk"
         SnapshotNamed "snapshot-named" One "the file has its name"
         SnapshotPruned "snapshot-pruned" One "old files are removed"

@@ -58,6 +58,21 @@ pub enum ClusterTask {
         #[arg(long)]
         no_snapshot: bool,
     },
+    /// Strikes the processes of a small cluster at every step of a start, of a snapshot and of
+    /// down, and looks what is left.
+    #[cfg(feature = "fault-points")]
+    Matrix(ClusterMatrixArgs),
+}
+
+#[cfg(feature = "fault-points")]
+#[derive(Debug, Args)]
+pub struct ClusterMatrixArgs {
+    /// Every process at every step, killed and stopped; one killed at each step otherwise.
+    #[arg(long)]
+    pub all: bool,
+    /// One step by its name, or one coordinate.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
 }
 
 /// What a cluster begins with.

@@ -8,6 +8,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
+use lotus_points::point_here;
 use lotus_router::authority::Version;
 use lotus_router::remote::Address;
 use rustix::process::Signal;
@@ -303,6 +304,8 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
 /// A sentence: there is no snapshot, and nothing was ended; another command is at work, or a node
 /// does not end.
 pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, String> {
+    #[cfg(feature = "fault-points")]
+    super::fault_point::arm(None)?;
     let path = file.path.display();
     let state = State::look(file);
     let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
@@ -313,6 +316,7 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
             format!("{why}: nothing was ended; with --no-snapshot, all is ended without one")
         })?;
         say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
+        point_here!(0, LastTaken);
     }
     match stop(file)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
@@ -336,6 +340,7 @@ pub fn stop(file: &ClusterFile) -> Result<(usize, usize), String> {
     let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
     end(&state, &known, &mut []);
+    point_here!(0, AllEnded);
     let left: Vec<String> = known
         .iter()
         .filter(|node| matches!(state.seen(**node), Seen::Running(_)))
@@ -370,6 +375,9 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
         for (_, child) in children.iter_mut().filter(|(node, _)| node.kind == kind) {
             // Reaped if it has ended; otherwise there is nothing more that we could do.
             let _ = child.try_wait();
+        }
+        if kind == Kind::Compute {
+            point_here!(0, ComputeEnded);
         }
     }
     let ended = nodes.iter().filter(|node| !matches!(state.seen(**node), Seen::Running(_)));

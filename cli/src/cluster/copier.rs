@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use lotus::{Authority, Cluster, ClusterError, Data, Machines};
 use lotus_fabric::env::{Env, Nanos};
+use lotus_points::point_here;
+use lotus_router::AuthorityError;
 use lotus_router::authority::Version;
 use lotus_server::Server;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,7 @@ use super::file::ClusterFile;
 use super::mailbox::Mailbox;
 use super::node::{Kind, Node};
 use super::records::{Record, Stage};
+use super::rest::Rest;
 use super::snapshots::{Snapshot, Snapshots};
 
 /// How long a node rests beyond the patience of whoever told it to.
@@ -61,13 +64,9 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub fn open(open: Box<dyn Fn() -> Result<Server, String>>) -> Result<Self, String> {
-        let server = Some(open()?);
-        Ok(Self { open, server })
+    /// Closed.
+    pub fn closed(open: Box<dyn Fn() -> Result<Server, String>>) -> Self {
+        Self { open, server: None }
     }
 
     /// Takes nothing new, and answers what is in flight.
@@ -79,7 +78,11 @@ impl Door {
         self.server.take().map_or(Ok(()), stop)
     }
 
-    fn open_again(&mut self) -> Result<(), String> {
+    /// Opens it, if it is closed.
+    ///
+    /// # Errors
+    /// A sentence: a port is taken, or a key cannot be read.
+    pub fn open(&mut self) -> Result<(), String> {
         if self.server.is_none() {
             self.server = Some((self.open)()?);
         }
@@ -98,6 +101,8 @@ pub struct Copier<M: Machines> {
     env: Env,
     /// Since when nobody has ended it as it was said.
     rests_until: Option<Nanos>,
+    /// It has found that all rest, when it would have begun to serve.
+    found: Option<Rest>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
 }
 
@@ -122,6 +127,7 @@ where
             door: door.map(Rc::clone),
             env: cluster.machines().outside(),
             rests_until: None,
+            found: None,
             under_way: None,
         }
     }
@@ -135,6 +141,20 @@ where
         taking.map_err(|error| format!("could not start a thread: {error}"))
     }
 
+    /// Serves again if it has rested for as long as was said, or nobody says so any more.
+    fn look_for_the_end(&mut self, authority: &dyn Authority) {
+        let late = self.rests_until.is_some_and(|until| self.env.now() >= until);
+        let said = self.found.is_some().then(|| Rest::read(authority));
+        if late && let Ok(Some(rest)) = Rest::read(authority) {
+            rest.end(authority);
+        }
+        if (late || matches!(said, Some(Ok(None))))
+            && let Err(why) = self.serve()
+        {
+            error!("{why}");
+        }
+    }
+
     fn rest(&mut self, secs: u64) -> Result<Answer, String> {
         // What is in flight would wait for it, and whoever looks around here with it.
         if let Some(silent) = self.cluster.silent_memory(self.index).first() {
@@ -146,6 +166,7 @@ where
         self.rests_until = Some(self.env.now().after(Duration::from_secs(secs)));
         info!("resting: nothing is taken from applications");
         self.cluster.settle().map_err(|error| error.to_string())?;
+        point_here!(self.index as u16, Rested);
         Ok(Answer::Resting)
     }
 
@@ -153,8 +174,9 @@ where
         if self.rests_until.take().is_some() {
             info!("serving again");
         }
+        self.found = None;
         if let Some(door) = &self.door {
-            door.borrow_mut().open_again()?;
+            door.borrow_mut().open()?;
         }
         Ok(Answer::Serving)
     }
@@ -164,6 +186,11 @@ impl<M: Machines + 'static> Look for Copier<M>
 where
     Cluster<M>: Send + Sync,
 {
+    fn find(&mut self, rest: Rest) {
+        self.rests_until = Some(self.env.now().after(Duration::from_secs(rest.secs)));
+        self.found = Some(rest);
+    }
+
     fn look(&mut self, authority: &dyn Authority) {
         if let Some((version, taking)) = self.under_way.take_if(|(_, taking)| taking.is_finished())
         {
@@ -178,12 +205,9 @@ where
                 version,
                 &taken.map_or_else(Answer::Failed, Answer::Taken),
             );
+            point_here!(self.index as u16, SnapshotReported);
         }
-        if self.rests_until.is_some_and(|until| self.env.now() >= until)
-            && let Err(why) = self.serve()
-        {
-            error!("{why}");
-        }
+        self.look_for_the_end(authority);
         if self.under_way.is_some() {
             return;
         }
@@ -238,7 +262,7 @@ fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node>, S
     check_data(authority)?;
     let serves = |node: &Node| {
         let record = Record::read(*node, authority).ok().flatten();
-        record.is_some_and(|record| record.stage == Stage::Serving)
+        record.is_some_and(|record| matches!(record.stage, Stage::Opening | Stage::Serving))
     };
     let compute = Node::all(file).filter(|node| node.kind == Kind::Compute);
     let serving: Vec<Node> = compute.filter(serves).collect();
@@ -280,11 +304,32 @@ pub fn take_last(
     authority: &dyn Authority,
     patience: Duration,
 ) -> Result<(Node, Snapshot), String> {
-    let nodes = serving(file, authority)?;
+    check_data(authority)?;
     let secs = (patience + LONGER).as_secs();
+    let unanswered = |error: AuthorityError| error.to_string();
+    let said = Rest::begin(authority, secs).map_err(unanswered)?;
+    point_here!(0, RestAgreed);
+    let taken = take_at_rest(file, authority, patience, secs);
+    if taken.is_err() {
+        said.end(authority);
+    }
+    taken
+}
+
+/// As [`take_last`], once no other node begins to serve.
+fn take_at_rest(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+    patience: Duration,
+    secs: u64,
+) -> Result<(Node, Snapshot), String> {
+    let nodes = serving(file, authority)?;
     let rest =
         |node: &Node| ask(authority, *node, Question::Rest { secs }, RESTING_PATIENCE).map(drop);
-    let taken = nodes.iter().try_for_each(rest).and_then(|()| take(file, authority, patience));
+    let taken = nodes.iter().try_for_each(rest).and_then(|()| {
+        point_here!(0, RestTold);
+        take(file, authority, patience)
+    });
     if taken.is_err() {
         for node in nodes {
             // Whoever does not hear of it serves again by itself.

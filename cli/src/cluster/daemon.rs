@@ -14,6 +14,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
+use lotus_points::point_here;
 use lotus_recovery::membership::{self, FIRST_EPOCH};
 use tracing::{error, info, warn};
 
@@ -22,6 +23,7 @@ use super::memory::Memory;
 use super::node::{Kind, Node};
 use super::processes::{State, make_private, wait_until};
 use super::records::{Record, Stage};
+use super::rest::Rest;
 use super::seat::{self, Seat, Unreached};
 use super::service::Service;
 use super::stop::{Early, Stop, Vigil, Waited};
@@ -55,6 +57,8 @@ pub fn run(file: &ClusterFile, node: Node) -> Result<(), String> {
     if let Net::Shm { directory } = &file.net {
         make_private(directory)?;
     }
+    #[cfg(feature = "fault-points")]
+    super::fault_point::arm(Some(node))?;
     info!(%node, process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "starting");
     let record = Record::of_this_process(Stage::Starting)?;
     let daemon = Daemon { file, node, env, stop, record };
@@ -125,6 +129,7 @@ impl Daemon<'_> {
         self.record.found = membership::read(authority).ok().map(|found| found.epoch().0);
         let serving = self.record.at(Stage::Serving).write(self.node, authority);
         serving.map_err(|error| sentence(&error))?;
+        point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
         let mut turned_away = TurnedAway::default();
         while !self.stop.is_told_within(LOOK_AT_PORTS) {
@@ -164,8 +169,6 @@ impl Daemon<'_> {
 
     fn compute(self) -> Result<(), Early> {
         let (file, node) = (self.file, self.node);
-        #[cfg(feature = "fault-points")]
-        super::fault_point::arm(node)?;
         let authority = Arc::new(self.connect()?);
         let id = node.id(file);
         let env = self.env.clone();
@@ -275,6 +278,26 @@ impl Daemon<'_> {
         Ok(cluster)
     }
 
+    /// Opens the door for applications, unless all nodes are told to rest just now. What is said of
+    /// this node comes first: whoever tells them sees it, or is seen.
+    fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
+        let opening = self.record.at(Stage::Opening).write(self.node, authority);
+        opening.map_err(|error| sentence(&error))?;
+        // Nobody tells a cluster without snapshots to rest.
+        let rest = match &self.file.snapshots {
+            Some(_) => Rest::read(authority).map_err(|error| sentence(&error))?,
+            None => None,
+        };
+        match rest {
+            Some(rest) => {
+                info!("all nodes are told to rest: nothing is taken from applications yet");
+                service.find(rest);
+            }
+            None => service.open()?,
+        }
+        Ok(())
+    }
+
     fn serve<M: Machines + 'static>(
         &self,
         authority: &Arc<Seat>,
@@ -287,8 +310,10 @@ impl Daemon<'_> {
         let (file, node) = (self.file, self.node);
         let index = usize::from(node.index);
         let mut service = Service::start(file, node, &cluster, &(Arc::clone(authority) as _))?;
+        self.open(&mut service, &**authority)?;
         let serving = self.record.at(Stage::Serving).write(node, &**authority);
         serving.map_err(|error| sentence(&error))?;
+        point_here!(node.index, Serving);
         info!(%node, "serving");
         let mut watch = Watch {
             authority: &**authority,

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mailbox::Mailbox;
 use super::node::Node;
+use super::rest::Rest;
 use crate::applications::{AbortCounts, Aborts};
 
 /// What a node is asked for.
@@ -83,6 +84,10 @@ pub struct Errands<M: Machines, W> {
 
 /// Somebody who looks for questions.
 pub trait Look {
+    /// It is said that all nodes rest, before this one has begun to serve. Nothing is done unless
+    /// it looks after that.
+    fn find(&mut self, _rest: Rest) {}
+
     /// Answers what is asked, if anything is that was not answered.
     fn look(&mut self, authority: &dyn Authority);
 }

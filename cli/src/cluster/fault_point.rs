@@ -1,4 +1,5 @@
-//! The fault point at which a compute node's process kills or stops itself, by the environment.
+//! The fault point at which a process kills or stops itself, by the environment: a node's, or that
+//! of `lotus cluster down`.
 //!
 //! [`VARIABLE`] says where: `POINT[/PLACE][@PASSAGE][:NODE]=kill|stop`. For instance
 //! `log-posted/middle@3:1=kill` is the third time that compute node 1 has written a log entry on
@@ -14,17 +15,17 @@ use super::node::Node;
 /// The variable of the environment.
 pub const VARIABLE: &str = "LOTUS_FAULT_POINT";
 
-/// Arms this process, if the environment says so and means this node.
+/// Arms this process, if the environment says so and means this node, or a command.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it.
-pub fn arm(node: Node) -> Result<(), String> {
+pub fn arm(node: Option<Node>) -> Result<(), String> {
     let Ok(text) = std::env::var(VARIABLE) else { return Ok(()) };
     let wanted = Wanted::parse(&text).ok_or_else(|| {
         format!("{VARIABLE} is {text:?}, and not POINT[/PLACE][@PASSAGE][:NODE]=kill|stop")
     })?;
-    if wanted.node.is_none_or(|wanted| wanted == node.index) {
-        warn!(%node, at = text, "armed");
+    if wanted.node.is_none_or(|wanted| node.is_some_and(|node| node.index == wanted)) {
+        warn!(node = node.map(|node| node.to_string()), at = text, "armed");
         install(wanted);
     }
     Ok(())

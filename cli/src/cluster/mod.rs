@@ -10,7 +10,7 @@
 //! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
 //!   shards in few words; `mailbox`: how nodes are asked;
 //! * `snapshots`: files that the cluster begins with; `copier`: how nodes are asked for one, and to
-//!   rest before they are ended;
+//!   rest before they are ended; `rest`: that they do, for those that start meanwhile;
 //! * `chaos`: processes that are killed and paused while they are driven;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `status`: how
 //!   all nodes of the cluster are;
@@ -37,6 +37,8 @@ mod ledger;
 mod load;
 mod log;
 mod mailbox;
+#[cfg(feature = "fault-points")]
+mod matrix;
 mod memory;
 mod namespaces;
 mod node;
@@ -44,6 +46,7 @@ mod operator;
 mod processes;
 mod ranges;
 mod records;
+mod rest;
 mod seat;
 mod service;
 mod shards;
@@ -82,6 +85,8 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
     let place = match &args.task {
         ClusterTask::Up { place, .. } | ClusterTask::Down { place, .. } => place,
         ClusterTask::Status { place, .. } | ClusterTask::Snapshot { place, .. } => place,
+        #[cfg(feature = "fault-points")]
+        ClusterTask::Matrix(args) => return matrix::run(args),
     };
     let file = ClusterFile::read(&place.file, place.state.as_deref());
     let mut file = file.map_err(|error| error.to_string())?;
@@ -98,6 +103,8 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
             let snapshot = (!no_snapshot).then(|| Duration::from_secs(wait_secs));
             commands::down(&file, snapshot)
         }
+        #[cfg(feature = "fault-points")]
+        ClusterTask::Matrix(_) => unreachable!("it has no file"),
     }
 }
 

@@ -286,6 +286,12 @@ pub fn process_space() -> String {
     }
 }
 
+/// Whether a process was stopped by a signal.
+#[cfg(feature = "fault-points")]
+pub fn is_stopped(process: u32) -> bool {
+    stat(process).is_some_and(|fields| fields.first().is_some_and(|state| state == "T"))
+}
+
 /// What the kernel says of a process, after its name: the state is field 0, how many threads it
 /// has 17, its beginning 19.
 fn stat(process: u32) -> Option<Vec<String>> {

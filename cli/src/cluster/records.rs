@@ -33,6 +33,8 @@ pub struct Record {
 pub enum Stage {
     /// It waits for others, or loads.
     Starting,
+    /// It is ready, and looks whether it may begin.
+    Opening,
     /// It does what it is for.
     Serving,
     /// It was told to end.

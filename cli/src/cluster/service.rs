@@ -17,6 +17,7 @@ use super::load::Use;
 use super::memory::bind;
 use super::node::Node;
 use super::operator::Operator;
+use super::rest::Rest;
 use crate::applications::{Aborts, local_door, registry};
 
 /// What runs beside a compute node. Dropping it stops it.
@@ -28,10 +29,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Serves on behalf of a compute node whose cluster has been loaded.
+    /// Serves on behalf of a compute node whose cluster has been loaded, once it is
+    /// [open](Self::open).
     ///
     /// # Errors
-    /// A sentence: a port is taken, a key cannot be read, a table is missing.
+    /// A sentence: a table is missing.
     pub fn start<M>(
         file: &ClusterFile,
         node: Node,
@@ -56,14 +58,27 @@ impl Service {
         };
         let door = file.serves_applications().then(|| {
             let (file, cluster) = (file.clone(), Arc::clone(cluster));
-            Door::open(Box::new(move || serve(&file, node, &cluster, registry.clone())))
+            Door::closed(Box::new(move || serve(&file, node, &cluster, registry.clone())))
         });
-        let door = door.transpose()?.map(|door| Rc::new(RefCell::new(door)));
+        let door = door.map(|door| Rc::new(RefCell::new(door)));
         if let Some(snapshots) = &file.snapshots {
             let copier = Copier::new(node, cluster, authority, snapshots, door.as_ref());
             others.push(Box::new(copier));
         }
         Ok(Self { door, others })
+    }
+
+    /// Lets applications in.
+    ///
+    /// # Errors
+    /// A sentence: a port is taken, or a key cannot be read.
+    pub fn open(&self) -> Result<(), String> {
+        self.door.as_ref().map_or(Ok(()), |door| door.borrow_mut().open())
+    }
+
+    /// Does not let them in before the rest is over that all nodes were told of.
+    pub fn find(&mut self, rest: Rest) {
+        self.others.iter_mut().for_each(|other| other.find(rest));
     }
 
     /// Does what benchmarks and the operator ask for.

@@ -19,6 +19,7 @@
 //! from that of compute node 0.
 
 mod kept;
+mod struck;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +28,8 @@ use std::time::Duration;
 
 use lotus::{Authority, Cluster, Machines, SnapshotError, SnapshotInfo, SnapshotLabel, Timestamp};
 use lotus_fabric::env::{Env, Nanos};
-use lotus_files::{Disk, Existing, Files, Part, Readers};
+use lotus_files::{Existing, Files, Part, Readers};
+use lotus_points::point_here;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -36,6 +38,7 @@ use tracing::warn;
 use super::ledger::{self, Ledger};
 use super::processes::make_private;
 use super::records;
+use struck::Struck;
 
 /// Beginning of the name of a snapshot that is being written.
 const UNFINISHED: &str = "next-";
@@ -153,7 +156,7 @@ impl Snapshots {
         cluster: &Cluster<M>,
         authority: &dyn Authority,
     ) -> Result<Snapshot, String> {
-        self.take_through(&Disk, cluster, authority)
+        self.take_through(&Struck, cluster, authority)
     }
 
     fn take_through<M: Machines>(
@@ -184,6 +187,7 @@ impl Snapshots {
         if let Err(error) = kept::prune(files, &self.directory, self.keep) {
             warn!(%error, "old snapshots cannot be removed");
         }
+        point_here!(0, SnapshotPruned);
         Ok(taken)
     }
 

@@ -316,7 +316,7 @@ fn judge(
         (Seen::Never, None | Some(None)) => "unknown",
         (_, Some(Some(Stage::Serving))) => SERVING,
         (_, Some(Some(Stage::Ending | Stage::Ended))) => "ending",
-        (_, Some(Some(Stage::Starting) | None)) => "starting",
+        (_, Some(Some(Stage::Starting | Stage::Opening) | None)) => "starting",
     }
 }
 

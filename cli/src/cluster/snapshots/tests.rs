@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use lotus::{Nanos, TableSpec};
+use lotus_files::Disk;
 use lotus_files::faults::{Fault, Faulty, Names, Op};
 use lotus_router::EmbeddedAuthority;
 use tempfile::TempDir;
