@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::TableId;
+use serde::Serialize;
 
 use crate::audit::{Audit, Check};
 use crate::clients::Run;
@@ -54,8 +55,9 @@ pub struct Outcome {
     pub settings: serde_json::Value,
     /// What the clients counted.
     pub tally: Tally,
-    /// How long it took to make and fill the tables, in seconds of wall time.
-    pub load_s: f64,
+    /// How long it took to make and fill the tables, in seconds of wall time, if they were not
+    /// there.
+    pub load_s: Option<f64>,
     /// Rates by which the workload is known.
     pub rates: Vec<Rate>,
     /// From the end of the warm-up to the end of the last transaction, in seconds.
@@ -66,8 +68,8 @@ pub struct Outcome {
     pub caches: Caches,
     /// Where locks were taken, and how shards moved, warm-up included.
     pub ownership: Ownership,
-    /// What the data took afterwards.
-    pub memory: Memory,
+    /// What the data took afterwards, if that can be seen.
+    pub memory: Option<Memory>,
     /// What was found in the data, if anybody looked.
     pub audit: Option<Audit>,
     /// What the fabric alone did, if it was measured.
@@ -78,6 +80,25 @@ pub struct Outcome {
     pub simulation: Option<Simulation>,
     /// What the memory nodes did, if they are processes; for whoever started them to say.
     pub memory_nodes: Option<MemoryNodesUse>,
+    /// What became of applications' calls that ended without a result, if anybody asked.
+    pub unanswered: Option<Unanswered>,
+    /// What is missing here, and why, in sentences.
+    pub remarks: Vec<String>,
+    /// Why the load ended before its time, if it did: nothing more could be done.
+    pub stopped: Option<String>,
+}
+
+/// What became of applications' calls that ended without a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Unanswered {
+    /// How many there were.
+    pub calls: u64,
+    /// How many of them had committed.
+    pub committed: u64,
+    /// Of how many nobody knows.
+    pub unknown: u64,
+    /// Calls that write and could not be asked for, because there was no room for more ids.
+    pub without_id: u64,
 }
 
 /// Why a benchmark has no outcome.
@@ -157,17 +178,20 @@ pub fn run_by<D: Deployment, W: Workload>(
         settings: workload.settings(),
         rates: W::rates(&driven.tally.by_transaction, driven.elapsed_s),
         tally: driven.tally,
-        load_s,
+        load_s: Some(load_s),
         elapsed_s: driven.elapsed_s,
         traffic,
         caches,
         ownership,
-        memory,
+        memory: Some(memory),
         audit: checks.map(Audit::new),
         floor,
         history: options.history.then(|| History::new(tables, driven.logs)),
         simulation,
         memory_nodes: None,
+        unanswered: None,
+        remarks: Vec::new(),
+        stopped: None,
     })
 }
 

@@ -13,6 +13,8 @@ pub enum Phase {
     Loading,
     /// Clients run, first without and then with measurement.
     Running,
+    /// It is asked what became of calls that had no answer.
+    LookingUp,
     /// The data is looked at.
     Auditing,
     /// The fabric alone is measured.
@@ -25,6 +27,7 @@ impl Phase {
         match self {
             Self::Loading => "loading",
             Self::Running => "running",
+            Self::LookingUp => "asking for outcomes",
             Self::Auditing => "auditing",
             Self::Floor => "measuring the floor",
         }

@@ -14,7 +14,7 @@ use crate::audit::Audit;
 use crate::config::{ClusterConfig, LoadConfig};
 use crate::deployment::{Caches, Hits, Memory, MemoryNodesUse, Ownership, Replay, Traffic};
 use crate::engine::AbortReason;
-use crate::harness::{Options, Outcome};
+use crate::harness::{Options, Outcome, Unanswered};
 use crate::stats::{Counts, Timeline};
 use crate::utilisation::{Busy, Simulation};
 use crate::workload::Rate;
@@ -28,8 +28,10 @@ pub struct Report {
     pub fabric: &'static str,
     /// Everything needed to repeat the run.
     pub config: Config,
-    /// How long it took to make and fill the tables, in seconds of wall time.
-    pub load_s: f64,
+    /// How long it took to make and fill the tables, in seconds of wall time; absent if they were
+    /// there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_s: Option<f64>,
     /// From the end of the warm-up to the end of the last transaction.
     pub elapsed_s: f64,
     /// All types of transaction together.
@@ -51,8 +53,9 @@ pub struct Report {
     /// When transactions committed; absent unless it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<TimelineFigures>,
-    /// What the data takes.
-    pub memory: Memory,
+    /// What the data takes; absent if that cannot be seen from here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
     /// What the memory nodes did; absent unless they are processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_nodes: Option<MemoryNodesUse>,
@@ -65,6 +68,12 @@ pub struct Report {
     /// What was busy; absent unless the cluster was simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulation: Option<Simulation>,
+    /// Calls that ended without a result; absent unless the cluster ran already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<Unanswered>,
+    /// What is missing from the report, and why, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// Everything needed to repeat a run.
@@ -219,6 +228,8 @@ impl Report {
             audit: outcome.audit.clone(),
             floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
             simulation: outcome.simulation.clone(),
+            unanswered: outcome.unanswered,
+            remarks: outcome.remarks.clone(),
             total,
         }
     }
@@ -237,8 +248,7 @@ impl Report {
         if let Some(audit) = &self.audit {
             text.push('\n');
             for check in &audit.checks {
-                let mark = if check.passed { "ok" } else { "FAILED" };
-                let _ = writeln!(text, "{mark:<8}{}: {}", check.name, check.detail);
+                let _ = writeln!(text, "{:<7} {}: {}", check.mark(), check.name, check.detail);
             }
         }
         text
@@ -246,33 +256,23 @@ impl Report {
 
     /// One line for each part of the report but transactions and audit.
     fn summary(&self) -> Vec<(&'static str, String)> {
-        let Memory { bytes_per_record_and_replica: bytes, resident_bytes } = self.memory;
-        let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
-        let mut lines = vec![
-            (self.workload, self.setting()),
-            ("loading", format!("{:.2} s", self.load_s)),
-            ("throughput", self.throughput()),
-            ("aborts", self.total.aborts()),
-            ("per txn", self.verbs_per_txn.line()),
-            (
-                "memory",
-                format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident"),
-            ),
-        ];
+        let mut lines = vec![(self.workload, self.setting())];
+        lines.extend(self.load_s.map(|load_s| ("loading", format!("{load_s:.2} s"))));
+        lines.push(("throughput", self.throughput()));
+        // Right behind the throughput.
+        let rate =
+            |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
+        lines.extend(self.rates.iter().map(rate));
+        lines.extend(self.unanswered.map(|calls| ("unanswered", calls.line())));
+        lines.push(("aborts", self.total.aborts()));
+        lines.extend(self.ownership.iter().map(|ownership| ("locks", ownership.line())));
+        lines.extend(self.caches.iter().map(|caches| ("caches", caches.line())));
+        lines.push(("per txn", self.verbs_per_txn.line()));
+        lines.extend(self.memory.map(|memory| ("memory", memory.line())));
         if let Some(MemoryNodesUse { processes, processor_s }) = self.memory_nodes {
             let busy = format!("{processes} processes, busy for {processor_s:.6} s altogether");
             lines.push(("memory nodes", busy));
         }
-        if let Some(caches) = &self.caches {
-            lines.insert(4, ("caches", caches.line()));
-        }
-        if let Some(ownership) = &self.ownership {
-            lines.insert(4, ("locks", ownership.line()));
-        }
-        let rate =
-            |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
-        // Right behind the throughput.
-        lines.splice(3..3, self.rates.iter().map(rate));
         if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
             let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
             let percent = ratio * 100.0;
@@ -282,6 +282,7 @@ impl Report {
         if let Some(simulation) = &self.simulation {
             lines.extend(simulated(simulation));
         }
+        lines.extend(self.remarks.iter().map(|remark| ("missing", remark.clone())));
         lines
     }
 
@@ -323,6 +324,26 @@ impl Report {
             column.set_cell_alignment(CellAlignment::Right);
         }
         table
+    }
+}
+
+impl Memory {
+    fn line(&self) -> String {
+        let Self { bytes_per_record_and_replica: bytes, resident_bytes } = *self;
+        let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
+        format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident")
+    }
+}
+
+impl Unanswered {
+    fn line(&self) -> String {
+        let Self { calls, committed, unknown, without_id } = *self;
+        let without = match without_id {
+            0 => String::new(),
+            some => format!("; {} calls had no id", grouped(some)),
+        };
+        let (calls, not) = (grouped(calls), grouped(calls - committed - unknown));
+        format!("{calls} calls: {committed} committed, {not} did not, {unknown} unknown{without}")
     }
 }
 

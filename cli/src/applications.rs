@@ -18,16 +18,17 @@ use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::config::Routing;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::engine::Isolation;
-use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome};
+use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome, Unanswered};
 use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in, traced_in};
-use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::progress::{Phase, Progress};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
 use lotus_client::stream::LOCAL;
-use lotus_client::{CallError, Client, Kind};
+use lotus_client::{CallError, CallId, Client, Effect, Failure, Kind};
 use lotus_fabric::env::{Env, Nanos, SmallRng};
 use lotus_router::remote::listen_unix;
 use lotus_server::{Abort, Config, Key, LocalDoor, Registry, Security, Server};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
@@ -36,6 +37,8 @@ use crate::traced::Traced;
 
 /// A transaction that takes so long means that something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the outcome of a call may stay unknown when the load has ended.
+pub const LOOKING_UP: Duration = Duration::from_secs(60);
 
 /// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::deploy::SPARE_COROUTINES)
 /// more than the options say, with so many requests in flight.
@@ -68,10 +71,11 @@ where
             options: options.clone(),
             clock,
             progress: Arc::clone(progress),
+            ids: None,
         };
         let mut driven = runtime.block_on(async {
             let client = Client::connect(config).await.map_err(|error| failed(&error))?;
-            load.generate(&client, in_flight).await
+            load.generate(&client, in_flight).await.outcome()
         })?;
         for server in servers {
             server.stop().map_err(|error| failed(&error))?;
@@ -273,6 +277,56 @@ pub struct Load<W> {
     pub clock: Env,
     /// Who is told how it goes.
     pub progress: Arc<Progress>,
+    /// Names for calls that write. With them the load goes on whatever node is gone, and what
+    /// became of each call is asked for afterwards; without, the first call that fails ends it.
+    pub ids: Option<Ids>,
+}
+
+/// Names for calls, for as many as there is room to remember.
+pub struct Ids {
+    /// Tells this load from others.
+    run: u64,
+    room: u64,
+    given: AtomicU64,
+}
+
+impl Ids {
+    /// For the load `run`, which no other one is called.
+    pub fn new(run: u64, room: u64) -> Self {
+        Self { run, room, given: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> Option<CallId> {
+        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        let id = u128::from(self.run) << 64 | u128::from(number);
+        (number < self.room).then(|| CallId::from(id))
+    }
+
+    fn used(&self) -> u64 {
+        self.given.load(Ordering::Relaxed).min(self.room)
+    }
+}
+
+/// What has come of a load.
+pub struct Generated {
+    /// What was counted.
+    pub driven: Driven,
+    /// Calls that ended without a result.
+    pub unanswered: Unanswered,
+    /// How many ids were given to calls.
+    pub ids: u64,
+    /// Why the load ended before its time.
+    pub stopped: Option<BenchError>,
+}
+
+impl Generated {
+    /// What was counted.
+    ///
+    /// # Errors
+    /// Why the load ended before its time.
+    pub fn outcome(self) -> Result<Driven, BenchError> {
+        self.stopped.map_or(Ok(self.driven), Err)
+    }
 }
 
 /// When requests are made, and from when on they count.
@@ -283,34 +337,87 @@ struct Window {
     until: Nanos,
 }
 
+/// A call that was made.
+#[derive(Clone, Copy)]
+struct Made {
+    id: Option<CallId>,
+    kind: usize,
+}
+
+/// What all applications have seen.
+struct Seen {
+    tally: Tally,
+    unanswered: Unanswered,
+    /// Calls of which nobody has said what became.
+    doubtful: Vec<Made>,
+    stopped: Option<BenchError>,
+}
+
 impl<W: Workload> Load<W> {
-    /// Keeps `in_flight` requests in flight until the time is up.
-    ///
-    /// # Errors
-    /// A request failed for good.
-    pub async fn generate(self, client: &Client, in_flight: usize) -> Result<Driven, BenchError> {
+    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good; then
+    /// asks for the outcome of every call that had an id and no answer.
+    pub async fn generate(self, client: &Client, in_flight: usize) -> Generated {
         let now = self.clock.now();
         let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
-        let types = W::TRANSACTIONS.len();
+        let window = Window { started: now, counts_from, until };
         // One for all: they share this thread, and its cache.
-        let (load, tally) = (Arc::new(self), Arc::new(Mutex::new(Tally::new(types))));
-        let mut tasks = JoinSet::new();
+        let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(Seen::new::<W>())));
+        let mut applications = JoinSet::new();
         for application in 0..in_flight {
-            let (load, tally, client) = (Arc::clone(&load), Arc::clone(&tally), client.clone());
+            let (load, seen, client) = (Arc::clone(&load), Arc::clone(&seen), client.clone());
             let rng = load.clock.rng(application as u64);
-            tasks.spawn(async move {
-                let window = Window { started: now, counts_from, until };
-                load.keep_asking(&client, rng, window, &tally).await
+            applications.spawn(async move {
+                load.keep_asking(&client, rng, window, &seen).await;
             });
         }
-        while let Some(ended) = tasks.join_next().await {
-            ended.map_err(|error| failed(&error))??;
+        while let Some(ended) = applications.join_next().await {
+            let mut seen = lock(&seen);
+            if let Err(panicked) = ended {
+                seen.stopped.get_or_insert_with(|| failed(&panicked));
+            }
+            if load.ids.is_none() && seen.stopped.is_some() {
+                // Whatever the others wait for is worth nothing.
+                break;
+            }
         }
-        let tally = std::mem::replace(&mut *lock(&tally), Tally::new(types));
+        applications.shutdown().await;
+        let mut seen = std::mem::replace(&mut *lock(&seen), Seen::new::<W>());
+        load.settle(client, &mut seen).await;
+        let Seen { tally, unanswered, stopped, .. } = seen;
         let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
-        Ok(Driven { tally, elapsed_s, logs: Vec::new() })
+        let driven = Driven { tally, elapsed_s, logs: Vec::new() };
+        let ids = load.ids.as_ref().map_or(0, Ids::used);
+        Generated { driven, unanswered, ids, stopped }
+    }
+
+    /// Asks what became of the calls that are in doubt, of all at a time: a cluster that has lost
+    /// rows answers none of them.
+    async fn settle(&self, client: &Client, seen: &mut Seen) {
+        if seen.doubtful.is_empty() {
+            return;
+        }
+        self.progress.enter(Phase::LookingUp);
+        let patience = if seen.stopped.is_some() { Duration::ZERO } else { LOOKING_UP };
+        let deadline = self.clock.now().after(patience);
+        let mut asked = JoinSet::new();
+        for Made { id, kind } in seen.doubtful.drain(..) {
+            let (Some(id), client, clock) = (id, client.clone(), self.clock.clone()) else {
+                continue;
+            };
+            asked.spawn(async move { (kind, look_up::<i64>(&client, id, &clock, deadline).await) });
+        }
+        while let Some(outcome) = asked.join_next().await {
+            match outcome {
+                Ok((kind, Some(Some(effect)))) => {
+                    seen.unanswered.committed += 1;
+                    seen.tally.commit(kind, None, effect);
+                }
+                Ok((_, Some(None))) => {}
+                Ok((_, None)) | Err(_) => seen.is_unknown(),
+            }
+        }
     }
 
     /// One application: a request at a time.
@@ -319,34 +426,115 @@ impl<W: Workload> Load<W> {
         client: &Client,
         mut rng: SmallRng,
         window: Window,
-        tally: &Mutex<Tally>,
-    ) -> Result<(), BenchError> {
+        seen: &Mutex<Seen>,
+    ) {
         let procedures = Procedures::of::<W>(self.options.load.isolation);
         let mut now = self.clock.now();
         while now < window.until && self.progress.failure().is_none() {
             let request = self.workload.draw_at(&mut rng, now.since(window.started));
-            let name = procedures.serving(W::access(&request));
-            let mut call = client.call::<_, i64>(name, &request).timeout(PATIENCE);
+            let access = W::access(&request);
+            let mut call = client.call::<_, i64>(procedures.serving(access), &request);
+            call = call.timeout(PATIENCE);
             if self.options.load.routing == Routing::Hybrid {
                 let (table, key) = self.workload.first_record(&request);
                 call = call.at(table, key);
             }
+            let ids = self.ids.as_ref().filter(|_| access == Access::ReadWrite);
+            let id = ids.and_then(Ids::next);
+            if let Some(id) = id {
+                call = call.idempotent(id);
+            }
             let called = call.send().await;
             let issued = std::mem::replace(&mut now, self.clock.now());
-            let mut tally = lock(tally);
-            tally.last_end_ns = now.0;
+            let made = Made { id, kind: W::kind(&request) };
+            let mut seen = lock(seen);
+            seen.tally.last_end_ns = now.0;
+            seen.unanswered.without_id += u64::from(ids.is_some() && id.is_none());
             match called {
                 Ok(effect) => {
                     let latency_ns = now.0.saturating_sub(issued.0);
                     let counts = issued >= window.counts_from;
-                    tally.commit(W::kind(&request), counts.then_some(latency_ns), effect);
+                    seen.tally.commit(made.kind, counts.then_some(latency_ns), effect);
                     // All applications share this thread, so one line does for all.
                     self.progress.tick(0, now.0, true);
                 }
-                Err(error) => forgive(error)?,
+                Err(error) => {
+                    let goes_on = self.ids.is_some() && a_fault_explains(&error);
+                    seen.fails(&error, made, access);
+                    if !goes_on && let Err(fatal) = forgive(error) {
+                        seen.stopped.get_or_insert(fatal);
+                    }
+                }
+            }
+            if seen.stopped.is_some() {
+                return;
             }
         }
-        Ok(())
+    }
+}
+
+impl Seen {
+    fn new<W: Workload>() -> Self {
+        Self {
+            tally: Tally::new(W::TRANSACTIONS.len()),
+            unanswered: Unanswered::default(),
+            doubtful: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// A call has no result. What is said of it may be about a repetition.
+    fn fails(&mut self, error: &CallError, made: Made, access: Access) {
+        if matches!(error, CallError::Rejected(_)) {
+            return;
+        }
+        self.unanswered.calls += 1;
+        match (access, made.id, error.effect()) {
+            (Access::ReadOnly, ..) | (_, None, Effect::Nothing) => {}
+            (_, Some(_), _) => self.doubtful.push(made),
+            (_, None, _) => self.is_unknown(),
+        }
+    }
+
+    /// Nobody knows what became of a call that writes.
+    fn is_unknown(&mut self) {
+        self.unanswered.unknown += 1;
+        self.tally.effects.unjudged += 1;
+    }
+}
+
+/// What became of a call: its result, if it has committed. `None` if nobody says until `deadline`.
+pub async fn look_up<R: DeserializeOwned>(
+    client: &Client,
+    id: CallId,
+    clock: &Env,
+    deadline: Nanos,
+) -> Option<Option<R>> {
+    loop {
+        match client.outcome(id).await {
+            Ok(outcome) => return Some(outcome),
+            Err(_) if clock.now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether it is what may happen to a call when nodes go. Anything else makes no sense.
+pub fn a_fault_explains(error: &CallError) -> bool {
+    match error {
+        CallError::Unknown | CallError::Unreachable(_) => true,
+        CallError::Failed(failure) => matches!(
+            failure,
+            Failure::Busy(_)
+                | Failure::Conflict(_)
+                | Failure::Leaving
+                | Failure::Timeout
+                | Failure::Unknown
+                | Failure::WrongOwner { .. }
+        ),
+        _ => false,
     }
 }
 

@@ -10,7 +10,8 @@ mod workload;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use lotus_benchmarks::config::{
     ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
     Visible,
@@ -42,6 +43,36 @@ const DEFAULT_PROFILE: &str = "cx3-56g";
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads the command line of this process.
+    ///
+    /// # Errors
+    /// What clap has to say: it asks for help, or makes no sense.
+    pub fn read() -> Result<Self, clap::Error> {
+        Self::of(Self::command().try_get_matches()?)
+    }
+
+    fn of(mut matches: ArgMatches) -> Result<Self, clap::Error> {
+        let workload = matches.subcommand().and_then(|(_, bench)| bench.subcommand());
+        let given = workload.map(|(_, flags)| given(flags)).unwrap_or_default();
+        let mut cli = Self::from_arg_matches_mut(&mut matches)?;
+        if let Command::Bench(args) = &mut cli.command {
+            args.common_mut().given = given;
+        }
+        Ok(cli)
+    }
+}
+
+/// The flags that somebody has written, by their names.
+fn given(flags: &ArgMatches) -> Vec<String> {
+    let is_given = |id: &&clap::Id| {
+        // Groups have no source.
+        matches!(flags.try_contains_id(id.as_str()), Ok(true))
+            && flags.value_source(id.as_str()) == Some(ValueSource::CommandLine)
+    };
+    flags.ids().filter(is_given).map(|id| id.as_str().replace('_', "-")).collect()
 }
 
 #[derive(Debug, Subcommand)]
@@ -257,7 +288,6 @@ pub enum WorkloadArgs {
 
 impl BenchArgs {
     /// The flags that every workload has.
-    #[cfg(feature = "tcp")]
     pub fn common_mut(&mut self) -> &mut CommonArgs {
         match &mut self.workload {
             WorkloadArgs::Kvs(args) => &mut args.common,
@@ -407,7 +437,30 @@ pub struct CommonArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// The flags that were written, by their names.
+    #[arg(skip)]
+    given: Vec<String>,
 }
+
+/// What can be said of a benchmark of a cluster that runs already. Everything else is said by its
+/// file, and by what it was loaded with.
+const OF_RUNNING_CLUSTERS: &[&str] = &[
+    "cluster",
+    "secs",
+    "warmup",
+    "through-client",
+    "isolation",
+    "routing",
+    "audit",
+    "json",
+    // What requests are like.
+    "update-ratio",
+    "zipf",
+    "hot-shards",
+    "hot-ratio",
+    "jump",
+    "hot-accounts",
+];
 
 const FABRICS: &[(&str, Fabric)] = &[
     ("local", Fabric::Local),
@@ -483,21 +536,13 @@ impl CommonArgs {
         if !cfg!(feature = "tcp") {
             return Err("--cluster is not available in this build".to_owned());
         }
-        if self.fabric != Fabric::Local {
-            return Err("the file says which fabric a running cluster has, not --fabric".to_owned());
-        }
-        if self.rate.is_some() || self.history.is_some() || self.floor {
-            return Err("--cluster makes no sense with --rate, --history or --floor".to_owned());
-        }
-        self.check_inside("--cluster")?;
-        Ok(())
-    }
-
-    /// What is wrong with flags that only clients inside of the compute nodes understand.
-    fn check_inside(&self, flag: &str) -> Result<(), String> {
-        match self.move_shards.or(self.timeline) {
+        let is_said = |flag: &&String| !OF_RUNNING_CLUSTERS.contains(&flag.as_str());
+        match self.given.iter().find(is_said) {
             None => Ok(()),
-            Some(_) => Err(format!("{flag} makes no sense with --move-shards or --timeline")),
+            Some(flag) => Err(format!(
+                "--{flag} makes no sense with --cluster: a running cluster is as its file says, \
+                 and has the data that it was loaded with"
+            )),
         }
     }
 
@@ -512,7 +557,10 @@ impl CommonArgs {
         if self.rate.is_some() || self.history.is_some() {
             return Err("--through-client makes no sense with --rate or --history".to_owned());
         }
-        self.check_inside("--through-client")?;
+        if self.move_shards.or(self.timeline).is_some() {
+            let flags = "--move-shards or --timeline";
+            return Err(format!("--through-client makes no sense with {flags}"));
+        }
         let per_cn = self.threads * (self.coroutines + deploy::SPARE_COROUTINES);
         if per_cn > MAX_COROUTINES_PER_CN {
             return Err(format!(
@@ -579,6 +627,28 @@ impl CommonArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A benchmark of a running cluster ignored that it was told another size than the data's.
+    #[test]
+    fn what_a_running_cluster_says_itself_is_refused() {
+        let bench = |flags: &str| {
+            let words = format!("lotus bench smallbank --cluster c.toml {flags}");
+            let matches = Cli::command().try_get_matches_from(words.split_whitespace());
+            let cli = Cli::of(matches.expect("the flags are known")).expect("they are sound");
+            let Command::Bench(bench) = cli.command else { panic!("another command") };
+            bench.common().check()
+        };
+        assert_eq!(bench("--secs 1 --through-client 8 --hot-accounts 9 --json -"), Ok(()));
+        let refused =
+            "--accounts 5|--cns 2|--lock-table 1M|--seed 1|--rate 9|--history h|--fabric tcp";
+        for flag in refused.split('|') {
+            let name = flag.split(' ').next().expect("a name");
+            let why = bench(flag).expect_err(flag);
+            assert!(why.starts_with(&format!("{name} makes no sense with --cluster")), "{why}");
+        }
+        let fine = Cli::try_parse_from(["lotus", "bench", "smallbank", "--accounts", "5"]);
+        assert!(fine.is_ok());
+    }
 
     #[test]
     fn defaults_are_those_of_the_design() {

@@ -41,6 +41,9 @@ pub enum Failure {
     /// Results cannot go where they should. Name other paths.
     #[error(transparent)]
     Outputs(#[from] Refused),
+    /// The load ended before its time; what there is of a result was shown.
+    #[error("the run was stopped: {0}")]
+    Stopped(String),
     /// The benchmark did not finish.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -192,6 +195,9 @@ fn show(options: &Options, outcome: &Outcome, outputs: &Outputs) -> Result<Verdi
         text.push('\n');
     }
     screen::show(&text, &[&outputs.json, &outputs.history])?;
+    if let Some(why) = &outcome.stopped {
+        return Err(Failure::Stopped(why.clone()));
+    }
     Ok(match &outcome.audit {
         Some(audit) if !audit.passed => Verdict::Unsound,
         _ => Verdict::Sound,

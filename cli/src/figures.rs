@@ -242,12 +242,12 @@ fn parse(file: &str) -> Figure {
 
 fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure> {
     let mut measured = Vec::new();
+    let points: usize = figure.series.iter().map(|series| series.points.len()).sum();
     for series in &figure.series {
         let mut first_tps = None;
         for point in &series.points {
             let label = format!("{}, {}", series.name, point.label);
-            // Nobody listens if this fails.
-            let _ = writeln!(io::stderr(), "{name}: {label}");
+            announce(name, &label, measured.len(), points);
             let _broken = without::broken(&point.without);
             let report = bench::report(&series.line(point).bench)
                 .map_err(|error| Failure::Bench { label, error })?;
@@ -266,6 +266,12 @@ fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure
         }
     }
     Ok(measured)
+}
+
+/// Says which measurement begins, of how many.
+fn announce(name: &str, label: &str, done: usize, all: usize) {
+    // Nobody listens if this fails.
+    let _ = writeln!(io::stderr(), "{name}: {label} ({} of {all})", done + 1);
 }
 
 /// The timeline of a benchmark with a hotspot, and how often that jumps, in seconds.

@@ -10,7 +10,6 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
 #[cfg(feature = "tcp")]
@@ -27,6 +26,8 @@ mod nodes;
 mod outputs;
 mod screen;
 mod sim;
+#[cfg(feature = "tcp")]
+mod steps;
 #[cfg(feature = "tcp")]
 mod traced;
 mod watch;
@@ -46,7 +47,7 @@ enum Verdict {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return answer(&error),
     };

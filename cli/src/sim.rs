@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use lotus_benchmarks::output::{Output, OutputError};
 use lotus_benchmarks::report::grouped;
@@ -288,10 +289,14 @@ fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
 }
 
 fn list() -> Result<Verdict, Failure> {
-    let mut out = io::stdout();
+    // A terminal's width is shared out; elsewhere each scenario has a line.
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     for scenario in named::all() {
         let hazards: Vec<_> = scenario.hazards.iter().map(ToString::to_string).collect();
-        writeln!(out, "{:<24} {:<12} {}", scenario.name, hazards.join(" "), scenario.story)?;
+        let story: Vec<&str> = scenario.story.split_whitespace().collect();
+        table.add_row([scenario.name, hazards.join(" "), story.join(" ")]);
     }
+    writeln!(io::stdout(), "{}", table.trim_fmt())?;
     Ok(Verdict::Sound)
 }

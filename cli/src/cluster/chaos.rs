@@ -51,6 +51,7 @@ use super::seat::Seat;
 use crate::applications::failed;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
+use crate::steps::Steps;
 use crate::{Verdict, screen};
 use callers::{Callers, Seen};
 use hostile::{Hostile, Met};
@@ -111,13 +112,16 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let pace = if is_drawn(&args.schedule) { Pace::Careful } else { Pace::Exact };
     let keeper = Keeper::new(bounds, pace, &strikes);
 
-    start(file, STARTING)?;
+    let steps = Steps::start("# ");
+    start(file, STARTING, &steps)?;
     let nodes = Nodes::of(file);
     let traced = outputs.history.is_some();
     let hostile = args.hostile;
-    let outcome = load.with(Ordeal { file, nodes: &nodes, seed, span, keeper, traced, hostile });
+    let ordeal = Ordeal { file, nodes: &nodes, seed, span, keeper, traced, hostile, steps: &steps };
+    let outcome = load.with(ordeal);
     let resumed = nodes.resume_all();
-    let stopped = stop(file);
+    let stopped = stop(file, &steps);
+    drop(steps);
     let (report, history) = outcome?;
     stopped?;
     resumed?;
@@ -163,13 +167,15 @@ struct Ordeal<'a> {
     traced: bool,
     /// Clients that ask for more than their share.
     hostile: usize,
+    steps: &'a Steps,
 }
 
 impl Use for Ordeal<'_> {
     type Outcome = Result<(Report, History), String>;
 
     fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
-        let Self { file, nodes, seed, span, keeper, traced, hostile } = self;
+        let Self { file, nodes, seed, span, keeper, traced, hostile, steps } = self;
+        steps.say(format!("calls are made, and nodes struck, for {} s", span.as_secs_f64()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let clock = Env::real(seed);
@@ -203,7 +209,8 @@ impl Use for Ordeal<'_> {
         });
         let (mut seen, tables, struck, siege) = driven?;
         let history = History::new(tables, std::mem::take(&mut seen.logs));
-        let aftermath = Aftermath { file, nodes, seed, span, struck: &struck, siege: &siege };
+        let (struck, siege) = (&struck, &siege);
+        let aftermath = Aftermath { file, nodes, seed, span, struck, siege, steps };
         Ok((aftermath.judge::<W>(&authority, seen)?, history))
     }
 }
@@ -231,12 +238,14 @@ struct Aftermath<'a> {
     span: Duration,
     struck: &'a Struck,
     siege: &'a Siege,
+    steps: &'a Steps,
 }
 
 impl Aftermath<'_> {
     /// Waits until those who are out have been recovered, and has everybody else look.
     fn judge<W: Workload>(&self, authority: &Seat, seen: Seen) -> Result<Report, String> {
         let mut checks = Vec::new();
+        self.steps.say("whoever is out is recovered");
         let members = self.await_recovery(authority);
         let out: Vec<Node> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
         let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
@@ -259,6 +268,7 @@ impl Aftermath<'_> {
         }
         let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
         for node in serving.filter(|node| !out.contains(node)) {
+            self.steps.say(format!("{} looks at all data", node.in_words()));
             checks.extend(audit(authority, node, seen.tally.effects)?);
         }
         Ok(Report {

@@ -10,12 +10,13 @@ use std::time::Duration;
 use lotus_fabric::env::Env;
 use lotus_points::point_here;
 use lotus_router::authority::Version;
-use lotus_router::remote::Address;
 use rustix::process::Signal;
 
+use super::address::Hosted;
 use super::authority;
 use super::copier;
 use super::file::{ClusterFile, Net};
+use super::host;
 use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
@@ -24,6 +25,7 @@ use super::seat::{Place, Seat};
 use super::snapshots::{IfDamaged, Snapshot, Snapshots};
 use super::status::{self, Addresses, Status, Survey};
 use crate::Verdict;
+use crate::steps::Steps;
 
 /// Whose process keeps the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
@@ -36,7 +38,7 @@ const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// A sentence; then nothing that was started is left.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
-    let Started { count, status } = start(file, patience)?;
+    let Started { count, status } = start(file, patience, &Steps::start(""))?;
     let (path, state) = (file.path.display(), file.state.display());
     let here = Node::all(file).filter(|node| is_here(file, *node)).count();
     let again = match count {
@@ -79,13 +81,15 @@ pub struct Started {
 ///
 /// # Errors
 /// A sentence; then nothing that was started is left.
-pub fn start(file: &ClusterFile, patience: Duration) -> Result<Started, String> {
+pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
     let state = State::lock(file)?;
     let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
     if ours.is_empty() {
         return Err(format!("no node of {} has an address of this host", file.path.display()));
     }
     let all = ours.len();
+    let memory_nodes = ours.iter().filter(|node| node.kind == Kind::Memory).count();
+    let warning = host::check_memory(file, memory_nodes)?;
     let ours = missing(file, &state, ours)?;
     let nodes = match &file.net {
         Net::Tcp { trust, .. } => trust.key_file(),
@@ -95,13 +99,19 @@ pub fn start(file: &ClusterFile, patience: Duration) -> Result<Started, String> 
         key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     }
     file.security().map_err(|error| error.to_string())?;
+    if let Some(warning) = warning {
+        // Nobody listens if this fails.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
     let before = Life::seen(file)?;
     let mut started = Vec::new();
+    steps.say("starting nodes");
     let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
         before.await_next(state, host, patience)
     });
-    let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience));
+    let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience, steps));
     if outcome.is_err() {
+        steps.say("ending what was started");
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
         if ours.len() == all {
@@ -248,6 +258,7 @@ fn await_health(
     state: &State,
     started: &mut [(Node, Child)],
     patience: Duration,
+    steps: &Steps,
 ) -> Result<Status, String> {
     let authority = authority(file)?;
     let mut ended = None;
@@ -257,6 +268,7 @@ fn await_health(
         let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
         ended = started.iter_mut().position(is_over);
         let now = survey.insert(Survey::take(file, state, &authority));
+        steps.say_how_far(now.in_words(), now.rows_in_words());
         let is_over = ended.is_some() || now.all_serve();
         // Rows that are filled in are worth waiting for, however many there are.
         *goes_on = !is_over && now.is_loading() && now.data() != data.as_ref();
@@ -289,7 +301,10 @@ fn await_health(
 /// # Errors
 /// A sentence.
 pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result<Verdict, String> {
+    let steps = Steps::start("");
+    steps.say("a snapshot is taken");
     let (node, snapshot) = copier::take(file, &authority(file)?, patience)?;
+    drop(steps);
     if as_json {
         let json = serde_json::to_string_pretty(&snapshot).expect("strings and numbers");
         return say(&format!("{json}\n"));
@@ -309,8 +324,10 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
     let path = file.path.display();
     let state = State::look(file);
     let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
+    let steps = Steps::start("");
     if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, Node::all(file).any(runs))
     {
+        steps.say("compute nodes come to rest, and a snapshot is taken");
         let taken = copier::take_last(file, &authority(file)?, patience);
         let (node, snapshot) = taken.map_err(|why| {
             format!("{why}: nothing was ended; with --no-snapshot, all is ended without one")
@@ -318,7 +335,7 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
         say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
         point_here!(0, LastTaken);
     }
-    match stop(file)? {
+    match stop(file, &steps)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
         (ran, all) => {
@@ -332,12 +349,13 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
 ///
 /// # Errors
 /// A sentence: another command is at work, or a node does not end.
-pub fn stop(file: &ClusterFile) -> Result<(usize, usize), String> {
+pub fn stop(file: &ClusterFile, steps: &Steps) -> Result<(usize, usize), String> {
     if !file.state.exists() {
         return Ok((0, 0));
     }
     let state = State::lock(file)?;
     let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
+    steps.say("nodes end");
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
     end(&state, &known, &mut []);
     point_here!(0, AllEnded);
@@ -388,7 +406,7 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
 fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
     crate::nodes::remove_sockets(directory, file.node_count());
-    if let Place::Hosted(Address::Unix(path)) = &file.authority {
+    if let Place::Hosted(Hosted::Unix(path)) = &file.authority {
         // What is not there need not go.
         let _ = std::fs::remove_file(path);
     }
@@ -399,7 +417,11 @@ fn is_here(file: &ClusterFile, node: Node) -> bool {
     match Addresses::of(file, node).address {
         // It is this host's, whatever its address.
         _ if file.namespaces.is_some() => true,
-        Some(address) => UdpSocket::bind((address.ip(), 0)).is_ok(),
+        // A name that nobody knows here is not this host's.
+        Some(address) => {
+            let found = address.look_up();
+            found.is_ok_and(|address| UdpSocket::bind((address.ip(), 0)).is_ok())
+        }
         None => true,
     }
 }

@@ -257,8 +257,11 @@ fn check_data(authority: &dyn Authority) -> Result<(), String> {
     }
 }
 
-/// The compute nodes that serve.
-fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node>, String> {
+/// The compute nodes that serve, one at least, when all data is there.
+///
+/// # Errors
+/// A sentence.
+pub fn serving(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Node>, String> {
     check_data(authority)?;
     let serves = |node: &Node| {
         let record = Record::read(*node, authority).ok().flatten();

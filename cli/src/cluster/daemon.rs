@@ -28,7 +28,7 @@ use super::seat::{self, Seat, Unreached};
 use super::service::Service;
 use super::stop::{Early, Stop, Vigil, Waited};
 use super::turned_away::{Counts, TurnedAway};
-use super::{authority, log};
+use super::{authority, host, log};
 
 /// How long a node waits for those that it needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,10 +62,10 @@ pub fn run(file: &ClusterFile, node: Node) -> Result<(), String> {
     info!(%node, process = std::process::id(), version = env!("CARGO_PKG_VERSION"), "starting");
     let record = Record::of_this_process(Stage::Starting)?;
     let daemon = Daemon { file, node, env, stop, record };
-    let ended = match node.kind {
+    let ended = daemon.await_names().and_then(|()| match node.kind {
         Kind::Memory => daemon.lend_memory(),
         Kind::Compute => daemon.compute(),
-    };
+    });
     info!(%node, "ended");
     match ended {
         Ok(()) | Err(Early::Told) => Ok(()),
@@ -99,11 +99,24 @@ struct Daemon<'a> {
 }
 
 impl Daemon<'_> {
+    /// Waits until the names of hosts can be looked up, which may be made with them.
+    fn await_names(&self) -> Result<(), Early> {
+        let mut known = Ok(());
+        self.stop.wait_until(&self.env, PATIENCE, || {
+            known = self.file.look_up_names();
+            known.as_ref().err().map(|unknown| unknown.to_string())
+        })?;
+        Ok(known.map_err(|unknown| sentence(&unknown))?)
+    }
+
     fn lend_memory(mut self) -> Result<(), Early> {
         let (file, node) = (self.file, self.node);
         let memory = Memory::start(file, node, &self.env)?;
         let _metrics = memory.show(file, node, &self.env)?;
         self.is_here();
+        if let Some(warning) = host::check_memory(file, 1)? {
+            warn!("{warning}");
+        }
         // The first one hosts the authority of all, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
@@ -366,7 +379,14 @@ fn fill<M: Machines>(
         info!("restored the snapshot {}", snapshot.in_words());
     } else if let Some(load) = &file.load {
         info!(workload = load.name(), "loading");
-        let rows = load.carry_out(cluster, &file.settings).map_err(|error| sentence(&error))?;
+        let rows = load.carry_out(cluster, &file.settings).map_err(|error| match error {
+            ClusterError::OutOfMemory { .. } => format!(
+                "{}: memory is too small for load.{}: {error}; raise memory, or load less",
+                file.path.display(),
+                load.name()
+            ),
+            error => sentence(&error),
+        })?;
         info!(workload = load.name(), rows, "loaded");
     }
     Ok(())

@@ -5,36 +5,49 @@
 //! sent and aborted, and whether the data is as it must be.
 //!
 //! What all benchmarks have done to the balances stands in the cluster's `ledger`.
+//!
+//! # Nodes that are gone
+//! Calls that write have ids, so that what became of those without an answer is asked for when the
+//! load has ended. A node that was killed has counted nothing: the report names it. The data is
+//! looked at when recovery has settled everything; what cannot be judged is called so, and is no
+//! failure.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lotus_benchmarks::audit::{Audit, Check};
 use lotus_benchmarks::config::ClusterConfig;
-use lotus_benchmarks::deployment::{Caches, Memory, Ownership, Traffic};
+use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
 use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
 use lotus_benchmarks::progress::{Phase, Progress};
+use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::Workload;
 use lotus_client::{Client, Config};
-use lotus_fabric::env::Env;
+use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::ids::TableId;
 use lotus_recovery::membership;
 use lotus_router::Authority;
 
 use super::authority;
-use super::errands::{Counted, Done, Errand, ask};
+use super::copier::serving;
+use super::errands::{self, Counted, Done, Errand, ask};
 use super::file::{ClusterFile, Net};
 use super::ledger::{self, Ledger};
 use super::load::{Load, SEED};
 use super::node::{Kind, Node};
+use super::processes::{Process, wait_until};
+use super::records::{Record, Stage};
+use super::seat::Seat;
 use super::shards::silent_memory;
-use crate::applications::{self, failed, local_address};
+use crate::applications::{self, Generated, Ids, failed, local_address};
 use crate::args::{BenchArgs, WorkloadArgs};
 
 /// How long a node may take to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
 /// How long a node may take to look at all data.
 pub const AUDITING: Duration = Duration::from_secs(600);
+/// How long it may take until everything is settled that compute nodes have left.
+const SETTLING: Duration = Duration::from_secs(60);
 /// Requests in flight, unless somebody says otherwise.
 const IN_FLIGHT: usize = 64;
 
@@ -72,10 +85,10 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Drives a running cluster.
+/// Drives a running cluster, and says what came of it, whatever becomes of its nodes meanwhile.
 ///
 /// # Errors
-/// It does not answer, or not as it should.
+/// It does not answer, or not as it should, before anything was begun.
 pub fn drive<W: Workload>(
     file: &ClusterFile,
     mut workload: W,
@@ -103,61 +116,195 @@ pub fn drive<W: Workload>(
     if let Some(node) = silent_memory(&authority, &nodes) {
         return Err(refuse(format!("{} does not answer", node.in_words())));
     }
-    let before = count(&authority, &nodes)?;
-    ledger::open(&authority).map_err(|error| failed(&error))?;
+    let before = nodes.iter().map(|node| {
+        let counted = Count::take(file, &authority, *node);
+        counted.map_err(|why| refuse(format!("{} cannot be counted: {why}", node.in_words())))
+    });
+    let before = before.collect::<Result<Vec<_>, _>>()?;
+    let clock = Env::real(options.load.seed);
+    let room = ledger::room_for_ids(&authority, &file.calls, clock.now());
+    let room = room.and_then(|room| ledger::open(&authority).map(|_| room));
+    let ids = Some(Ids::new(clock.now().0, room.map_err(|error| failed(&error))?));
     progress.enter(Phase::Running);
     let load = applications::Load {
         workload: Arc::clone(&workload),
         options: options.clone(),
-        clock: Env::real(options.load.seed),
+        clock: clock.clone(),
         progress: Arc::clone(progress),
+        ids,
     };
     let in_flight = options.load.in_flight.unwrap_or(IN_FLIGHT);
-    let driven = runtime.block_on(load.generate(&client, in_flight));
-    let Driven { mut tally, elapsed_s, .. } =
-        driven.map_err(|error| explain(error, &authority, &nodes))?;
-    let ledger = ledger::close(&authority, &tally.effects).map_err(|error| failed(&error))?;
-    let after = count(&authority, &nodes)?;
-
-    let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
-    for (after, before) in after.into_iter().zip(&before) {
-        traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
-        after.aborts.since(&before.aborts).add_to(&mut tally);
-        ownership += after.ownership.since(before.ownership);
-    }
-    let audit = if options.audit {
-        progress.enter(Phase::Auditing);
-        Some(audit::<W>(&authority, nodes[0], ledger, &*workload, &tally)?)
-    } else {
-        None
-    };
-    Ok(Outcome {
-        workload: W::NAME,
-        transactions: W::TRANSACTIONS,
-        settings: workload.settings(),
-        rates: W::rates(&tally.by_transaction, elapsed_s),
-        tally,
-        load_s: 0.0,
-        elapsed_s,
-        traffic,
-        caches: Caches::default(),
-        ownership,
-        memory: Memory::default(),
-        audit,
-        floor: None,
-        history: None,
-        simulation: None,
-        memory_nodes: None,
-    })
+    let generated = runtime.block_on(load.generate(&client, in_flight));
+    let ended = clock.now();
+    Ok(Aftermath { file, authority: &authority, before, options, progress }
+        .report(&*workload, generated, ended))
 }
 
-/// Names memory nodes that do not answer, which applications cannot see.
-fn explain(error: BenchError, authority: &dyn Authority, nodes: &[Node]) -> BenchError {
-    match (error, silent_memory(authority, nodes)) {
-        (BenchError::Fatal(why), Some(node)) if !why.contains(&node.in_words()) => {
-            BenchError::Fatal(format!("{why}; {} does not answer", node.in_words()))
+/// What one life of a compute node has counted.
+struct Count {
+    node: Node,
+    life: Option<(Process, String)>,
+    counted: Counted,
+}
+
+impl Count {
+    /// Asks a node, as long as it takes part.
+    ///
+    /// # Errors
+    /// What is wrong with the node, as the end of a sentence.
+    fn take(file: &ClusterFile, authority: &dyn Authority, node: Node) -> Result<Self, String> {
+        let sentence = |error: &dyn std::fmt::Display| error.to_string();
+        let life = Record::read(node, authority).map_err(|error| sentence(&error))?;
+        let asked = errands::mailbox(node).put(authority, &Errand::Count, COUNTING);
+        let asked = asked.map_err(|error| sentence(&error))?;
+        let is_out = || membership::read(authority).is_ok_and(|now| !now.is_live(node.id(file)));
+        let is_answered = || asked.is_answered::<Done>(authority);
+        wait_until(&Env::real(0), COUNTING, || is_answered() || is_out());
+        if !is_answered() {
+            let silent = || format!("it does not answer after {COUNTING:?}");
+            return Err(if is_out() { "it was expelled".to_owned() } else { silent() });
         }
-        (error, _) => error,
+        let life = life.map(|record| (record.process, record.space));
+        match asked.wait(authority, Duration::ZERO)? {
+            Done::Counted(counted) => Ok(Self { node, life, counted }),
+            Done::Failed(why) => Err(why),
+            Done::Audited(_) => Err("it has counted nothing".to_owned()),
+        }
+    }
+}
+
+/// What is left when the load has ended.
+struct Aftermath<'a> {
+    file: &'a ClusterFile,
+    authority: &'a Seat,
+    before: Vec<Count>,
+    options: &'a Options,
+    progress: &'a Progress,
+}
+
+impl Aftermath<'_> {
+    fn report<W: Workload>(&self, workload: &W, generated: Generated, ended: Nanos) -> Outcome {
+        let Generated { driven, unanswered, ids, stopped } = generated;
+        let Driven { mut tally, elapsed_s, .. } = driven;
+        let mut remarks = Vec::new();
+        let entered = ledger::close(self.authority, &tally.effects).and_then(|ledger| {
+            ledger::use_ids(self.authority, &self.file.calls, ended, ids).map(|()| ledger)
+        });
+        let (traffic, ownership) = self.count(&mut tally, &mut remarks);
+        let audit = self.options.audit.then(|| {
+            self.progress.enter(Phase::Auditing);
+            let ledger = entered.map_err(|error| error.to_string());
+            let checks = ledger.and_then(|ledger| self.audit(ledger, workload, &tally));
+            let open = |why| vec![Check::not_judged("all data", why)];
+            Audit::new(checks.unwrap_or_else(open))
+        });
+        let nodes: Vec<Node> = self.before.iter().map(|count| count.node).collect();
+        Outcome {
+            workload: W::NAME,
+            transactions: W::TRANSACTIONS,
+            settings: workload.settings(),
+            rates: W::rates(&tally.by_transaction, elapsed_s),
+            tally,
+            load_s: None,
+            elapsed_s,
+            traffic,
+            caches: Caches::default(),
+            ownership,
+            memory: None,
+            audit,
+            floor: None,
+            history: None,
+            simulation: None,
+            memory_nodes: None,
+            unanswered: Some(unanswered),
+            remarks,
+            stopped: stopped.map(|error| explain(&error, self.authority, &nodes)),
+        }
+    }
+
+    /// Adds what only the nodes know to what applications have seen, and says of which nodes it is
+    /// missing.
+    fn count(&self, tally: &mut Tally, remarks: &mut Vec<String>) -> (Traffic, Ownership) {
+        let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
+        for Count { node, life, counted: before } in &self.before {
+            let after = Count::take(self.file, self.authority, *node);
+            let after = after.and_then(|after| match after.life == *life {
+                true => Ok(after.counted),
+                false => Err("it was started anew".to_owned()),
+            });
+            match after {
+                Ok(after) => {
+                    traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
+                    after.aborts.since(&before.aborts).add_to(tally);
+                    ownership += after.ownership.since(before.ownership);
+                }
+                Err(why) => {
+                    let whose = node.in_words();
+                    remarks.push(format!("verbs, locks and aborts of {whose}: {why}"));
+                }
+            }
+        }
+        (traffic, ownership)
+    }
+
+    /// Has a compute node look at all data, once everything is settled that others have left.
+    fn audit<W: Workload>(
+        &self,
+        ledger: Ledger,
+        workload: &W,
+        tally: &Tally,
+    ) -> Result<Vec<Check>, String> {
+        let (file, authority) = (self.file, self.authority);
+        let settled = wait_until(&Env::real(0), SETTLING, || {
+            let is_gone = |node: &Node| !self.lives(*node);
+            membership::read(authority).is_ok_and(|now| {
+                let mut gone = self.before.iter().map(|count| count.node).filter(is_gone);
+                now.may_resume() && now.may_adopt() && gone.all(|node| !now.is_live(node.id(file)))
+            })
+        });
+        if !settled {
+            return Err("what a compute node has left is not settled".to_owned());
+        }
+        let serving = serving(file, authority)?;
+        if let Some(node) = silent_memory(authority, &serving) {
+            return Err(format!("{} does not answer", node.in_words()));
+        }
+        let audit = Errand::Audit(ledger.to_judge());
+        let mut checks = match ask(authority, serving[0], audit, AUDITING)? {
+            Done::Audited(checks) => checks,
+            _ => return Err(format!("{} has looked at nothing", serving[0].in_words())),
+        };
+        checks.extend(workload.judge(&tally.by_transaction));
+        if ledger.open > 0 {
+            let why = format!(
+                "{} benchmarks of this cluster run still or were cut short, and what they did to \
+                 the balances is not known",
+                ledger.open
+            );
+            checks.push(Check::not_judged("all benchmarks have ended", why));
+        }
+        Ok(checks)
+    }
+
+    /// Whether the process lives that speaks for a node, as far as can be seen from here.
+    fn lives(&self, node: Node) -> bool {
+        let record = Record::read(node, self.authority).ok().flatten();
+        record.is_some_and(|record| record.stage == Stage::Serving && record.runs() != Some(false))
+    }
+}
+
+/// Why the load has ended early. Names memory nodes that do not answer, which applications cannot
+/// see.
+fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> String {
+    let why = match error {
+        BenchError::Fatal(why) => why.clone(),
+        error => error.to_string(),
+    };
+    match silent_memory(authority, nodes) {
+        Some(node) if !why.contains(&node.in_words()) => {
+            format!("{why}; {} does not answer", node.in_words())
+        }
+        _ => why,
     }
 }
 
@@ -203,39 +350,6 @@ pub fn addresses(file: &ClusterFile) -> Vec<String> {
         }
         Net::Tcp { .. } => Vec::new(),
     };
-    let servers = file.compute_nodes.iter().filter_map(|node| node.client);
-    here.into_iter().chain(servers.map(|address| address.to_string())).collect()
-}
-
-fn count(authority: &dyn Authority, nodes: &[Node]) -> Result<Vec<Counted>, BenchError> {
-    let count = |node: &Node| match ask(authority, *node, Errand::Count, COUNTING) {
-        Ok(Done::Counted(counted)) => Ok(counted),
-        Ok(_) => Err(failed(&format!("{} has counted nothing", node.in_words()))),
-        Err(why) => Err(failed(&why)),
-    };
-    nodes.iter().map(count).collect()
-}
-
-fn audit<W: Workload>(
-    authority: &dyn Authority,
-    node: Node,
-    ledger: Ledger,
-    workload: &W,
-    tally: &lotus_benchmarks::stats::Tally,
-) -> Result<Audit, BenchError> {
-    let mut checks = match ask(authority, node, Errand::Audit(ledger.effects), AUDITING) {
-        Ok(Done::Audited(checks)) => checks,
-        Ok(_) => return Err(failed(&format!("{} has looked at nothing", node.in_words()))),
-        Err(why) => return Err(failed(&why)),
-    };
-    checks.extend(workload.judge(&tally.by_transaction));
-    if ledger.open > 0 {
-        let why = format!(
-            "{} benchmarks of this cluster run still or were cut short, and what they did to the \
-             balances is not known",
-            ledger.open
-        );
-        checks.push(Check::new("all benchmarks have ended", false, why));
-    }
-    Ok(Audit::new(checks))
+    let servers = file.compute_nodes.iter().filter_map(|node| node.client.as_ref());
+    here.into_iter().chain(servers.map(|client| client.address.to_string())).collect()
 }

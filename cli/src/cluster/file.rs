@@ -4,8 +4,9 @@
 //! address that is missing or named twice is an error that names the line. What is left to go wrong
 //! later depends on the machine: ports, memory, directories.
 
+mod addresses;
+
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,11 +15,13 @@ use lotus::ClusterBuilder;
 use lotus_benchmarks::config::{self, ClusterConfig, LoadConfig, Timestamps};
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::tcp;
-use lotus_router::remote::{Address, Security};
+use lotus_router::remote::Security;
 use lotus_server::CallRecords;
 use serde::Deserialize;
 use toml::Spanned;
 
+use self::addresses::{advertised, is_far};
+use super::address::{Advertised, HostPort, Hosted, Unknown};
 use super::key::KeyError;
 use super::load::Load;
 use super::namespaces::Namespaces;
@@ -82,6 +85,9 @@ pub enum FileError {
         .0.display()
     )]
     NoClient(PathBuf),
+    /// A name means nothing here, perhaps not yet.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
     /// The engine refuses settings that are sound one by one.
     #[error("{}: {why}", path.display())]
     Settings {
@@ -101,7 +107,8 @@ struct Written {
     key_file: Option<Spanned<PathBuf>>,
     client_key_file: Option<PathBuf>,
     tls: Option<Spanned<TlsFiles>>,
-    authority: Option<Spanned<SocketAddr>>,
+    authority: Option<Spanned<HostPort>>,
+    authority_bind: Option<Spanned<HostPort>>,
     etcd: Option<Spanned<WrittenEtcd>>,
     replicas: Option<Spanned<u64>>,
     memory: Option<Spanned<String>>,
@@ -142,16 +149,19 @@ enum FabricName {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenMemory {
-    address: Option<Spanned<SocketAddr>>,
-    metrics: Option<Spanned<SocketAddr>>,
+    address: Option<Spanned<HostPort>>,
+    bind: Option<Spanned<HostPort>>,
+    metrics: Option<Spanned<HostPort>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenCompute {
-    address: Option<Spanned<SocketAddr>>,
-    client: Option<Spanned<SocketAddr>>,
-    metrics: Option<Spanned<SocketAddr>>,
+    address: Option<Spanned<HostPort>>,
+    bind: Option<Spanned<HostPort>>,
+    client: Option<Spanned<HostPort>>,
+    client_bind: Option<Spanned<HostPort>>,
+    metrics: Option<Spanned<HostPort>>,
 }
 
 /// An etcd cluster that keeps what all agree on.
@@ -183,26 +193,26 @@ pub enum Net {
     /// At their addresses.
     Tcp {
         /// Of every node, memory nodes first.
-        addresses: BTreeMap<NodeId, SocketAddr>,
+        addresses: BTreeMap<NodeId, Advertised>,
         /// Who is let in.
         trust: Trust,
     },
 }
 
 /// A memory node, beside what the fabric needs to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MemoryNode {
     /// Where it answers about itself.
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<HostPort>,
 }
 
 /// A compute node, beside what the fabric needs to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ComputeNode {
-    /// Where it listens for applications.
-    pub client: Option<SocketAddr>,
+    /// Where applications reach it.
+    pub client: Option<Advertised>,
     /// Where it answers about itself.
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<HostPort>,
 }
 
 /// A checked description of a cluster.
@@ -258,14 +268,17 @@ impl ClusterFile {
         let state = state.map_or(beside, Path::to_owned);
         let net = reader.net(&written, &state)?;
         let settings = reader.settings(&written)?;
-        let plain = |address: &Option<Spanned<SocketAddr>>| address.as_ref().map(|a| *a.as_ref());
+        let plain = |at: &Option<Spanned<HostPort>>| at.as_ref().map(|at| at.as_ref().clone());
         let memory_nodes = written.memory_node.iter();
         let memory_nodes =
             memory_nodes.map(|node| MemoryNode { metrics: plain(&node.as_ref().metrics) });
         let memory_nodes = memory_nodes.collect();
         let compute_nodes = written.compute_node.iter().map(|node| {
             let node = node.as_ref();
-            ComputeNode { client: plain(&node.client), metrics: plain(&node.metrics) }
+            ComputeNode {
+                client: advertised(&node.client, &node.client_bind),
+                metrics: plain(&node.metrics),
+            }
         });
         let compute_nodes = compute_nodes.collect();
         let authority = reader.authority(&written, &net)?;
@@ -346,15 +359,38 @@ impl ClusterFile {
         }
     }
 
+    /// Looks up the names that a node has to know. What is found may change.
+    ///
+    /// # Errors
+    /// [`Unknown`]: one of them means nothing here, perhaps not yet.
+    pub fn look_up_names(&self) -> Result<(), Unknown> {
+        match &self.authority {
+            Place::Hosted(hosted) => drop(hosted.address()?),
+            #[cfg(feature = "etcd")]
+            Place::Etcd(_) => {}
+        }
+        match &self.net {
+            Net::Shm { .. } => Ok(()),
+            Net::Tcp { addresses, .. } => {
+                addresses.values().try_for_each(|at| at.address.look_up().map(drop))
+            }
+        }
+    }
+
     /// The `tcp` fabric of a process that serves `node`; `None` on `shm`.
     ///
     /// # Errors
-    /// [`FileError::Key`].
+    /// [`FileError::Key`], [`FileError::Unknown`].
     pub fn tcp(&self, node: u16) -> Result<Option<tcp::Config>, FileError> {
         let Net::Tcp { addresses, .. } = &self.net else { return Ok(None) };
+        let reached = addresses.iter().map(|(node, at)| Ok((*node, at.address.look_up()?)));
+        let served = NodeId(node);
+        let listens = addresses.get(&served).and_then(|at| at.bind.as_ref());
+        let listens = listens.map(|bind| Ok((served, bind.look_up()?)));
         Ok(Some(tcp::Config {
-            addresses: addresses.clone(),
-            served: vec![NodeId(node)],
+            addresses: reached.collect::<Result<_, FileError>>()?,
+            listen: listens.into_iter().collect::<Result<_, FileError>>()?,
+            served: vec![served],
             security: self.security()?,
             ..tcp::Config::loopback(self.node_count())
         }))
@@ -487,15 +523,17 @@ impl Reader<'_> {
         }
         let missing = |span, what: &str| self.wrong(span, &format!("{what} needs an address"));
         let memory = written.memory_node.iter().map(|node| {
-            let address = node.as_ref().address.as_ref();
-            address.map(|a| *a.as_ref()).ok_or_else(|| missing(node.span(), "this memory_node"))
+            let WrittenMemory { address, bind, .. } = node.as_ref();
+            let missing = || missing(node.span(), "this memory_node");
+            advertised(address, bind).ok_or_else(missing)
         });
         let compute = written.compute_node.iter().map(|node| {
-            let address = node.as_ref().address.as_ref();
-            address.map(|a| *a.as_ref()).ok_or_else(|| missing(node.span(), "this compute_node"))
+            let WrittenCompute { address, bind, .. } = node.as_ref();
+            let missing = || missing(node.span(), "this compute_node");
+            advertised(address, bind).ok_or_else(missing)
         });
         let all = memory.chain(compute).collect::<Result<Vec<_>, _>>()?;
-        let authority = written.authority.as_ref().map(AsRef::as_ref);
+        let authority = advertised(&written.authority, &written.authority_bind);
         let trust = match (&written.key_file, &written.tls) {
             (Some(key), Some(_)) => {
                 return Err(self.wrong(key.span(), "a cluster has a key_file or tls, not both"));
@@ -504,8 +542,8 @@ impl Reader<'_> {
             (None, Some(tls)) => Trust::Tls(tls.as_ref().of_node(home)),
             (None, None) => Trust::Loopback,
         };
-        let plain = Security::PlainOnLoopback;
-        let far = all.iter().chain(authority).find(|at| !plain.allows(at.ip()));
+        let both = |at: &Advertised| [Some(at.address.clone()), at.bind.clone()];
+        let far = all.iter().chain(&authority).flat_map(both).flatten().find(is_far);
         if let (Trust::Loopback, Some(far)) = (&trust, far) {
             let why = format!("{far} is beyond loopback, so the cluster needs a key_file or tls");
             return Err(self.wrong(written.fabric.span(), &why));
@@ -521,9 +559,13 @@ impl Reader<'_> {
                 Err(self.wrong(etcd.span(), "a cluster has an authority or etcd, not both"))
             }
             (Some(etcd), None, _) => self.etcd(etcd),
-            (None, Some(address), _) => Ok(Place::Hosted(Address::Tcp(*address.as_ref()))),
+            (None, Some(address), _) => {
+                let address = address.as_ref().clone();
+                let bind = written.authority_bind.as_ref().map(|at| at.as_ref().clone());
+                Ok(Place::Hosted(Hosted::Tcp(Advertised { address, bind })))
+            }
             (None, None, Net::Shm { directory }) => {
-                Ok(Place::Hosted(Address::Unix(directory.join(AUTHORITY_SOCKET))))
+                Ok(Place::Hosted(Hosted::Unix(directory.join(AUTHORITY_SOCKET))))
             }
             (None, None, Net::Tcp { .. }) => Err(self.wrong(0..0, "authority needs an address")),
         }
@@ -586,10 +628,12 @@ impl Reader<'_> {
         settings: &ClusterConfig,
         trust: &Trust,
     ) -> Result<(), FileError> {
-        let clients =
-            || written.compute_node.iter().filter_map(|node| node.as_ref().client.as_ref());
+        let clients = || {
+            let nodes = written.compute_node.iter().map(Spanned::as_ref);
+            nodes.flat_map(|node| [node.client.as_ref(), node.client_bind.as_ref()]).flatten()
+        };
         let serves = clients().next().is_some();
-        let far = clients().find(|at| !Security::PlainOnLoopback.allows(at.as_ref().ip()));
+        let far = clients().find(|at| is_far(at.as_ref()));
         if let (Trust::Loopback, Some(far)) = (trust, far) {
             let address = far.as_ref();
             let why = format!("{address} is beyond loopback: a client_key_file is missing");
@@ -612,42 +656,6 @@ impl Reader<'_> {
                 _ => continue,
             };
             return Err(self.wrong(node.span(), why));
-        }
-        Ok(())
-    }
-
-    /// Whether every address is written where it may be, and once.
-    fn check_addresses(&self, written: &Written) -> Result<(), FileError> {
-        let shm = *written.fabric.as_ref() == FabricName::Shm;
-        let nodes = written.memory_node.iter().map(|node| node.as_ref().address.as_ref());
-        let compute = written.compute_node.iter().map(|node| node.as_ref().address.as_ref());
-        let of_tcp = || nodes.clone().chain(compute.clone()).chain([written.authority.as_ref()]);
-        if shm && let Some(address) = of_tcp().flatten().next() {
-            return Err(self.wrong(address.span(), "nodes have addresses on tcp only"));
-        }
-        if shm && let Some(key) = &written.key_file {
-            return Err(self.wrong(key.span(), "key_file makes sense on tcp only"));
-        }
-        if shm && let Some(tls) = &written.tls {
-            return Err(self.wrong(tls.span(), "tls makes sense on tcp only"));
-        }
-        if !shm && let Some(directory) = &written.directory {
-            return Err(self.wrong(directory.span(), "directory makes sense on shm only"));
-        }
-        let served = written.compute_node.iter().map(Spanned::as_ref);
-        let served = served.flat_map(|node| [node.client.as_ref(), node.metrics.as_ref()]);
-        let lenders = written.memory_node.iter().map(|node| node.as_ref().metrics.as_ref());
-        let served = served.chain(lenders);
-        let mut seen = Vec::new();
-        for address in of_tcp().chain(served).flatten() {
-            if address.as_ref().port() == 0 {
-                return Err(self.wrong(address.span(), "an address needs a port"));
-            }
-            if seen.contains(&address.as_ref()) {
-                let why = format!("{} is named twice", address.as_ref());
-                return Err(self.wrong(address.span(), &why));
-            }
-            seen.push(address.as_ref());
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The memory that a memory node lends, and what its process shows of that.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use lotus_fabric::counters::Lent;
@@ -10,6 +10,7 @@ use lotus_fabric::shm::Host;
 use lotus_fabric::tcp::{TargetCounters, TcpFabric};
 use lotus_server::{Gauge, Metrics};
 
+use super::address::HostPort;
 use super::file::{ClusterFile, Net};
 use super::node::Node;
 use crate::nodes::anonymous_bytes;
@@ -73,7 +74,7 @@ impl Memory {
         node: Node,
         env: &Env,
     ) -> Result<Option<Metrics>, String> {
-        let Some(address) = file.memory_nodes[usize::from(node.index)].metrics else {
+        let Some(address) = &file.memory_nodes[usize::from(node.index)].metrics else {
             return Ok(None);
         };
         let limit = file.settings.memory_limit_bytes.map(|bytes| bytes as f64);
@@ -113,7 +114,9 @@ impl Memory {
 ///
 /// # Errors
 /// A sentence that names the address and what it is for.
-pub fn bind(address: SocketAddr, what: &str) -> Result<TcpListener, String> {
-    let bound = TcpListener::bind(address);
-    bound.map_err(|error| format!("cannot listen at {address} for {what}: {error}"))
+pub fn bind(address: &HostPort, what: &str) -> Result<TcpListener, String> {
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot listen at {address} for {what}: {error}");
+    let found = address.look_up().map_err(|error| failed(&error))?;
+    TcpListener::bind(found).map_err(|error| failed(&error))
 }

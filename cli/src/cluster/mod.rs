@@ -2,7 +2,8 @@
 //! them together (docs/operations.md).
 //!
 //! # What it is
-//! * `file`: the configuration, the same for all nodes; `key`, `trust`, `load`: what it names;
+//! * `file`: the configuration, the same for all nodes; `address`, `key`, `trust`, `load`: what it
+//!   names;
 //! * `seat`, `in_etcd`: where all agree; `alive`: whether there is anybody to agree with;
 //! * `daemon`: one node; `stop`: how it is told to end; `log`: what it says meanwhile;
 //! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
@@ -12,14 +13,15 @@
 //! * `snapshots`: files that the cluster begins with; `copier`: how nodes are asked for one, and to
 //!   rest before they are ended; `rest`: that they do, for those that start meanwhile;
 //! * `chaos`: processes that are killed and paused while they are driven;
-//! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `status`: how
-//!   all nodes of the cluster are;
+//! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `host`: what
+//!   it has; `status`: how all nodes of the cluster are;
 //! * `node`, `records`: names of nodes, and what they say of themselves.
 //!
 //! # What it is not
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
 //! that `lotus cluster up` has started.
 
+mod address;
 mod alive;
 mod chaos;
 mod commands;
@@ -30,6 +32,7 @@ mod errands;
 #[cfg(feature = "fault-points")]
 mod fault_point;
 mod file;
+mod host;
 #[cfg(feature = "etcd")]
 mod in_etcd;
 mod key;

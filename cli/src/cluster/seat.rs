@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use lotus_fabric::env::Env;
 use lotus_router::authority::{Version, Versioned};
-use lotus_router::remote::{Address, AuthorityServer, ConnectError, RemoteAuthority};
+use lotus_router::remote::{AuthorityServer, ConnectError, RemoteAuthority};
 use lotus_router::{Authority, AuthorityError};
 
+use super::address::Hosted;
 #[cfg(feature = "etcd")]
 use super::alive::is_anybody;
 use super::file::ClusterFile;
@@ -36,7 +37,7 @@ const ANSWERING: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub enum Place {
     /// In the process of memory node 0, which listens here.
-    Hosted(Address),
+    Hosted(Hosted),
     /// In etcd.
     #[cfg(feature = "etcd")]
     Etcd(Members),
@@ -87,7 +88,8 @@ impl Seat {
         match &file.authority {
             Place::Hosted(address) => {
                 let security = file.security().map_err(|error| error.to_string())?;
-                Ok(Self::Hosted(RemoteAuthority::new(address.clone(), security, PATIENCE)))
+                let address = address.address().map_err(|error| error.to_string())?;
+                Ok(Self::Hosted(RemoteAuthority::new(address, security, PATIENCE)))
             }
             #[cfg(feature = "etcd")]
             Place::Etcd(members) => Ok(Self::Etcd(InEtcd::new(members)?)),
@@ -194,7 +196,8 @@ impl Host {
         match &file.authority {
             Place::Hosted(address) => {
                 let security = file.security().map_err(|error| error.to_string())?;
-                let server = AuthorityServer::start(address.clone(), &security, env);
+                let address = address.listens().map_err(|error| error.to_string())?;
+                let server = AuthorityServer::start(address, &security, env);
                 let server = server.map_err(|error| error.to_string())?;
                 tracing::info!(address = %server.address(), "hosting the authority");
                 Ok(Self::Server(server))

@@ -132,16 +132,16 @@ where
 {
     let index = usize::from(node.index);
     let own = &file.compute_nodes[index];
-    let address = own.client.ok_or("this node serves no applications")?;
-    let all = file.compute_nodes.iter().filter_map(|node| node.client);
-    let addresses = all.map(|address| address.to_string()).collect();
-    let mut config = Config::new(bind(address, "applications")?, addresses);
+    let client = own.client.as_ref().ok_or("this node serves no applications")?;
+    let all = file.compute_nodes.iter().filter_map(|node| node.client.as_ref());
+    let addresses = all.map(|client| client.address.to_string()).collect();
+    let mut config = Config::new(bind(client.listens(), "applications")?, addresses);
     if let Net::Shm { directory } = &file.net {
         let door = local_door(directory, index, file.compute_nodes.len());
         let why = |error| format!("cannot serve applications of this host: {error}");
         config.local = Some(door.map_err(why)?);
     }
-    config.metrics = own.metrics.map(|address| bind(address, "metrics")).transpose()?;
+    config.metrics = own.metrics.as_ref().map(|address| bind(address, "metrics")).transpose()?;
     if let Some(snapshots) = file.snapshots.clone() {
         let env = cluster.machines().outside();
         let age = move || snapshots.newest_age(env.now()).map(|age| age.as_secs_f64());

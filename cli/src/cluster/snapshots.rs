@@ -26,7 +26,10 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lotus::{Authority, Cluster, Machines, SnapshotError, SnapshotInfo, SnapshotLabel, Timestamp};
+use lotus::{
+    Authority, Cluster, ClusterError, Machines, SnapshotError, SnapshotInfo, SnapshotLabel,
+    Timestamp,
+};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_files::{Existing, Files, Part, Readers};
 use lotus_points::point_here;
@@ -231,7 +234,10 @@ impl Snapshots {
                     return self.begin_with(restored, &info.notes, authority).map(Some);
                 }
                 Err(error) if !error.is_of_the_file() || !cluster.tables().is_empty() => {
-                    return Err(format!("{} cannot be restored: {error}", path.display()));
+                    let full =
+                        matches!(error, SnapshotError::Cluster(ClusterError::OutOfMemory { .. }));
+                    let cure = if full { "; raise memory in the cluster's file" } else { "" };
+                    return Err(format!("{} cannot be restored: {error}{cure}", path.display()));
                 }
                 Err(error) if self.if_damaged == IfDamaged::Stop => {
                     return Err(kept::refusal(&all, &error));

@@ -8,7 +8,6 @@
 //! authority counts for the process that said it, and for no other.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use comfy_table::Table;
 use lotus::{Data, MemoryStanding, MemoryStatus};
@@ -18,6 +17,7 @@ use lotus_recovery::membership;
 use lotus_router::Placement;
 use serde::Serialize;
 
+use super::address::HostPort;
 use super::authority;
 use super::commands::say;
 use super::file::{ClusterFile, Net};
@@ -37,9 +37,9 @@ pub const SERVING: &str = "serving";
 #[derive(Debug, Serialize)]
 struct NodeStatus {
     node: Node,
-    address: Option<SocketAddr>,
-    client: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
+    address: Option<HostPort>,
+    client: Option<HostPort>,
+    metrics: Option<HostPort>,
     process: Option<u32>,
     /// What its process has used of this host's cores since it began.
     processor_s: Option<f64>,
@@ -189,6 +189,22 @@ impl<'a> Survey<'a> {
         serve && self.data == Some(Data::Loaded)
     }
 
+    /// How far the tables are filled, in words; nothing, if they are not being filled.
+    pub fn rows_in_words(&self) -> String {
+        match &self.data {
+            Some(Data::Loading { rows, .. }) if self.is_loading() => format!("{rows} rows so far"),
+            _ => String::new(),
+        }
+    }
+
+    /// How many nodes serve, and what the first one does that does not, in words.
+    pub fn in_words(&self) -> String {
+        let serving = self.nodes.iter().filter(|one| one.state == SERVING).count();
+        let first = self.nodes.iter().find(|one| one.state != SERVING);
+        let first = first.map(|one| format!(": {} is {}", one.node.in_words(), one.state));
+        format!("{serving} of {} nodes serve{}", self.nodes.len(), first.unwrap_or_default())
+    }
+
     /// Whether there is a cluster that serves somebody.
     pub fn goes_on(&self) -> bool {
         self.members.is_some() && !self.serving(Kind::Compute).is_empty()
@@ -323,9 +339,9 @@ fn judge(
 /// Where a node listens: for other nodes, applications, and whoever watches it.
 pub struct Addresses {
     /// For other nodes.
-    pub address: Option<SocketAddr>,
-    client: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
+    pub address: Option<HostPort>,
+    client: Option<HostPort>,
+    metrics: Option<HostPort>,
 }
 
 impl Addresses {
@@ -333,16 +349,18 @@ impl Addresses {
     pub fn of(file: &ClusterFile, node: Node) -> Self {
         let address = match &file.net {
             Net::Shm { .. } => None,
-            Net::Tcp { addresses, .. } => addresses.get(&node.id(file)).copied(),
+            Net::Tcp { addresses, .. } => {
+                addresses.get(&node.id(file)).map(|at| at.address.clone())
+            }
         };
         let compute = match node.kind {
             Kind::Memory => None,
             Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
         };
-        let client = compute.and_then(|node| node.client);
+        let client = compute.and_then(|node| Some(node.client.as_ref()?.address.clone()));
         let metrics = match node.kind {
-            Kind::Memory => file.memory_nodes[usize::from(node.index)].metrics,
-            Kind::Compute => compute.and_then(|node| node.metrics),
+            Kind::Memory => file.memory_nodes[usize::from(node.index)].metrics.clone(),
+            Kind::Compute => compute.and_then(|node| node.metrics.clone()),
         };
         Self { address, client, metrics }
     }
@@ -357,9 +375,9 @@ fn table(status: &Status) -> String {
     for node in &status.nodes {
         table.add_row([
             node.node.to_string(),
-            or_dash(node.address, |address| address.to_string()),
-            or_dash(node.client, |address| address.to_string()),
-            or_dash(node.metrics, |address| address.to_string()),
+            or_dash(node.address.as_ref(), |address| address.to_string()),
+            or_dash(node.client.as_ref(), |address| address.to_string()),
+            or_dash(node.metrics.as_ref(), |address| address.to_string()),
             or_dash(node.process, |process| process.to_string()),
             or_dash(node.processor_s, |time| format!("{time:.2}")),
             or_dash(node.shards, |shards| shards.to_string()),

@@ -29,7 +29,7 @@ use lotus_fabric::sim::{
 use serde::Serialize;
 
 use super::plot::{Line as Curve, Plot};
-use super::{Failure, Line, TESTBED};
+use super::{Failure, Line, TESTBED, announce};
 use crate::{bench, screen};
 use watched::{Awaited, Seen, Watched};
 
@@ -133,6 +133,7 @@ pub(super) struct Filled {
 pub(super) fn run(output: &Option<Output>, plots: &Path) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for case in &CASES {
+        announce(NAME, case.label, all.len(), CASES.len());
         let outcome = measure(case).map_err(|error| Failure::Bench {
             label: case.label.to_owned(),
             error: bench::Failure::Bench(error),

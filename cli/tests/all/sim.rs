@@ -21,6 +21,22 @@ cluster = { compute-nodes = 2, memory-nodes = 2, replicas = 2 }
 rates = { message-loss = 0.1, torn-writes = 1.0, tear-span-us = 5 }
 ";
 
+/// Names, hazards and stories that were longer than their columns, or had lines of their own, broke
+/// the table.
+#[test]
+fn the_list_of_scenarios_has_a_line_for_each_in_columns() {
+    let (code, text, _) = run(&["sim", "list"]);
+    assert_eq!(code, 0, "{text}");
+    let first = text.lines().next().expect("there are some");
+    let column = first.find(" H").expect("its hazards");
+    for line in text.lines() {
+        assert!(line.is_char_boundary(column), "{line}");
+        let (name, hazards) = line.split_at(column);
+        assert!(!name.trim().is_empty() && !name.trim().contains(' '), "{line}");
+        assert!(hazards.starts_with(" H"), "{line}");
+    }
+}
+
 #[test]
 fn a_replay_is_the_same_every_time_and_ends_with_its_hash() {
     for seed in ["3", "8"] {

@@ -134,10 +134,9 @@ fn text(output: &Output) -> String {
 fn begins_with_its_last_snapshot(described: &Described) {
     let first = described.done(&["up"]);
     assert!(!first.contains("snapshot"), "{first}");
-    described.drive();
     let taken = described.done(&["snapshot", "--json"]);
     let taken: Value = serde_json::from_str(&taken).expect("JSON");
-    // Accounts and their balances; nobody has called with an id.
+    // Accounts and their balances; nobody has called with an id yet.
     assert_eq!((taken["rows"].as_u64(), described.kept().len()), (Some(400), 1), "{taken}");
     described.drive();
     // What is committed until the nodes are told to end is in the one that this takes.

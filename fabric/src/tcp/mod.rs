@@ -120,8 +120,12 @@ pub enum Waiting {
 pub struct Config {
     /// How many nodes there are, numbered from zero.
     pub nodes: u16,
-    /// Where nodes listen. Those that this process serves may have port 0, for any that is free.
+    /// Where nodes are reached. Those that this process serves may have port 0, for any that is
+    /// free.
     pub addresses: BTreeMap<NodeId, SocketAddr>,
+    /// Where nodes that this process serves listen, if not at the addresses at which others reach
+    /// them.
+    pub listen: BTreeMap<NodeId, SocketAddr>,
     /// Nodes that this process serves.
     pub served: Vec<NodeId>,
     /// Who is let in.
@@ -152,6 +156,7 @@ impl Config {
         Self {
             nodes,
             addresses: (0..nodes).map(|node| (NodeId(node), free)).collect(),
+            listen: BTreeMap::new(),
             served: (0..nodes).map(NodeId).collect(),
             security: Security::default(),
             workers: NonZero::<usize>::MIN,
@@ -212,7 +217,7 @@ pub(in crate::tcp) struct Inner {
 }
 
 impl Inner {
-    /// Where a node listens.
+    /// Where a node is reached.
     fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.addresses.get(&node).copied()
     }
@@ -269,7 +274,7 @@ impl TcpFabric {
         if !(1..=MAX_NODES).contains(&config.nodes) {
             return Err(StartError::NodeCount(config.nodes));
         }
-        for (node, address) in &config.addresses {
+        for (node, address) in config.addresses.iter().chain(&config.listen) {
             if node.0 >= config.nodes {
                 return Err(StartError::UnknownNode(*node));
             }
@@ -279,7 +284,8 @@ impl TcpFabric {
         }
         let targets = Targets::start(&config, &env)?;
         let mut addresses = config.addresses;
-        addresses.extend(targets.addresses());
+        let there = targets.addresses().filter(|(node, _)| !config.listen.contains_key(node));
+        addresses.extend(there);
         let inner = Inner {
             nodes: config.nodes,
             addresses,
@@ -293,7 +299,7 @@ impl TcpFabric {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Where a node listens.
+    /// Where a node is reached.
     pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.inner.address(node)
     }

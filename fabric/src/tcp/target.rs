@@ -213,7 +213,8 @@ impl Targets {
         let mut nodes = BTreeMap::new();
         let mut posts = Vec::new();
         for (place, &node) in config.served.iter().enumerate() {
-            let address = *config.addresses.get(&node).ok_or(StartError::NoAddress(node))?;
+            let reached = *config.addresses.get(&node).ok_or(StartError::NoAddress(node))?;
+            let address = config.listen.get(&node).copied().unwrap_or(reached);
             let (listener, address) =
                 listen(address).map_err(|source| StartError::Listen { node, address, source })?;
             let shared = Arc::new(Shared::new(node, place, config, Arc::clone(&mailboxes)));

@@ -227,6 +227,21 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
     start(with_key(moved(Security::PlainOnLoopback)));
 }
 
+/// A node whose host is known to the others by another address than it has itself.
+#[test]
+fn a_node_listens_elsewhere_than_where_it_is_reached() {
+    let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let free = start(Config::loopback(1)).address(MEMORY).expect("served");
+    let mut config = Config { served: vec![MEMORY], ..Config::loopback(2) };
+    config.addresses.insert(MEMORY, free);
+    config.listen.insert(MEMORY, SocketAddr::new(anywhere.ip(), free.port()));
+    let refused = TcpFabric::start(config.clone(), Env::real(0)).err().expect("beyond loopback");
+    assert!(refused.to_string().contains("beyond loopback"), "{refused}");
+    let fabric = start(with_key(config));
+    assert_eq!(fabric.address(MEMORY), Some(free));
+    fabric.register(MEMORY, REGION, 4096, Rights::ALL).expect("it is reached there");
+}
+
 #[test]
 fn lanes_of_other_processes_cannot_be_opened() {
     let fabric = start(Config { served: vec![MEMORY], ..Config::loopback(2) });

@@ -18,13 +18,13 @@ use lotus_benchmarks::harness::BenchError;
 use lotus_benchmarks::history::{Attempt, Log, Operation, Status};
 use lotus_benchmarks::stats::Tally;
 use lotus_benchmarks::workload::{Access, Workload};
-use lotus_client::{CallError, CallId, Client, Failure};
+use lotus_client::{CallError, CallId, Client};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::ids::TxnId;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use crate::applications::{Procedures, failed, forgive};
+use crate::applications::{LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up};
 use crate::traced::{Nonsense, Traced};
 
 /// Applications, each with one call at a time.
@@ -44,8 +44,6 @@ const MOST_TPS: f64 = 5_000.0;
 const ISOLATION: Isolation = Isolation::Serializable;
 /// How long a call may take: somebody has to notice first that a node is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the outcome of a call may stay unknown when all faults are over.
-const LOOKING_UP: Duration = Duration::from_secs(60);
 
 /// What the callers have seen.
 pub struct Seen {
@@ -280,7 +278,8 @@ impl<W: Workload> Callers<W> {
             tokio::time::sleep(self.pause(operations)).await;
         }
         for made in doubtful {
-            match self.look_up::<T>(client, made.id).await {
+            let deadline = self.until.after(LOOKING_UP);
+            match look_up::<T>(client, made.id, &self.clock, deadline).await {
                 Some(Some(told)) => {
                     seen.found += 1;
                     seen.note(made, &told, None)?;
@@ -290,36 +289,5 @@ impl<W: Workload> Callers<W> {
             }
         }
         Ok(seen)
-    }
-
-    /// What became of a call: its result, if it has committed. `None` if nobody says.
-    async fn look_up<T: Told>(&self, client: &Client, id: CallId) -> Option<Option<T>> {
-        let deadline = self.until.after(LOOKING_UP);
-        loop {
-            match client.outcome(id).await {
-                Ok(outcome) => return Some(outcome),
-                Err(_) if self.clock.now() < deadline => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Err(_) => return None,
-            }
-        }
-    }
-}
-
-/// Whether it is what may happen to a call when nodes go. Anything else makes no sense here.
-fn a_fault_explains(error: &CallError) -> bool {
-    match error {
-        CallError::Unknown | CallError::Unreachable(_) => true,
-        CallError::Failed(failure) => matches!(
-            failure,
-            Failure::Busy(_)
-                | Failure::Conflict(_)
-                | Failure::Leaving
-                | Failure::Timeout
-                | Failure::Unknown
-                | Failure::WrongOwner { .. }
-        ),
-        _ => false,
     }
 }

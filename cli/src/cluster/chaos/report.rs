@@ -52,8 +52,7 @@ impl Report {
         let mut checks = Table::new();
         checks.load_preset(comfy_table::presets::NOTHING);
         for check in &self.audit.checks {
-            let passed = if check.passed { "ok" } else { "FAILED" };
-            checks.add_row([passed, &check.name, &check.detail]);
+            checks.add_row([check.mark(), &check.name, &check.detail]);
         }
         let mut text = format!("{}\n\n", strikes.trim_fmt());
         // Strings take all that is written to them.

@@ -62,7 +62,7 @@ fn defaults_are_what_the_documentation_says() {
     let file = read(&format!("{SHM}[snapshots]\ndirectory = \"kept\"\n")).expect("sound");
     let directory = PathBuf::from("/etc/kept");
     assert_eq!(file.snapshots, Some(Snapshots { directory, keep: 2, if_damaged: IfDamaged::Stop }));
-    let socket = Address::Unix("/etc/c.state/authority.sock".into());
+    let socket = Hosted::Unix("/etc/c.state/authority.sock".into());
     assert!(matches!(&file.authority, Place::Hosted(at) if *at == socket), "{:?}", file.authority);
     assert_eq!(file.load, Some(Load::SmallBank { accounts: 100 }));
     assert!(file.tcp(0).expect("no key to read").is_none());
@@ -74,6 +74,30 @@ fn defaults_are_what_the_documentation_says() {
     assert_eq!((tcp.nodes, &tcp.served[..]), (2, &[NodeId(1)][..]));
     assert_eq!(tcp.addresses[&NodeId(1)].port(), 7302);
     assert!(!file.serves_applications());
+}
+
+/// Files of containers name hosts that are found later, and nodes listen at all addresses.
+#[test]
+fn nodes_listen_elsewhere_than_where_others_are_told() {
+    let text = TCP.replacen("replicas", "key_file = \"k\"\nreplicas", 1);
+    let bind = "address = \"mn-0.invalid:7301\"\nbind = \"0.0.0.0:7401\"";
+    let text = text.replacen("address = \"127.0.0.1:7301\"", bind, 1);
+    let client = "7302\"\nclient = \"cn-0.invalid:7500\"\nclient_bind = \"[::]:7500\"";
+    let file = read(&text.replacen("7302\"", client, 1)).expect("sound");
+    let Net::Tcp { addresses, .. } = &file.net else { panic!("another fabric") };
+    let written = |at: &HostPort| at.to_string();
+    let memory = &addresses[&NodeId(0)];
+    assert_eq!(written(&memory.address), "mn-0.invalid:7301");
+    assert_eq!(written(memory.listens()), "0.0.0.0:7401");
+    let compute = &addresses[&NodeId(1)];
+    assert_eq!(compute.listens(), &compute.address);
+    let client = file.compute_nodes[0].client.as_ref().expect("it is named");
+    assert_eq!(
+        (written(&client.address), written(client.listens())),
+        ("cn-0.invalid:7500".to_owned(), "[::]:7500".to_owned(),)
+    );
+    let unknown = file.look_up_names().expect_err("there is no such host").to_string();
+    assert!(unknown.contains("mn-0.invalid:7301"), "{unknown}");
 }
 
 /// No application is let in by what lets in nodes, unless the file says so.
@@ -117,9 +141,25 @@ fn whatever_is_wrong_is_named_with_its_line() {
         (SHM, "memory = \"64M\"", "lock_table = \"1\"", 2, "lock_table"),
         (SHM, "memory = \"64M\"", "key_file = \"k\"", 2, "on tcp only"),
         (SHM, "memory = \"64M\"", "authority = \"127.0.0.1:1\"", 2, "on tcp only"),
-        (SHM, "client = \"127.0.0.1:7311\"", "client = \"here\"", 6, "socket address"),
+        (
+            SHM,
+            "client = \"127.0.0.1:7311\"",
+            "client = \"here\"",
+            6,
+            "no address: they are HOST:PORT",
+        ),
         (SHM, "client = \"127.0.0.1:7311\"", "client = \"[::1]:0\"", 6, "needs a port"),
         (SHM, "client =", "address =", 6, "on tcp only"),
+        (SHM, "client =", "bind =", 6, "on tcp only"),
+        (SHM, "memory = \"64M\"", "authority_bind = \"127.0.0.1:1\"", 2, "on tcp only"),
+        (SHM, "127.0.0.1:7311", "0.0.0.0:7311", 6, "nobody can connect to 0.0.0.0:7311"),
+        (TCP, "127.0.0.1:7302", "[::]:7302", 7, "nobody can connect to [::]:7302"),
+        (TCP, "127.0.0.1:7300", "0.0.0.0:7300", 2, "to bind, client_bind or authority_bind"),
+        (SHM, "client =", "client_bind =", 6, "needs the address that the others are told"),
+        (TCP, "replicas = 1", "authority_bind = \"127.0.0.1:0\"", 3, "needs a port"),
+        (TCP, "replicas = 1", "authority_bind = \"0.0.0.0:7300\"", 1, "needs a key_file"),
+        (TCP, "7302\"", "7302\"\nbind = \"0.0.0.0:7302\"", 1, "0.0.0.0:7302 is beyond loopback"),
+        (TCP, "127.0.0.1:7302", "cn-0.example:7302", 1, "cn-0.example:7302 is beyond loopback"),
         (SHM, "7312", "7311", 8, "127.0.0.1:7311 is named twice"),
         (SHM, "client = \"127.0.0.1:7312\"", "", 7, "by all compute nodes"),
         (SHM, "client = \"127.0.0.1:7311\"", METRICS, 5, "by all compute nodes"),

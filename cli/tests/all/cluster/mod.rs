@@ -1,7 +1,9 @@
 //! `lotus cluster`: processes that are started, looked at, killed and ended.
 
+mod benchmarks;
 mod described;
 mod told;
+mod walkthrough;
 
 use std::fs;
 use std::io::{Read, Write};

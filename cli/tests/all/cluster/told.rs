@@ -2,12 +2,14 @@
 //! started by hand, or returned.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
 use super::described::Described;
-use super::{kill, node, refusal_of, wait_until};
+use super::{kill, node, refusal_of, text, wait_until};
+use crate::common::lotus;
 
 /// A node that was started by hand.
 struct ByHand {
@@ -109,6 +111,71 @@ fn what_up_has_started_in_vain_ends_when_it_is_told_to() {
         let log = fs::read_to_string(log).expect("it was started");
         assert!(log.contains(&format!("ended node={name}")), "it was killed: {log}");
     }
+}
+
+/// What does not fit is named before anything runs: the setting, and what there is.
+#[test]
+fn memory_that_does_not_fit_is_refused_with_the_name_of_the_setting() {
+    let described = Described::shm("fits");
+    let file = fs::read_to_string(described.file()).expect("it is ours");
+    let with = |memory: &str, accounts: &str| {
+        let file = file.replace("\"64M\"", memory).replace("accounts = 200", accounts);
+        fs::write(described.file(), file).expect("it is ours");
+        refusal_of(&described.cluster(&["up"]))
+    };
+    let refused = with("\"1000G\"", "accounts = 200");
+    let said = "memory is 1000.0 GiB for each memory node, and this host has ";
+    assert!(refused.contains(said), "{refused}");
+    assert!(!described.directory.join("c.state/mn-0.log").exists(), "nothing was started");
+    let refused = with("\"24M\"", "accounts = 1000000");
+    assert!(refused.contains("compute node 0 did not start: "), "{refused}");
+    assert!(refused.contains("memory is too small for load.smallbank: "), "{refused}");
+}
+
+/// Nodes have names in the file, and listen at all addresses; applications are told the names. The
+/// library of the system knows 127.1 as a host, and this program does not take it for a number.
+#[test]
+fn nodes_and_applications_meet_by_name() {
+    let free = || {
+        let listener = TcpListener::bind("0.0.0.0:0").expect("there are ports");
+        listener.local_addr().expect("it is bound").port()
+    };
+    let ports: [u16; 8] = std::array::from_fn(|_| free());
+    let [authority, mn_0, mn_1, cn_0, cn_1, client_0, client_1, metrics] = ports;
+    let node = |kind: &str, port: u16, more: &str| {
+        let address = format!("address = \"127.1:{port}\"\nbind = \"0.0.0.0:{port}\"\n");
+        format!("[[{kind}_node]]\n{address}{more}")
+    };
+    let client =
+        |port: u16| format!("client = \"127.1:{port}\"\nclient_bind = \"0.0.0.0:{port}\"\n");
+    let watched = format!("{}metrics = \"localhost:{metrics}\"\n", client(client_0));
+    let file = [
+        "fabric = \"tcp\"\nkey_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n".to_owned(),
+        "lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n".to_owned(),
+        format!("authority = \"127.1:{authority}\"\nauthority_bind = \"0.0.0.0:{authority}\"\n"),
+        node("memory", mn_0, "") + &node("memory", mn_1, ""),
+        node("compute", cn_0, &watched) + &node("compute", cn_1, &client(client_1)),
+        "[load.smallbank]\naccounts = 200\n".to_owned(),
+    ];
+    let described = Described::new("named", &file.concat());
+    described.done(&["up"]);
+    let status = described.status();
+    let last = &status["nodes"][3];
+    assert_eq!(
+        (last["client"].as_str(), last["address"].as_str()),
+        (Some(format!("127.1:{client_1}").as_str()), Some(format!("127.1:{}", ports[4]).as_str()),)
+    );
+    let file = described.file();
+    let bench = lotus(&["bench", "smallbank", "--cluster", &file, "--secs", "0.5", "--json", "-"]);
+    assert!(bench.status.success(), "{}{}", text(&bench), described.logs());
+    described.done(&["down"]);
+
+    let anywhere = fs::read_to_string(&file).expect("it is ours");
+    let anywhere =
+        anywhere.replace(&format!("\"127.1:{client_1}"), &format!("\"0.0.0.0:{client_1}"));
+    fs::write(&file, anywhere).expect("it is ours");
+    let refused = refusal_of(&described.cluster(&["up"]));
+    assert!(refused.contains("nobody can connect to 0.0.0.0:"), "{refused}");
 }
 
 /// What is said of a node's process is true when it has ended, when another one was started by

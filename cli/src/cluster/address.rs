@@ -1,0 +1,179 @@
+//! Addresses as they are written: a host, by its name or its number, and a port.
+//!
+//! A node may listen elsewhere than at its address, at all addresses of its host say (`bind`);
+//! other nodes, and applications, are told the address as it is written. Names are looked up when
+//! a node connects or listens, and not when a file is read: on each host some may have no meaning.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use lotus_router::remote::Address;
+use serde::{Deserialize, Serialize};
+
+/// A host and a port. Two are equal if they are written alike.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostPort {
+    text: String,
+    host: String,
+    port: u16,
+}
+
+/// A name means nothing here, perhaps not yet.
+#[derive(Debug, thiserror::Error)]
+#[error("the address of {name} cannot be found: {why}")]
+pub struct Unknown {
+    name: HostPort,
+    why: String,
+}
+
+impl HostPort {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The host's number, if that is known without asking anybody.
+    pub fn ip(&self) -> Option<IpAddr> {
+        let local = || (self.host == "localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        self.host.parse().ok().or_else(local)
+    }
+
+    /// Whether it is a place to listen at, and none to connect to.
+    pub fn is_unspecified(&self) -> bool {
+        self.ip().is_some_and(|ip| ip.is_unspecified())
+    }
+
+    /// Looks the host up.
+    ///
+    /// # Errors
+    /// [`Unknown`].
+    pub fn look_up(&self) -> Result<SocketAddr, Unknown> {
+        let unknown = |why: String| Unknown { name: self.clone(), why };
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let mut found = found.map_err(|error| unknown(error.to_string()))?;
+        found.next().ok_or_else(|| unknown("it has none".to_owned()))
+    }
+}
+
+impl TryFrom<String> for HostPort {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Self { text, host: address.ip().to_string(), port: address.port() });
+        }
+        let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let parts = text.rsplit_once(':').and_then(|(host, port)| {
+            let sound = !host.is_empty() && host.bytes().all(is_of_names);
+            Some((host.to_owned(), port.parse().ok()?)).filter(|_| sound)
+        });
+        let why =
+            || format!("\"{text}\" is no address: they are HOST:PORT, the host by name or number");
+        let (host, port) = parts.ok_or_else(why)?;
+        Ok(Self { text, host, port })
+    }
+}
+
+impl From<HostPort> for String {
+    fn from(address: HostPort) -> Self {
+        address.text
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Where somebody is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Advertised {
+    /// As others are told.
+    pub address: HostPort,
+    /// Where it listens, if not there.
+    pub bind: Option<HostPort>,
+}
+
+impl Advertised {
+    /// Where it listens.
+    pub fn listens(&self) -> &HostPort {
+        self.bind.as_ref().unwrap_or(&self.address)
+    }
+}
+
+/// Where memory node 0 hosts the authority.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hosted {
+    /// At a socket of its host.
+    Unix(PathBuf),
+    /// In the network.
+    Tcp(Advertised),
+}
+
+impl Hosted {
+    /// Where it is reached.
+    ///
+    /// # Errors
+    /// [`Unknown`].
+    pub fn address(&self) -> Result<Address, Unknown> {
+        match self {
+            Self::Unix(path) => Ok(Address::Unix(path.clone())),
+            Self::Tcp(advertised) => advertised.address.look_up().map(Address::Tcp),
+        }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// [`Unknown`].
+    pub fn listens(&self) -> Result<Address, Unknown> {
+        match self {
+            Self::Unix(path) => Ok(Address::Unix(path.clone())),
+            Self::Tcp(advertised) => advertised.listens().look_up().map(Address::Tcp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Result<HostPort, String> {
+        text.to_owned().try_into()
+    }
+
+    #[test]
+    fn hosts_are_written_by_name_or_by_number() {
+        for (text, ip, port) in [
+            ("10.0.0.1:7401", Some("10.0.0.1"), 7401),
+            ("[::1]:80", Some("::1"), 80),
+            ("localhost:7401", Some("127.0.0.1"), 7401),
+            ("mn-1.orders.example:7401", None, 7401),
+            ("0.0.0.0:1", Some("0.0.0.0"), 1),
+        ] {
+            let read = address(text).expect(text);
+            let known = read.ip().map(|ip| ip.to_string());
+            assert_eq!((known.as_deref(), read.port()), (ip, port), "{text}");
+            assert_eq!((read.to_string(), read.is_unspecified()), (text.into(), port == 1));
+        }
+        for text in ["here", "here:", ":7401", "here:port", "here:70000", "::1:80:x", "a b:1", ""] {
+            let why = address(text).expect_err(text);
+            assert!(why.contains("HOST:PORT"), "{why}");
+        }
+    }
+
+    #[test]
+    fn names_are_looked_up_when_they_are_needed() {
+        let local = address("localhost:7401").unwrap().look_up().unwrap();
+        assert!(local.ip().is_loopback() && local.port() == 7401, "{local}");
+        let unknown = address("no-such-host.invalid:1").unwrap().look_up().unwrap_err();
+        let said = unknown.to_string();
+        assert!(
+            said.starts_with("the address of no-such-host.invalid:1 cannot be found"),
+            "{said}"
+        );
+    }
+}

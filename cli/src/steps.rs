@@ -1,0 +1,176 @@
+//! What a person sees of a command that takes a while: what it is doing, and for how long. On a
+//! terminal, a line that draws itself; anywhere else plain lines, of what takes longer than a
+//! moment.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use lotus_fabric::env::{Env, Nanos};
+
+const REDRAW: Duration = Duration::from_millis(200);
+/// How long a command may take without a word.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often plain lines say that a step goes on.
+const SAYING_AGAIN: Duration = Duration::from_secs(10);
+
+/// The steps of a command; nothing is shown any more when this is dropped.
+pub struct Steps(Shown);
+
+enum Shown {
+    Bar(ProgressBar),
+    Lines(Lines),
+}
+
+impl Steps {
+    /// Begins, on the standard error. Plain lines begin with `prefix`.
+    pub fn start(prefix: &'static str) -> Self {
+        if !io::stderr().is_terminal() {
+            // Nobody listens if this fails.
+            let write = move |line: &str| drop(writeln!(io::stderr(), "{prefix}{line}"));
+            return Self(Shown::Lines(Lines::start(&Env::real(0), write)));
+        }
+        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(style.expect("the template is a sound constant"));
+        bar.enable_steady_tick(REDRAW);
+        Self(Shown::Bar(bar))
+    }
+
+    /// This is what is being done now.
+    pub fn say(&self, step: impl Into<String>) {
+        self.say_how_far(step, String::new());
+    }
+
+    /// This is what is being done now, and `far` how far it has come, which changes all the time.
+    pub fn say_how_far(&self, step: impl Into<String>, far: String) {
+        let step = step.into();
+        match &self.0 {
+            Shown::Bar(bar) if far.is_empty() => bar.set_message(step),
+            Shown::Bar(bar) => bar.set_message(format!("{step}, {far}")),
+            Shown::Lines(lines) => lines.say(step, far),
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if let Shown::Bar(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Plain lines, written by a thread of their own.
+struct Lines {
+    shared: Arc<Shared>,
+    env: Env,
+    /// None if there is no thread to be had: then nothing is said.
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    now: Mutex<Now>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Now {
+    step: String,
+    far: String,
+    since: Nanos,
+    /// When it was said last.
+    said: Option<Nanos>,
+    ended: bool,
+}
+
+impl Now {
+    /// The line that is due, if one is, for a command that `began` then.
+    fn line(&mut self, now: Nanos, began: Nanos) -> Option<String> {
+        let quiet = self.step.is_empty() || now < began.after(QUIET);
+        match self.said {
+            _ if self.ended || quiet => None,
+            Some(said) if now < said.after(SAYING_AGAIN) => None,
+            said => {
+                self.said = Some(now);
+                let seconds = now.since(self.since).as_secs();
+                let Self { step, far, .. } = self;
+                let far = if far.is_empty() { String::new() } else { format!(", {far}") };
+                let lasts = said.map_or(String::new(), |_| format!(", for {seconds} s"));
+                Some(format!("{step}{far}{lasts}"))
+            }
+        }
+    }
+}
+
+impl Lines {
+    fn start(env: &Env, write: impl Fn(&str) + Send + 'static) -> Self {
+        let shared = Arc::<Shared>::default();
+        let (theirs, clock) = (Arc::clone(&shared), env.clone());
+        let began = env.now();
+        let writer = env.spawn("lotus-steps", move || {
+            let mut now = theirs.lock();
+            while !now.ended {
+                if let Some(line) = now.line(clock.now(), began) {
+                    write(&line);
+                }
+                let waited = theirs.changed.wait_timeout(now, REDRAW);
+                now = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        });
+        Self { shared, env: env.clone(), writer: writer.ok() }
+    }
+
+    fn say(&self, step: String, far: String) {
+        let mut now = self.shared.lock();
+        now.far = far;
+        if now.step != step {
+            (now.step, now.since, now.said) = (step, self.env.now(), None);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_all();
+        if let Some(writer) = self.writer.take() {
+            // If it has panicked nothing more is said.
+            let _ = writer.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_is_said_and_said_again() {
+        let at = |ms: u64| Nanos(ms * 1_000_000);
+        let step = |step: &str, since| Now { step: step.to_owned(), since, ..Now::default() };
+        let mut now = step("looking", at(0));
+        let said = |now: &mut Now, ms| now.line(at(ms), at(0));
+        assert_eq!(said(&mut now, 1_000), None, "commands that are quick say nothing");
+        assert_eq!(said(&mut now, 2_000).as_deref(), Some("looking"));
+        assert_eq!(said(&mut now, 11_000), None);
+        assert_eq!(said(&mut now, 12_500).as_deref(), Some("looking, for 12 s"));
+        now.far = "7 rows".to_owned();
+        assert_eq!(said(&mut now, 13_000), None, "how far it is changes all the time");
+        assert_eq!(said(&mut now, 23_000).as_deref(), Some("looking, 7 rows, for 23 s"));
+        let mut now = step("finding", at(23_000));
+        assert_eq!(said(&mut now, 23_000).as_deref(), Some("finding"));
+        now.ended = true;
+        assert_eq!(said(&mut now, 90_000), None);
+    }
+}
