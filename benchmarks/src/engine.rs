@@ -94,11 +94,14 @@ pub enum AbortReason {
     /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
     /// retry.
     Logic,
+    /// No memory is left for another row. Do something else; most workloads cannot go on
+    /// ([`Workload::FILLS_MEMORY`](crate::workload::Workload::FILLS_MEMORY)).
+    MemoryFull,
 }
 
 impl AbortReason {
     /// Every reason, in the order of [`AbortReason::index`].
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Conflict,
         Self::LockTableFull,
         Self::InDoubt,
@@ -107,6 +110,7 @@ impl AbortReason {
         Self::Suspected,
         Self::Unowned,
         Self::Logic,
+        Self::MemoryFull,
     ];
 
     /// Where the reason stands in [`AbortReason::ALL`].
@@ -118,7 +122,7 @@ impl AbortReason {
     /// Whether a client goes on with another request, and does not repeat this one.
     #[inline]
     pub const fn drops_request(self) -> bool {
-        matches!(self, Self::Logic | Self::Suspected | Self::Unowned)
+        matches!(self, Self::Logic | Self::Suspected | Self::Unowned | Self::MemoryFull)
     }
 
     /// The name that reports use.
@@ -132,6 +136,7 @@ impl AbortReason {
             Self::Suspected => "suspected",
             Self::Unowned => "unowned",
             Self::Logic => "logic",
+            Self::MemoryFull => "memory_full",
         }
     }
 }

@@ -512,6 +512,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::Unknown(_) => TxnError::Unknown,
         Lotus::Fenced => TxnError::Lost,
         Lotus::AlreadyExists { .. } => TxnError::Aborted(AbortReason::Logic),
+        Lotus::TableFull { .. } => TxnError::Aborted(AbortReason::MemoryFull),
         fatal => TxnError::Fatal(fatal.to_string()),
     }
 }

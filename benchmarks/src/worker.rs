@@ -202,6 +202,10 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                     self.tally.note_commit(self.window.counts_from_ns, end_ns);
                     return end_ns;
                 }
+                Outcome::Aborted(AbortReason::MemoryFull) if !W::FILLS_MEMORY => {
+                    self.run.fail("no memory is left for another row".to_owned());
+                    return end_ns;
+                }
                 Outcome::Aborted(reason) => {
                     let seen = &mut self.tally.by_transaction[kind].aborted[reason.index()];
                     *seen += u64::from(counts);

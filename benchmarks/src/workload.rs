@@ -38,6 +38,9 @@ pub trait Workload: Send + Sync + 'static {
     /// The name that the command line and reports use.
     const NAME: &'static str;
 
+    /// True for a workload that goes on where no memory is left for another row. Others end there.
+    const FILLS_MEMORY: bool = false;
+
     /// The names of its transactions, in the order that [`Workload::kind`] counts.
     const TRANSACTIONS: &'static [&'static str];
 

@@ -479,9 +479,11 @@ impl Scan<'_> {
                     let cell = cell.ok()?;
                     let contents = Contents::Value { length: cell.length };
                     let bytes = table.record_words(contents) * WORD_BYTES;
-                    let committed = matches!(cell.version, Version::Committed(_));
+                    // A deletion may have none.
+                    let has_record =
+                        matches!(cell.version, Version::Committed(_)) && cell.record != 0;
                     let record =
-                        committed.then(|| batch.read(self.primary(group).at(cell.record), bytes));
+                        has_record.then(|| batch.read(self.primary(group).at(cell.record), bytes));
                     Some((cell, record))
                 });
                 let at = offset + number as u64 * bucket_bytes + slot as u64 * cvt_bytes;

@@ -8,7 +8,9 @@
 //! 3. The version words on all backups; wait. Now the outcome is certain, and the caller is told.
 //! 4. The version words on the primaries, which are what snapshots read; wait (H3).
 //! 5. What this node has cached of the rows is renewed (H11), and the locks are released, remote
-//!    ones by message.
+//!    ones by message. The slots that displaced versions have left may be used again, by anybody:
+//!    not before every copy of the cell names another one, or a commit that is undone would leave
+//!    two cells with one slot.
 //!
 //! # When something fails
 //! Before step 1 everything that could be refused has been: cells, slots and memory are
@@ -32,7 +34,6 @@ use lotus_mvcc::layout::cvt::{
     CELL_WORDS, Cell as CvtCell, Contents, HEADER_WORDS, Version, cell_offset,
 };
 use lotus_mvcc::layout::record::{RecordHeader, record_words};
-use lotus_mvcc::slab::SlotKind;
 use lotus_points::{cut, point, posted};
 use lotus_recovery::log::{LogEntry, LoggedWrite, WriteKind, entry_words};
 use lotus_router::placement::LOG_REGION;
@@ -42,8 +43,8 @@ use lotus_sabotage::{Rule, broken};
 use crate::config::VisibleOrder;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
-use crate::reserve::purpose;
 use crate::slot::Slot;
+use crate::trim::Noted;
 use crate::txn::{Body, Change, Receipt, Row, Target};
 
 /// How long a commit waits before it tries a failed verb again.
@@ -81,7 +82,8 @@ struct PlannedLink {
 
 #[derive(Clone, Copy)]
 struct StagedWrite {
-    record: Buffer,
+    /// None for a deletion without a record.
+    record: Option<Buffer>,
     /// The cell, with the CVT's header before it if that is new.
     cell: Buffer,
 }
@@ -235,6 +237,7 @@ impl<'a> Commit<'a> {
         for row in body.rows.iter().filter(|row| row.change == Change::Delete) {
             coordinator.tombstones.note(row.table, row.primary_key, commit_ts);
         }
+        body.leave_slots(coordinator, commit_ts);
         coordinator.locks.release(&mut body.held);
         point!(coordinator.node.id.0, LocksReleased);
         coordinator.lane.mark_transaction();
@@ -326,6 +329,16 @@ impl<'a> Commit<'a> {
 }
 
 impl Coordinator {
+    /// Lets the slot of a displaced version wait until nobody needs it, if its cell is `bound` to
+    /// another slot now.
+    #[inline]
+    fn retire(&self, row: &Row, target: &Target, bound: u64) {
+        let left = target.cell.record;
+        if let Some(successor) = target.successor.filter(|_| left != 0 && left != bound) {
+            self.retired.borrow_mut().retire(row.records(), left, successor);
+        }
+    }
+
     /// Where the entry of a commit's slot is on a memory node.
     #[inline]
     pub(crate) fn log_place(&self, memory_node: NodeId, commit: &Commit<'_>) -> RemoteAddr {
@@ -344,14 +357,15 @@ impl Body {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
             let group = row.group;
             // A reserved slot is the cell's from now on.
-            let bound = row.reserved.take().unwrap_or(target.cell.record);
-            if let Some(successor) = target.successor.filter(|_| bound != target.cell.record) {
-                let records = purpose(row.table, group, SlotKind::Record);
-                coordinator.retired.borrow_mut().retire(records, target.cell.record, successor);
-            }
+            let bound = match row.reserved.take() {
+                Some(slot) => slot,
+                None if row.change == Change::Trim => 0,
+                None => target.cell.record,
+            };
             let kind = match (&row.change, target.new_cvt) {
                 (Change::Delete, _) => WriteKind::Delete,
                 (Change::Purge, _) => WriteKind::Purge,
+                (Change::Trim, _) => WriteKind::Trim,
                 (_, true) => WriteKind::Insert,
                 (_, false) => WriteKind::Update,
             };
@@ -387,6 +401,31 @@ impl Body {
                 cell: 0,
                 record: grown.bucket,
             });
+        }
+    }
+
+    /// Frees the slots of displaced versions, now that no copy names them any more.
+    #[inline]
+    fn leave_slots(&self, coordinator: &Coordinator, commit_ts: Timestamp) {
+        for write in &self.plan.writes {
+            let row = &self.rows[write.row];
+            coordinator.retire(row, &write.target, write.record);
+            let bound_anew = write.target.cell.record == 0 && !write.target.new_cvt;
+            if bound_anew && matches!(row.change, Change::Put(_)) {
+                self.note_trim(coordinator, row, commit_ts);
+            }
+        }
+    }
+
+    /// Notes a row that has one slot more than before, if memory is full.
+    #[cold]
+    fn note_trim(&self, coordinator: &Coordinator, row: &Row, commit_ts: Timestamp) {
+        let slots = row.records();
+        if coordinator.node.slots.is_full(slots.group) {
+            let tables = self.tables.as_ref().expect("a row was added");
+            let bytes = tables[usize::from(row.table.0)].def.slot_bytes();
+            let (key, written_at) = (row.primary_key, commit_ts);
+            coordinator.trims.note(Noted { slots, bytes, key, written_at });
         }
     }
 
@@ -437,7 +476,8 @@ impl Body {
                 Some((write, replica, write.buffers.as_ref()?))
             });
             for (write, replica, buffers) in here.clone() {
-                batch.write(replica.at(write.record), buffers.record);
+                let Some(record) = buffers.record else { continue };
+                batch.write(replica.at(write.record), record);
                 if cut!(me, RecordsPosted, place, copies) {
                     return;
                 }
@@ -470,15 +510,18 @@ impl Body {
             _ => None,
         };
         let target = write.target;
-        let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
-        let record_buffer = batch.stage(words * WORD_BYTES);
-        let header = RecordHeader {
-            writer: Some(txn),
-            previous: target.previous,
-            predecessor: target.predecessor,
-            table: row.table,
-        };
-        header.encode(row.key, &row.primary_key, value, batch.words_mut(record_buffer));
+        let record_buffer = (write.record != 0).then(|| {
+            let words = record_words(row.primary_key.byte_count(), value.map_or(0, <[u8]>::len));
+            let buffer = batch.stage(words * WORD_BYTES);
+            let header = RecordHeader {
+                writer: Some(txn),
+                previous: target.previous,
+                predecessor: target.predecessor,
+                table: row.table,
+            };
+            header.encode(row.key, &row.primary_key, value, batch.words_mut(buffer));
+            buffer
+        });
         let cell = CvtCell { version, ..self.cell(write, txn) }.encode();
         let header_words = if target.new_cvt { HEADER_WORDS } else { 0 };
         let cell_buffer = batch.stage((header_words + CELL_WORDS) * WORD_BYTES);

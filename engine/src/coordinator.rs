@@ -38,6 +38,7 @@ use crate::error::TxnError;
 use crate::grace::Grace;
 use crate::hand_over;
 use crate::horizon;
+use crate::lending::{self, Asks};
 use crate::members;
 use crate::orders;
 use crate::purge::{self, Tombstones};
@@ -45,6 +46,7 @@ use crate::session::Session;
 use crate::shared::{ComputeNode, NodeTable, Shared};
 use crate::slot::Slot;
 use crate::timestamps::Timestamps;
+use crate::trim::Trims;
 
 /// Work for one coroutine slot.
 pub(crate) type Job =
@@ -63,13 +65,18 @@ pub(crate) struct Coordinator {
     pub(crate) lane: Lane,
     pub(crate) locks: Locks,
     pub(crate) timestamps: Timestamps,
+    /// Its own free slots; the node's are in [`ComputeNode::slots`].
     pub(crate) slabs: RefCell<SlabAllocator>,
+    /// Its asks for other nodes' free slots.
+    pub(crate) asks: Asks,
     /// Slots of displaced versions.
     pub(crate) retired: RefCell<Retired>,
     /// What its slots read from.
     pub(crate) snapshots: RefCell<Snapshots>,
     /// What its transactions have deleted.
     pub(crate) tombstones: Tombstones,
+    /// Rows that they have updated where memory is full.
+    pub(crate) trims: Trims,
     /// How many transactions have begun.
     pub(crate) begun: Cell<u64>,
     pub(crate) rng: RefCell<SmallRng>,
@@ -132,6 +139,8 @@ impl Coordinator {
             retired: RefCell::new(Retired::new(groups)),
             snapshots: RefCell::new(Snapshots::new(shared.config.coroutines + 2)),
             tombstones: Tombstones::default(),
+            trims: Trims::default(),
+            asks: Asks::default(),
             begun: Cell::new(0),
             rng: RefCell::new(node.env.rng(stream)),
             at_work: Cell::new(0),
@@ -157,6 +166,7 @@ impl Coordinator {
         let coordinator = Rc::new(coordinator);
         hand_over::serve(&coordinator);
         orders::serve(&coordinator);
+        lending::serve(&coordinator);
         Ok(coordinator)
     }
 

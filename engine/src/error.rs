@@ -106,7 +106,9 @@ pub enum TxnError {
         /// The limit.
         limit: usize,
     },
-    /// The memory nodes have no room for another version or row of this table.
+    /// The memory nodes have no room for another row of this table, or for so many first updates of
+    /// rows at once. Nothing was changed. Deletes never end so, and make room: not at once, but
+    /// when no snapshot needs the rows any more.
     #[error("table {} is full: the memory limit is reached", table.0)]
     TableFull {
         /// The table.

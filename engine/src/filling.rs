@@ -456,7 +456,10 @@ fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>,
         for cell in cvt.cells() {
             match cell {
                 Ok(cell) if matches!(cell.version, Version::Committed(_)) => {
-                    places.push((bucket.group, cell.record));
+                    // A deletion may have none.
+                    if cell.record != 0 {
+                        places.push((bucket.group, cell.record));
+                    }
                 }
                 Ok(cell) if cell.version == Version::None => {}
                 _ if broken(Rule::CopiesAreLocked) => {}

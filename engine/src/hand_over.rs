@@ -49,7 +49,7 @@ pub(crate) const MOST_AT_ONCE: usize = 128;
 /// How long the owner waits between two looks at the locks that are still held.
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
 /// A message without an answer is repeated after so long.
-const ASK_AGAIN: Duration = Duration::from_millis(2);
+pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(2);
 /// Messages of this service are words; the first says which.
 const TAKE: u64 = 1;
 const YIELD: u64 = 2;

@@ -25,6 +25,7 @@ pub mod audit;
 mod balance;
 mod builder;
 mod cache_counters;
+mod capacity;
 mod catalogue;
 mod cluster;
 mod commit;
@@ -40,6 +41,7 @@ mod grace;
 mod hand_over;
 mod horizon;
 pub mod inspect;
+mod lending;
 mod load;
 mod loaded;
 #[cfg(feature = "may")]
@@ -67,16 +69,19 @@ mod shards;
 mod shared;
 mod silent;
 mod slot;
+mod slots;
 mod snapshot;
 mod submit;
 mod suspects;
 mod timestamps;
+mod trim;
 mod txn;
 mod version_tables;
 mod watch;
 
 pub use builder::ClusterBuilder;
 pub use cache_counters::{CacheCounters, Hits};
+pub use capacity::{GroupMemory, MemoryFigures, NodeMemory, TableMemory};
 pub use cluster::{Cluster, Seat};
 pub use config::{
     Config, LockKind, ReadRule, Retention, RoutingPolicy, TimestampKind, VisibleOrder,

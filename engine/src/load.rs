@@ -3,7 +3,7 @@
 //! Every worker owns the shards whose number it is congruent to, so nothing is shared. It places
 //! the rows of a shard in local bucket images, packs their records into slabs of its own, and
 //! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so whatever
-//! comes later fits behind.
+//! comes later fits behind; what is left of the last ones is the node's ([`crate::slots`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -62,7 +62,9 @@ impl Loader<'_> {
             }
             point!(self.shared.nodes.first().id.0, RowsLoaded);
         }
-        writer.settle(0).await
+        writer.settle(0).await?;
+        writer.leave_slots();
+        Ok(())
     }
 
     fn keys(
@@ -164,6 +166,15 @@ impl<'a> Writer<'a> {
                 SlabError::Fabric(error) => ClusterError::Unreachable(error.to_string()),
             })?;
             self.slabs.add_slab(purpose, offset, SLAB_BYTES);
+        }
+    }
+
+    /// Leaves what it has not used of its slabs to the compute node that they are entered for.
+    fn leave_slots(&mut self) {
+        let shared = self.loader.shared;
+        let node = shared.nodes.first();
+        for (group, _) in shared.placement.groups() {
+            self.slabs.hand_over(u16::from(group.0), &mut node.slots.lock());
         }
     }
 

@@ -19,7 +19,11 @@
 //!
 //! # What it is not
 //! A promise. What cannot be locked is tried again; a deleted row whose coordinator is gone stays a
-//! tombstone until it is inserted and deleted anew. Slots go to the coordinator that purges.
+//! tombstone until it is inserted and deleted anew.
+//!
+//! Slots are free at the coordinator that purges, and get from there to whoever needs them
+//! ([`crate::slots`]). In the same turn the coordinator shares what it has of full groups, and
+//! [trims](crate::trim) rows.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,7 +35,6 @@ use lotus_locktable::LockService;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version};
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
-use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_router::GroupId;
 
@@ -39,7 +42,6 @@ use crate::commit::{Commit, Expelled, Replicas};
 use crate::coordinator::{Coordinator, Job};
 use crate::error::TxnError;
 use crate::filling::Filler;
-use crate::reserve::purpose;
 use crate::session::{Isolation, Session};
 use crate::slot::Slot;
 use crate::txn::{Access, Body, Change, Receipt};
@@ -123,13 +125,15 @@ async fn work(mut session: Session) {
     while !session.coordinator().node.has_failed() {
         // What memory nodes that return are given is the coordinator's own as well.
         let fills = session.fill(&mut filler).await;
+        session.coordinator().share_slots();
+        let trimmed = session.trim_due().await;
         let due = session.due();
         let purged = session.purge_in_pieces(&due).await;
         let coordinator = session.coordinator();
         let interval = coordinator.shared.config.horizon_interval;
-        if due.is_empty() && !fills {
+        if due.is_empty() && !fills && !trimmed {
             coordinator.executor.sleep(interval * IDLE_INTERVALS).await;
-        } else if !purged && !fills {
+        } else if !purged && !fills && !trimmed {
             coordinator.executor.sleep(interval).await;
         }
     }
@@ -271,11 +275,10 @@ impl Commit<'_> {
         }
         coordinator.locks.release(&mut body.held);
         coordinator.lane.mark_errand();
-        let mut slabs = coordinator.slabs.borrow_mut();
         for (index, slot) in body.freed.drain(..) {
             let row = &body.rows[index];
             if row.change == Change::Purge {
-                slabs.release(purpose(row.table, row.group, SlotKind::Record), slot);
+                coordinator.release_slot(row.records(), slot);
             }
         }
         Ok(())
@@ -288,7 +291,7 @@ impl Body {
         let log = self.stage_log(coordinator, commit, batch);
         let staged = self.plan.writes.iter().map(|write| {
             let target = &write.target;
-            // Whichever slot it names, nobody will look there.
+            // Whichever slot it names, nobody will look there; none if the row has none left.
             let record =
                 if target.cell.record == 0 { target.predecessor } else { target.cell.record };
             let cell = target.cell.taken_by(commit.txn(), Contents::Deleted, record).encode();

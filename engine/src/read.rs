@@ -21,7 +21,7 @@ use lotus_mvcc::layout::record::Record;
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
 use lotus_mvcc::slab::SlotKind;
 use lotus_mvcc::visibility::{
-    Candidate, Newest, Visible, may_be_outdated, newest, victim, visible_at,
+    Candidate, Newest, Victim, Visible, may_be_outdated, newest, spare, victim, visible_at,
 };
 use lotus_points::point;
 use lotus_sabotage::{Rule, broken};
@@ -30,9 +30,10 @@ use zerocopy::IntoBytes;
 use crate::config::ReadRule;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
-use crate::reserve::allocate;
+use crate::reserve::{allocate, purpose};
 use crate::shared::NodeTable;
 use crate::slot::Slot;
+use crate::slots::Use;
 use crate::txn::{Access, Body, GrownBucket, Mode, Row, Target};
 use crate::version_tables::Before;
 
@@ -180,7 +181,7 @@ impl Body {
             match row.access {
                 Access::Read if mode == Mode::Snapshot || broken(Rule::ReadLocks) => {}
                 Access::Read => self.wanted.push(LockRequest::read(name)),
-                Access::Write => self.wanted.push(LockRequest::write(name)),
+                Access::Write | Access::Trim => self.wanted.push(LockRequest::write(name)),
                 Access::Insert | Access::Purge => {
                     let tables = self.tables.as_ref().expect("a row was added");
                     let table = &tables[usize::from(row.table.0)].def;
@@ -238,7 +239,7 @@ impl Body {
                 absent_since: None,
                 hops: 0,
             };
-            // An insert must see the whole chain, and a purge believes nothing but memory.
+            // An insert must see the whole chain, and purges and trims believe memory only.
             let may_be_cached = matches!(access, Access::Read | Access::Write);
             let cached =
                 may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
@@ -467,6 +468,10 @@ impl Body {
             View::Snapshot(snapshot) => snapshot,
         };
         match visible_at(cvt, snapshot) {
+            // A deletion without a record: the CVT is all that there is to believe.
+            Visible::Version(version) if version.record == 0 => {
+                self.absent(coordinator, mode, fetch, cvt.words())
+            }
             Visible::Version(version) => {
                 let stable = coordinator.lane.capabilities().stable_reads;
                 let certain = stable || !may_be_outdated(cvt, snapshot);
@@ -513,19 +518,28 @@ impl Body {
             self.freed.extend(records.map(|slot| (fetch.row, slot)));
         }
         if row.access != Access::Read {
-            let Some(victim) = victim(cvt) else { return Ok(Next::Reread) };
-            let Ok(cell) = cvt.cell(victim.index) else { return Ok(Next::Reread) };
+            let taken = match row.access {
+                Access::Trim => spare(cvt).map(|index| Victim { index, successor: None }),
+                _ => victim(cvt),
+            };
+            let Some(Victim { index, successor }) = taken else {
+                // There is nothing to trim; or else the CVT is torn.
+                let trims = row.access == Access::Trim;
+                return Ok(if trims { Next::Done } else { Next::Reread });
+            };
+            let Ok(cell) = cvt.cell(index) else { return Ok(Next::Reread) };
             row.target = Some(Target {
                 cvt: fetch.cvt,
-                cell_index: victim.index,
+                cell_index: index,
                 cell,
-                successor: victim.successor,
+                successor,
                 previous,
                 predecessor: found.record(),
                 new_cvt: false,
             });
         }
         match found {
+            Newest::Version(_) if row.access == Access::Trim => Ok(Next::Done),
             // Read for an insert as well: only the record tells which row of this key it is.
             Newest::Version(version) => {
                 fetch.wants = Wants::Record(version);
@@ -629,8 +643,9 @@ impl Body {
                     Some(found) if self.grown[found].claimed < BUCKET_SLOTS => break found,
                     Some(full) => tail = self.grown[full].bucket,
                     None => {
-                        let kind = SlotKind::Bucket;
-                        let bucket = allocate(coordinator, kind, table, group, bytes).await?;
+                        let buckets = purpose(table, group, SlotKind::Bucket);
+                        let taken = allocate(coordinator, Use::Insert, buckets, group, bytes);
+                        let bucket = taken.await?;
                         self.grown.push(GrownBucket { table, group, tail, bucket, claimed: 0 });
                         break self.grown.len() - 1;
                     }

@@ -18,7 +18,7 @@
 //! is lost meanwhile: the part is begun anew, on what is left ([`crate::configuration`]).
 //!
 //! # What stays lost
-//! Memory: the free slots of the dead node's slabs, slots that it had displaced and not used
+//! Memory: the slots that were free at the dead node, slots that it had displaced and not used
 //! again, and deleted rows that it had not purged.
 
 mod transaction;

@@ -2,9 +2,14 @@
 //!
 //! A record goes into a slot of its own if its cell has none yet, or if the version that it
 //! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots
-//! that have been retired for long enough are used again first, then those that this coordinator
-//! has been given back, then its slabs; and only then another slab is taken. Where there is none
-//! for the sake of a displaced version, that version is given up; whoever needs it is told so.
+//! that have been retired for long enough are used again first, then free ones ([`crate::slots`]);
+//! and only then another slab is taken. Where all memory is taken,
+//! - a displaced version is given up, for which no slot is to be had; a snapshot that needs it is
+//!   told so;
+//! - a deletion whose cell has no slot does without a record;
+//! - an update waits for a while: those before it give up their rows' older slots
+//!   ([`crate::trim`]), and rows that were deleted are purged;
+//! - an insert fails.
 
 use std::rc::Rc;
 
@@ -16,7 +21,12 @@ use crate::config::Retention;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::shared::NodeTable;
+use crate::slot::Slot;
+use crate::slots::Use;
 use crate::txn::{Body, Change, Row};
+
+/// Multiples of the horizon's [notice](Coordinator::notice) that an update waits for a slot.
+const PATIENCE: u32 = 4;
 
 /// Why a write takes a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +42,8 @@ enum Need {
 impl Body {
     /// Takes a record slot for every write that needs one, so that nothing can fail for want of
     /// memory once the first remote write is out.
-    pub(crate) async fn reserve(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
+    pub(crate) async fn reserve(&mut self, slot: &Slot) -> Result<(), TxnError> {
+        let coordinator = &slot.coordinator;
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
             let tables = self.tables.as_ref().expect("a row was added");
@@ -42,17 +53,31 @@ impl Body {
                 continue;
             }
             let bytes = known.def.slot_bytes();
-            let (table, group) = (row.table, row.group);
-            match allocate(coordinator, SlotKind::Record, table, group, bytes).await {
-                Ok(slot) => self.rows[index].reserved = Some(slot),
-                Err(TxnError::TableFull { .. }) if need == Need::Keep => {
-                    let records = purpose(table, group, SlotKind::Record);
-                    coordinator.retired.borrow_mut().stop(records);
+            let (group, wanted) = (row.group, row.wants(need));
+            let records = purpose(row.table, group, SlotKind::Record);
+            match allocate(coordinator, wanted, records, group, bytes).await {
+                Ok(taken) => self.rows[index].reserved = Some(taken),
+                Err(TxnError::TableFull { .. }) if wanted == Use::Spare => {}
+                Err(TxnError::TableFull { .. }) if wanted == Use::Update => {
+                    let waited = Box::pin(wait_for_slot(slot, records, group, bytes));
+                    self.rows[index].reserved = Some(waited.await?);
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+}
+
+impl Row {
+    fn wants(&self, need: Need) -> Use {
+        match self.change {
+            _ if need == Need::Keep => Use::Spare,
+            Change::Delete => Use::Spare,
+            // To insert over a tombstone is to insert.
+            _ if self.value.is_none() => Use::Insert,
+            _ => Use::Update,
+        }
     }
 }
 
@@ -83,16 +108,15 @@ pub(crate) fn purpose(table: TableId, group: GroupId, slots: SlotKind) -> Purpos
     Purpose { table, group: u16::from(group.0), slots }
 }
 
-/// Takes one slot of `bytes` for a table in a group.
+/// Takes one slot of `bytes`.
 pub(crate) async fn allocate(
     coordinator: &Rc<Coordinator>,
-    slots: SlotKind,
-    table: TableId,
+    wanted: Use,
+    purpose: Purpose,
     group: GroupId,
     bytes: u64,
 ) -> Result<u64, TxnError> {
-    let purpose = purpose(table, group, slots);
-    if slots == SlotKind::Record {
+    if purpose.slots == SlotKind::Record {
         let horizon = coordinator.node.horizon.get();
         let reused = coordinator.retired.borrow_mut().reuse(purpose, horizon);
         if let Some(slot) = reused {
@@ -100,10 +124,33 @@ pub(crate) async fn allocate(
         }
     }
     loop {
-        if let Some(offset) = coordinator.slabs.borrow_mut().alloc(purpose, bytes) {
-            return Ok(offset);
+        if let Some(slot) = coordinator.take_slot(wanted, purpose, bytes) {
+            return Ok(slot);
         }
         // Boxed, because it happens once in thousands of times.
-        Box::pin(coordinator.take_slab(purpose, group, bytes)).await?;
+        Box::pin(coordinator.find_slots(wanted, purpose, group, bytes)).await?;
+    }
+}
+
+/// Takes a slot for an update in a full group, once there is one.
+#[cold]
+async fn wait_for_slot(
+    slot: &Slot,
+    purpose: Purpose,
+    group: GroupId,
+    bytes: u64,
+) -> Result<u64, TxnError> {
+    let coordinator = &slot.coordinator;
+    let executor = &coordinator.executor;
+    // All rows have been read: what this transaction waits for must not wait for its snapshot.
+    coordinator.snapshots.borrow_mut().finish(slot.index);
+    let deadline = executor.now().after(coordinator.notice() * PATIENCE);
+    loop {
+        coordinator.node.slots.miss(Use::Update, executor.now());
+        executor.sleep(coordinator.shared.config.horizon_interval).await;
+        match allocate(coordinator, Use::Update, purpose, group, bytes).await {
+            Err(TxnError::TableFull { .. }) if executor.now() < deadline => {}
+            outcome => return outcome,
+        }
     }
 }

@@ -34,6 +34,7 @@ use crate::members::NodeMembers;
 use crate::nodes::Nodes;
 use crate::oracle::Oracle;
 use crate::silent::Silent;
+use crate::slots::NodeSlots;
 use crate::suspects::Suspects;
 use crate::version_tables::VersionTables;
 
@@ -104,6 +105,8 @@ pub(crate) struct ComputeNode {
     pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
+    /// Free slots that its coordinators share.
+    pub(crate) slots: NodeSlots,
     pub(crate) members: NodeMembers,
     /// Its part in serving timestamps.
     pub(crate) oracle: Oracle,
@@ -226,6 +229,7 @@ impl ComputeNode {
             passed_on: async_channel::unbounded(),
             tables: RwLock::default(),
             horizon: NodeHorizon::new(threads),
+            slots: NodeSlots::new(parts.placement.group_count() as u16),
             members: NodeMembers::new(threads, members),
             oracle: Oracle::new(members, threads),
             configuration: NodeConfiguration::new(&parts.placement, threads),

@@ -29,6 +29,7 @@ use crate::filling;
 use crate::grace::Entered;
 use crate::purge;
 use crate::session::Session;
+use crate::trim;
 use crate::txn::{Body, Mode, Receipt};
 
 pub(crate) struct Slot {
@@ -369,6 +370,7 @@ async fn drive(slot: Rc<Slot>) {
             }
             Request::Commit if body.piece.is_some() => filling::carry_out(&slot, body).await,
             Request::Commit if body.purges => purge::carry_out(&slot, body).await,
+            Request::Commit if body.trims => trim::carry_out(&slot, body).await,
             Request::Commit => commit::carry_out(&slot, body).await,
         }
         at_work.set(at_work.get() - 1);

@@ -14,7 +14,7 @@ use lotus_locktable::{HeldLocks, LockName, LockRequest, LockService, TakenLock};
 use lotus_mvcc::acceptance::Expected;
 use lotus_mvcc::index::Lookup;
 use lotus_mvcc::layout::cvt::Cell;
-use lotus_mvcc::slab::SlotKind;
+use lotus_mvcc::slab::{Purpose, SlotKind};
 use lotus_mvcc::{PrimaryKey, Timestamp};
 use lotus_points::point;
 use lotus_router::GroupId;
@@ -70,6 +70,8 @@ pub(crate) enum Access {
     Insert,
     /// The coordinator's own: to take the row away, if it is deleted.
     Purge,
+    /// The coordinator's own: to take the slot of an older version away.
+    Trim,
 }
 
 /// What a commit will do to a row.
@@ -81,6 +83,8 @@ pub(crate) enum Change {
     Delete,
     /// The row's CVT and all its slots become free memory.
     Purge,
+    /// A cell loses its version and its slot.
+    Trim,
 }
 
 /// Where a commit will write a row, settled when the row was read under its lock.
@@ -159,6 +163,12 @@ impl Row {
         Expected { table: self.table, key: self.key, primary_key: &self.primary_key }
     }
 
+    /// The kind of slots that its records are in.
+    #[inline]
+    pub(crate) fn records(&self) -> Purpose {
+        purpose(self.table, self.group, SlotKind::Record)
+    }
+
     #[cold]
     pub(crate) fn collision(&self) -> TxnError {
         TxnError::KeyCollision { table: self.table, key: self.primary_key }
@@ -198,6 +208,8 @@ pub(crate) struct Body {
     pub(crate) freed: Vec<(usize, u64)>,
     /// Whether this is a purge.
     pub(crate) purges: bool,
+    /// True for a trim.
+    pub(crate) trims: bool,
     /// What a memory node is to be given, if that is what this is for.
     pub(crate) piece: Option<Piece>,
     /// How many times the transaction has executed.
@@ -219,6 +231,7 @@ impl Body {
         self.goes_far_back = false;
         self.freed.clear();
         self.purges = false;
+        self.trims = false;
         self.piece = None;
         self.rounds = 0;
     }
@@ -407,7 +420,7 @@ impl Transaction {
         let range = match &row.change {
             Change::None => row.value.as_ref()?,
             Change::Put(range) => range,
-            Change::Delete | Change::Purge => return None,
+            Change::Delete | Change::Purge | Change::Trim => return None,
         };
         body.values.get(range.clone())
     }
@@ -484,7 +497,7 @@ impl Transaction {
         let coordinator = &slot.coordinator;
         let body = self.body_mut()?;
         let writes = body.check_changes(coordinator)?;
-        body.reserve(coordinator).await?;
+        body.reserve(&slot).await?;
         point!(coordinator.node.id.0, Reserve);
         // The last thing before the point of no return, and after the last read (H4).
         body.check_locks(coordinator)?;
@@ -666,14 +679,14 @@ impl Body {
     /// Releases the locks, and gives back what was taken for writes that will not be.
     pub(crate) fn release(&mut self, coordinator: &Coordinator) {
         coordinator.locks.release(&mut self.held);
-        let mut slabs = coordinator.slabs.borrow_mut();
         for row in &mut self.rows {
             if let Some(offset) = row.reserved.take() {
-                slabs.release(purpose(row.table, row.group, SlotKind::Record), offset);
+                coordinator.release_slot(row.records(), offset);
             }
         }
         for grown in self.grown.drain(..) {
-            slabs.release(purpose(grown.table, grown.group, SlotKind::Bucket), grown.bucket);
+            let buckets = purpose(grown.table, grown.group, SlotKind::Bucket);
+            coordinator.release_slot(buckets, grown.bucket);
         }
     }
 }

@@ -45,6 +45,14 @@
 //! record do the other way round: its version word beside the state of the value that stood
 //! there before would bring that value back.
 //!
+//! A deletion without a record is another matter, because of where it may stand: in a cell that
+//! named no record before ([`crate::layout::cvt::Cell::taken_by`]). Such a cell had no version, or
+//! one more deletion of this kind, so half of the new words beside half of the old contradict each
+//! other, or say of that earlier deletion what was true of it. A later tenant's version word beside
+//! the words of the deletion was drawn after the reader's READ began, and is later than S; its
+//! other words beside the deletion's version word name a record that follows the deletion. So it is
+//! believed on the terms of an absence:
+//!
 //! That a row did *not exist* has no record to show for it, and is believed once two readings of
 //! the CVT, one after the other, agree: then all words stood side by side at one moment. At such
 //! a moment a writer in the middle of a cell does no harm, because its victim is a cell without

@@ -10,16 +10,18 @@
 //!
 //! # What it is not
 //!
-//! A promise. The slots that wait have a [`limit`]; beyond it, and in a region without room,
+//! A promise. The slots that wait have a [`limit`]; beyond it, and where no slot is to be had,
 //! versions are overwritten in place as if nobody needed them. Whoever does is told that its
 //! snapshot is too old. Nor does safety rest on any of it: a reader recognises a slot that was
 //! reused too early.
 
 use std::collections::VecDeque;
 
+use lotus_fabric::ids::TableId;
+
 use crate::layout::LINE_BYTES;
 use crate::layout::region::SLAB_BYTES;
-use crate::slab::Purpose;
+use crate::slab::{Purpose, SlotKind};
 use crate::timestamp::Timestamp;
 
 /// Of a table's capacity, how many slots may wait, all coordinators and groups together.
@@ -52,8 +54,6 @@ struct Queue {
     /// Slots and the successors of what is in them, in the order in which they were retired: nearly
     /// that of the successors, and a wait that is a little too long does no harm.
     waiting: VecDeque<(Timestamp, u64)>,
-    /// The region has no room for more slots.
-    full: bool,
 }
 
 impl Retired {
@@ -77,7 +77,7 @@ impl Retired {
             return false;
         }
         let queue = self.queues.get(self.index(purpose));
-        queue.is_none_or(|queue| !queue.full && queue.waiting.len() < limit)
+        queue.is_none_or(|queue| queue.waiting.len() < limit)
     }
 
     /// Lets `slot` wait until the horizon has reached the `successor` of the version in it.
@@ -104,10 +104,21 @@ impl Retired {
         }
     }
 
-    /// No slot could be had to keep a version with: none is kept from now on.
-    #[cold]
-    pub fn stop(&mut self, purpose: Purpose) {
-        self.queue(purpose).full = true;
+    /// Gives up all slots of a group that have waited long enough.
+    pub fn reuse_all(
+        &mut self,
+        group: u16,
+        horizon: Timestamp,
+        mut take: impl FnMut(Purpose, u64),
+    ) {
+        let of_group = usize::from(group)..self.queues.len();
+        for index in of_group.step_by(self.groups) {
+            let table = TableId((index / self.groups) as u16);
+            let purpose = Purpose { table, group, slots: SlotKind::Record };
+            while let Some(slot) = self.reuse(purpose, horizon) {
+                take(purpose, slot);
+            }
+        }
     }
 
     /// How many slots wait.
@@ -131,10 +142,7 @@ impl Retired {
 
 #[cfg(test)]
 mod tests {
-    use lotus_fabric::ids::TableId;
-
     use super::*;
-    use crate::slab::SlotKind;
 
     const ROWS: Purpose = Purpose { table: TableId(1), group: 0, slots: SlotKind::Record };
     const ELSEWHERE: Purpose = Purpose { group: 1, ..ROWS };
@@ -166,8 +174,6 @@ mod tests {
         retired.retire(ROWS, 128, at(12));
         assert!(!keeps(&retired, 11), "two wait");
         assert!(retired.keeps(ELSEWHERE, at(11), at(10), 2), "none waits there");
-        retired.stop(ELSEWHERE);
-        assert!(!retired.keeps(ELSEWHERE, at(11), at(10), 2));
         assert_eq!(retired.waiting(), 2);
     }
 
@@ -180,5 +186,20 @@ mod tests {
         let drawn = [10, 11, 12, 13, 14].map(|horizon| retired.reuse(ROWS, at(horizon)));
         assert_eq!(drawn, [None, Some(64), None, Some(128), None]);
         assert_eq!(retired.reuse(ELSEWHERE, at(99)), None);
+    }
+
+    #[test]
+    fn all_slots_of_a_group_that_have_waited_are_given_up_at_once() {
+        let mut retired = Retired::new(2);
+        let other_table = Purpose { table: TableId(3), ..ROWS };
+        for (purpose, slot, successor) in
+            [(ROWS, 64, 11), (other_table, 128, 12), (ROWS, 192, 13), (ELSEWHERE, 64, 11)]
+        {
+            retired.retire(purpose, slot, at(successor));
+        }
+        let mut taken = Vec::new();
+        retired.reuse_all(0, at(12), |purpose, slot| taken.push((purpose, slot)));
+        assert_eq!(taken, [(ROWS, 64), (other_table, 128)]);
+        assert_eq!(retired.waiting(), 2);
     }
 }

@@ -6,12 +6,22 @@
 //! *before* any slot of it is used. Slots of one slab have one table, kind and size for ever, so
 //! a reader that follows a stale offset finds a record of the same table, or none (H13).
 //!
-//! Nothing is shared: every coordinator has its own allocator, and a slot that is given back
-//! goes to whoever gives it.
+//! # What is kept back
+//!
+//! Rows must be updated in full memory as well: a row that was written once has one slot, and
+//! its next version needs another before the first can be given up. So inserts leave the last
+//! [`reserve`] slots alone.
+//!
+//! # Whose a free slot is
+//!
+//! Each coordinator has an allocator of its own, and each compute node one that its coordinators
+//! share. Slots move between them, and between nodes, by being taken out of one and put into
+//! another; a free slot is in one of them and nowhere else. Allocators do not remember which slab a
+//! slot was cut from, so a slot may be free at another node than the one that took its slab.
 
 use lotus_fabric::ids::TableId;
 
-use crate::layout::region::SlabKind;
+use crate::layout::region::{SLAB_BYTES, SlabKind};
 
 /// What slots are for: those of one purpose have one size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,7 +53,22 @@ impl SlotKind {
     }
 }
 
-/// The slots that one coordinator may hand to its transactions.
+/// The most slots that are kept back for updates.
+const MOST_RESERVED: u64 = 512;
+
+/// Number of record slots of this size that inserts leave for updates: a quarter of a slab, and at
+/// most
+/// 512.
+///
+/// # Panics
+/// If a slot has no bytes.
+#[inline]
+pub const fn reserve(slot_bytes: u64) -> u64 {
+    let quarter = SLAB_BYTES / 4 / slot_bytes;
+    if quarter < MOST_RESERVED { quarter } else { MOST_RESERVED }
+}
+
+/// Free slots: of one coordinator, or of a compute node.
 #[derive(Debug)]
 pub struct SlabAllocator {
     groups: usize,
@@ -98,6 +123,69 @@ impl SlabAllocator {
         pool.spare.push((offset, offset + bytes));
     }
 
+    /// Takes a slot like [`Self::alloc`], unless no more than `kept_back` slots are free.
+    #[inline]
+    pub fn alloc_beyond(
+        &mut self,
+        purpose: Purpose,
+        slot_bytes: u64,
+        kept_back: u64,
+    ) -> Option<u64> {
+        let index = self.index(purpose);
+        let pool = self.pools.get_mut(index)?;
+        if kept_back > 0 && !pool.has_more_than(kept_back, slot_bytes) {
+            return None;
+        }
+        pool.alloc(slot_bytes)
+    }
+
+    /// Number of slots of `slot_bytes` that are free.
+    pub fn available(&self, purpose: Purpose, slot_bytes: u64) -> u64 {
+        self.pools.get(self.index(purpose)).map_or(0, |pool| pool.available(slot_bytes))
+    }
+
+    /// Number of slots that were given back and not used again.
+    #[inline]
+    pub fn given_back(&self, purpose: Purpose) -> usize {
+        self.pools.get(self.index(purpose)).map_or(0, |pool| pool.free.len())
+    }
+
+    /// Moves up to `most` slots that were given back to another allocator.
+    pub fn spill(&mut self, purpose: Purpose, most: usize, to: &mut Self) {
+        let index = self.index(purpose);
+        let Some(pool) = self.pools.get_mut(index).filter(|pool| !pool.free.is_empty()) else {
+            return;
+        };
+        let from = pool.free.len().saturating_sub(most);
+        to.pool(purpose).free.extend(pool.free.drain(from..));
+    }
+
+    /// Moves all that is free in a group to another allocator.
+    ///
+    /// # Panics
+    /// If the other one is of another number of groups.
+    pub fn hand_over(&mut self, group: u16, to: &mut Self) {
+        assert_eq!(self.groups, to.groups, "both are of one cluster");
+        let groups = self.groups;
+        let is_of = |index: &usize| index / 2 % groups == usize::from(group);
+        for index in (0..self.pools.len()).filter(is_of) {
+            let from = &mut self.pools[index];
+            if from.is_empty() {
+                continue;
+            }
+            if index >= to.pools.len() {
+                to.pools.resize_with(index + 1, Pool::default);
+            }
+            let into = &mut to.pools[index];
+            into.free.append(&mut from.free);
+            into.spare.append(&mut from.spare);
+            if from.next < from.end {
+                into.spare.push((from.next, from.end));
+                from.next = from.end;
+            }
+        }
+    }
+
     #[inline]
     fn index(&self, purpose: Purpose) -> usize {
         let group = usize::from(purpose.group);
@@ -115,6 +203,23 @@ impl SlabAllocator {
 }
 
 impl Pool {
+    fn is_empty(&self) -> bool {
+        self.free.is_empty() && self.spare.is_empty() && self.next == self.end
+    }
+
+    /// True if more than `count` slots are free. It looks no further than it must.
+    #[inline]
+    fn has_more_than(&self, count: u64, slot_bytes: u64) -> bool {
+        self.free.len() as u64 > count
+            || (self.end - self.next) / slot_bytes > count
+            || self.available(slot_bytes) > count
+    }
+
+    fn available(&self, slot_bytes: u64) -> u64 {
+        let spare = self.spare.iter().map(|(next, end)| (end - next) / slot_bytes);
+        self.free.len() as u64 + (self.end - self.next) / slot_bytes + spare.sum::<u64>()
+    }
+
     #[inline]
     fn alloc(&mut self, slot_bytes: u64) -> Option<u64> {
         if let Some(slot) = self.free.pop() {
@@ -162,6 +267,44 @@ mod tests {
         ];
         assert_eq!(others.map(|purpose| slabs.alloc(purpose, 64)), [None; 4]);
         assert_eq!(slabs.alloc(RECORDS, 64), Some(1000));
+    }
+
+    #[test]
+    fn what_is_kept_back_is_a_quarter_of_a_slab_and_at_most_512_slots() {
+        assert_eq!([64, 128, 4096, 8192 + 64].map(reserve), [512, 512, 16, 7]);
+    }
+
+    #[test]
+    fn the_last_slots_are_left_to_those_who_may_take_them() {
+        let mut slabs = SlabAllocator::new(2);
+        slabs.add_slab(RECORDS, 1000, 64);
+        slabs.add_slab(RECORDS, 5000, 200);
+        assert_eq!(slabs.available(RECORDS, 64), 4);
+        let drawn = [(); 3].map(|()| slabs.alloc_beyond(RECORDS, 64, 2).is_some());
+        assert_eq!(drawn, [true, true, false]);
+        slabs.release(RECORDS, 9000);
+        assert_eq!(slabs.alloc_beyond(RECORDS, 64, 2), Some(9000));
+        let drawn = [(); 3].map(|()| slabs.alloc_beyond(RECORDS, 64, 0).is_some());
+        assert_eq!(drawn, [true, true, false]);
+        assert_eq!(slabs.available(RECORDS, 64), 0);
+    }
+
+    #[test]
+    fn slots_move_and_are_in_one_place_only() {
+        let (mut own, mut shared) = (SlabAllocator::new(2), SlabAllocator::new(2));
+        let elsewhere = Purpose { group: 0, ..RECORDS };
+        own.add_slab(RECORDS, 1000, 192);
+        own.add_slab(elsewhere, 7000, 64);
+        assert_eq!(own.alloc(RECORDS, 64), Some(1000));
+        [2000, 3000, 4000].into_iter().for_each(|slot| own.release(RECORDS, slot));
+        own.spill(RECORDS, 2, &mut shared);
+        own.spill(BUCKETS, 2, &mut shared);
+        assert_eq!([own.given_back(RECORDS), shared.given_back(RECORDS)], [1, 2]);
+        own.hand_over(RECORDS.group, &mut shared);
+        assert_eq!((own.available(RECORDS, 64), own.available(elsewhere, 64)), (0, 1));
+        let mut slots: Vec<_> = std::iter::from_fn(|| shared.alloc(RECORDS, 64)).collect();
+        slots.sort_unstable();
+        assert_eq!(slots, [1064, 1128, 2000, 3000, 4000]);
     }
 
     #[test]

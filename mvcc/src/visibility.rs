@@ -33,7 +33,7 @@ pub struct Candidate {
     pub index: usize,
     /// When it was committed.
     pub version: Timestamp,
-    /// Offset of its record slot in the group's region.
+    /// Offset of its record slot in the group's region; 0 for a deletion without a record.
     pub record: u64,
     /// Whether it is a value, and of what length, or the row's deletion.
     pub contents: Contents,
@@ -51,7 +51,7 @@ pub enum Newest {
     Deleted {
         /// The tombstone's version.
         version: Timestamp,
-        /// Offset of its record slot.
+        /// Offset of its record slot; 0 if it has none.
         record: u64,
     },
     /// The CVT holds no version.
@@ -96,8 +96,9 @@ impl Newest {
 /// What a snapshot shows of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
-    /// This value or deletion, provided that its record is accepted: a deletion has one too, and
-    /// must not be believed without it.
+    /// This value or deletion, provided that its record is accepted. A deletion that names a record
+    /// must not be believed without it; one that names none is believed as an absence is
+    /// ([`Visible::NotFound`]).
     Version(Candidate),
     /// The row did not exist; provided that the CVT, read again after this READ completed, still
     /// has the same words, since an absence has no record that could vouch for it.
@@ -145,14 +146,16 @@ pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     match (scan.invisible, scan.seen) {
         (Some(writer), _) => Visible::Undecided { writer },
         (None, Some(candidate)) => Visible::Version(candidate),
-        (None, None) if scan.never_used || !scan.any_version => Visible::NotFound,
+        (None, None) if scan.never_used && !scan.trimmed => Visible::NotFound,
+        (None, None) if !scan.any_version => Visible::NotFound,
         (None, None) if broken(Rule::AbsenceIsNotEviction) => Visible::NotFound,
         (None, None) => displaced(cvt),
     }
 }
 
 /// Where the search for a version older than all in the CVT begins: at the oldest but one. Its
-/// record names the oldest, and where that is; the cells' words may be torn and prove neither.
+/// record names the oldest, and where that is; the cells' words may be torn and prove neither. A
+/// deletion without a record says nothing of earlier versions.
 #[cold]
 fn displaced(cvt: Cvt<'_>) -> Visible {
     let version = |cell: &Cell| match cell.version {
@@ -169,7 +172,7 @@ fn displaced(cvt: Cvt<'_>) -> Visible {
             next = Some(Candidate::new(index, version, cell, oldest));
         }
     }
-    next.map_or(Visible::TooOld, Visible::Displaced)
+    next.filter(|next| next.record != 0).map_or(Visible::TooOld, Visible::Displaced)
 }
 
 /// Whether a CVT that shows a version for `snapshot` may have had a later one for it a moment
@@ -200,16 +203,19 @@ pub struct Victim {
 /// `None` if the CVT is in doubt or torn, and so must not be written.
 #[inline]
 pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
-    // A cell without a version goes before the oldest version, a bound one before an unbound:
-    // version zero lies before all others, so one comparison says both.
-    let mut best: Option<((Timestamp, bool), usize)> = None;
+    // A cell without a version goes before the oldest version, a bound one before an unbound, and
+    // one that was never used before one that was trimmed, which tells that versions are missing.
+    // Version zero lies before all others, so one comparison says all.
+    let mut best: Option<((Timestamp, u8), usize)> = None;
     let mut second = Timestamp::MAX;
     for (index, cell) in cvt.cells().enumerate() {
         let cell = cell.ok()?;
         let rank = match cell.version {
             Version::Invisible(_) => return None,
-            Version::Committed(time) => (time, false),
-            Version::None => (Timestamp::ZERO, cell.record == 0),
+            Version::Committed(time) => (time, 0),
+            Version::None if cell.record != 0 => (Timestamp::ZERO, 0),
+            Version::None if cell.state != CellState::Trimmed => (Timestamp::ZERO, 1),
+            Version::None => (Timestamp::ZERO, 2),
         };
         match best {
             Some((least, _)) if (rank < least) == broken(Rule::OldestVersionFirst) => {
@@ -227,6 +233,31 @@ pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     })
 }
 
+/// The cell whose slot the row can do without: a cleared one's, or else the oldest version's. Never
+/// the newest version's, and none if the oldest is a deletion without a record.
+///
+/// `None` if there is none, or if the CVT is in doubt or torn.
+pub fn spare(cvt: Cvt<'_>) -> Option<usize> {
+    let mut best: Option<(Timestamp, usize)> = None;
+    let (mut newest, mut oldest) = (Timestamp::ZERO, Timestamp::MAX);
+    for (index, cell) in cvt.cells().enumerate() {
+        let cell = cell.ok()?;
+        let time = match cell.version {
+            Version::Invisible(_) => return None,
+            Version::Committed(time) => {
+                (newest, oldest) = (newest.max(time), oldest.min(time));
+                time
+            }
+            Version::None => Timestamp::ZERO,
+        };
+        if cell.record != 0 && best.is_none_or(|(least, _)| time < least) {
+            best = Some((time, index));
+        }
+    }
+    // Not one from the middle: the versions in a CVT have no gaps.
+    best.filter(|(time, _)| *time < newest && *time <= oldest).map(|(_, index)| index)
+}
+
 /// What one pass over the cells finds.
 struct Scan {
     /// The newest version at or before the snapshot.
@@ -235,6 +266,8 @@ struct Scan {
     invisible: Option<TxnId>,
     /// Whether some cell was never used, so that no version was ever replaced.
     never_used: bool,
+    /// True if some cell's version was taken away nevertheless.
+    trimmed: bool,
     /// Whether some cell holds a committed version, of whatever time.
     any_version: bool,
 }
@@ -242,12 +275,17 @@ struct Scan {
 impl Scan {
     #[inline]
     fn of(cvt: Cvt<'_>, snapshot: Timestamp) -> Result<Self, Torn> {
-        let mut scan = Self { seen: None, invisible: None, never_used: false, any_version: false };
+        let (seen, invisible) = (None, None);
+        let mut scan =
+            Self { seen, invisible, never_used: false, trimmed: false, any_version: false };
         for (index, cell) in cvt.cells().enumerate() {
             let cell = cell?;
             match cell.version {
                 Version::Invisible(writer) => scan.invisible = Some(writer),
-                Version::None => scan.never_used |= cell.state == CellState::NeverUsed,
+                Version::None => {
+                    scan.never_used |= cell.state == CellState::NeverUsed;
+                    scan.trimmed |= cell.state == CellState::Trimmed;
+                }
                 Version::Committed(version) => {
                     scan.any_version = true;
                     if version <= snapshot {
@@ -294,19 +332,21 @@ mod tests {
         Timestamp::new(time).expect("63 bits")
     }
 
-    /// A cell in one letter: `.` never used, `_` cleared but bound, `?` invisible, `~` torn,
-    /// a digit is a value committed then, `x` after it a tombstone.
+    /// A cell in one letter: `.` never used, `_` cleared but bound, `-` trimmed, `?` invisible,
+    /// `~` torn, a digit is a value committed then, `x` after it a tombstone, `o` one without a
+    /// record.
     fn cvt(picture: &str) -> Vec<u64> {
         let mut words = vec![0; HEADER_WORDS];
         for (index, text) in picture.split(' ').enumerate() {
             let value = Contents::Value { length: 16 };
-            let contents = if text.ends_with('x') { Contents::Deleted } else { value };
-            let slot = 0x1000 * (index as u64 + 1);
+            let contents = if text.ends_with(['x', 'o']) { Contents::Deleted } else { value };
+            let slot = if text.ends_with('o') { 0 } else { 0x1000 * (index as u64 + 1) };
             let mut cell = Cell::NEVER_USED.taken_by(TxnId::from_raw(77), contents, slot);
-            match text.trim_end_matches('x').parse() {
+            match text.trim_end_matches(['x', 'o']).parse() {
                 Ok(time) => cell.version = Version::Committed(at(time)),
                 Err(_) if text == "." => cell = Cell::NEVER_USED,
                 Err(_) if text == "_" => cell = cell.cleared(),
+                Err(_) if text == "-" => cell = cell.trimmed(),
                 Err(_) => {}
             }
             let mut encoded = cell.encode();
@@ -345,6 +385,7 @@ mod tests {
             ("5 7 6", Newest::Version(value(1, 7, Some(6)))),
             ("5 6 7", Newest::Version(value(2, 7, Some(6)))),
             ("5 7x", Newest::Deleted { version: at(7), record: 0x2000 }),
+            ("5 7o", Newest::Deleted { version: at(7), record: 0 }),
             ("5x 7", Newest::Version(value(1, 7, Some(5)))),
             ("5 _", Newest::Version(value(0, 5, None))),
             ("5 ?", in_doubt),
@@ -376,9 +417,14 @@ mod tests {
             ("5 7", 4, Visible::Displaced(value(1, 7, Some(5)))),
             ("7x 5", 4, Visible::Displaced(deletion(0, 7, Some(5)))),
             ("9 5 7", 4, Visible::Displaced(value(2, 7, Some(5)))),
+            ("7 5o", 4, Visible::Displaced(value(0, 7, Some(5)))),
+            ("7o 5", 4, Visible::TooOld),
+            ("7o 5", 8, Visible::Version(Candidate { record: 0, ..deletion(0, 7, Some(5)) })),
             ("5 _", 4, Visible::TooOld),
             ("5 .", 4, Visible::NotFound),
             ("5 . _", 4, Visible::NotFound),
+            ("5 . -", 4, Visible::TooOld),
+            ("5 . -", 5, Visible::Version(value(0, 5, None))),
             (". .", 4, Visible::NotFound),
             ("_ _", 4, Visible::NotFound),
             ("5 7x", 7, Visible::Version(deletion(1, 7, Some(5)))),
@@ -407,6 +453,9 @@ mod tests {
             ("5 .", Some((1, None))),
             ("5 _", Some((1, None))),
             ("5 . _", Some((2, None))),
+            ("5 - .", Some((2, None))),
+            ("5 -", Some((1, None))),
+            ("- 5 7", Some((0, None))),
             ("7 5", Some((1, Some(7)))),
             ("5x 7", Some((0, Some(7)))),
             ("6 5 7", Some((1, Some(6)))),
@@ -422,6 +471,31 @@ mod tests {
                 successor: successor.map(at),
             });
             assert_eq!(victim(Cvt::new(&cvt(picture))), expected, "{picture}");
+        }
+    }
+
+    #[test]
+    fn a_row_can_do_without_all_slots_but_its_newest_version_s() {
+        let cases = [
+            (". .", None),
+            ("5 .", None),
+            ("_ .", None),
+            ("5 _", Some(1)),
+            ("5 7", Some(0)),
+            ("7 5", Some(1)),
+            ("7 5 _", Some(2)),
+            ("7 5 6", Some(1)),
+            ("5 7x", Some(0)),
+            ("5 7o", Some(0)),
+            ("5o 7", None),
+            ("- 7", None),
+            ("7 5o 6", None),
+            ("7 5o _", Some(2)),
+            ("5 ?", None),
+            ("5 7 ~", None),
+        ];
+        for (picture, expected) in cases {
+            assert_eq!(spare(Cvt::new(&cvt(picture))), expected, "{picture}");
         }
     }
 

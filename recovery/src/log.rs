@@ -100,6 +100,11 @@ pub enum WriteKind {
     /// each replica. An entry with one such write has no others. Recovery that finds the tag on any
     /// replica zeroes the CVT on all of them, the tag last; without a tag there is nothing to do.
     Purge = 5,
+    /// The end of a version that is not the row's newest: the named cell gives up what it holds and
+    /// its slot; `record` is 0. While that is under way its version word is INVISIBLE with the
+    /// transaction's tag, and it is the last word to be zeroed on each replica. Recovery undoes it
+    /// like an update, which leaves the cell as the transaction would have.
+    Trim = 6,
 }
 
 impl WriteKind {
@@ -110,6 +115,7 @@ impl WriteKind {
             3 => Some(Self::Delete),
             4 => Some(Self::Link),
             5 => Some(Self::Purge),
+            6 => Some(Self::Trim),
             _ => None,
         }
     }

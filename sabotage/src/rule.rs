@@ -228,6 +228,14 @@ rules! {
     SlabsAreTakenOnce "slabs-are-taken-once" "H13"
     "nobody looks whether the cursor has moved before it is advanced"
 
+    "A node that gives free slots to another has them no more"
+    GivenSlotsAreGone "given-slots-are-gone" "H13"
+    "a node that gives free slots to another keeps them as well"
+
+    "A slot that a row can do without is free once no copy names it"
+    TrimsReachAllCopies "trims-reach-all-copies" "H13"
+    "a slot is taken from a row on the primary alone"
+
     "A snapshot file shows every row as it was at one time"
     CopiesAreOfOneTime "copies-are-of-one-time" "H13"
     "a snapshot file has of each row what is newest when it is read"

@@ -42,6 +42,8 @@ files! {
     "h13-overwritten-versions"
     "h13-first-slabs"
     "h13-floors-of-the-returned"
+    "h13-full-memory"
+    "h13-full-memory-and-nodes-die"
     "h13-snapshot-files"
     "h13-snapshot-nodes-die"
     "h14-torn-words"

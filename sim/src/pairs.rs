@@ -27,7 +27,11 @@ pub const COUNTED: &str = "as many rows exist as were inserted and not deleted";
 pub struct Pairs {
     table: TableId,
     pairs: u64,
+    record_bytes: usize,
 }
+
+/// Bytes of a value that is not padded.
+pub const SHORTEST: usize = 16;
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -58,42 +62,43 @@ const KINDS: [Kind; 6] =
     [Kind::EnterBoth, Kind::Enter, Kind::Leave, Kind::Swap, Kind::Touch, Kind::Look];
 
 impl Pairs {
-    /// That many pairs.
-    pub fn new(pairs: u64) -> Self {
-        Self { table: TableId(0), pairs }
+    /// So many pairs, of rows of so many bytes, at least [`SHORTEST`].
+    pub fn new(pairs: u64, record_bytes: usize) -> Self {
+        Self { table: TableId(0), pairs, record_bytes: record_bytes.max(SHORTEST) }
+    }
+
+    /// The value of a row: its key, and a mark that tells it from chance; the rest is padding.
+    fn value(&self, row: u64) -> Vec<u8> {
+        let mut value = vec![row as u8; self.record_bytes];
+        value[..8].copy_from_slice(&row.to_le_bytes());
+        value[8..SHORTEST].copy_from_slice(&(!row).to_le_bytes());
+        value
+    }
+
+    fn checked(&self, row: u64, found: Option<&[u8]>) -> Result<bool, TxnError> {
+        match found {
+            Some(bytes) if bytes != self.value(row) => {
+                let begins = &bytes[..bytes.len().min(SHORTEST)];
+                Err(TxnError::Fatal(format!("row {row} has a value that begins {begins:02x?}")))
+            }
+            found => Ok(found.is_some()),
+        }
     }
 
     /// Inserts rows of different pairs, unless one has a partner.
     async fn enter<T: Txn>(&self, txn: &mut T, rows: &[u64]) -> Result<i64, TxnError> {
         let mut partners = Vec::new();
         for row in rows {
-            txn.insert(self.table, *row, &value(*row))?;
+            txn.insert(self.table, *row, &self.value(*row))?;
             partners.push((row ^ 1, txn.add_ro(self.table, row ^ 1)?));
         }
         txn.execute().await?;
         for (partner, item) in partners {
-            if checked(partner, txn.value(item))? {
+            if self.checked(partner, txn.value(item))? {
                 return Err(REFUSED);
             }
         }
         Ok(rows.len() as i64)
-    }
-}
-
-/// The value of a row: its key, and a mark that tells it from chance.
-fn value(row: u64) -> [u8; 16] {
-    let mut value = [0; 16];
-    value[..8].copy_from_slice(&row.to_le_bytes());
-    value[8..].copy_from_slice(&(!row).to_le_bytes());
-    value
-}
-
-fn checked(row: u64, found: Option<&[u8]>) -> Result<bool, TxnError> {
-    match found {
-        Some(bytes) if bytes != value(row) => {
-            Err(TxnError::Fatal(format!("row {row} has the value {bytes:02x?}")))
-        }
-        found => Ok(found.is_some()),
     }
 }
 
@@ -103,12 +108,13 @@ impl Workload for Pairs {
     type Request = Request;
 
     const NAME: &'static str = "pairs";
+    const FILLS_MEMORY: bool = true;
     const TRANSACTIONS: &'static [&'static str] =
         &["EnterBoth", "Enter", "Leave", "Swap", "Touch", "Look"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
         // Room for half of them, so that buckets overflow.
-        vec![integer_table("pairs", 16, self.pairs, cluster)]
+        vec![integer_table("pairs", self.record_bytes, self.pairs, cluster)]
     }
 
     fn attach(&mut self, tables: &[TableId]) {
@@ -120,7 +126,7 @@ impl Workload for Pairs {
     }
 
     fn row(&self, _table: usize, row: u64, into: &mut Vec<u8>) -> PrimaryKey {
-        into.extend_from_slice(&value(4 * row));
+        into.extend_from_slice(&self.value(4 * row));
         (4 * row).into()
     }
 
@@ -158,7 +164,7 @@ impl Workload for Pairs {
             Kind::Leave => {
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;
-                if !checked(row, txn.value(item))? {
+                if !self.checked(row, txn.value(item))? {
                     return Err(REFUSED);
                 }
                 txn.delete(item)?;
@@ -167,30 +173,30 @@ impl Workload for Pairs {
             Kind::Swap => {
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;
-                if !checked(row, txn.value(item))? {
+                if !self.checked(row, txn.value(item))? {
                     return Err(REFUSED);
                 }
                 txn.delete(item)?;
-                txn.insert(table, partner, &value(partner))?;
+                txn.insert(table, partner, &self.value(partner))?;
                 txn.execute().await?;
                 Ok(0)
             }
             Kind::Touch => {
                 let seen = txn.add_ro(table, row)?;
                 txn.execute().await?;
-                if !checked(row, txn.value(seen))? {
+                if !self.checked(row, txn.value(seen))? {
                     return Err(REFUSED);
                 }
                 let item = txn.add_rw(table, row)?;
                 txn.execute().await?;
-                txn.put(item, &value(row))?;
+                txn.put(item, &self.value(row))?;
                 Ok(0)
             }
             Kind::Look => {
                 let [one, other] = [txn.add_ro(table, row)?, txn.add_ro(table, partner)?];
                 txn.execute().await?;
-                let one = checked(row, txn.value(one))?;
-                if one && checked(partner, txn.value(other))? {
+                let one = self.checked(row, txn.value(one))?;
+                if one && self.checked(partner, txn.value(other))? {
                     return Err(TxnError::Fatal(format!("rows {row} and {partner} both exist")));
                 }
                 Ok(0)
@@ -206,7 +212,7 @@ impl Workload for Pairs {
         let (mut whole, mut rows) = (RowCheck::default(), Vec::new());
         deployment.scan(self.table, &mut |key, bytes, _| {
             let row = integer_key(key).unwrap_or(u64::MAX);
-            whole.see(bytes == value(row), || format!("row {row} has the value {bytes:02x?}"));
+            whole.see(bytes == self.value(row), || format!("row {row} has another value"));
             rows.push(row);
         })?;
         rows.sort_unstable();
@@ -227,6 +233,6 @@ impl Workload for Pairs {
     }
 
     fn settings(&self) -> serde_json::Value {
-        json!({ "pairs": self.pairs })
+        json!({ "pairs": self.pairs, "record_bytes": self.record_bytes })
     }
 }

@@ -20,6 +20,7 @@ use lotus_benchmarks::workload::Workload as _;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
+use lotus_mvcc::layout::region::SLAB_BYTES;
 
 use crate::memory_returns;
 use crate::pairs::Pairs;
@@ -39,8 +40,6 @@ pub const LANES_END: &str = "lanes end with whoever has opened them";
 /// The property that workloads check as they read.
 pub const READS: &str = "transactions see what they must";
 
-/// Bytes of memory for each replica group of a memory node.
-const GROUP_BYTES: u64 = 64 << 20;
 /// The most rows that a transaction writes: a delivery, and those of all other workloads.
 const MAX_WRITES_OF_TPCC: u16 = 256;
 const MAX_WRITES: u16 = 16;
@@ -180,7 +179,7 @@ pub fn run(
     let copiers = usize::from(scenario.cluster.snapshots_us > 0);
     let builder = builder(&cluster, &load)
         .coroutines(cluster.coroutines + load.helpers() + copiers)
-        .memory_limit(GROUP_BYTES * cluster.replicas as u64)
+        .memory_limit(scenario.cluster.group_slabs * SLAB_BYTES * cluster.replicas as u64)
         .max_writes(max_writes)
         .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
         .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us))
@@ -266,7 +265,9 @@ fn drive(
             let scale = Scale { warehouses, customers, items };
             harness::run(watched, Tpcc::new(scale, critical_field, seed), options, &progress)
         }
-        Workload::Pairs { pairs } => harness::run(watched, Pairs::new(pairs), options, &progress),
+        Workload::Pairs { pairs, record_bytes } => {
+            harness::run(watched, Pairs::new(pairs, record_bytes), options, &progress)
+        }
     };
     let outcome = match driven {
         Ok(outcome) => outcome,

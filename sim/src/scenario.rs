@@ -18,10 +18,12 @@ use lotus_benchmarks::hotspot::Hotspot;
 use lotus_benchmarks::tpcc::Critical;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
+use lotus_mvcc::table::MAX_RECORD_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::hazard::Hazard;
 use crate::memory_returns;
+use crate::pairs::SHORTEST;
 use crate::strike::Strike;
 
 /// The most virtual time that a run may be asked to cover.
@@ -123,6 +125,8 @@ pub struct Topology {
     pub drain_us: u64,
     /// How often somebody begins to read all rows into a file, in microseconds; 0 for never.
     pub snapshots_us: u64,
+    /// Slabs of 256 KiB that each replica group has on a memory node, the header's among them.
+    pub group_slabs: u64,
 }
 
 impl Default for Topology {
@@ -150,6 +154,7 @@ impl Default for Topology {
             balance_us: 0,
             drain_us: 200,
             snapshots_us: 0,
+            group_slabs: 256,
         }
     }
 }
@@ -200,10 +205,22 @@ pub enum Workload {
         critical_field: Critical,
     },
     /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
+    #[serde(rename_all = "kebab-case")]
     Pairs {
         /// Pairs of rows.
         pairs: u64,
+        /// Bytes of each row's value.
+        #[serde(default = "shortest", skip_serializing_if = "is_shortest")]
+        record_bytes: usize,
     },
+}
+
+fn shortest() -> usize {
+    SHORTEST
+}
+
+fn is_shortest(bytes: &usize) -> bool {
+    *bytes == SHORTEST
 }
 
 /// Shards of one compute node that take most of the load, for a while.
@@ -351,8 +368,10 @@ impl Scenario {
                 must(few, "customers-per-district are not from 1 to 300")?;
                 must((1..=10_000).contains(&items), "items are not from 1 to 10000")?;
             }
-            Workload::Pairs { pairs } => {
+            Workload::Pairs { pairs, record_bytes } => {
                 must((1..=1 << 20).contains(&pairs), "pairs are not from 1 to 2^20")?;
+                let fits = (SHORTEST..=MAX_RECORD_BYTES as usize).contains(&record_bytes);
+                must(fits, "record-bytes are not from 16 to 8192")?;
                 let pure = self.load.isolation == Isolation::Serializable
                     && self.load.other_isolation == 0.0;
                 // Write skew is allowed under snapshot isolation, and breaks pairs.
@@ -360,6 +379,8 @@ impl Scenario {
             }
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
+        let slabs = self.cluster.group_slabs;
+        must((4..=1 << 12).contains(&slabs), "group-slabs are not from 4 to 2^12")?;
         let cached = self.cluster.version_table_cache;
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;

@@ -13,6 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::memory_returns;
+use crate::pairs::SHORTEST;
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
 
 /// The scenario of a seed.
@@ -235,7 +236,7 @@ fn workload(rng: &mut SmallRng) -> Workload {
                 &[Critical::Warehouse, Critical::District, Critical::Customer],
             ),
         },
-        _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]) },
+        _ => Workload::Pairs { pairs: pick(rng, &[1, 3, 20]), record_bytes: SHORTEST },
     }
 }
 

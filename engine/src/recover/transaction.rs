@@ -135,9 +135,10 @@ impl Named {
 
     /// Swaps that leave the named cell empty on one replica, and alike on all of them.
     fn emptying(&self, replica: Replica, words: &[u64]) -> impl Iterator<Item = Swap> {
+        let trims = self.write.kind == WriteKind::Trim;
         let empty = Cell {
             version: Version::None,
-            state: CellState::Cleared,
+            state: if trims { CellState::Trimmed } else { CellState::Cleared },
             record: self.write.record,
             length: 0,
             writes: 0,
@@ -393,7 +394,8 @@ impl Recoverer<'_> {
             return Ok(false);
         }
         for row in named {
-            if !matches!(row.write.kind, WriteKind::Update | WriteKind::Delete) {
+            let writes = matches!(row.write.kind, WriteKind::Update | WriteKind::Delete);
+            if !writes || row.write.record == 0 {
                 continue;
             }
             let bytes = self.table(&row.write).slot_bytes() as usize;

@@ -21,7 +21,11 @@
 //! A cell names the slot that its version's record is in. A writer writes its record first, either
 //! over the displaced version's in the same slot, or into another one, which the cell then names:
 //! the displaced version stays where it is for those who may still need it
-//! ([`crate::retention`]). A cell that was cleared keeps its slot.
+//! ([`crate::retention`]). A cell that was cleared keeps its slot, unless it was trimmed.
+//!
+//! A tombstone can do without a record. Where all memory is taken, a delete whose cell names no
+//! slot leaves none; such a cell had no version, or another tombstone of this kind, so no words of
+//! it and of the one before make a deletion that never was ([`crate::acceptance`]).
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -110,8 +114,11 @@ pub enum CellState {
     Valid = 1,
     /// Its version is the row's deletion.
     Tombstone = 2,
-    /// Emptied by an abort, by recovery or by reclamation; what stood there before is gone.
+    /// Emptied by an abort or by recovery; what stood there before is gone, if it was anything.
     Cleared = 3,
+    /// Its version and its slot were taken away. So a version was lost, even if there are cells
+    /// that no writer ever took; the next writer takes one of those.
+    Trimmed = 4,
 }
 
 impl CellState {
@@ -122,6 +129,7 @@ impl CellState {
             1 => Ok(Self::Valid),
             2 => Ok(Self::Tombstone),
             3 => Ok(Self::Cleared),
+            4 => Ok(Self::Trimmed),
             _ => Err(Torn),
         }
     }
@@ -140,7 +148,8 @@ pub struct Cell {
     pub version: Version,
     /// What has become of the cell.
     pub state: CellState,
-    /// Offset of the bound record slot in the group's region; 0 if none was bound yet.
+    /// Offset of the bound record slot in the group's region; 0 if none is bound. A value always
+    /// has one.
     pub record: u64,
     /// Length of the version's value in bytes; 0 for a tombstone.
     pub length: u32,
@@ -194,20 +203,22 @@ impl Cell {
         let has_version = cell.version != Version::None;
         let whole = field(*size, 56, 8) == field(*place, 56, 8)
             && has_version == cell.state.has_version()
-            && (!has_version || cell.record != 0);
+            && (cell.state != CellState::Valid || cell.record != 0);
         if whole { Ok(cell) } else { Err(Torn) }
     }
 
     /// This cell as the next writer stores it, INVISIBLE until it commits.
     ///
-    /// `record` is the slot that the version's record is in.
+    /// `record` is the slot that the version's record is in; 0 for a deletion without one.
     ///
     /// # Panics
-    /// If `record` is 0: the writer forgot to reserve memory.
+    /// If `record` is 0 and the version is a value, or the cell names a slot: the writer forgot to
+    /// reserve memory, or the deletion would be believed of a version that it displaces.
     #[inline]
     #[must_use]
     pub fn taken_by(self, writer: TxnId, contents: Contents, record: u64) -> Self {
-        assert!(record != 0, "a cell is written only once its record slot is reserved");
+        let without = contents == Contents::Deleted && self.record == 0;
+        assert!(record != 0 || without, "a cell is written only once its record slot is reserved");
         let (state, length) = match contents {
             Contents::Value { length } => (CellState::Valid, length),
             Contents::Deleted => (CellState::Tombstone, 0),
@@ -216,7 +227,14 @@ impl Cell {
         Self { version, state, record, length, writes: self.writes.wrapping_add(1) }
     }
 
-    /// This cell emptied, by an abort, by recovery or by reclamation.
+    /// This cell emptied and without its slot, which is free memory from then on.
+    #[inline]
+    #[must_use]
+    pub fn trimmed(self) -> Self {
+        Self { state: CellState::Trimmed, record: 0, ..self.cleared() }
+    }
+
+    /// This cell emptied, by an abort or by recovery.
     #[inline]
     #[must_use]
     pub fn cleared(self) -> Self {
@@ -440,6 +458,9 @@ mod tests {
         let cleared = taken.cleared();
         assert_eq!((cleared.record, cleared.writes), (4096, 2));
         assert_eq!((cleared.version, cleared.state), (Version::None, CellState::Cleared));
+        let trimmed = taken.trimmed();
+        assert_eq!(trimmed, Cell { state: CellState::Trimmed, record: 0, ..cleared });
+        assert_eq!(Cell::decode(&trimmed.encode()), Ok(trimmed));
         let again = cleared.taken_by(writer, Contents::Deleted, 8192);
         assert_eq!((again.record, again.state), (8192, CellState::Tombstone));
         assert_eq!(again.version, Version::Invisible(writer));
@@ -462,8 +483,29 @@ mod tests {
     }
 
     #[test]
+    fn a_deletion_without_a_record_is_whole() {
+        let writer = TxnId::from_raw(1);
+        for before in [Cell::NEVER_USED, valid().trimmed()] {
+            let taken = before.taken_by(writer, Contents::Deleted, 0);
+            assert_eq!(Cell::decode(&taken.encode()), Ok(taken));
+            let deleted = Cell { version: committed(5), ..taken };
+            assert_eq!(Cell::decode(&deleted.encode()), Ok(deleted));
+            // Half of it beside half of what was there is no deletion.
+            let [_, place, size] = deleted.encode();
+            assert_eq!(Cell::decode(&[before.encode()[0], place, size]), Err(Torn));
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "record slot is reserved")]
-    fn a_cell_is_never_written_without_a_slot() {
-        let _ = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), Contents::Deleted, 0);
+    fn a_value_is_never_written_without_a_slot() {
+        let value = Contents::Value { length: 0 };
+        let _ = Cell::NEVER_USED.taken_by(TxnId::from_raw(1), value, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "record slot is reserved")]
+    fn a_deletion_never_takes_the_slot_of_a_version_away() {
+        let _ = valid().taken_by(TxnId::from_raw(1), Contents::Deleted, 0);
     }
 }

@@ -33,7 +33,7 @@ compile_error!("remote structures are little-endian words, and this host's words
 /// The version of every structure in this module, kept in a region's header page.
 ///
 /// It changes whenever a byte of any structure changes its place or its meaning.
-pub const FORMAT_VERSION: u64 = 5;
+pub const FORMAT_VERSION: u64 = 6;
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = 8;

@@ -140,7 +140,9 @@ impl<'a> Record<'a> {
         let contents = match CellState::decode(field(shape, 24, 8))? {
             CellState::Valid => Contents::Value { length: length as u32 },
             CellState::Tombstone => Contents::Deleted,
-            CellState::NeverUsed | CellState::Cleared => return Err(Torn),
+            CellState::NeverUsed | CellState::Cleared | CellState::Trimmed => {
+                return Err(Torn);
+            }
         };
         Ok(Self { words: &words[..used], key_bytes, contents })
     }

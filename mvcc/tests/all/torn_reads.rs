@@ -3,7 +3,8 @@
 //! Remote memory is a history of every word. Writers of one row commit, delete and abort one
 //! after the other, in the protocol's steps, the words of each step landing in any order. They
 //! write over the version they displace or into another slot, and nobody waits before a slot that
-//! was left is written again, by them or for another row. A reader draws a snapshot at some moment
+//! was left is written again, by them or for another row. Some deletions leave no record, and rows
+//! lose the slots of older versions. A reader draws a snapshot at some moment
 //! and then reads every word at a moment of its own, so that its CVT may hold words of several
 //! commits at once, and its records too. It follows links to versions that have left the CVT.
 //! Whatever it then believes must be what the row was at its snapshot; and once the writers have
@@ -16,7 +17,9 @@ use lotus_mvcc::acceptance::{Expected, Reject, accept_record};
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
 use lotus_mvcc::layout::cvt::{Contents, Cvt, HEADER_WORDS, Version, cvt_words};
 use lotus_mvcc::layout::record::{Record, RecordHeader};
-use lotus_mvcc::visibility::{Candidate, Visible, may_be_outdated, newest, victim, visible_at};
+use lotus_mvcc::visibility::{
+    Candidate, Visible, may_be_outdated, newest, spare, victim, visible_at,
+};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -27,10 +30,16 @@ const SLOTS: usize = 6;
 /// The longest that a reader takes, in word writes: a few whole transactions.
 const READ_SPAN: usize = 120;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     Commit(u8),
     Delete,
+    /// A deletion without a record, committed or not; with one if the cell names a slot.
+    BareDelete {
+        commits: bool,
+    },
+    /// The slot of an older version is taken away.
+    Trim,
     Abort(u8),
     AbortBeforeRecord,
     /// Somebody writes another row's record into a slot that no cell names.
@@ -113,6 +122,16 @@ impl Memory {
         self.write(self.slot_word(slot), &record[..used]);
     }
 
+    fn trim(&mut self, attempt: u64) {
+        let Some(index) = spare(self.cvt()) else { return };
+        let cell_word = cvt_words(index);
+        let mut words = self.cvt().cell(index).expect("no writer is left").trimmed().encode();
+        words[0] = Version::Invisible(TxnId::from_raw(attempt)).encode();
+        self.write(cell_word, &words[..1]);
+        self.write(cell_word, &words);
+        self.write(cell_word, &[0]);
+    }
+
     fn run(&mut self, attempt: u64, outcome: Outcome) {
         let before = newest(self.cvt());
         let previous = before.version().expect("no writer is left");
@@ -121,15 +140,21 @@ impl Memory {
         let cell = self.cvt().cell(index).expect("no writer is left");
         let bytes = match outcome {
             Outcome::Commit(name) | Outcome::Abort(name) => Some(value(name)),
-            Outcome::Delete | Outcome::AbortBeforeRecord => None,
+            Outcome::Delete | Outcome::BareDelete { .. } | Outcome::AbortBeforeRecord => None,
             Outcome::OtherRow => return self.other_row(),
+            Outcome::Trim => return self.trim(attempt),
         };
         let contents = bytes
             .as_ref()
             .map_or(Contents::Deleted, |bytes| Contents::Value { length: bytes.len() as u32 });
         let writer = TxnId::from_raw(attempt);
         let in_place = cell.record != 0 && self.rng.random_range(0..3) == 0;
-        let slot = if in_place { cell.record } else { self.free_slot() };
+        let bare = matches!(outcome, Outcome::BareDelete { .. }) && cell.record == 0;
+        let slot = match () {
+            () if bare => 0,
+            () if in_place => cell.record,
+            () => self.free_slot(),
+        };
         let taken = cell.taken_by(writer, contents, slot);
         if !matches!(outcome, Outcome::AbortBeforeRecord) {
             let (key, table) = (self.table.key(&primary_key()), self.table.id());
@@ -137,10 +162,13 @@ impl Memory {
             let header = RecordHeader { writer: Some(writer), previous, predecessor, table };
             let mut record = [0; SLOT_WORDS];
             let used = header.encode(key, &primary_key(), bytes.as_deref(), &mut record);
-            self.write(self.slot_word(taken.record), &record[..used]);
+            if !bare {
+                self.write(self.slot_word(taken.record), &record[..used]);
+            }
             self.write(cell_word, &taken.encode());
         }
-        if let Outcome::Abort(_) | Outcome::AbortBeforeRecord = outcome {
+        let undone = Outcome::BareDelete { commits: false };
+        if matches!(outcome, Outcome::Abort(_) | Outcome::AbortBeforeRecord) || outcome == undone {
             let cell = self.cvt().cell(index).expect("the cell was written whole");
             self.write(cell_word, &cell.cleared().encode());
             return;
@@ -185,6 +213,10 @@ impl Memory {
         let cvt = Cvt::new(&first);
         let second = from + span;
         match visible_at(cvt, snapshot) {
+            Visible::Version(candidate) if candidate.record == 0 => {
+                let again = self.read(0, cvt_words, second, second + span);
+                (again == first).then_some(Belief::Bare)
+            }
             Visible::Version(candidate) => {
                 let words = self.table.record_words(candidate.contents);
                 let start = self.slot_word(candidate.record);
@@ -223,6 +255,10 @@ impl Memory {
             let Some(link) = Link::before(&accepted) else {
                 return Some(Belief::Older(Box::new(Belief::Nothing)));
             };
+            if link.record == 0 {
+                let known = link.version <= snapshot;
+                return Some(if known { Belief::Nothing } else { Belief::TooOld });
+            }
             from += span;
             let start = self.slot_word(link.record);
             let words = self.read(start, SLOT_WORDS, from, from + span);
@@ -256,6 +292,8 @@ impl Memory {
 enum Belief {
     Value(Vec<u8>),
     Nothing,
+    /// Nothing, by a deletion without a record.
+    Bare,
     TooOld,
     /// That was found by links.
     Older(Box<Belief>),
@@ -274,6 +312,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         6 => any::<u8>().prop_map(Outcome::Commit),
         2 => Just(Outcome::Delete),
+        2 => any::<bool>().prop_map(|commits| Outcome::BareDelete { commits }),
+        2 => Just(Outcome::Trim),
         2 => any::<u8>().prop_map(Outcome::Abort),
         1 => Just(Outcome::AbortBeforeRecord),
         1 => Just(Outcome::OtherRow),
@@ -285,6 +325,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 struct Answers {
     values: u32,
     nothings: u32,
+    bare: u32,
     older: u32,
 }
 
@@ -311,13 +352,20 @@ fn deceive(memory: &mut Memory, answers: &mut Answers) -> Result<(), TestCaseErr
                 prop_assert_eq!(None, truth);
                 answers.nothings += 1;
             }
+            Some(Belief::Bare) => {
+                prop_assert_eq!(None, truth);
+                answers.bare += 1;
+            }
             Some(Belief::TooOld | Belief::Older(_)) | None => {}
         }
     }
     // The writers have finished: a fresh snapshot gets an answer, and at once.
     let fresh = memory.snapshot(end);
     let truth = memory.truth(fresh).map(value);
-    let answer = memory.believe(fresh, end, 0);
+    let answer = match memory.believe(fresh, end, 0) {
+        Some(Belief::Bare) => Some(Belief::Nothing),
+        answer => answer,
+    };
     prop_assert_eq!(answer, Some(truth.map_or(Belief::Nothing, Belief::Value)));
     Ok(())
 }
@@ -340,7 +388,7 @@ fn a_reader_believes_only_what_the_row_was_at_its_snapshot() {
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    let Answers { values, nothings, older } = all.get();
-    let enough = values > 10_000 && nothings > 1_000 && older > 1_000;
+    let Answers { values, nothings, bare, older } = all.get();
+    let enough = values > 10_000 && nothings > 1_000 && bare > 1_000 && older > 1_000;
     assert!(enough, "too few answers: {:?}", all.get());
 }

@@ -182,6 +182,8 @@ const TABLE: &[Hunted] = &[
     hunted(Rule::RecordsAreNotNewer, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::LinksAreExact, &["h13-overwritten-versions"], &[Isolation]),
     hunted(Rule::SlabsAreTakenOnce, &["h13-first-slabs", "h16-many-log-slots"], &[RECORDED]),
+    hunted(Rule::GivenSlotsAreGone, &["h13-full-memory"], &[RECORDED, Property(READS)]),
+    hunted(Rule::TrimsReachAllCopies, &["h13-full-memory"], &[REPLICATED, BACKED, RECORDED]),
     hunted(Rule::CopiesAreOfOneTime, &["h13-snapshot-files"], &[Property(OF_ONE_TIME)]),
     hunted(Rule::FloorsAreCarried, &["h13-floors-of-the-returned"], &[FLOORED]),
     hunted(Rule::RecordChecksums, &["h14-torn-words"], &[Property(READS)]),

@@ -1,0 +1,366 @@
+//! Free slots go from node to node, where one has none left and no slab is to be had.
+//!
+//! # What it is
+//! A coordinator that finds no slot in a full group asks the other compute nodes, one after the
+//! other, until one gives it some: half of what that has beyond its own reserve, or of all it has
+//! if an update waits. What is given is the asker's from then on, like slots that it has freed
+//! itself.
+//!
+//! | message | words |
+//! |---|---|
+//! | ask | its number; that of the last one answered; table, group, kind; slot bytes; 1: update |
+//! | answer | the number; slots |
+//!
+//! # Why no slot is ever free at two nodes
+//! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
+//! comes. Numbers carry the asker's incarnation and grow, and each coordinator has one ask under
+//! way. Of each asker the giver remembers the last: the same number again is answered with the same
+//! slots, a lower one not at all. The asker takes an answer only while it waits for that number.
+//!
+//! # If an answer is lost
+//! The next ask names the last that was answered. What was given since then has not arrived and
+//! never will, because nobody waits for it: the giver takes it back. Slots are lost if an asker
+//! ends without asking again, or a giver while its answer is on the way.
+//!
+//! # How often
+//! Once no node had any, the next ask for the same waits for [`PAUSE`] intervals of the horizon.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::{Endpoint, Incarnation, LaneId, NodeId, TableId};
+use lotus_fabric::rpc::{Patience, Service};
+use lotus_mvcc::slab::{Purpose, SlotKind};
+use lotus_sabotage::{Rule, broken};
+
+use crate::coordinator::Coordinator;
+use crate::hand_over::{ASK_AGAIN, decode, encode};
+use crate::slots::Use;
+
+/// The RPC service by which nodes ask each other for free slots.
+const SERVICE: Service = Service(5);
+/// The most slots that one answer gives.
+const MOST_GIVEN: u64 = 64;
+/// Messages to a node that does not answer.
+const TRIES: u32 = 3;
+/// Intervals of the horizon between two asks for slots that no node had.
+const PAUSE: u32 = 2;
+/// Bits of an ask's number below the incarnation.
+const COUNT_BITS: u32 = 48;
+
+/// A coordinator's asks.
+#[derive(Default)]
+pub(crate) struct Asks {
+    under_way: Cell<bool>,
+    /// The number of the last ask.
+    last: Cell<u64>,
+    /// The last ask that was answered, by giver.
+    answered: RefCell<BTreeMap<NodeId, u64>>,
+    /// Time of the last ask for such slots that brought nothing.
+    fruitless: RefCell<BTreeMap<(TableId, u16, bool), Nanos>>,
+}
+
+impl Asks {
+    fn next(&self, incarnation: Incarnation) -> u64 {
+        let first = u64::from(incarnation.raw()) << COUNT_BITS;
+        self.last.set(self.last.get().max(first) + 1);
+        self.last.get()
+    }
+}
+
+/// A request for slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ask {
+    number: u64,
+    answered: u64,
+    purpose: Purpose,
+    bytes: u64,
+    wanted: Use,
+}
+
+impl Ask {
+    fn to_words(self) -> [u64; 5] {
+        let Purpose { table, group, slots } = self.purpose;
+        let place = u64::from(table.0) | u64::from(group) << 16 | (slots as u64) << 32;
+        let update = u64::from(self.wanted == Use::Update);
+        [self.number, self.answered, place, self.bytes, update]
+    }
+
+    /// `None` if it makes no sense in a cluster of so many groups.
+    fn from_words(words: &[u64], groups: u16) -> Option<Self> {
+        let [number, answered, place, bytes, update] = *words else { return None };
+        let slots = match place >> 32 {
+            0 => SlotKind::Record,
+            1 => SlotKind::Bucket,
+            _ => return None,
+        };
+        let group = Some((place >> 16) as u16).filter(|group| *group < groups)?;
+        let purpose = Purpose { table: TableId(place as u16), group, slots };
+        let wanted = match update {
+            0 => Use::Insert,
+            1 => Use::Update,
+            _ => return None,
+        };
+        (bytes > 0).then_some(Self { number, answered, purpose, bytes, wanted })
+    }
+}
+
+/// A giver's memory: the last ask of each asker, and the slots that it was given.
+#[derive(Default)]
+struct Counter {
+    last: BTreeMap<Endpoint, Given>,
+}
+
+struct Given {
+    number: u64,
+    purpose: Purpose,
+    slots: Vec<u64>,
+}
+
+impl Counter {
+    /// The slots for an ask. `give` takes them out of what is free, `take_back` puts some in.
+    /// `None` if the ask is out of date.
+    fn receive(
+        &mut self,
+        from: Endpoint,
+        ask: &Ask,
+        give: impl FnOnce() -> Vec<u64>,
+        mut take_back: impl FnMut(Purpose, u64),
+    ) -> Option<&[u64]> {
+        let last = self.last.get(&from).map(|given| given.number);
+        if last > Some(ask.number) {
+            return None;
+        }
+        if last < Some(ask.number) {
+            let slots = give();
+            let given = Given { number: ask.number, purpose: ask.purpose, slots };
+            if let Some(before) = self.last.insert(from, given) {
+                // Of another life nobody knows what has arrived.
+                let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
+                if same && before.number > ask.answered {
+                    before.slots.into_iter().for_each(|slot| take_back(before.purpose, slot));
+                }
+            }
+        }
+        self.last.get(&from).map(|given| &given.slots[..])
+    }
+}
+
+/// Lets coordinator 0 give other nodes what its node does not need.
+pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
+    if coordinator.thread != 0 {
+        return;
+    }
+    let (serving, mut counter) = (Rc::downgrade(coordinator), Counter::default());
+    let groups = coordinator.shared.placement.group_count() as u16;
+    let mut receive = move |from: Endpoint, message: &[u8]| {
+        let coordinator = serving.upgrade().filter(|one| !one.node.has_failed())?;
+        let ask = Ask::from_words(&decode(message)?, groups)?;
+        let give = || coordinator.give_slots(&ask);
+        let take_back = |purpose, slot| coordinator.release_slot(purpose, slot);
+        let given = counter.receive(from, &ask, give, take_back)?;
+        Some([&[ask.number], given].concat())
+    };
+    coordinator.rpc.serve(
+        SERVICE,
+        Box::new(move |responder, message| {
+            if let Some(answer) = receive(responder.from(), message) {
+                responder.respond(&encode(&answer));
+            }
+        }),
+    );
+}
+
+impl Coordinator {
+    /// Takes slots for another node out of what is free here.
+    fn give_slots(&self, ask: &Ask) -> Vec<u64> {
+        let slots = &self.node.slots;
+        // The asker has found no slab, and there is one cursor for all.
+        slots.set_full(ask.purpose.group);
+        slots.miss(ask.wanted, self.executor.now());
+        self.share_slots();
+        let kept_back = ask.wanted.keeps_back(ask.purpose, ask.bytes);
+        let mut shared = slots.lock();
+        let free = shared.available(ask.purpose, ask.bytes).saturating_sub(kept_back);
+        let most = free.div_ceil(2).min(MOST_GIVEN);
+        let given: Vec<u64> =
+            (0..most).map_while(|_| shared.alloc(ask.purpose, ask.bytes)).collect();
+        if broken(Rule::GivenSlotsAreGone) {
+            given.iter().for_each(|slot| shared.release(ask.purpose, *slot));
+        }
+        given
+    }
+
+    /// Asks other nodes for slots; whether there may be some now. A task of the coordinator's asks,
+    /// so that no answer is lost with the transaction that needs it.
+    #[cold]
+    pub(crate) async fn borrow_slots(
+        self: &Rc<Self>,
+        wanted: Use,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> bool {
+        let kind = (purpose.table, purpose.group, purpose.slots == SlotKind::Bucket);
+        let asks = &self.asks;
+        let pause = self.shared.config.horizon_interval * PAUSE;
+        let since = asks.fruitless.borrow().get(&kind).copied();
+        let too_soon = since.is_some_and(|since| self.executor.now() < since.after(pause));
+        if too_soon || self.shared.peers.len() == 1 {
+            return false;
+        }
+        if asks.under_way.get() {
+            while asks.under_way.get() {
+                self.executor.sleep(ASK_AGAIN).await;
+            }
+            // That may have brought what is wanted; if not, it is asked for now.
+            return true;
+        }
+        asks.under_way.set(true);
+        let (sender, outcome) = async_channel::bounded(1);
+        let coordinator = Rc::clone(self);
+        self.executor.spawn(async move {
+            let found = coordinator.ask_all(wanted, purpose, bytes).await;
+            let asks = &coordinator.asks;
+            if !found {
+                asks.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
+            }
+            asks.under_way.set(false);
+            // Nobody waits any more once the transaction is dropped.
+            let _ = sender.try_send(found);
+        });
+        outcome.recv().await.unwrap_or(false)
+    }
+
+    async fn ask_all(&self, wanted: Use, purpose: Purpose, bytes: u64) -> bool {
+        let peers = &self.shared.peers;
+        for step in 1..peers.len() {
+            let giver = peers[(self.node.index + step) % peers.len()].id;
+            if self.node.has_failed() {
+                return false;
+            }
+            if self.node.members.may_receive(giver)
+                && self.ask_for_slots(giver, wanted, purpose, bytes).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks one node; whether it gave any.
+    async fn ask_for_slots(
+        &self,
+        giver: NodeId,
+        wanted: Use,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> bool {
+        let number = self.asks.next(self.node.incarnation);
+        let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or(0);
+        let ask = Ask { number, answered, purpose, bytes, wanted };
+        let at = Endpoint { node: giver, lane: LaneId(0) };
+        let patience = Patience::constant(ASK_AGAIN, TRIES);
+        let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
+        let words = reply.ok().and_then(|reply| decode(&reply));
+        let Some([named, slots @ ..]) = words.as_deref() else { return false };
+        if *named != number {
+            return false;
+        }
+        self.asks.answered.borrow_mut().insert(giver, number);
+        let mut shared = self.node.slots.lock();
+        slots.iter().for_each(|slot| shared.release(purpose, *slot));
+        !slots.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKER: Endpoint = Endpoint { node: NodeId(7), lane: LaneId(1) };
+    const PURPOSE: Purpose = Purpose { table: TableId(3), group: 1, slots: SlotKind::Record };
+
+    fn ask(number: u64, answered: u64) -> Ask {
+        Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted: Use::Insert }
+    }
+
+    /// A counter with these slots, and all that it has taken back.
+    struct Giver {
+        counter: Counter,
+        free: Vec<u64>,
+    }
+
+    impl Giver {
+        fn receive(&mut self, ask: &Ask) -> Option<Vec<u64>> {
+            let free = RefCell::new(&mut self.free);
+            let give = || free.borrow_mut().pop().into_iter().collect();
+            let take_back = |purpose, slot| {
+                assert_eq!(purpose, PURPOSE);
+                free.borrow_mut().push(slot);
+            };
+            self.counter.receive(ASKER, ask, give, take_back).map(<[_]>::to_vec)
+        }
+    }
+
+    #[test]
+    fn an_ask_that_comes_twice_or_late_gives_slots_once() {
+        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128, 192] };
+        for _ in 0..2 {
+            assert_eq!(giver.receive(&ask(5, 0)), Some(vec![192]));
+        }
+        assert_eq!(giver.receive(&ask(6, 5)), Some(vec![128]));
+        assert_eq!(giver.receive(&ask(5, 0)), None, "nobody waits for that answer any more");
+        assert_eq!(giver.free, [64]);
+    }
+
+    #[test]
+    fn what_has_not_arrived_is_taken_back_and_what_has_is_not() {
+        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128] };
+        assert_eq!(giver.receive(&ask(5, 0)), Some(vec![128]));
+        // The answer to 5 was lost.
+        assert_eq!(giver.receive(&ask(6, 0)), Some(vec![64]));
+        assert_eq!(giver.free, [128]);
+        // The answer to 6 has come.
+        assert_eq!(giver.receive(&ask(7, 6)), Some(vec![128]));
+        assert!(giver.free.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_life_was_given_is_not_taken_back() {
+        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128] };
+        let second_life = 2 << COUNT_BITS;
+        assert_eq!(giver.receive(&ask((1 << COUNT_BITS) + 9, 0)), Some(vec![128]));
+        assert_eq!(giver.receive(&ask(second_life + 1, 0)), Some(vec![64]));
+        assert!(giver.free.is_empty());
+    }
+
+    #[test]
+    fn numbers_of_later_lives_are_larger() {
+        let [first, second] = [1, 2].map(|raw| Incarnation::new(raw).expect("small"));
+        let asks = Asks::default();
+        let numbers = [asks.next(first), asks.next(first), Asks::default().next(second)];
+        assert!(numbers.is_sorted() && numbers[0] < numbers[1], "{numbers:?}");
+    }
+
+    #[test]
+    fn asks_survive_the_way_and_what_is_none_is_not_answered() {
+        for wanted in [Use::Insert, Use::Update] {
+            let ask = Ask { wanted, ..ask(5, 3) };
+            assert_eq!(Ask::from_words(&ask.to_words(), 2), Some(ask));
+            assert_eq!(Ask::from_words(&ask.to_words(), 1), None, "there is no such group");
+        }
+        let place = 3 | 1 << 16;
+        let no_asks: [&[u64]; 5] = [
+            &[],
+            &[5, 3, place, 64],
+            &[5, 3, place | 2 << 32, 64, 0],
+            &[5, 3, place, 0, 0],
+            &[5, 3, place, 64, 2],
+        ];
+        for words in no_asks {
+            assert_eq!(Ask::from_words(words, 2), None, "{words:?}");
+        }
+    }
+}

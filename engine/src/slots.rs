@@ -1,0 +1,213 @@
+//! Free slots of a compute node: where they are, and which uses may take them.
+//!
+//! # Where they are
+//! Each coordinator cuts slots from slabs of its own and keeps what its transactions give back, so
+//! that an ordinary commit asks nobody. What it has too much of goes to an allocator that the
+//! node's coordinators share, and is taken from there before another slab is.
+//!
+//! Once a group has no slab left ([`NodeSlots::is_full`]), every free slot of it is shared: each
+//! coordinator gives the node what it has as soon as it looks, and takes slots one by one. What the
+//! node has not got either is asked of the other nodes ([`crate::lending`]).
+//!
+//! # Which uses may take them
+//! | use | with slabs left | in a full group |
+//! |---|---|---|
+//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or other nodes' |
+//! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
+//! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
+//!
+//! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
+//! written once. An update that takes one in a full group gives up the row's older slot soon
+//! afterwards ([`crate::trim`]), so that the reserve does not run out. A delete never fails for
+//! want of a slot: it leaves a tombstone without a record.
+//!
+//! # If a node stops
+//! Its free slots are lost until its slabs are looked through, which nobody does yet: no other node
+//! knows them, so none is ever used twice.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lotus_fabric::env::Nanos;
+use lotus_mvcc::slab::{Purpose, SlabAllocator, SlotKind, reserve};
+use lotus_router::GroupId;
+
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+
+/// Slots that move between a coordinator and its node at a time.
+const AT_ONCE: usize = 64;
+
+/// The purpose of taking a slot; see the module's essay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// The first version of a row, or a bucket of the index.
+    Insert,
+    /// A version of a row that exists, whose cell names no slot.
+    Update,
+    /// A version that may be needed by old snapshots, or the record of a deletion: both can be done
+    /// without.
+    Spare,
+}
+
+impl Use {
+    /// Number of free slots that it leaves alone.
+    #[inline]
+    pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
+        let all = self == Self::Update || purpose.slots == SlotKind::Bucket;
+        if all { 0 } else { reserve(bytes) }
+    }
+}
+
+/// Free slots that the coordinators of a node share.
+pub(crate) struct NodeSlots {
+    shared: Mutex<SlabAllocator>,
+    /// Groups without a slab left, as far as this node has found out.
+    full: Box<[AtomicBool]>,
+    /// Times at which an insert, and an update, last found no slot; 0 for never.
+    missed: [AtomicU64; 2],
+}
+
+impl NodeSlots {
+    pub(crate) fn new(groups: u16) -> Self {
+        Self {
+            shared: Mutex::new(SlabAllocator::new(groups)),
+            full: (0..groups).map(|_| AtomicBool::new(false)).collect(),
+            missed: Default::default(),
+        }
+    }
+
+    /// Locks what is shared: for a moment, across no await.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SlabAllocator> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True once a group has no slab left. Slabs are never given back, so this stays so.
+    #[inline]
+    pub(crate) fn is_full(&self, group: u16) -> bool {
+        // Relaxed: only the mutex says which slots are free.
+        self.full[usize::from(group)].load(Ordering::Relaxed)
+    }
+
+    /// A group has no slab left.
+    pub(crate) fn set_full(&self, group: u16) {
+        self.full[usize::from(group)].store(true, Ordering::Relaxed);
+    }
+
+    /// An insert or an update finds no slot, here or at a node that asks.
+    pub(crate) fn miss(&self, wanted: Use, now: Nanos) {
+        self.missed[usize::from(wanted == Use::Update)].fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// Time of the last such miss.
+    pub(crate) fn missed(&self, wanted: Use) -> Nanos {
+        Nanos(self.missed[usize::from(wanted == Use::Update)].load(Ordering::Relaxed))
+    }
+}
+
+impl Coordinator {
+    /// Takes a slot that is free here or at the node.
+    #[inline]
+    pub(crate) fn take_slot(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
+        let kept_back = wanted.keeps_back(purpose, bytes);
+        if self.node.slots.is_full(purpose.group) {
+            return self.take_shared(purpose, bytes, kept_back);
+        }
+        let mut own = self.slabs.borrow_mut();
+        if let Some(slot) = own.alloc_beyond(purpose, bytes, kept_back) {
+            return Some(slot);
+        }
+        let mut shared = self.node.slots.lock();
+        shared.spill(purpose, AT_ONCE, &mut own);
+        let slot = own.alloc_beyond(purpose, bytes, kept_back);
+        slot.or_else(|| shared.alloc_beyond(purpose, bytes, kept_back))
+    }
+
+    /// Takes one of the slots that the node shares, this coordinator's own among them.
+    #[cold]
+    fn take_shared(&self, purpose: Purpose, bytes: u64, kept_back: u64) -> Option<u64> {
+        let mut shared = self.node.slots.lock();
+        self.slabs.borrow_mut().hand_over(purpose.group, &mut shared);
+        shared.alloc_beyond(purpose, bytes, kept_back)
+    }
+
+    /// Gives back a slot that nothing names any more.
+    #[inline]
+    pub(crate) fn release_slot(&self, purpose: Purpose, slot: u64) {
+        if self.node.slots.is_full(purpose.group) {
+            return self.node.slots.lock().release(purpose, slot);
+        }
+        let mut own = self.slabs.borrow_mut();
+        own.release(purpose, slot);
+        if own.given_back(purpose) >= 2 * AT_ONCE {
+            own.spill(purpose, AT_ONCE, &mut self.node.slots.lock());
+        }
+    }
+
+    /// Lets the node have what is free here, of full groups: also slots of displaced versions that
+    /// nobody needs any more.
+    pub(crate) fn share_slots(&self) {
+        let horizon = self.node.horizon.get();
+        for (GroupId(group), _) in self.shared.placement.groups() {
+            let group = u16::from(group);
+            if self.node.slots.is_full(group) {
+                let mut shared = self.node.slots.lock();
+                self.slabs.borrow_mut().hand_over(group, &mut shared);
+                let mut retired = self.retired.borrow_mut();
+                retired.reuse_all(group, horizon, |purpose, slot| shared.release(purpose, slot));
+            }
+        }
+    }
+
+    /// Finds slots where there is none to [take](Self::take_slot): in another slab, or at another
+    /// node. There may be some now, unless it fails.
+    #[cold]
+    pub(crate) async fn find_slots(
+        self: &Rc<Self>,
+        wanted: Use,
+        purpose: Purpose,
+        group: GroupId,
+        bytes: u64,
+    ) -> Result<(), TxnError> {
+        if !self.node.slots.is_full(purpose.group) {
+            let taken = self.take_slab(purpose, group, bytes).await;
+            if !matches!(taken, Err(TxnError::TableFull { .. })) {
+                return taken;
+            }
+            self.node.slots.set_full(purpose.group);
+            return Ok(());
+        }
+        let full = TxnError::TableFull { table: purpose.table };
+        match wanted {
+            Use::Spare => return Err(full),
+            Use::Insert => self.node.slots.miss(wanted, self.executor.now()),
+            // Not before it has to wait.
+            Use::Update => {}
+        }
+        if self.borrow_slots(wanted, purpose, bytes).await { Ok(()) } else { Err(full) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_fabric::ids::TableId;
+
+    use super::*;
+
+    #[test]
+    fn inserts_leave_what_updates_need_and_buckets_are_for_inserts_alone() {
+        let records = Purpose { table: TableId(0), group: 0, slots: SlotKind::Record };
+        let buckets = Purpose { slots: SlotKind::Bucket, ..records };
+        let uses = [Use::Insert, Use::Update, Use::Spare];
+        assert_eq!(uses.map(|wanted| wanted.keeps_back(records, 4096)), [16, 0, 16]);
+        assert_eq!(uses.map(|wanted| wanted.keeps_back(buckets, 4096)), [0; 3]);
+    }
+
+    #[test]
+    fn a_group_is_full_by_itself() {
+        let slots = NodeSlots::new(2);
+        slots.set_full(1);
+        assert_eq!([0, 1].map(|group| slots.is_full(group)), [false, true]);
+    }
+}

@@ -1,0 +1,272 @@
+//! Rows that were updated where all memory is taken give up their older slot (H13).
+//!
+//! # What it is
+//! A row that was written once has one slot, and its first update takes a second, which the row
+//! then keeps for its next version. In a full group that slot may come from what is kept back
+//! ([`crate::slots`]). So the coordinator notes the row, and when few slots are free, or an insert
+//! finds none, it takes the older version away: its slot is free memory then, in place of the one
+//! that was taken.
+//!
+//! # The order, and what it is for
+//! 1. The row is locked to write, and read. Its newest version is left alone.
+//! 2. On all replicas: a log entry, then the cell's version word as INVISIBLE. Nothing else of the
+//!    cell changes yet: a version word must never stand beside words that came after it.
+//! 3. On all replicas: the other words of the cell, without a slot, then its version word as 0.
+//! 4. What is cached of the row is forgotten, the lock is released, and the slot is free.
+//!
+//! Recovery that finds the tag undoes the transaction like an update: that empties the cell on all
+//! replicas and leaves it without a slot, which is what 3 would have done.
+//!
+//! # When
+//! Once the horizon has reached the newer version, as a rule: then no snapshot needs the older one.
+//! While an update waits for a slot, at once: whoever needs the older version is told that its
+//! snapshot is too old, as where a version is overwritten ([`lotus_mvcc::retention`]).
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use lotus_fabric::env::Nanos;
+use lotus_fabric::lane::Batch;
+use lotus_locktable::LockService;
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::cvt::{CELL_WORDS, Version};
+use lotus_mvcc::slab::{Purpose, reserve};
+use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_sabotage::{Rule, broken};
+
+use crate::commit::{Commit, Expelled, Replicas};
+use crate::coordinator::Coordinator;
+use crate::error::TxnError;
+use crate::session::{Isolation, Session};
+use crate::slot::Slot;
+use crate::slots::Use;
+use crate::txn::{Access, Body, Change, Receipt};
+
+/// The most rows that one transaction trims.
+const BATCH: usize = 16;
+/// The most rows of one kind that are noted.
+const MOST_NOTED: usize = 1 << 16;
+/// Intervals of the horizon for which a transaction's miss of a slot counts.
+const URGENT: u32 = 16;
+
+/// A row that has taken a slot in a full group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) slots: Purpose,
+    pub(crate) bytes: u64,
+    pub(crate) key: PrimaryKey,
+    /// Commit time of the version in that slot.
+    pub(crate) written_at: Timestamp,
+}
+
+/// Rows that one coordinator's transactions have updated.
+#[derive(Default)]
+pub(crate) struct Trims {
+    /// One queue for each kind of slots, in the order of the commits.
+    noted: RefCell<Vec<VecDeque<Noted>>>,
+}
+
+impl Trims {
+    pub(crate) fn note(&self, row: Noted) {
+        let mut noted = self.noted.borrow_mut();
+        let same = |queue: &VecDeque<Noted>| queue[0].slots == row.slots;
+        match noted.iter_mut().find(|queue| same(queue)) {
+            Some(queue) if queue.len() < MOST_NOTED => queue.push_back(row),
+            Some(_) => {}
+            None => noted.push([row].into()),
+        }
+    }
+
+    /// Takes up to `limit` rows whose older versions are not needed at `horizon`, of those whose
+    /// slots are scarce.
+    fn take_due(
+        &self,
+        horizon: Timestamp,
+        limit: usize,
+        is_scarce: impl Fn(&Noted) -> bool,
+    ) -> Vec<Noted> {
+        let mut noted = self.noted.borrow_mut();
+        let mut due = Vec::new();
+        for queue in noted.iter_mut().filter(|queue| is_scarce(&queue[0])) {
+            let ready = queue.iter().take_while(|row| row.written_at <= horizon).count();
+            due.extend(queue.drain(..ready.min(limit - due.len())));
+        }
+        noted.retain(|queue| !queue.is_empty());
+        due
+    }
+}
+
+impl Coordinator {
+    /// Takes what is to be trimmed now: rows keep their slots while more are free than are kept
+    /// back, twice over, and no insert has found none.
+    fn trims_due(&self) -> Vec<Noted> {
+        let slots = &self.node.slots;
+        let now = self.executor.now();
+        let window = self.shared.config.horizon_interval * URGENT;
+        let is_recent = |missed: Nanos| missed.0 > 0 && now < missed.after(window);
+        let is_urgent = is_recent(slots.missed(Use::Update));
+        let is_wanted = is_urgent || is_recent(slots.missed(Use::Insert));
+        let horizon = if is_urgent { Timestamp::MAX } else { self.node.horizon.get() };
+        let shared = slots.lock();
+        let is_scarce = |row: &Noted| {
+            is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
+        };
+        let limit = BATCH.min(usize::from(self.shared.log.max_writes()));
+        self.trims.take_due(horizon, limit, is_scarce)
+    }
+}
+
+impl Session {
+    /// Trims what may be; whether that was anything.
+    pub(crate) async fn trim_due(&mut self) -> bool {
+        if self.coordinator().settled.get() {
+            return false;
+        }
+        let due = self.coordinator().trims_due();
+        if due.is_empty() {
+            return false;
+        }
+        let at_work = &self.coordinator().at_work;
+        at_work.set(at_work.get() + 1);
+        let mut trimmed = self.trim(&due).await.is_ok();
+        if !trimmed {
+            // Some of these rows are in use, and most are not.
+            for row in due {
+                match self.trim(&[row]).await {
+                    Ok(()) => trimmed = true,
+                    Err(_) => self.coordinator().trims.note(row),
+                }
+            }
+        }
+        let at_work = &self.coordinator().at_work;
+        at_work.set(at_work.get() - 1);
+        trimmed
+    }
+
+    /// Takes the slots of older versions away from these rows; all or none.
+    async fn trim(&mut self, due: &[Noted]) -> Result<(), TxnError> {
+        let mut txn = self.begin(Isolation::Serializable).await?;
+        for row in due {
+            txn.add(row.slots.table, row.key, Access::Trim, 0)?;
+        }
+        txn.execute().await?;
+        let body = txn.body_mut()?;
+        body.trims = true;
+        for row in body.rows.iter_mut().filter(|row| row.target.is_some()) {
+            row.change = Change::Trim;
+        }
+        if body.rows.iter().all(|row| row.change == Change::None) {
+            // Not a commit, which would count as a client's transaction.
+            txn.abort();
+            return Ok(());
+        }
+        txn.commit().await.map(drop)
+    }
+}
+
+/// Trims the rows in `body`, and unlocks.
+pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
+    let commit = Commit::of(slot, &body);
+    match commit.trim(&mut body).await {
+        Ok(()) => slot.finish(body),
+        Err(Expelled) => slot.expelled(body.held.txn()),
+    }
+}
+
+impl Commit<'_> {
+    async fn trim(&self, body: &mut Body) -> Result<(), Expelled> {
+        let coordinator = self.coordinator();
+        body.plan_commit(coordinator);
+        if broken(Rule::TrimsReachAllCopies) {
+            self.until_done(|batch| body.add_trims(coordinator, self, Replicas::Primaries, batch))
+                .await?;
+        } else {
+            self.until_done(|batch| body.add_trim_marks(coordinator, self, batch)).await?;
+            self.until_done(|batch| body.add_trims(coordinator, self, Replicas::All, batch))
+                .await?;
+        }
+        self.slot.decide(body.held.txn(), Ok(Receipt::default()));
+        for row in &body.rows {
+            // What was read under the lock may have been cached (H11).
+            coordinator.node.versions.forget(row.table, row.key);
+        }
+        coordinator.locks.release(&mut body.held);
+        coordinator.lane.mark_errand();
+        for write in &body.plan.writes {
+            coordinator.release_slot(body.rows[write.row].records(), write.target.cell.record);
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Log and INVISIBLE version words, in this order for each memory node.
+    fn add_trim_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
+        let log = self.stage_log(coordinator, commit, batch);
+        let tag = Version::Invisible(commit.txn()).encode();
+        let placement = coordinator.placement();
+        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
+            batch.write(coordinator.log_place(*node, commit), log);
+            for write in &self.plan.writes {
+                let members = placement.replicas(write.group).members();
+                if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
+                    batch.write_word(replica.at(write.version_word()), tag);
+                }
+            }
+        }
+    }
+
+    /// The cells without slots: all words but those that say who is at it, then these.
+    fn add_trims(
+        &self,
+        coordinator: &Coordinator,
+        commit: &Commit<'_>,
+        replicas: Replicas,
+        batch: &mut Batch,
+    ) {
+        let tag = Version::Invisible(commit.txn()).encode();
+        let placement = coordinator.placement();
+        for write in &self.plan.writes {
+            let cell = batch.stage(CELL_WORDS * WORD_BYTES);
+            let words = batch.words_mut(cell);
+            words.copy_from_slice(&write.target.cell.trimmed().encode());
+            words[0] = tag;
+            for replica in replicas.of(placement.replicas(write.group)) {
+                batch.write(replica.at(write.version_word()), cell);
+                batch.write_word(replica.at(write.version_word()), 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_fabric::ids::TableId;
+    use lotus_mvcc::slab::SlotKind;
+
+    use super::*;
+
+    fn row(number: u64, written_at: u64) -> Noted {
+        let slots = Purpose { table: TableId(0), group: 0, slots: SlotKind::Record };
+        let written_at = Timestamp::new(written_at).expect("63 bits");
+        Noted { slots, bytes: 64, key: number.into(), written_at }
+    }
+
+    #[test]
+    fn rows_are_due_in_their_order_once_the_horizon_has_reached_them_and_slots_are_scarce() {
+        let trims = Trims::default();
+        for (number, written_at) in [(1, 10), (2, 11), (3, 12), (4, 13)] {
+            trims.note(row(number, written_at));
+        }
+        let elsewhere = Purpose { group: 1, ..row(0, 1).slots };
+        trims.note(Noted { slots: elsewhere, ..row(5, 10) });
+        let horizon = Timestamp::new(12).expect("63 bits");
+        let keys = |due: Vec<Noted>| due.into_iter().map(|row| row.key).collect::<Vec<_>>();
+        assert_eq!(keys(trims.take_due(horizon, 9, |_| false)), []);
+        assert_eq!(keys(trims.take_due(horizon, 2, |_| true)), [1.into(), 2.into()]);
+        let here = |row: &Noted| row.slots != elsewhere;
+        assert_eq!(keys(trims.take_due(horizon, 9, here)), [3.into()]);
+        assert_eq!(keys(trims.take_due(Timestamp::MAX, 9, |_| true)), [4.into(), 5.into()]);
+        assert_eq!(keys(trims.take_due(Timestamp::MAX, 9, |_| true)), []);
+    }
+}

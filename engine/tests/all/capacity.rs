@@ -1,0 +1,202 @@
+//! Full memory: deletes and updates still succeed, and what they free serves every coordinator.
+//!
+//! Records of 8 KiB, 31 to a slab, so that a few hundred rows fill a cluster. Rows are inserted,
+//! deleted and inserted again by different coordinators of two compute nodes.
+
+use crate::common::*;
+use lotus::{
+    Cluster, ClusterBuilder, Isolation, Seat, Session, TableId, TableSpec, Transaction, TxnError,
+};
+use lotus_fabric::env::Env;
+
+const BLOBS: TableSpec = TableSpec::new("blobs").record_bytes(8192).capacity(600).shards(8);
+const INSERTER: Seat = Seat { compute_node: 0, thread: 0 };
+const NEIGHBOUR: Seat = Seat { compute_node: 0, thread: 1 };
+const OTHER_NODE: Seat = Seat { compute_node: 1, thread: 1 };
+
+/// Two compute nodes with two coordinators each, and room for some two hundred rows.
+fn cramped() -> ClusterBuilder {
+    small().memory_limit(9 << 20).compute_nodes(2).threads(2)
+}
+
+fn with_blobs(builder: ClusterBuilder) -> (Running, TableId) {
+    let cluster = start(builder);
+    let table = cluster.create_table(BLOBS).expect("there is room");
+    (cluster, table)
+}
+
+/// Begins transactions and has `body` carry them through until one commits or fails for good.
+async fn repeated<F>(session: &mut Session, body: F) -> Result<(), TxnError>
+where
+    F: AsyncFn(Transaction) -> Result<(), TxnError>,
+{
+    for attempt in 0.. {
+        let txn = session.begin(Isolation::Serializable).await?;
+        match body(txn).await {
+            Err(error) if error.is_retryable() => session.back_off(attempt).await,
+            outcome => return outcome,
+        }
+    }
+    unreachable!("it ends with an outcome")
+}
+
+/// Inserts rows from `key` on until `refusals` of them in a row find no memory, or `most` are in.
+fn fill(
+    cluster: &Cluster,
+    seat: Seat,
+    table: TableId,
+    from: u64,
+    refusals: usize,
+    most: usize,
+) -> Vec<u64> {
+    done(cluster.submit(seat, move |mut session| async move {
+        let (mut inserted, mut refused) = (Vec::new(), 0);
+        for key in from.. {
+            let insert = async |mut txn: Transaction| {
+                txn.insert(table, key, &[key as u8; 8192])?;
+                txn.commit().await.map(drop)
+            };
+            match repeated(&mut session, insert).await {
+                Ok(()) => {
+                    inserted.push(key);
+                    refused = 0;
+                }
+                Err(TxnError::TableFull { .. }) => refused += 1,
+                Err(error) => return Err(error),
+            }
+            if refused == refusals || inserted.len() == most {
+                break;
+            }
+        }
+        Ok(inserted)
+    }))
+}
+
+/// Fills the memory from every coordinator at once.
+fn fill_all(cluster: &Cluster, table: TableId) -> Vec<u64> {
+    let seats: Vec<_> = cluster.seats().collect();
+    let inserted = Env::real(0).in_parallel(seats.len(), |worker| {
+        fill(cluster, seats[worker], table, worker as u64 * 10_000, 20, usize::MAX)
+    });
+    let keys = inserted.concat();
+    assert!(keys.len() > 100, "only {} rows", keys.len());
+    keys
+}
+
+/// Deletes rows, `at_once` in a transaction; how many deletions were refused, and why the first.
+fn delete(
+    cluster: &Cluster,
+    seat: Seat,
+    table: TableId,
+    keys: &[u64],
+    at_once: usize,
+) -> (usize, Option<TxnError>) {
+    let keys = keys.to_vec();
+    done(cluster.submit(seat, move |mut session| async move {
+        let (mut refused, mut first) = (0, None);
+        for some in keys.chunks(at_once) {
+            let delete = async |mut txn: Transaction| {
+                for key in some {
+                    let item = txn.add_rw(table, *key)?;
+                    txn.delete(item)?;
+                }
+                txn.commit().await.map(drop)
+            };
+            if let Err(error) = repeated(&mut session, delete).await {
+                refused += some.len();
+                first.get_or_insert(error);
+            }
+        }
+        Ok((refused, first))
+    }))
+}
+
+/// Writes a new value of this byte to rows that are there, which must succeed.
+#[track_caller]
+fn update_all(cluster: &Cluster, seat: Seat, table: TableId, keys: &[u64], byte: u8) {
+    let keys = keys.to_vec();
+    done(cluster.submit(seat, move |mut session| async move {
+        for key in keys {
+            let update = async |mut txn: Transaction| {
+                let item = txn.add_rw(table, key)?;
+                txn.execute().await?;
+                txn.put(item, &[byte; 8192])?;
+                txn.commit().await.map(drop)
+            };
+            repeated(&mut session, update).await?;
+        }
+        Ok(())
+    }));
+}
+
+/// Inserts `count` rows, waiting for memory for as long as a purge may take.
+fn insert_when_there_is_room(
+    cluster: &Cluster,
+    seat: Seat,
+    table: TableId,
+    from: u64,
+    count: usize,
+) -> Vec<u64> {
+    let mut inserted = Vec::new();
+    let filled = eventually_within(std::time::Duration::from_secs(15), || {
+        let next = inserted.last().map_or(from, |last| last + 1);
+        inserted.extend(fill(cluster, seat, table, next, 1, count - inserted.len()));
+        inserted.len() == count
+    });
+    assert!(filled, "{} of {count} rows have found room at {seat:?}", inserted.len());
+    inserted
+}
+
+#[test]
+fn deletes_succeed_when_all_memory_is_taken() {
+    for at_once in [1, 40] {
+        let (cluster, table) = with_blobs(cramped());
+        let keys = fill_all(&cluster, table);
+        let refused = delete(&cluster, OTHER_NODE, table, &keys, at_once);
+        assert_eq!(refused, (0, None), "of {} deletions", keys.len());
+        assert_keys(&cluster, table, std::iter::empty());
+        stop_clean(cluster);
+    }
+}
+
+#[test]
+fn a_cluster_that_was_full_is_filled_again_by_other_coordinators_than_deleted() {
+    let (cluster, table) = with_blobs(cramped());
+    let keys = fill_all(&cluster, table);
+    let (gone, kept) = keys.split_at(keys.len() / 2);
+    assert_eq!(delete(&cluster, OTHER_NODE, table, gone, 1), (0, None));
+    // They take second slots, which are missed later.
+    update_all(&cluster, OTHER_NODE, table, kept, 7);
+    // Some free slots are kept back for updates at each node.
+    let room = gone.len() * 8 / 10;
+    let mut all = insert_when_there_is_room(&cluster, INSERTER, table, 100_000, room / 2);
+    let rest = insert_when_there_is_room(&cluster, NEIGHBOUR, table, 200_000, room / 2);
+    all.extend(rest);
+    all.extend(kept);
+    all.sort_unstable();
+    assert_keys(&cluster, table, all);
+    stop_clean(cluster);
+}
+
+#[test]
+fn updates_succeed_when_all_memory_is_taken() {
+    let (cluster, table) = with_blobs(cramped());
+    let keys = fill_all(&cluster, table);
+    let seats = [INSERTER, NEIGHBOUR, OTHER_NODE];
+    for round in 1..=3_u8 {
+        for (index, some) in keys.chunks(keys.len().div_ceil(seats.len())).enumerate() {
+            let seat = seats[(index + usize::from(round)) % seats.len()];
+            update_all(&cluster, seat, table, some, round);
+        }
+    }
+    let mut rows = 0;
+    cluster.settle().expect("nothing has failed");
+    cluster
+        .scan(table, &mut |_, value, _| {
+            assert_eq!(value, [3; 8192]);
+            rows += 1;
+        })
+        .expect("it can be read");
+    assert_eq!(rows, keys.len());
+    stop_clean(cluster);
+}
