@@ -3,8 +3,8 @@
 use std::pin::Pin;
 
 use lotus::{
-    Cluster, ClusterError, CoordinatorFigures, Machines, MemoryStatus, NodeFigures, Seat, Session,
-    ShardId, ShardOwner, Submitted, TableId, TableSpec,
+    Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, NodeFigures,
+    Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableSpec,
 };
 use lotus_fabric::env::Env;
 
@@ -22,6 +22,7 @@ pub(crate) trait Host: Send + Sync {
     fn shard_owner(&self, asked: usize, shard: ShardId) -> ShardOwner;
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
+    fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures>;
     fn takes_part(&self, compute_node: usize) -> bool;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
@@ -66,6 +67,10 @@ where
 
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures> {
         Self::coordinator_figures(self, seat)
+    }
+
+    fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
+        Self::memory_figures(self, compute_node)
     }
 
     fn takes_part(&self, compute_node: usize) -> bool {

@@ -4,11 +4,15 @@
 //! themselves anyway. Coordinators answer between transactions; those of a node that has failed
 //! answer nothing, and what they had counted is left out.
 
+mod memory;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus::{CoordinatorFigures, Hits, MemoryStanding, MemoryStatus, NodeFigures, Seat};
+use lotus::{
+    CoordinatorFigures, Hits, MemoryFigures, MemoryStanding, MemoryStatus, NodeFigures, Seat,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -29,10 +33,11 @@ pub(crate) async fn gather(node: Arc<Node>) -> Registry {
         coordinators.begun += figures.begun;
     }
     let figures = node.host().node_figures(node.index);
+    let memory = memory::figures(&node).await;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.process.shown()));
     let own = registry.sub_registry_with_prefix("lotus");
-    own.register_collector(Box::new(Scrape { node, figures, coordinators }));
+    own.register_collector(Box::new(Scrape { node, figures, coordinators, memory }));
     registry
 }
 
@@ -40,6 +45,8 @@ struct Scrape {
     node: Arc<Node>,
     figures: NodeFigures,
     coordinators: CoordinatorFigures,
+    /// Unless it cannot be read.
+    memory: Option<MemoryFigures>,
 }
 
 impl fmt::Debug for Scrape {
@@ -53,6 +60,9 @@ impl Collector for Scrape {
         self.transactions(&mut encoder)?;
         self.latency(&mut encoder)?;
         self.engine(&mut encoder)?;
+        if let Some(figures) = &self.memory {
+            memory::encode(&mut encoder, figures, &self.node.host().tables())?;
+        }
         self.moves(&mut encoder)?;
         self.clients(&mut encoder)?;
         exposition::gauges(&mut encoder, &self.node.gauges)

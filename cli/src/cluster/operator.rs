@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lotus::{
-    Balancing, Cluster, CoordinatorFigures, Machines, MoveCounters, MoveError, Moved, Moving, Seat,
-    ShardId, Submitted,
+    Balancing, Cluster, CoordinatorFigures, GroupMemory, Machines, MemoryFigures, MoveCounters,
+    MoveError, Moved, Moving, Seat, ShardId, Submitted,
 };
 use lotus_benchmarks::deployment::{Hits, Ownership};
 use lotus_router::Authority;
@@ -29,6 +29,8 @@ const MOST_AT_ONCE: usize = 128;
 pub enum Question {
     /// How it is doing.
     Figures,
+    /// Memory in use.
+    Memory,
     /// Who owns what.
     Owners,
     /// To have these shards moved to that compute node.
@@ -53,6 +55,7 @@ pub enum Switch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
     Figures(Figures),
+    Memory(Vec<Group>),
     Owners(Owners),
     Moved(Outcome),
     Switched(Switch),
@@ -71,6 +74,17 @@ pub struct Figures {
     pub silent: u64,
     /// Whether it gives shards away by itself.
     pub balancing: Switch,
+}
+
+/// The memory of one replica of a group, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Bytes for rows and indexes.
+    pub limit: u64,
+    /// Bytes of slabs that were handed out.
+    pub allocated: u64,
+    /// Bytes of these that are free at the node that says so.
+    pub free: u64,
 }
 
 /// Who owns what.
@@ -129,6 +143,7 @@ pub struct Operator<M: Machines> {
 
 enum Pending {
     Figures(Vec<Submitted<CoordinatorFigures>>),
+    Memory(Submitted<MemoryFigures>),
     Move(Vec<(Vec<u16>, Progress)>),
 }
 
@@ -153,6 +168,7 @@ impl<M: Machines> Operator<M> {
                 let ask = |seat: Seat| self.cluster.coordinator_figures(seat);
                 Ok(Pending::Figures(mine.map(ask).collect()))
             }
+            Question::Memory => Ok(Pending::Memory(self.cluster.memory_figures(self.index))),
             Question::Owners => Err(self.owners().map_or_else(Answer::Failed, Answer::Owners)),
             Question::Move { shards, to } => match self.order(&shards, usize::from(to)) {
                 Ok(orders) => Ok(Pending::Move(orders)),
@@ -239,6 +255,7 @@ impl Pending {
     fn is_over(&mut self) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
+            Self::Memory(asked) => asked.is_finished(),
             Self::Move(orders) => {
                 for (_, progress) in orders.iter_mut() {
                     if let Progress::UnderWay(moving) = progress
@@ -250,6 +267,13 @@ impl Pending {
                 orders.iter().all(|(_, progress)| matches!(progress, Progress::Over(_)))
             }
         }
+    }
+}
+
+impl Group {
+    fn of(memory: &GroupMemory) -> Self {
+        let GroupMemory { allocated_bytes, limit_bytes, free_here_bytes } = *memory;
+        Self { limit: limit_bytes, allocated: allocated_bytes, free: free_here_bytes }
     }
 }
 
@@ -298,10 +322,14 @@ where
         let is_over = pending.is_over();
         let answer = match pending {
             pending if !is_over => match (&pending, self.check_memory()) {
-                (Pending::Move(_), Err(why)) => Answer::Failed(why),
+                (Pending::Move(_) | Pending::Memory(_), Err(why)) => Answer::Failed(why),
                 _ => return self.pending = Some((version, pending)),
             },
             Pending::Move(orders) => Answer::Moved(sum_up(orders)),
+            Pending::Memory(asked) => match self.cluster.wait(asked) {
+                Ok(memory) => Answer::Memory(memory.groups.iter().map(Group::of).collect()),
+                Err(error) => Answer::Failed(error.to_string()),
+            },
             Pending::Figures(asked) => {
                 // A coordinator that has failed has counted nothing that matters any more.
                 let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());

@@ -15,7 +15,7 @@ use super::commands::say;
 use super::file::ClusterFile;
 use super::node::{Kind, Node};
 use super::operator::{
-    Answer, Figures, Outcome, Owners, Question, Refused, Shard, Switch, mailbox,
+    Answer, Figures, Group, Outcome, Owners, Question, Refused, Shard, Switch, mailbox,
 };
 use super::records::{Record, Stage};
 use super::{authority, ranges};
@@ -113,14 +113,33 @@ impl Nodes<'_> {
 
 /// What compute nodes say of themselves; of those that say nothing, nothing.
 pub fn figures(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Figures>> {
-    let ask = |node: &Node| mailbox(*node).put(authority, &Question::Figures, ANSWERING).ok();
-    let asked: Vec<_> = nodes.iter().map(ask).collect();
-    let answer = |asked: Option<super::mailbox::Pending>| match asked?
-        .wait::<Answer>(authority, ANSWERING)
-        .ok()?
-    {
+    let figures = |answer| match answer {
         Answer::Figures(figures) => Some(figures),
         _ => None,
+    };
+    ask_each(authority, nodes, &Question::Figures, figures)
+}
+
+/// The memory of all groups, as each of these compute nodes sees it.
+pub fn memory(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Vec<Group>>> {
+    let memory = |answer| match answer {
+        Answer::Memory(groups) => Some(groups),
+        _ => None,
+    };
+    ask_each(authority, nodes, &Question::Memory, memory)
+}
+
+/// Asks all before it waits for the first.
+fn ask_each<T>(
+    authority: &dyn Authority,
+    nodes: &[Node],
+    question: &Question,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Vec<Option<T>> {
+    let ask = |node: &Node| mailbox(*node).put(authority, question, ANSWERING).ok();
+    let asked: Vec<_> = nodes.iter().map(ask).collect();
+    let answer = |asked: Option<super::mailbox::Pending>| {
+        wanted(asked?.wait::<Answer>(authority, ANSWERING).ok()?)
     };
     asked.into_iter().map(answer).collect()
 }

@@ -22,13 +22,16 @@ use super::authority;
 use super::commands::say;
 use super::file::{ClusterFile, Net};
 use super::node::{Kind, Node};
-use super::operator::Figures;
+use super::operator::{Figures, Group};
 use super::processes::{Seen, State};
 use super::records::{Record, Stage};
 use super::seat::{Seat, Unreached};
 use super::shards::{self, or_dash, percent};
 use crate::Verdict;
 use crate::nodes::processor_time;
+
+/// The share of memory in use from which status warns.
+const NEARLY_FULL: f64 = 0.9;
 
 /// The state of a node that does what it is for.
 pub const SERVING: &str = "serving";
@@ -66,6 +69,8 @@ pub struct Status {
     data: Option<&'static str>,
     /// Why not, if it never will be.
     cut_short: Option<String>,
+    /// The share of the memory for rows and indexes that is in use, where it is fullest.
+    memory_used: Option<f64>,
     nodes: Vec<NodeStatus>,
 }
 
@@ -94,7 +99,11 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let survey = Survey::take(file, &State::look(file), &authority);
     let asked = survey.serving(Kind::Compute);
     let said = shards::figures(&authority, &asked);
-    let status = survey.with_figures(&asked, &said).into_status();
+    // Where a memory node does not answer, nobody can say.
+    let silent = said.iter().flatten().any(|figures| figures.silent != 0);
+    let memory = if silent { Vec::new() } else { shards::memory(&authority, &asked) };
+    let survey = survey.with_figures(&asked, &said);
+    let status = Status { memory_used: memory_used(&memory), ..survey.into_status() };
     if as_json {
         let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
         say(&format!("{json}\n"))?;
@@ -268,6 +277,7 @@ impl<'a> Survey<'a> {
             reason: self.refused.as_ref().map(|(_, why)| why.clone()),
             epoch: self.members.as_ref().map(|now| now.epoch().0),
             copies: self.copies,
+            memory_used: None,
             nodes: self.nodes.iter().map(node).collect(),
         }
     }
@@ -310,6 +320,21 @@ fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
     let first = Placement::new(&nodes, file.settings.replicas).ok()?;
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
+}
+
+/// The share of its memory that the fullest group uses: what is allocated and free at no compute
+/// node. `None` if none of them has said anything.
+fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
+    let said: Vec<_> = said.iter().flatten().collect();
+    let groups = said.iter().map(|groups| groups.len()).min().filter(|groups| *groups > 0)?;
+    let used = (0..groups).map(|group| {
+        let all = || said.iter().map(|groups| groups[group]);
+        let allocated = all().map(|one| one.allocated).max().unwrap_or(0);
+        let free: u64 = all().map(|one| one.free).sum();
+        let limit = all().map(|one| one.limit).max().unwrap_or(0).max(1);
+        allocated.saturating_sub(free) as f64 / limit as f64
+    });
+    used.reduce(f64::max)
 }
 
 /// One word for a node. What it has `said` is not known where the authority does not answer.
@@ -390,11 +415,13 @@ fn table(status: &Status) -> String {
     let health = if status.healthy { "healthy" } else { "not healthy" };
     let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
     let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
+    let used = status.memory_used.map(|used| format!(", memory used {}", percent(used)));
+    let used = used.unwrap_or_default();
     // Strings take all that is written to them.
     let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
     let reason = status.reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-    let authority = status.authority;
-    let _ = writeln!(text, "{health}; the authority: {authority}{reason}{epoch}{copies}{data}");
+    let said = format!("the authority: {}{reason}{epoch}{copies}{data}{used}", status.authority);
+    let _ = writeln!(text, "{health}; {said}");
     if let Some(why) = &status.cut_short {
         let _ = writeln!(
             text,
@@ -402,5 +429,59 @@ fn table(status: &Status) -> String {
              lotus cluster down --no-snapshot ends it, and lotus cluster up begins anew"
         );
     }
+    if status.memory_used.is_some_and(|used| used >= NEARLY_FULL) {
+        let _ = writeln!(
+            text,
+            "warning: memory is nearly full. Inserts fail when it is; deleted rows make room, as \
+             does a larger `memory` when the cluster is made again"
+        );
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn group(allocated: u64, free: u64) -> Group {
+        Group { limit: 100, allocated, free }
+    }
+
+    #[test]
+    fn memory_in_use_is_what_is_allocated_and_free_nowhere_in_the_fullest_group() {
+        let one = Some(vec![group(100, 10), group(80, 0)]);
+        let other = Some(vec![group(100, 25), group(80, 0)]);
+        let cases = [
+            (vec![], None),
+            (vec![None], None),
+            (vec![one.clone(), None], Some(0.9)),
+            (vec![one, other], Some(0.8)),
+        ];
+        for (said, expected) in cases {
+            assert_eq!(memory_used(&said), expected, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn status_warns_before_memory_is_full() {
+        for (memory_used, warns) in [(None, false), (Some(0.89), false), (Some(0.9), true)] {
+            let (authority, epoch, copies) = ("answers", Some(3), Some(2));
+            let nodes = Vec::new();
+            let (reason, data, cut_short) = (None, None, None);
+            let status = Status {
+                healthy: true,
+                authority,
+                reason,
+                epoch,
+                copies,
+                data,
+                cut_short,
+                memory_used,
+                nodes,
+            };
+            let text = table(&status);
+            assert_eq!(text.contains("warning: memory"), warns, "{text}");
+            assert_eq!(text.contains("memory used"), memory_used.is_some(), "{text}");
+        }
+    }
 }

@@ -81,6 +81,13 @@ fn what_has_happened_can_be_seen() {
     for (name, expected) in expected {
         assert!((value(&text, name) - expected).abs() < 0.5, "{name} is {}", value(&text, name));
     }
+    let memory =
+        |metric: &str, label: &str| value(&text, &format!("lotus_{metric}_bytes{{{label}}}"));
+    let node = "memory_node=\"mn-0\"";
+    let allocated = memory("memory_allocated", node);
+    assert!(allocated > 0.0 && allocated < memory("memory_limit", node), "{allocated}");
+    let accounts = "table=\"accounts\"";
+    assert!(memory("table_allocated", accounts) > memory("table_free", accounts));
     let moving = [
         "lotus_verbs_total{kind=\"read\"}",
         "lotus_verbs_total{kind=\"write\"}",
