@@ -296,7 +296,8 @@ impl Aftermath<'_> {
             granted == 0,
             format!("{admitted} hostile connections, {closed} closed, {granted} steps too large"),
         );
-        let untouched = out.iter().filter(|node| self.struck.is_untouched(**node));
+        let lease = self.file.lease;
+        let untouched = out.iter().filter(|node| self.struck.is_untouched(**node, lease));
         let still_out = untouched.map(|node| (*node, self.nodes.last_words(*node)));
         let unexplained = self.struck.unexplained.iter().cloned().chain(still_out);
         let lost: Vec<String> = unexplained

@@ -174,10 +174,20 @@ pub struct Struck {
 }
 
 impl Struck {
-    /// Whether a node is as it was last started: whatever it does is not for a strike's sake.
-    pub fn is_untouched(&self, node: Node) -> bool {
-        let last = self.strikes.iter().rfind(|strike| strike.node == node);
-        last.is_none_or(|last| last.fault == Fault::Restart)
+    /// Whether nothing was done to a node since it was last started that may have it expelled: a
+    /// pause or a cut of less than half a lease may not.
+    pub fn is_untouched(&self, node: Node, lease: Option<Duration>) -> bool {
+        let mut before = self.strikes.iter().rev().filter(|strike| strike.node == node);
+        let half = lease.unwrap_or(Duration::MAX).as_millis() / 2;
+        while let Some(strike) = before.next() {
+            match (strike.fault, before.next()) {
+                (Fault::Restart, _) => return true,
+                (Fault::Resume | Fault::Heal, Some(begun))
+                    if u128::from(strike.at_ms - begun.at_ms) < half => {}
+                _ => return false,
+            }
+        }
+        true
     }
 }
 
@@ -206,7 +216,8 @@ pub fn strike(
         let mut steps = keeper.step(now_ms, &standings);
         let helped = keeper.help_up(now_ms, &standings);
         nodes.report(&helped);
-        let untouched = helped.iter().map(|strike| strike.node).filter(|n| struck.is_untouched(*n));
+        let untouched = helped.iter().map(|strike| strike.node);
+        let untouched = untouched.filter(|node| struck.is_untouched(*node, nodes.file.lease));
         let untouched: Vec<_> = untouched.map(|node| (node, nodes.last_words(node))).collect();
         struck.unexplained.extend(untouched);
         steps.extend(helped);
@@ -221,4 +232,41 @@ pub fn strike(
     }
     nodes.resume_all()?;
     Ok(struck)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_or_before_the_last_start_explains_no_expulsion() {
+        let lease = Some(Duration::from_millis(1000));
+        let node = Node::compute(1);
+        let cases: [(&[(u64, Fault)], bool); 8] = [
+            (&[], true),
+            (&[(100, Fault::Kill)], false),
+            (&[(100, Fault::Kill), (900, Fault::Restart)], true),
+            (&[(100, Fault::Pause)], false),
+            (&[(100, Fault::Pause), (599, Fault::Resume)], true),
+            (&[(100, Fault::Pause), (600, Fault::Resume)], false),
+            (&[(0, Fault::Partition), (800, Fault::Heal), (900, Fault::Restart)], true),
+            (
+                &[
+                    (100, Fault::Pause),
+                    (900, Fault::Resume),
+                    (2000, Fault::Pause),
+                    (2100, Fault::Resume),
+                ],
+                false,
+            ),
+        ];
+        for (faults, expected) in cases {
+            let strike =
+                |(at_ms, fault): &(u64, Fault)| Strike { at_ms: *at_ms, node, fault: *fault };
+            let other = Strike { at_ms: 5000, node: Node::compute(0), fault: Fault::Kill };
+            let strikes = faults.iter().map(strike).chain([other]).collect();
+            let struck = Struck { strikes, unexplained: Vec::new() };
+            assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");
+        }
+    }
 }
