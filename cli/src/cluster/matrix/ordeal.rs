@@ -101,11 +101,12 @@ fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     }
     await_end(ground, &mut down)?;
     ground.check_kept()?;
-    if nodes.ended().len() == 4 {
-        // That is what was asked for.
-        return begin_anew(ground, nodes);
+    let ended = nodes.ended();
+    match [0, 1].map(Node::compute).iter().all(|node| ended.contains(node)) {
+        // That is what was asked for; and no node is left that would take another in again.
+        true => begin_anew(ground, nodes),
+        false => recover(ground, nodes),
     }
-    recover(ground, nodes)
 }
 
 /// A node that begins to serve while all are told to rest lets no application in.
@@ -140,11 +141,12 @@ fn await_health(ground: &Ground) -> Result<(), String> {
 /// use.
 fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     let mut restarts = 0;
-    let mut over = false;
+    let (mut not_whole, mut over) = (false, false);
     let mut failed = None;
     ground.wait_until("all nodes serve, or never will", || {
         let Ok(status) = ground.status() else { return false };
-        over = status["data"] == "not whole" || restarts >= RESTARTS;
+        not_whole = status["data"] == "not whole";
+        over = not_whole || restarts >= RESTARTS;
         if over || status["healthy"] == true {
             return true;
         }
@@ -161,6 +163,9 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     if let Some(why) = failed {
         return Err(why);
     }
+    if not_whole {
+        serves_nobody(ground)?;
+    }
     if over {
         return begin_anew(ground, nodes);
     }
@@ -169,6 +174,18 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     match ground.status()?["healthy"] == true {
         true => Ok(nodes),
         false => recover(ground, nodes),
+    }
+}
+
+/// A cluster whose data is not whole stays closed, and takes no snapshot.
+fn serves_nobody(ground: &Ground) -> Result<(), String> {
+    ground.pause(LEASE * 3);
+    if let Some(node) = [0, 1].map(Node::compute).into_iter().find(|node| ground.is_open(*node)) {
+        return Err(format!("{node} serves data that is not whole"));
+    }
+    match ground.done(&["snapshot"]) {
+        Ok(said) => Err(format!("data that is not whole is copied: {said}")),
+        Err(_) => ground.check_kept(),
     }
 }
 
