@@ -4,7 +4,9 @@
 //! A coordinator that wants to know or change what the cluster has agreed on asks its process's
 //! [`Council`] and gets the answer as a future. An authority in this process answers at once, on
 //! the spot. One that takes a round trip is asked by a thread that the council has for that, one
-//! question after the other, while the coordinator goes on with other tasks.
+//! question after the other, while the coordinator goes on with other tasks. In a simulation a
+//! [courier](lotus_fabric::machines::Courier) says how long each question takes, and whether it and
+//! its answer arrive.
 //!
 //! # What it is not
 //! For control threads: those may wait, and ask [`Council::authority`] themselves.
@@ -14,15 +16,20 @@ use std::sync::Arc;
 
 use async_channel::Sender;
 use lotus_fabric::env::Env;
-use lotus_router::Authority;
+use lotus_fabric::exec::Handle;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::{Courier, Errand};
+use lotus_router::{Authority, AuthorityError};
 
 /// Something to be done where waiting is allowed.
-type Errand = Box<dyn FnOnce() + Send>;
+type Work = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Council {
     authority: Arc<dyn Authority>,
     /// To the thread that may wait, where there is one.
-    errands: Option<Sender<Errand>>,
+    errands: Option<Sender<Work>>,
+    /// How far away the authority is, where that is modelled.
+    courier: Option<Arc<dyn Courier>>,
 }
 
 /// The thread that asks has ended: this process is coming to its end.
@@ -30,9 +37,9 @@ pub(crate) struct Council {
 pub(crate) struct Adjourned;
 
 impl Council {
-    /// Around an authority that answers at once.
-    pub(crate) fn here(authority: Arc<dyn Authority>) -> Self {
-        Self { authority, errands: None }
+    /// Around an authority that answers at once, unless a courier has to go there.
+    pub(crate) fn here(authority: Arc<dyn Authority>, courier: Option<Arc<dyn Courier>>) -> Self {
+        Self { authority, errands: None, courier }
     }
 
     /// Around an authority that takes a round trip.
@@ -40,18 +47,39 @@ impl Council {
     /// # Errors
     /// The operating system has no thread to give.
     pub(crate) fn elsewhere(authority: Arc<dyn Authority>, env: &Env) -> io::Result<Self> {
-        let (errands, inbox) = async_channel::unbounded::<Errand>();
+        let (errands, inbox) = async_channel::unbounded::<Work>();
         env.spawn("lotus-council", move || {
             while let Ok(errand) = inbox.recv_blocking() {
                 errand();
             }
         })?;
-        Ok(Self { authority, errands: Some(errands) })
+        Ok(Self { authority, errands: Some(errands), courier: None })
     }
 
     /// For whoever may wait.
     pub(crate) fn authority(&self) -> &dyn Authority {
         &*self.authority
+    }
+
+    /// What the authority answers to one question of a node. Anything may happen before it is asked
+    /// and before the answer is there.
+    ///
+    /// # Errors
+    /// Those of the question, and [`AuthorityError::Unavailable`] if this process comes to its end.
+    pub(crate) async fn consult<T: Send + 'static>(
+        &self,
+        node: NodeId,
+        executor: &Handle,
+        question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,
+    ) -> Result<T, AuthorityError> {
+        let Some(courier) = &self.courier else {
+            return self.ask(question).await.unwrap_or(Err(AuthorityError::Unavailable));
+        };
+        let Errand { there, arrives, back, answered } = courier.carry(node);
+        executor.sleep(there).await;
+        let answer = arrives.then(|| question(&*self.authority));
+        executor.sleep(back).await;
+        answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
     }
 
     /// What the authority answers.

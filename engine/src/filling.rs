@@ -170,7 +170,7 @@ impl Coordinator {
                 let say =
                     move |now: &Membership| now.copied(me, node, life, &news, &shared.placement);
                 // Unanswered, it is said again.
-                if let Ok(Ok(outcome)) = of.change(say).await {
+                if let Ok(outcome) = of.change(say).await {
                     of.node.learn_placement(&outcome.membership(), &of.shared.placement);
                 }
             });

@@ -51,14 +51,15 @@ use lotus_locktable::{LockMode, LockSpace, NO_OWNER};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_points::point;
-use lotus_recovery::membership::{self, FIRST_EPOCH, Member, MembershipError, Outcome};
+use lotus_recovery::membership::{self, FIRST_EPOCH, Member, MembershipError, Outcome, Step};
 use lotus_recovery::{Contradiction, Membership};
-use lotus_router::{Authority, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement};
+use lotus_router::{
+    Authority, AuthorityError, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement,
+};
 use lotus_sabotage::{Rule, broken};
 
 use crate::absent::Absent;
 use crate::coordinator::{Coordinator, Locks, beside};
-use crate::council::Adjourned;
 use crate::oracle;
 use crate::ownership::{Fenced, Transfer};
 use crate::recover;
@@ -241,7 +242,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let deliberating = async {
         let (mut released, mut absent) = (Vec::new(), Absent::default());
         if coordinator.thread == 0
-            && let Ok(Ok(now)) = coordinator.shared.council.ask(|of| membership::read(of)).await
+            && let Ok(now) = coordinator.membership().await
             && coordinator.node.takes_part_in(&now)
         {
             // Nobody gets timestamps before the first oracle has a bound.
@@ -300,10 +301,10 @@ async fn turn(
     point!(me.0, Suspect, if suspected);
     for Suspect { node, joined } in suspects {
         // Unanswered, it is tried again in the next turn.
-        let _ = coordinator.change(move |now| now.expel_life(me, node, joined)).await;
+        let _ = coordinator.change(|now| now.expel_life(me, node, joined)).await;
     }
     let complain = move |now: &Membership| now.complain(me, &about, &shared.placement);
-    let Ok(Ok(outcome)) = coordinator.change(complain).await else { return };
+    let Ok(outcome) = coordinator.change(complain).await else { return };
     point!(me.0, Expel, if suspected);
     point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
@@ -333,7 +334,7 @@ async fn turn(
         let acknowledge = || stop.as_ref().unwrap_or(now).acknowledge(me, noted);
         if over { acknowledge().or(stop.clone()) } else { stop.clone() }
     };
-    if let Ok(Ok(outcome)) = coordinator.change(report).await {
+    if let Ok(outcome) = coordinator.change(report).await {
         now = outcome.membership();
         // It may have been expelled since it last looked.
         if !node.learn_placement(&now, &coordinator.shared.placement) {
@@ -445,15 +446,42 @@ impl ComputeNode {
 }
 
 impl Coordinator {
-    /// Changes the membership on behalf of this life of its node.
+    /// The membership, as the authority has it at some moment from now on.
+    pub(crate) async fn membership(&self) -> Result<Membership, MembershipError> {
+        Ok(self.change(|_| None).await?.membership())
+    }
+
+    /// Changes the membership on behalf of this life of its node. Anything may happen between the
+    /// questions to the authority; after an error a change may have been made or not.
     pub(crate) async fn change(
         &self,
-        decide: impl FnMut(&Membership) -> Option<Membership> + Send + 'static,
-    ) -> Result<Result<Outcome, MembershipError>, Adjourned> {
+        mut decide: impl FnMut(&Membership) -> Option<Membership>,
+    ) -> Result<Outcome, MembershipError> {
         let life = (self.node.id, self.node.incarnation);
-        let change =
-            move |authority: &dyn Authority| membership::change_as(authority, life, decide);
-        self.shared.council.ask(change).await
+        loop {
+            let stored = self.consult(|authority| authority.read(membership::KEY)).await?;
+            let swap = match membership::step(stored, |now| now.decided_by(life, &mut decide))? {
+                Step::Rest(now) => return Ok(Outcome::Unchanged(now)),
+                Step::Swap(swap) => swap,
+            };
+            let (expected, value) = (swap.expected, swap.value);
+            let swapped = move |authority: &dyn Authority| {
+                authority.compare_and_swap(membership::KEY, expected, &value)
+            };
+            match self.consult(swapped).await {
+                Ok(_) => return Ok(Outcome::Changed(swap.next)),
+                Err(AuthorityError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Asks the authority something.
+    pub(crate) async fn consult<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,
+    ) -> Result<T, AuthorityError> {
+        self.shared.council.consult(self.node.id, &self.executor, question).await
     }
 
     /// Knows of all who are out that they own nothing, and lets this node's coordinators know.
@@ -534,8 +562,7 @@ impl Coordinator {
         self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
         // Only now: of an owner that was read and is out in here, all that it had granted is
         // settled if adopting is allowed, and it grants nothing to anybody who takes part.
-        let read = |authority: &dyn Authority| membership::read(authority);
-        let Ok(Ok(now)) = self.shared.council.ask(read).await else { return Ok(()) };
+        let Ok(now) = self.membership().await else { return Ok(()) };
         let me = self.node.id;
         let takes_part = self.node.takes_part_in(&now);
         if !takes_part || !(now.may_adopt() || broken(Rule::AdoptionWaits)) {

@@ -205,7 +205,7 @@ fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
 
 /// Fences who is out, stores a bound, and serves up to it. What fails is tried in the next turn.
 async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
-    let (node, council) = (&coordinator.node, &coordinator.shared.council);
+    let node = &coordinator.node;
     let takes_over = !node.oracle.is_open();
     if takes_over
         && !broken(Rule::SuccessorsWait)
@@ -216,9 +216,8 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     point!(node.id.0, OracleFence, if takes_over);
     let issued = node.oracle.clock.latest().raw().max(coordinator.executor.now().0);
     let reign = u64::from(node.incarnation.raw());
-    let store = move |authority: &dyn Authority| store_bound(authority, reign, issued);
     // Somebody later reigns: this node is out and does not know it yet.
-    let Ok(Ok(Some((before, bound)))) = council.ask(store).await else { return };
+    let Ok(Some((before, bound))) = store_bound(coordinator, reign, issued).await else { return };
     point!(node.id.0, Reign);
     if takes_over && !broken(Rule::BoundsOutlastOracles) {
         node.oracle.clock.skip(before);
@@ -226,26 +225,44 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     node.oracle.open(bound);
 }
 
+/// A bound that is to be stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Reign {
+    /// The one that is stored.
+    before: Timestamp,
+    bound: Timestamp,
+    value: Vec<u8>,
+}
+
+impl Reign {
+    /// Beyond `issued` and beyond what is stored; `None` if somebody later than `reign` reigns.
+    fn after(stored: Option<&[u8]>, reign: u64, issued: u64) -> Option<Self> {
+        let (other, before) = stored.map_or((0, Timestamp::LOADED), decode);
+        let bound = (issued.max(before.raw()) + ahead()).min(Timestamp::MAX.raw());
+        let value = [reign.to_le_bytes(), bound.to_le_bytes()].concat();
+        let bound = Timestamp::new(bound).expect("at most the last one");
+        (other <= reign).then_some(Self { before, bound, value })
+    }
+}
+
 /// Stores a bound beyond `issued` and beyond the one that is stored; both, or `None` if somebody
 /// later than `reign` has stored one.
-fn store_bound(
-    authority: &dyn Authority,
+async fn store_bound(
+    coordinator: &Coordinator,
     reign: u64,
     issued: u64,
 ) -> Result<Option<(Timestamp, Timestamp)>, AuthorityError> {
     loop {
-        let stored = authority.read(KEY)?;
+        let stored = coordinator.consult(|authority| authority.read(KEY)).await?;
         let version = stored.as_ref().map_or(Version::ABSENT, |stored| stored.version);
-        let (other, before) = stored.map_or((0, Timestamp::LOADED), |stored| decode(&stored.value));
-        if other > reign {
+        let value = stored.as_ref().map(|stored| &*stored.value);
+        let Some(Reign { before, bound, value }) = Reign::after(value, reign, issued) else {
             return Ok(None);
-        }
-        let bound = (issued.max(before.raw()) + ahead()).min(Timestamp::MAX.raw());
-        let bytes = [reign.to_le_bytes(), bound.to_le_bytes()].concat();
-        match authority.compare_and_swap(KEY, version, &bytes) {
-            Ok(_) => {
-                return Ok(Some((before, Timestamp::new(bound).expect("at most the last one"))));
-            }
+        };
+        let swap =
+            move |authority: &dyn Authority| authority.compare_and_swap(KEY, version, &value);
+        match coordinator.consult(swap).await {
+            Ok(_) => return Ok(Some((before, bound))),
             Err(AuthorityError::Conflict { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -269,31 +286,31 @@ mod tests {
     use super::*;
     use lotus_fabric::ids::{Incarnation, LaneId};
     use lotus_recovery::PartId;
-    use lotus_router::EmbeddedAuthority;
 
-    fn raw(stored: Result<Option<(Timestamp, Timestamp)>, AuthorityError>) -> Option<(u64, u64)> {
-        stored.expect("it answers").map(|(before, bound)| (before.raw(), bound.raw()))
+    /// Stores a bound in place of what is stored: the bound of before, and its own.
+    fn store(stored: &mut Option<Vec<u8>>, reign: u64, issued: u64) -> Option<(u64, u64)> {
+        let next = Reign::after(stored.as_deref(), reign, issued)?;
+        *stored = Some(next.value);
+        Some((next.before.raw(), next.bound.raw()))
     }
 
     #[test]
     fn bounds_only_grow_and_a_successors_ends_those_before() {
-        let authority = EmbeddedAuthority::new();
-        let first = raw(store_bound(&authority, 0, 500)).unwrap();
+        let mut stored = None;
+        let first = store(&mut stored, 0, 500).unwrap();
         assert_eq!(first, (1, 500 + ahead()));
         // It has issued little, and its clock was set back.
-        let again = raw(store_bound(&authority, 0, 7)).unwrap();
+        let again = store(&mut stored, 0, 7).unwrap();
         assert_eq!(again, (first.1, first.1 + ahead()));
-        let successor = raw(store_bound(&authority, 2, 9)).unwrap();
+        let successor = store(&mut stored, 2, 9).unwrap();
         assert_eq!(successor, (again.1, again.1 + ahead()));
-        assert_eq!(raw(store_bound(&authority, 0, 600)), None);
-        assert_eq!(raw(store_bound(&authority, 1, 600)), None);
+        assert_eq!(store(&mut stored, 0, 600), None);
+        assert_eq!(store(&mut stored, 1, 600), None);
     }
 
     #[test]
     fn a_value_of_somebody_else_lets_nobody_serve() {
-        let authority = EmbeddedAuthority::new();
-        authority.compare_and_swap(KEY, Version::ABSENT, b"else").unwrap();
-        assert_eq!(raw(store_bound(&authority, 0, 500)), None);
+        assert_eq!(store(&mut Some(b"else".to_vec()), 0, 500), None);
     }
 
     #[test]

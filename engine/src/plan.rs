@@ -92,7 +92,7 @@ impl Plan {
         // What may fail comes first: a place that is taken and not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
         let council = if part.is_whole() {
-            Council::here(Arc::clone(&authority))
+            Council::here(Arc::clone(&authority), machines.courier())
         } else {
             Council::elsewhere(Arc::clone(&authority), &machines.outside())?
         };

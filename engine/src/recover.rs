@@ -90,8 +90,8 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
     match coordinator.change(claim).await.ok()? {
         // Whoever has claimed a part may work on that one first.
-        Ok(Outcome::Changed(now)) => Some((now.claimable(me)?, now)),
-        _ => None,
+        Outcome::Changed(now) => Some((now.claimable(me)?, now)),
+        Outcome::Unchanged(_) => None,
     }
 }
 
@@ -99,8 +99,7 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
 async fn finish(coordinator: &Coordinator, part: PartId) {
     let me = coordinator.node.id;
     while !coordinator.node.has_failed() {
-        let finished = coordinator.change(move |now| now.finish(me, part)).await;
-        if !matches!(finished, Ok(Err(_))) {
+        if coordinator.change(|now| now.finish(me, part)).await.is_ok() {
             return;
         }
         coordinator.executor.sleep(RETRY_PAUSE).await;

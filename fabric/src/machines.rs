@@ -15,6 +15,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_channel::Receiver;
 
@@ -28,6 +29,25 @@ use crate::transport::Fabric;
 /// What a core does: sets up its executor, and returns the future that it lives for. The
 /// executor's other tasks run as long as that does.
 pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// Carries questions to a service that is elsewhere, and answers back.
+pub trait Courier: Send + Sync {
+    /// What becomes of a question that a node asks now.
+    fn carry(&self, node: NodeId) -> Errand;
+}
+
+/// What becomes of a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errand {
+    /// How long it is on its way.
+    pub there: Duration,
+    /// Whether it arrives. What it asks for is done then.
+    pub arrives: bool,
+    /// How long the answer takes, or until nobody waits for it any more.
+    pub back: Duration,
+    /// Whether the answer arrives.
+    pub answered: bool,
+}
 
 /// See the module's essay.
 pub trait Machines {
@@ -46,6 +66,12 @@ pub trait Machines {
     /// The clock and the randomness of those who are outside of all nodes: clients, who write
     /// down in one order what they saw of all of them.
     fn outside(&self) -> Env;
+
+    /// What carries questions to a service that all nodes ask and that is none of them, where its
+    /// distance is modelled.
+    fn courier(&self) -> Option<Arc<dyn Courier>> {
+        None
+    }
 
     /// How busy NICs, links and cores were, where that is modelled.
     fn utilisation(&self) -> Option<Report> {

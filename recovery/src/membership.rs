@@ -40,13 +40,13 @@
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
 use lotus_router::Placement;
-use lotus_router::authority::{Authority, AuthorityError, Version};
+use lotus_router::authority::{Authority, AuthorityError, Version, Versioned};
 use lotus_sabotage::{Rule, broken};
 
 use self::returns::Return;
 
 /// Where the membership is stored.
-const KEY: &str = "membership";
+pub const KEY: &str = "membership";
 /// The format that this module reads and writes.
 const FORMAT: u8 = 3;
 
@@ -490,28 +490,52 @@ pub fn change(
     mut decide: impl FnMut(&Membership) -> Option<Membership>,
 ) -> Result<Outcome, MembershipError> {
     loop {
-        let stored = authority.read(KEY)?.ok_or(Damaged)?;
-        let now = Membership::decode(&stored.value)?;
-        let Some(next) = decide(&now) else { return Ok(Outcome::Unchanged(now)) };
-        match authority.compare_and_swap(KEY, stored.version, &next.encode()) {
-            Ok(_) => return Ok(Outcome::Changed(next)),
+        let swap = match step(authority.read(KEY)?, &mut decide)? {
+            Step::Rest(now) => return Ok(Outcome::Unchanged(now)),
+            Step::Swap(swap) => swap,
+        };
+        match authority.compare_and_swap(KEY, swap.expected, &swap.value) {
+            Ok(_) => return Ok(Outcome::Changed(swap.next)),
             Err(AuthorityError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// As [`change`], on behalf of one life of a node: nothing once that takes part no more, whoever
-/// may have its place by then.
+/// What follows from what is stored under [`KEY`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// There is nothing to change.
+    Rest(Membership),
+    /// This is to be stored.
+    Swap(Swap),
+}
+
+/// A change of the membership.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Swap {
+    /// The version that it was decided on.
+    pub expected: Version,
+    /// What the membership is afterwards.
+    pub next: Membership,
+    /// The same, as it is stored.
+    pub value: Vec<u8>,
+}
+
+/// What `decide` makes of the stored membership: one round of [`change`], for whoever asks the
+/// authority by other means.
 ///
 /// # Errors
-/// [`MembershipError`].
-pub fn change_as(
-    authority: &dyn Authority,
-    (node, life): (NodeId, Incarnation),
-    mut decide: impl FnMut(&Membership) -> Option<Membership>,
-) -> Result<Outcome, MembershipError> {
-    change(authority, |now| if now.has_life(node, life) { decide(now) } else { None })
+/// [`Damaged`], also if there is none.
+pub fn step(
+    stored: Option<Versioned>,
+    decide: impl FnOnce(&Membership) -> Option<Membership>,
+) -> Result<Step, Damaged> {
+    let stored = stored.ok_or(Damaged)?;
+    let now = Membership::decode(&stored.value)?;
+    let Some(next) = decide(&now) else { return Ok(Step::Rest(now)) };
+    let value = next.encode();
+    Ok(Step::Swap(Swap { expected: stored.version, next, value }))
 }
 
 mod bytes;

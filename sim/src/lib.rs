@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod campaign;
 mod copies;
 pub mod hazard;

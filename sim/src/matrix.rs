@@ -23,6 +23,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use lotus_points::{Family, FaultPoint, Pieces, Place};
 
+use crate::authority::Distance;
 use crate::run::{Budget, Violation, run};
 use crate::scenario::{Load, Network, Scenario, ScenarioError, Topology, Workload};
 use crate::strike::{Blow, Strike, Victim};
@@ -333,6 +334,7 @@ impl Coordinate {
             storm_us: STORM_US,
             calm_us: CALM_US,
             steady: false,
+            authority: Distance::default(),
             cluster,
             workload: if inserts { Workload::Tatp { subscribers: 200 } } else { bank },
             // Most transactions run apart from the owner of their locks.

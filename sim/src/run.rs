@@ -22,6 +22,7 @@ use lotus_fabric::machines::Machines;
 use lotus_fabric::sim::{Config, FaultCounts, Interleaving, Limits, SimMachines, Tracer, World};
 use lotus_mvcc::layout::region::SLAB_BYTES;
 
+use crate::authority::Post;
 use crate::memory_returns;
 use crate::pairs::Pairs;
 use crate::properties::{balance, durability, isolation, losses, progress};
@@ -168,7 +169,12 @@ pub fn run(
         }
         #[cfg(feature = "fault-points")]
         armed.set(Some(Armed::new(scenario, world.fabric().clone())));
-        Ok(SimMachines::new(world))
+        let post = Post::of(scenario, seed, world.fabric().clone());
+        let machines = SimMachines::new(world);
+        Ok(match post {
+            Some(post) => machines.with_courier(Arc::new(post)),
+            None => machines,
+        })
     };
     let (cluster, load) = (scenario.cluster_config(), scenario.load_config(seed));
     let max_writes = match scenario.workload {

@@ -21,6 +21,7 @@ use lotus_fabric::sim::{Fault, Profile, Rates, Scheduled, When};
 use lotus_mvcc::table::MAX_RECORD_BYTES;
 use serde::{Deserialize, Serialize};
 
+use crate::authority::Distance;
 use crate::hazard::Hazard;
 use crate::memory_returns;
 use crate::pairs::SHORTEST;
@@ -65,6 +66,9 @@ pub struct Scenario {
     /// What goes wrong by chance, during the storm.
     #[serde(default)]
     pub rates: Rates,
+    /// How far away the authority is, during the storm.
+    #[serde(default, skip_serializing_if = "Distance::is_none")]
+    pub authority: Distance,
     /// What goes wrong by plan.
     #[serde(default)]
     pub schedule: Vec<Scheduled>,
@@ -402,6 +406,7 @@ impl Scenario {
                 .all(share)
         };
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
+        must(share(self.authority.loss), "the authority's loss is not from 0 to 1")?;
         let can_strike = cfg!(feature = "fault-points") || self.strikes.is_empty();
         must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;

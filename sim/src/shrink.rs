@@ -3,6 +3,7 @@
 //! Greedy: every simplification is tried by a run with the same seed, and kept if the same property
 //! is still violated, until none helps any more. What is left need not be the smallest there is.
 
+use crate::authority::Distance;
 use crate::run::{Budget, run};
 use crate::scenario::Scenario;
 
@@ -64,6 +65,10 @@ fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     with(&|s| s.rates.verb_delay = 0.0);
     with(&|s| s.rates.torn_writes = 0.0);
     with(&|s| s.rates.torn_reads = 0.0);
+    with(&|s| s.authority = Distance::default());
+    with(&|s| s.authority.silences.clear());
+    with(&|s| s.authority.loss = 0.0);
+    with(&|s| s.authority.delay_max_us = 0);
     with(&|s| s.calm_us /= 2);
     with(&|s| s.storm_us /= 2);
     with(&|s| s.cluster.compute_nodes = (s.cluster.compute_nodes - 1).max(1));

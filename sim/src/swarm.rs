@@ -12,6 +12,7 @@ use lotus_fabric::sim::{Fault, MemoryFate, Rates, Scheduled, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::authority::{Distance, Silence};
 use crate::memory_returns;
 use crate::pairs::SHORTEST;
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
@@ -49,6 +50,7 @@ pub fn scenario(seed: u64) -> Scenario {
         schedule: Vec::new(),
         strikes: Vec::new(),
         steady: false,
+        authority: Distance::default(),
     };
     scenario.schedule = schedule(&mut rng, &scenario);
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
@@ -75,7 +77,27 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.5) {
         return_memory(&mut rng, &mut scenario);
     }
+    // Nobody asks without a lease. From a stream of its own, so that all else is as it was.
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
+    if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
+        scenario.authority = distance(&mut rng, &scenario);
+    }
     scenario
+}
+
+/// An authority that answers late, loses some questions and answers, and is silent now and then.
+fn distance(rng: &mut SmallRng, scenario: &Scenario) -> Distance {
+    let silence = |rng: &mut SmallRng| Silence {
+        at_us: rng.random_range(0..scenario.storm_us),
+        lasting_us: rng.random_range(0..3 * scenario.cluster.lease_us),
+    };
+    let silences = (0..rng.random_range(0..=2)).map(|_| silence(rng)).collect();
+    Distance {
+        delay_max_us: pick(rng, &[0, 5, 20, 60]),
+        loss: pick(rng, &[0.0, 0.05, 0.3]),
+        patience_us: pick(rng, &[50, 200]),
+        silences,
+    }
 }
 
 /// Lets memory nodes die, or be out of reach for a while, as far as every row keeps a copy; now and

@@ -16,12 +16,13 @@ use super::{CoreId, Report, SimError, Stop, World};
 use crate::env::Env;
 use crate::exec::Executor;
 use crate::ids::NodeId;
-use crate::machines::{Machines, Program};
+use crate::machines::{Courier, Machines, Program};
 use crate::transport::Fabric;
 
 /// See the module's essay.
 pub struct SimMachines {
     world: RefCell<World>,
+    courier: Option<Arc<dyn Courier>>,
     failure: RefCell<Option<SimError>>,
 }
 
@@ -34,7 +35,13 @@ pub struct SimCore {
 impl SimMachines {
     /// The machines of a world.
     pub fn new(world: World) -> Self {
-        Self { world: RefCell::new(world), failure: RefCell::new(None) }
+        Self { world: RefCell::new(world), courier: None, failure: RefCell::new(None) }
+    }
+
+    /// The same, with what carries questions to a service outside of the world.
+    #[must_use]
+    pub fn with_courier(self, courier: Arc<dyn Courier>) -> Self {
+        Self { courier: Some(courier), ..self }
     }
 
     /// The world, to look at and to inject faults.
@@ -83,6 +90,10 @@ impl Machines for SimMachines {
 
     fn outside(&self) -> Env {
         self.world.borrow().fabric().outside()
+    }
+
+    fn courier(&self) -> Option<Arc<dyn Courier>> {
+        self.courier.clone()
     }
 
     fn utilisation(&self) -> Option<Report> {

@@ -35,6 +35,16 @@ impl Membership {
         self.live().any(|member| member.node == node && member.incarnation == life)
     }
 
+    /// What `decide` makes of it on behalf of this life of a node: nothing once that takes part no
+    /// more, whoever may have its place by then.
+    pub fn decided_by(
+        &self,
+        (node, life): (NodeId, Incarnation),
+        decide: impl FnOnce(&Self) -> Option<Self>,
+    ) -> Option<Self> {
+        if self.has_life(node, life) { decide(self) } else { None }
+    }
+
     /// Nodes of which a life is over, each with an epoch: verbs of earlier ones may take effect
     /// nowhere any more.
     pub fn refused(&self) -> impl Iterator<Item = (NodeId, Epoch)> {

@@ -1,9 +1,7 @@
 //! Who may return, as whom, and what is known of it.
 
-use lotus_router::EmbeddedAuthority;
-
 use super::*;
-use crate::membership::{Outcome, PartId, change_as, found};
+use crate::membership::PartId;
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -153,17 +151,14 @@ fn a_suspicion_is_of_one_life() {
 /// nothing in the name of that.
 #[test]
 fn a_life_changes_nothing_once_another_has_its_place() {
-    let authority = EmbeddedAuthority::new();
     let lost = whole().expel(A, C).expect("both take part");
     let now = returned(&settled(lost, C), C);
-    found(&authority, &now).expect("the first");
     let before = (C, life(3));
     let present = (C, now.member(C).expect("it is back").incarnation);
     assert!(now.has_life(present.0, present.1) && !now.has_life(before.0, before.1));
-    let epoch = now.epoch();
-    let acknowledge = |of| change_as(&authority, of, |now| now.acknowledge(C, epoch));
-    assert_eq!(acknowledge(before), Ok(Outcome::Unchanged(now.clone())));
-    assert!(matches!(acknowledge(present), Ok(Outcome::Changed(_))));
+    let acknowledge = |of| now.decided_by(of, |now| now.acknowledge(C, now.epoch()));
+    assert_eq!(acknowledge(before), None);
+    assert!(acknowledge(present).is_some());
 }
 
 /// I180: whoever is out is refused from its expulsion on, and a life that is over from the next

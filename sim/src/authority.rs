@@ -1,0 +1,100 @@
+//! How far away the authority is: its answers come late, are lost, or do not come for a while.
+//!
+//! # What it is
+//! Part of a scenario, and the [`Courier`] that carries it out: each question that a compute node
+//! asks takes its time to get there and back. One that is lost on the way there was never asked;
+//! one whose answer is lost has been carried out, and its asker does not know. In both cases the
+//! asker gives up after its patience. Faults of nodes strike meanwhile as at any other time.
+//!
+//! # What it is not
+//! A fault of control threads' questions: those work outside of time. And nothing of it lasts
+//! longer than the storm.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::{Courier, Errand};
+use lotus_fabric::sim::SimFabric;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::Scenario;
+
+/// See the module's essay. By default everything is answered on the spot.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Distance {
+    /// The longest way there, and back, in microseconds; shorter ones are as likely.
+    pub delay_max_us: u64,
+    /// The share of questions that are lost, and of answers.
+    pub loss: f64,
+    /// How long an answer is waited for, in microseconds.
+    pub patience_us: u64,
+    /// When it answers nobody.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silences: Vec<Silence>,
+}
+
+/// A time without an answer, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Silence {
+    /// Since the world began.
+    pub at_us: u64,
+    /// From then on.
+    pub lasting_us: u64,
+}
+
+impl Distance {
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Carries questions to the authority of one world.
+pub(crate) struct Post {
+    distance: Distance,
+    until: Duration,
+    fabric: SimFabric,
+    rng: Mutex<SmallRng>,
+}
+
+impl Post {
+    /// What carries the questions of a scenario, if that takes anything.
+    pub(crate) fn of(scenario: &Scenario, seed: u64, fabric: SimFabric) -> Option<Self> {
+        let distance = scenario.authority.clone();
+        let until = scenario.storm();
+        // Apart from the world's own streams of the same seed.
+        let rng = Mutex::new(SmallRng::seed_from_u64(seed ^ 0xA07_404));
+        (!distance.is_none()).then_some(Self { distance, until, fabric, rng })
+    }
+
+    fn is_silent(&self, now: Duration) -> bool {
+        let micros = Duration::from_micros;
+        self.distance.silences.iter().any(|silence| {
+            let begins = micros(silence.at_us);
+            (begins..begins + micros(silence.lasting_us)).contains(&now)
+        })
+    }
+}
+
+impl Courier for Post {
+    fn carry(&self, _node: NodeId) -> Errand {
+        let (now, zero) = (self.fabric.now(), Duration::ZERO);
+        if now >= self.until {
+            return Errand { there: zero, arrives: true, back: zero, answered: true };
+        }
+        let rng = &mut *self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut way =
+            || Duration::from_nanos(rng.random_range(0..=self.distance.delay_max_us * 1_000));
+        let (there, back) = (way(), way());
+        let mut arrives = || !rng.random_bool(self.distance.loss);
+        let arrives = [arrives(), arrives()].map(|arrives| arrives && !self.is_silent(now + there));
+        let patience = Duration::from_micros(self.distance.patience_us).saturating_sub(there);
+        let answered = arrives == [true, true];
+        let back = if answered { back } else { back.max(patience) };
+        Errand { there, arrives: arrives[0], back, answered }
+    }
+}
