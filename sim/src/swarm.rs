@@ -17,6 +17,9 @@ use crate::memory_returns;
 use crate::pairs::SHORTEST;
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
 
+/// How slow a part of a node may be where nodes have leases.
+const SLOW_PERCENT: u32 = 300;
+
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
     // Apart from the world's own streams of the same seed.
@@ -52,7 +55,8 @@ pub fn scenario(seed: u64) -> Scenario {
         steady: false,
         authority: Distance::default(),
     };
-    scenario.schedule = schedule(&mut rng, &scenario);
+    let drawn = schedule(&mut rng, &scenario);
+    scenario.schedule = drawn.concat();
     scenario.cluster.shards = pick(&mut rng, &[1, 16, 500]);
     if matches!(scenario.workload, Workload::Tpcc { .. }) {
         // A delivery alone would fill the smaller ones.
@@ -77,12 +81,35 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.5) {
         return_memory(&mut rng, &mut scenario);
     }
-    // Nobody asks without a lease. From a stream of its own, so that all else is as it was.
+    // From a stream of its own, so that all else is as it was.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
+    // Nobody asks without a lease.
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
         scenario.authority = distance(&mut rng, &scenario);
     }
+    if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
+        put_back(drawn, &mut scenario);
+    }
     scenario
+}
+
+/// Lets happen besides losses whatever else was drawn, as far as it lets nobody lose a lease who
+/// has to stay.
+fn put_back(drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
+    for mut entries in drawn {
+        for entry in &mut entries {
+            if let Fault::SlowNic { percent, .. } | Fault::SlowCores { percent, .. } =
+                &mut entry.fault
+            {
+                *percent = (*percent).min(SLOW_PERCENT);
+            }
+        }
+        let before = scenario.schedule.len();
+        scenario.schedule.extend(entries);
+        if scenario.check().is_err() {
+            scenario.schedule.truncate(before);
+        }
+    }
 }
 
 /// An authority that answers late, loses some questions and answers, and is silent now and then.
@@ -199,7 +226,7 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Gives the nodes a lease, and leaves out what would let too many lose theirs.
+/// Gives the nodes a lease, and leaves out for now what might let too many lose theirs.
 fn expect_losses(rng: &mut SmallRng, scenario: &mut Scenario) {
     scenario.cluster.lease_us = pick(rng, &[500, 800]);
     scenario.network.verb_timeout_us = 100;
@@ -291,8 +318,8 @@ fn rates(rng: &mut SmallRng) -> Rates {
     }
 }
 
-/// Up to four faults at random times of the storm.
-fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Scheduled> {
+/// Up to four faults at random times of the storm, each with its end if it has one.
+fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Vec<Scheduled>> {
     let count = rng.random_range(0..=4);
     let (memory, compute) = (scenario.cluster.memory_nodes, scenario.cluster.compute_nodes);
     let mut schedule = Vec::new();
@@ -319,9 +346,10 @@ fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Scheduled> {
             Fault::Isolate { node } => Some(Fault::Rejoin { node }),
             _ => None,
         };
-        schedule.push(Scheduled { when: When::At(at), fault });
+        let begins = Scheduled { when: When::At(at), fault };
         let when = When::At(at + lasting);
-        schedule.extend(end.map(|fault| Scheduled { when, fault }));
+        let ends = end.map(|fault| Scheduled { when, fault });
+        schedule.push([Some(begins), ends].into_iter().flatten().collect());
     }
     schedule
 }
@@ -361,6 +389,35 @@ mod tests {
         assert!(
             compute >= 40 && memory >= 50 && again >= 10 && both >= 5,
             "{compute} {memory} {again} {both}"
+        );
+    }
+
+    #[test]
+    fn losses_of_memory_nodes_keep_the_other_faults_and_a_distant_authority() {
+        let loses_memory = |one: &Scenario| {
+            one.schedule.iter().any(|entry| match entry.fault {
+                Fault::Crash { node, .. } => node < one.first_compute_node(),
+                _ => false,
+            })
+        };
+        let (mut all, mut others, mut distant) = (0, [0; 4], 0);
+        for one in (0..500).map(scenario).filter(loses_memory) {
+            all += 1;
+            let has = |of: &dyn Fn(&Fault) -> bool| one.schedule.iter().any(|it| of(&it.fault));
+            let kinds: [&dyn Fn(&Fault) -> bool; 4] = [
+                &|fault| matches!(fault, Fault::Cut { .. }),
+                &|fault| matches!(fault, Fault::Stall { .. }),
+                &|fault| matches!(fault, Fault::SlowNic { .. } | Fault::SlowCores { .. }),
+                &|fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. }),
+            ];
+            for (count, kind) in others.iter_mut().zip(kinds) {
+                *count += u32::from(has(kind));
+            }
+            distant += u32::from(!one.authority.is_none());
+        }
+        assert!(
+            all >= 60 && distant >= 30 && others.iter().all(|count| *count >= 4),
+            "{all} {distant} {others:?}"
         );
     }
 }
