@@ -19,6 +19,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Handle;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Courier, Errand};
+use lotus_router::authority::{Version, Versioned};
 use lotus_router::{Authority, AuthorityError};
 
 /// Something to be done where waiting is allowed.
@@ -59,6 +60,12 @@ impl Council {
     /// For whoever may wait.
     pub(crate) fn authority(&self) -> &dyn Authority {
         &*self.authority
+    }
+
+    /// The authority as control threads of a node reach it: on the spot, but no more certainly than
+    /// its coordinators do.
+    pub(crate) fn reached_by(&self, node: NodeId) -> Reached<'_> {
+        Reached { council: self, node }
     }
 
     /// What the authority answers to one question of a node. Anything may happen before it is asked
@@ -104,5 +111,38 @@ impl Council {
         });
         errands.try_send(errand).map_err(|_| Adjourned)?;
         answer.recv().await.map_err(|_| Adjourned)
+    }
+}
+
+/// See [`Council::reached_by`].
+pub(crate) struct Reached<'a> {
+    council: &'a Council,
+    node: NodeId,
+}
+
+impl Reached<'_> {
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError>,
+    ) -> Result<T, AuthorityError> {
+        let errand = self.council.courier.as_ref().map(|courier| courier.carry(self.node));
+        let (arrives, answered) = errand.map_or((true, true), |it| (it.arrives, it.answered));
+        let answer = arrives.then(|| question(&*self.council.authority));
+        answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
+    }
+}
+
+impl Authority for Reached<'_> {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.ask(|authority| authority.read(key))
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        self.ask(|authority| authority.compare_and_swap(key, expected, value))
     }
 }

@@ -134,8 +134,8 @@ impl<M: Machines> Cluster<M> {
         self.join_coordinators(compute_node);
         let place = [(before.id, before.index)];
         let locks = lock_table(&shared.config)?;
-        let authority = shared.council.authority();
-        let Some(life) = attempt(&place, &shared.placement, &shared.control, authority)? else {
+        let authority = shared.council.reached_by(before.id);
+        let Some(life) = attempt(&place, &shared.placement, &shared.control, &authority)? else {
             return Ok(false);
         };
         let ids: Vec<NodeId> = shared.peers.iter().map(|peer| peer.id).collect();
