@@ -119,6 +119,8 @@ struct Known {
     expelled: Vec<(NodeId, Incarnation)>,
     /// Those who take part, the eldest first.
     live: Vec<(NodeId, Incarnation)>,
+    /// When each of them was taken in.
+    lives: Vec<Suspect>,
     /// Those of them that not all know of.
     newcomers: Vec<NodeId>,
     /// Incarnations that take part no more.
@@ -131,6 +133,7 @@ impl Known {
         Self {
             expelled: now.expelled().map(|(member, _)| named(member)).collect(),
             live: now.by_age().into_iter().map(named).collect(),
+            lives: now.live().map(Suspect::of).collect(),
             newcomers: newcomers(now),
             over: now.over().map(|(life, _)| life).collect(),
         }
@@ -185,6 +188,12 @@ impl NodeMembers {
     pub(crate) fn node_of(&self, incarnation: Incarnation) -> Option<NodeId> {
         let known = self.known();
         known.live.iter().find(|(_, life)| *life == incarnation).map(|(node, _)| *node)
+    }
+
+    /// Whether this life takes part, as far as this node knows. One that is about to be taken in
+    /// beats already.
+    pub(crate) fn knows(&self, life: Suspect) -> bool {
+        self.known().lives.contains(&life)
     }
 
     /// Who takes part the longest.
@@ -281,6 +290,10 @@ pub(crate) struct Suspect {
 }
 
 impl Suspect {
+    fn of(member: &Member) -> Self {
+        Self { node: member.node, joined: member.joined }
+    }
+
     /// Whose beat stands still at this.
     pub(crate) fn at(node: NodeId, beat: u64) -> Self {
         Self { node, joined: Epoch((beat >> 32) as u32 + FIRST_EPOCH.0) }

@@ -107,8 +107,12 @@ impl Watch {
         let suspects = match latest {
             Some(asked) => {
                 self.lease.renew(asked);
-                coordinator.node.members.note_beat(asked);
-                self.detector.hear(asked, &inbox.beats)
+                let members = &coordinator.node.members;
+                members.note_beat(asked);
+                let peers = &coordinator.shared.peers;
+                let takes_part =
+                    |index: usize| members.knows(Suspect::at(peers[index].id, inbox.beats[index]));
+                self.detector.hear(asked, &inbox.beats, takes_part)
             }
             // Only of the last memory node is it said that it does not answer.
             None if !silent.is_empty() => Vec::new(),

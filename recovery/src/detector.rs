@@ -40,17 +40,23 @@ impl Detector {
         Self { lease, heard: None, peers: Vec::new() }
     }
 
-    /// All beats were read: when that was asked for, and what they were. Returns who is suspected,
+    /// All beats were read: when that was asked for, what they were, and by place whether the life
+    /// that beats so is known to take part: silence counts from then on. Returns who is suspected,
     /// by place, in the eyes of a node that hears this for as long as it takes.
-    pub fn hear(&mut self, asked: Nanos, beats: &[u64]) -> Vec<usize> {
+    pub fn hear(
+        &mut self,
+        asked: Nanos,
+        beats: &[u64],
+        takes_part: impl Fn(usize) -> bool,
+    ) -> Vec<usize> {
         let attentive = self.heard.is_some_and(|heard| asked.since(heard) < self.lease / 2);
         self.heard = Some(asked);
         if !attentive || self.peers.len() != beats.len() {
             self.peers = beats.iter().map(|beat| (*beat, asked)).collect();
             return Vec::new();
         }
-        for ((known, since), beat) in self.peers.iter_mut().zip(beats) {
-            if known != beat {
+        for (place, ((known, since), beat)) in self.peers.iter_mut().zip(beats).enumerate() {
+            if known != beat || !takes_part(place) {
                 (*known, *since) = (*beat, asked);
             }
         }
@@ -194,9 +200,25 @@ mod tests {
         for (story, steps) in stories {
             let mut detector = Detector::new(LEASE);
             for (at, beats, suspects) in *steps {
-                assert_eq!(detector.hear(ms(*at), beats), *suspects, "{story}, at {at} ms");
+                let heard = detector.hear(ms(*at), beats, |_| true);
+                assert_eq!(heard, *suspects, "{story}, at {at} ms");
             }
         }
+    }
+
+    /// Its beat may have been announced long before it was taken in.
+    #[test]
+    fn silence_counts_from_when_a_life_is_known_to_take_part() {
+        let mut detector = Detector::new(LEASE);
+        let mut hear =
+            |at, own, is_in: bool| detector.hear(ms(at), &[own, 7], |one| one == 0 || is_in);
+        for at in (0..40).step_by(4) {
+            assert_eq!(hear(at, at, false), [], "at {at} ms");
+        }
+        for at in (40..46).step_by(2) {
+            assert_eq!(hear(at, at, true), [], "at {at} ms");
+        }
+        assert_eq!(hear(46, 46, true), [1]);
     }
 
     #[test]

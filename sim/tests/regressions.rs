@@ -202,3 +202,12 @@ fn timestamps_are_asked_for_again_before_the_calm_is_over() {
     let text = include_str!("regressions/timestamps-asked-again.toml");
     assert_eq!(replay("timestamps-asked-again", text, 42961, 1_000_000).violations, NOTHING);
 }
+
+/// A node that was to return announced its beat, and its question to be taken in was lost. When it
+/// was taken in, with the same beat, the others had found that standing still for a lease: it was
+/// expelled as soon as it was in.
+#[test]
+fn a_life_is_not_suspected_for_its_silence_before_it_was_taken_in() {
+    let text = include_str!("regressions/announced-before.toml");
+    assert_eq!(replay("announced-before", text, 4, 1_000_000).violations, NOTHING);
+}
