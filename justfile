@@ -24,6 +24,11 @@ simulate:
 rdma-test:
     RDMA_TEST_REQUIRED=1 scripts/rdma-test.sh
 
+# A real Prometheus scrapes a cluster, and promtool checks its metrics. Needs Debian's `prometheus`.
+prometheus:
+    cargo build --release -p lotus-cli
+    scripts/prometheus.sh
+
 # Made-up bytes for everything that decodes what strangers send, half a minute each. Needs cargo-fuzz
 # (`cargo install cargo-fuzz`).
 fuzz seconds="30":
