@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
+use lotus_recovery::Beat;
 use lotus_router::Authority;
 
 use crate::coordinator::Coordinator;
@@ -46,7 +47,7 @@ impl Absent {
         let is_late = |since: &Nanos| asked.since(*since) >= lease * JOINING_LEASES;
         let late = self.joined.iter().filter(|(_, since)| is_late(since));
         let peers = &coordinator.shared.peers;
-        heard.suspects.extend(late.map(|(index, _)| Suspect::at(peers[*index].id, 0)));
+        heard.suspects.extend(late.map(|(index, _)| Suspect::at(peers[*index].id, Beat::NONE)));
         let unknown: Vec<usize> =
             heard.unseen.iter().copied().filter(|index| !self.joined.contains_key(index)).collect();
         let is_due = self.looked.is_none_or(|looked| asked.since(looked) >= lease);

@@ -22,6 +22,7 @@ use lotus_mvcc::index::IndexShape;
 use lotus_mvcc::layout::region::{SlabEntry, SlabKind};
 use lotus_mvcc::{PrimaryKey, TableDef, TableSpec};
 use lotus_points::point_here;
+use lotus_recovery::Beat;
 use lotus_router::{AuthorityError, Intent, Placement};
 
 use crate::audit::unreachable_nodes;
@@ -541,7 +542,7 @@ impl<M: Machines> Cluster<M> {
             for (memory, _) in places.filter(|(_, node)| left.contains(node)) {
                 for node in &shared.nodes {
                     let word = members::beat_word(&shared.placement, memory, node.index);
-                    batch.write_word(word, members::first_beat(node.epoch));
+                    batch.write_word(word, Beat::first(node.epoch).word());
                 }
             }
             batch.post().await.map(drop)

@@ -52,7 +52,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{BEATS_OFFSET, MAX_BEATS};
 use lotus_points::point;
 use lotus_recovery::membership::{self, FIRST_EPOCH, Member, MembershipError, Outcome, Step};
-use lotus_recovery::{Contradiction, Membership};
+use lotus_recovery::{Beat, Contradiction, Membership};
 use lotus_router::{
     Authority, AuthorityError, GroupId, MAX_COMPUTE_NODES, NOBODY, Owner, Placement,
 };
@@ -78,12 +78,6 @@ pub(crate) const ADOPTED_AT_ONCE: usize = 16;
 const ADOPTION_PAUSES: u32 = 3;
 /// For so many leases a compute node stays alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
-
-/// The beat of a node that was taken in at this epoch, later than all of lives before. Before, its
-/// word is zero, and it is suspected only if it has joined ([`crate::absent`]).
-pub(crate) fn first_beat(joined: Epoch) -> u64 {
-    u64::from(joined.0 - FIRST_EPOCH.0) << 32 | 1
-}
 
 /// Where a compute node's beat is counted, by its place, on the memory node at place `memory`: in
 /// the header page of the group whose first primary that is.
@@ -295,8 +289,8 @@ impl Suspect {
     }
 
     /// Whose beat stands still at this.
-    pub(crate) fn at(node: NodeId, beat: u64) -> Self {
-        Self { node, joined: Epoch((beat >> 32) as u32 + FIRST_EPOCH.0) }
+    pub(crate) fn at(node: NodeId, beat: Beat) -> Self {
+        Self { node, joined: beat.joined() }
     }
 }
 

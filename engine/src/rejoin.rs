@@ -30,8 +30,8 @@ use lotus_fabric::machines::Machines;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point_here;
-use lotus_recovery::Membership;
 use lotus_recovery::membership::{self, Outcome};
+use lotus_recovery::{Beat, Membership};
 use lotus_router::{Authority, Owner, Placement};
 use lotus_sabotage::{Rule, broken};
 
@@ -75,7 +75,7 @@ pub(crate) fn attempt(
         if owners.iter().any(owns) && !broken(Rule::ReturnsWait) {
             return Ok(None);
         }
-        announce(&lane, nodes, placement, left, members::first_beat(joined)).await?;
+        announce(&lane, nodes, placement, left, Beat::first(joined)).await?;
         Ok(Some(owners))
     })?;
     let Some(owners) = announced.map_err(unreachable_nodes)? else { return Ok(None) };
@@ -97,7 +97,7 @@ async fn announce(
     nodes: &[(NodeId, usize)],
     first: &Placement,
     left: &Placement,
-    beat: u64,
+    beat: Beat,
 ) -> Result<(), BatchError> {
     let mut batch = lane.batch();
     let kept = left.nodes();
@@ -106,7 +106,7 @@ async fn announce(
         batch.write_word(floors.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64), 0);
         let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(node));
         for (memory, _) in places {
-            batch.write_word(members::beat_word(first, memory, *index), beat);
+            batch.write_word(members::beat_word(first, memory, *index), beat.word());
         }
     }
     batch.post().await.map(drop)

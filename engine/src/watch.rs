@@ -17,17 +17,17 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::ids::NodeId;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_points::point;
-use lotus_recovery::{Answers, Detector, Lease};
+use lotus_recovery::{Answers, Beat, Detector, Lease};
 
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
-use crate::members::{Heard, Suspect, beat_word, first_beat};
+use crate::members::{Heard, Suspect, beat_word};
 
 /// See the module's essay.
 pub(crate) struct Watch {
     detector: Detector,
     lease: Lease,
-    beat: u64,
+    beat: Beat,
     answers: Answers,
     /// By place: the memory nodes of the beginning.
     memory: Vec<NodeId>,
@@ -43,8 +43,8 @@ struct Inbox {
     busy: Vec<bool>,
     /// By memory node: when that was asked for which it has answered since the last turn.
     answered: Vec<Option<Nanos>>,
-    /// By compute node: its highest beat.
-    beats: Vec<u64>,
+    /// By compute node: its latest beat.
+    beats: Vec<Beat>,
 }
 
 impl Watch {
@@ -52,12 +52,12 @@ impl Watch {
         let memory: Vec<NodeId> = coordinator.shared.placement.primaries().collect();
         let count = memory.len();
         let peers = coordinator.shared.peers.len();
-        let inbox =
-            Inbox { busy: vec![false; count], answered: vec![None; count], beats: vec![0; peers] };
+        let beats = vec![Beat::NONE; peers];
+        let inbox = Inbox { busy: vec![false; count], answered: vec![None; count], beats };
         Self {
             detector: Detector::new(lease),
             lease: Lease::new(lease, coordinator.executor.now()),
-            beat: first_beat(coordinator.node.epoch),
+            beat: Beat::first(coordinator.node.epoch),
             answers: Answers::new(lease, count),
             in_use: (0..count).collect(),
             memory,
@@ -79,7 +79,7 @@ impl Watch {
         if !self.lease.is_held(now) {
             coordinator.node.suspend();
         }
-        self.beat += 1;
+        self.beat = self.beat.next();
         for place in places {
             if !std::mem::replace(&mut self.inbox.borrow_mut().busy[place], true) {
                 let inbox = Rc::clone(&self.inbox);
@@ -121,7 +121,7 @@ impl Watch {
         let peers = &coordinator.shared.peers;
         let suspect = |index: usize| Suspect::at(peers[index].id, inbox.beats[index]);
         let suspects = suspects.into_iter().map(suspect).collect();
-        let is_unseen = |index: &usize| inbox.beats[*index] == 0;
+        let is_unseen = |index: &usize| inbox.beats[*index] == Beat::NONE;
         let unseen = (0..peers.len()).filter(is_unseen).collect();
         Some(Heard { at: now, asked: latest, suspects, unseen, silent })
     }
@@ -129,12 +129,12 @@ impl Watch {
 
 impl Coordinator {
     /// Beats on one memory node, and reads the beats of all there.
-    async fn beat(&self, place: usize, beat: u64, inbox: &RefCell<Inbox>) {
+    async fn beat(&self, place: usize, beat: Beat, inbox: &RefCell<Inbox>) {
         let (shared, node) = (&self.shared, &self.node);
         let word = |index: usize| beat_word(&shared.placement, place, index);
         let asked = self.executor.now();
         let mut batch = self.lane.batch();
-        batch.write_word(word(node.index), beat);
+        batch.write_word(word(node.index), beat.word());
         let all = batch.read(word(0), shared.peers.len() * WORD_BYTES);
         let posted = batch.post().await;
         point!(node.id.0, Beat, place, shared.placement.group_count());
@@ -143,7 +143,7 @@ impl Coordinator {
                 let mut inbox = inbox.borrow_mut();
                 inbox.answered[place] = inbox.answered[place].max(Some(asked));
                 for (known, beat) in inbox.beats.iter_mut().zip(done.words(all)) {
-                    *known = (*known).max(*beat);
+                    *known = known.or_later(Beat::from_word(*beat));
                 }
             }
             Err(error) => {

@@ -4,6 +4,7 @@
 //! same code on virtual time. `clippy.toml` bans the standard library's clocks, sleeps and
 //! thread spawns everywhere else, so nothing reaches behaviour past this module.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +38,12 @@ pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Nanos;
 
+    /// A number from which a life of a lane may count its calls: what it counts is what no earlier
+    /// life of the lane has counted. A clock that runs on from life to life has it.
+    fn begin_counting(&self) -> u64 {
+        self.now().0 / 1000
+    }
+
     /// The logic of a transaction begins. Virtual time may have to be charged for it; nothing
     /// otherwise.
     fn transaction_begins(&self) {}
@@ -64,6 +71,12 @@ impl Env {
     #[inline]
     pub fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// A number of 50 bits from which a life of a lane may count its calls, so that none of them has
+    /// the number of a call of an earlier life.
+    pub fn begin_counting(&self) -> u64 {
+        self.clock.begin_counting() & (COUNTED - 1)
     }
 
     /// Says that the logic of a transaction begins on this node.
@@ -131,6 +144,8 @@ pub(crate) fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// How many numbers there are to count calls with.
+const COUNTED: u64 = 1 << 50;
 const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The processor's cycle counter, anchored once to the wall clock.
@@ -156,6 +171,14 @@ impl Clock for MachineClock {
     fn now(&self) -> Nanos {
         Nanos(self.wall_at_start).after(self.counter.now().duration_since(self.started))
     }
+
+    /// Drawn, because the clock may be set back between two lives. A life that counts a thousand
+    /// million of the 2^50 numbers meets those of the one before once in some hundred thousand
+    /// lives, and then only if a reply of that one is still on its way.
+    fn begin_counting(&self) -> u64 {
+        // The standard library draws its keys from the system once for each thread.
+        RandomState::new().build_hasher().finish()
+    }
 }
 
 #[cfg(test)]
@@ -168,6 +191,16 @@ mod tests {
         let env = Env::real(7);
         assert_eq!(env.rng(1).random::<u64>(), Env::real(7).rng(1).random::<u64>());
         assert_ne!(env.rng(1).random::<u64>(), env.rng(2).random::<u64>());
+    }
+
+    /// Lives used to count on from the clock: one that was set back let a call have the number of
+    /// one of the life before, whose late reply then answered it.
+    #[test]
+    fn lives_begin_to_count_far_apart_whatever_the_clock_says() {
+        let [one, other] = [(); 2].map(|()| Env::real(0).begin_counting());
+        // By chance they are nearer than this once in 2^29.
+        assert!(one.abs_diff(other) > 1 << 20, "{one} and {other} begin together");
+        assert!(one.max(other) < COUNTED);
     }
 
     #[test]

@@ -21,8 +21,7 @@ use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 
-/// The beat of a node that has never begun: it does nothing that others would have to settle.
-const NOT_JOINED: u64 = 0;
+use crate::beat::Beat;
 
 /// Watches the beats of all compute nodes.
 #[derive(Clone, Debug)]
@@ -31,7 +30,7 @@ pub struct Detector {
     /// When all beats were last heard.
     heard: Option<Nanos>,
     /// By compute node: the beat, and since when it has not moved.
-    peers: Vec<(u64, Nanos)>,
+    peers: Vec<(Beat, Nanos)>,
 }
 
 impl Detector {
@@ -46,7 +45,7 @@ impl Detector {
     pub fn hear(
         &mut self,
         asked: Nanos,
-        beats: &[u64],
+        beats: &[Beat],
         takes_part: impl Fn(usize) -> bool,
     ) -> Vec<usize> {
         let attentive = self.heard.is_some_and(|heard| asked.since(heard) < self.lease / 2);
@@ -60,8 +59,9 @@ impl Detector {
                 (*known, *since) = (*beat, asked);
             }
         }
-        let silent =
-            |(beat, since): &(u64, Nanos)| *beat != NOT_JOINED && asked.since(*since) >= self.lease;
+        let silent = |(beat, since): &(Beat, Nanos)| {
+            *beat != Beat::NONE && asked.since(*since) >= self.lease
+        };
         let suspects = self.peers.iter().enumerate().filter(|(_, peer)| silent(peer));
         suspects.map(|(index, _)| index).collect()
     }
@@ -200,7 +200,7 @@ mod tests {
         for (story, steps) in stories {
             let mut detector = Detector::new(LEASE);
             for (at, beats, suspects) in *steps {
-                let heard = detector.hear(ms(*at), beats, |_| true);
+                let heard = detector.hear(ms(*at), &beats.map(Beat::from_word), |_| true);
                 assert_eq!(heard, *suspects, "{story}, at {at} ms");
             }
         }
@@ -210,8 +210,10 @@ mod tests {
     #[test]
     fn silence_counts_from_when_a_life_is_known_to_take_part() {
         let mut detector = Detector::new(LEASE);
-        let mut hear =
-            |at, own, is_in: bool| detector.hear(ms(at), &[own, 7], |one| one == 0 || is_in);
+        let mut hear = |at, own, is_in: bool| {
+            let beats = [own, 7].map(Beat::from_word);
+            detector.hear(ms(at), &beats, |one| one == 0 || is_in)
+        };
         for at in (0..40).step_by(4) {
             assert_eq!(hear(at, at, false), [], "at {at} ms");
         }

@@ -1,6 +1,7 @@
 //! Who is dead, what a dead coordinator leaves behind, and what its survivors make of it.
 //!
 //! # What it is
+//! * [`beat`]: the word that shows that a node lives.
 //! * [`detector`]: leases, and who is suspected of being dead.
 //! * [`membership`]: what all have agreed on: who takes part, and how far each recovery has come.
 //! * [`log`]: the bytes of a write-log entry and where each coroutine slot keeps its own.
@@ -13,11 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod beat;
 pub mod detector;
 pub mod log;
 pub mod membership;
 pub mod resolve;
 
+pub use beat::Beat;
 pub use detector::{Answers, Detector, Lease};
 pub use log::{
     DecisionWord, GeometryError, LogEntry, LogError, LogGeometry, LoggedWrite, WriteKind,

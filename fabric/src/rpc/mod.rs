@@ -177,8 +177,8 @@ impl Rpc {
     /// Takes over the lane's messages.
     pub fn new(lane: Lane) -> Self {
         // Ids of an earlier life of this lane must not match: its late replies may still be out
-        // there. No lane starts a call every microsecond for long.
-        let next = lane.executor().now().0 / 1000;
+        // there.
+        let next = lane.executor().env().begin_counting();
         let core = Core {
             lane: lane.clone(),
             calls: RefCell::new(Calls { next, ..Calls::default() }),
