@@ -11,6 +11,10 @@
 //! call returns [`AuthorityError::Unavailable`] within its time limit, and connections are made
 //! anew by themselves when etcd is back.
 //!
+//! # Backups
+//! An etcd that is restored from a backup has forgotten what was decided since, and gives revisions
+//! again. A process that notices believes nothing more of it ([`EtcdAuthority::has_gone_back`]).
+//!
 //! # Threads
 //! The client is asynchronous and needs a runtime; this one has a thread for it. Callers wait, as
 //! [`Authority`] says: whoever must not wait asks on another thread. Called from a task of another
@@ -21,12 +25,13 @@ use std::fmt;
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
-    TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetResponse, Identity, ResponseHeader,
+    TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use tokio::runtime::Runtime;
 
 use crate::authority::{Authority, AuthorityError, Version, Versioned};
+use crate::lineage::{Broken, Lineage};
 
 /// Where etcd is, and what is ours in it.
 #[derive(Clone)]
@@ -114,6 +119,7 @@ pub struct EtcdAuthority {
     options: Options,
     client: Client,
     runtime: Runtime,
+    lineage: Lineage,
 }
 
 impl fmt::Debug for EtcdAuthority {
@@ -166,7 +172,7 @@ impl EtcdAuthority {
                 return Err(ConnectError::TimedOut { endpoints, timeout });
             }
         };
-        Ok(Self { options, client, runtime })
+        Ok(Self { options, client, runtime, lineage: Lineage::default() })
     }
 
     /// The same, with more in front of every key.
@@ -179,24 +185,36 @@ impl EtcdAuthority {
         format!("{}{key}", self.options.prefix)
     }
 
-    /// Waits for an answer. Whatever is wrong, the caller cannot know what happened.
+    /// Whether etcd has answered as one that was restored from a backup, or as another one: it has
+    /// forgotten what it said. Then nothing that it says is believed, and every call returns
+    /// [`AuthorityError::Unavailable`].
+    pub fn has_gone_back(&self) -> bool {
+        self.lineage.is_broken()
+    }
+
+    /// Waits for an answer; `header` is its header. Whatever is wrong, the caller cannot know what
+    /// happened.
     fn ask<T>(
         &self,
         question: impl Future<Output = Result<T, etcd_client::Error>>,
+        header: impl Fn(&T) -> Option<&ResponseHeader>,
     ) -> Result<T, AuthorityError> {
         let timeout = self.options.timeout;
+        let asked = self.lineage.ask().map_err(|Broken| AuthorityError::Unavailable)?;
         let answer = async { tokio::time::timeout(timeout, question).await };
-        match self.runtime.block_on(answer) {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(AuthorityError::Unavailable),
-        }
+        let Ok(Ok(answer)) = self.runtime.block_on(answer) else {
+            return Err(AuthorityError::Unavailable);
+        };
+        let header = header(&answer).ok_or(AuthorityError::Unavailable)?;
+        let heeded = self.lineage.heed(asked, header.cluster_id(), header.revision());
+        heeded.map(|()| answer).map_err(|Broken| AuthorityError::Unavailable)
     }
 }
 
 impl Authority for EtcdAuthority {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
         let mut client = self.client.kv_client();
-        let answer = self.ask(client.get(self.key(key), None))?;
+        let answer = self.ask(client.get(self.key(key), None), GetResponse::header)?;
         Ok(answer.kvs().first().map(|found| Versioned {
             version: version(found.mod_revision()),
             value: found.value().to_vec(),
@@ -218,7 +236,7 @@ impl Authority for EtcdAuthority {
             .and_then([TxnOp::put(key.as_str(), value, None)])
             .or_else([TxnOp::get(key, None)]);
         let mut client = self.client.kv_client();
-        let answer = self.ask(client.txn(write))?;
+        let answer = self.ask(client.txn(write), TxnResponse::header)?;
         if answer.succeeded() {
             let header = answer.header().ok_or(AuthorityError::Unavailable)?;
             return Ok(version(header.revision()));

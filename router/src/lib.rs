@@ -26,6 +26,8 @@ pub mod balance;
 pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "etcd", test))]
+mod lineage;
 pub mod placement;
 #[cfg(feature = "remote")]
 pub mod remote;

@@ -67,6 +67,34 @@ fn a_server_that_is_killed_and_started_again_knows_what_it_knew() {
     authority.compare_and_swap("key", version, b"2").expect("etcd answers again");
 }
 
+/// The revision of the only write after it was restored was one that had been seen before: a
+/// compare-and-swap of what was seen then succeeded, over a value that nobody had read.
+#[test]
+fn a_server_that_was_restored_is_not_believed_by_whoever_knew_it_before() {
+    let mut server = Server::start();
+    let options = options(&server);
+    let before = authority(&options);
+    let seen = before.compare_and_swap("key", Version::ABSENT, b"1").expect("etcd answers");
+    assert_eq!(before.read("key").expect("etcd answers").map(|found| found.version), Some(seen));
+    let later = before.compare_and_swap("key", seen, b"2").expect("etcd answers");
+
+    server.kill();
+    server.start_empty();
+    let after = authority(&options);
+    let again = after.compare_and_swap("key", Version::ABSENT, b"other").expect("etcd answers");
+    assert_eq!(again, seen, "it counts again");
+    assert!(!after.has_gone_back(), "who comes later knows nothing of it");
+    let answer = eventually(|| match before.read("key") {
+        Err(AuthorityError::Unavailable) if !before.has_gone_back() => Err("silent".to_owned()),
+        answer => Ok(answer),
+    });
+    assert_eq!((answer, before.has_gone_back()), (Err(AuthorityError::Unavailable), true));
+    after.compare_and_swap("key", again, b"2").expect("etcd answers");
+    assert_eq!(before.compare_and_swap("key", later, b"3"), Err(AuthorityError::Unavailable));
+    let found = after.read("key").expect("etcd answers").expect("it was written");
+    assert_eq!((found.version, found.value), (later, b"2".to_vec()), "nothing was overwritten");
+}
+
 #[test]
 fn nobody_there_is_an_error_with_a_sentence() {
     let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

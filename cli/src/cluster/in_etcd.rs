@@ -3,11 +3,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lotus_router::authority::{Version, Versioned};
 use lotus_router::etcd::{ConnectError, EtcdAuthority, Options, Tls};
 use lotus_router::{Authority, AuthorityError};
+use tracing::error;
 
 use super::file::WrittenEtcd;
 use super::key;
@@ -94,6 +96,8 @@ impl Life {
 pub struct InEtcd {
     options: Options,
     life: Mutex<Option<Life>>,
+    /// Whether it was said that etcd has gone back.
+    told: AtomicBool,
 }
 
 impl InEtcd {
@@ -102,7 +106,11 @@ impl InEtcd {
     /// # Errors
     /// A sentence: a file cannot be read.
     pub fn new(members: &Members) -> Result<Self, String> {
-        Ok(Self { options: members.options()?, life: Mutex::default() })
+        Ok(Self {
+            options: members.options()?,
+            life: Mutex::default(),
+            told: AtomicBool::new(false),
+        })
     }
 
     /// Finds the life that goes on.
@@ -179,6 +187,18 @@ impl InEtcd {
         self.found().map(|life| life.values).map_err(|_| AuthorityError::Unavailable)
     }
 
+    /// Says once if etcd is not the one that it was.
+    fn heed<T>(&self, answer: Result<T, AuthorityError>) -> Result<T, AuthorityError> {
+        let has_gone_back = || self.lock().as_ref().is_some_and(|life| life.values.has_gone_back());
+        if matches!(answer, Err(AuthorityError::Unavailable))
+            && has_gone_back()
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            error!("etcd has gone back, as if restored from a backup: nothing it says is believed");
+        }
+        answer
+    }
+
     fn etcd(&self) -> Result<EtcdAuthority, ConnectError> {
         EtcdAuthority::connect(self.options.clone())
     }
@@ -190,7 +210,7 @@ impl InEtcd {
 
 impl Authority for InEtcd {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        self.ask()?.read(key)
+        self.heed(self.ask()?.read(key))
     }
 
     fn compare_and_swap(
@@ -199,7 +219,7 @@ impl Authority for InEtcd {
         expected: Version,
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
-        self.ask()?.compare_and_swap(key, expected, value)
+        self.heed(self.ask()?.compare_and_swap(key, expected, value))
     }
 }
 

@@ -33,6 +33,12 @@ impl Server {
         self.process.wait().expect("it is ours");
     }
 
+    /// Starts it with what a backup from before all writes would have.
+    pub fn start_empty(&mut self) {
+        std::fs::remove_dir_all(&self.directory).expect("it is ours");
+        self.start_again();
+    }
+
     pub fn start_again(&mut self) {
         self.process = launch(&self.directory, self.ports);
     }

@@ -7,7 +7,7 @@ use super::*;
 
 fn connection(server: &common::Server) -> InEtcd {
     let options = Options::new(vec![server.endpoint()], "/lotus/");
-    InEtcd { options, life: Mutex::default() }
+    InEtcd { options, life: Mutex::default(), told: AtomicBool::new(false) }
 }
 
 #[test]
