@@ -29,13 +29,24 @@ prometheus:
     cargo build --release -p lotus-cli
     scripts/prometheus.sh
 
-# Made-up bytes for everything that decodes what strangers send, half a minute each. Needs cargo-fuzz
+# Made-up bytes for all that decodes what strangers send, or reads files and what the authority has,
+# a minute each, with memory bounded: 1 GiB in all, 64 MiB at once. Needs cargo-fuzz
 # (`cargo install cargo-fuzz`).
-fuzz seconds="30":
-    RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_verbs -- -max_total_time={{seconds}} -max_len=4096
-    RUSTC_BOOTSTRAP=1 cargo fuzz run tcp_handshake -- -max_total_time={{seconds}} -max_len=4096
-    RUSTC_BOOTSTRAP=1 cargo fuzz run datagrams -- -max_total_time={{seconds}} -max_len=65536
-    RUSTC_BOOTSTRAP=1 cargo fuzz run client_frames -- -max_total_time={{seconds}} -max_len=4096
+fuzz seconds="60":
+    just fuzz-one tcp_verbs {{seconds}}
+    just fuzz-one tcp_handshake {{seconds}}
+    just fuzz-one datagrams {{seconds}} 65536
+    just fuzz-one client_frames {{seconds}}
+    just fuzz-one snapshots {{seconds}}
+    just fuzz-one catalogue {{seconds}}
+    just fuzz-one cluster_file {{seconds}} 4096 examples
+    just fuzz-one state_files {{seconds}}
+
+# One of these targets; `samples` is a folder to begin from besides what earlier runs have found.
+fuzz-one target seconds="60" max_len="4096" samples="":
+    mkdir -p fuzz/corpus/{{target}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run {{target}} fuzz/corpus/{{target}} {{samples}} -- \
+        -max_total_time={{seconds}} -max_len={{max_len}} -rss_limit_mb=1024 -malloc_limit_mb=64
 
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:

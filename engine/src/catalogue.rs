@@ -124,7 +124,7 @@ impl Shared {
 /// Little-endian: `format:8`, then for each table `name_bytes:8 name record_bytes:32 key_bytes:32
 /// capacity:64 versions:32 shards:32 has_field:8 field_start:8 field_len:8 groups:8` and a base of
 /// 64 bits for each group.
-fn encode(tables: &[TableDef]) -> Vec<u8> {
+pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
         encode_spec(table.spec(), &mut bytes);
@@ -157,7 +157,8 @@ pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
     Some((spec, rest.0))
 }
 
-fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
+/// The tables of a catalogue of `groups` groups; `None` if it is none.
+pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);
     let mut tables = Vec::new();
@@ -165,6 +166,19 @@ fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
         tables.push(rest.table(TableId(u16::try_from(tables.len()).ok()?), groups)?);
     }
     Some(tables)
+}
+
+/// Three tables of two groups, for tests.
+pub(crate) fn sample() -> Vec<TableDef> {
+    let field = CriticalField::Bytes { start: 2, len: 4 };
+    let specs = [
+        TableSpec::new("checking").record_bytes(16).capacity(1000),
+        TableSpec::new("stock").record_bytes(320).key_bytes(12).capacity(1 << 20).versions(3),
+        TableSpec::new("orders").record_bytes(8).capacity(9).shards(5).critical_field(field),
+    ];
+    let numbered = specs.into_iter().zip(0..);
+    let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
+    numbered.map(|numbered| table(numbered).expect("valid")).collect()
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -226,24 +240,12 @@ mod tests {
     use super::*;
     use lotus_router::EmbeddedAuthority;
 
-    fn tables() -> Vec<TableDef> {
-        let field = CriticalField::Bytes { start: 2, len: 4 };
-        let specs = [
-            TableSpec::new("checking").record_bytes(16).capacity(1000),
-            TableSpec::new("stock").record_bytes(320).key_bytes(12).capacity(1 << 20).versions(3),
-            TableSpec::new("orders").record_bytes(8).capacity(9).shards(5).critical_field(field),
-        ];
-        let numbered = specs.into_iter().zip(0..);
-        let table = |(spec, id)| TableDef::new(TableId(id), spec, vec![1 << 20, 3 << 20]);
-        numbered.map(|numbered| table(numbered).expect("valid")).collect()
-    }
-
     #[test]
     fn what_is_stored_is_read_back_and_every_cut_is_refused() {
-        let (tables, bytes) = (tables(), encode(&tables()));
+        let (tables, bytes) = (sample(), encode(&sample()));
         assert_eq!(decode(&bytes, 2), Some(tables));
         assert_eq!(decode(&bytes, 3), None);
-        let one = encode(&self::tables()[..1]);
+        let one = encode(&sample()[..1]);
         for end in (0..one.len()).filter(|end| *end != 1) {
             assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
         }
@@ -251,7 +253,7 @@ mod tests {
         for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 2)] {
             let mut bytes = one.clone();
             bytes[at] = byte;
-            assert_ne!(decode(&bytes, 2), Some(self::tables()[..1].to_vec()), "byte {at}");
+            assert_ne!(decode(&bytes, 2), Some(sample()[..1].to_vec()), "byte {at}");
         }
     }
 
@@ -259,7 +261,7 @@ mod tests {
     fn whoever_is_late_reads_again() {
         let authority = EmbeddedAuthority::new();
         let read = || Catalogue::read(&authority, 2).expect("sound");
-        let [first, second, _] = <[TableDef; 3]>::try_from(tables()).expect("three");
+        let [first, second, _] = <[TableDef; 3]>::try_from(sample()).expect("three");
         let (mut fast, mut late) = (read(), read());
         fast.enter(first, &authority).expect("nobody else");
         let refused = late.enter(second.clone(), &authority);

@@ -37,6 +37,8 @@ mod council;
 mod error;
 mod figures;
 mod filling;
+#[doc(hidden)]
+pub mod fuzzing;
 mod grace;
 mod hand_over;
 mod horizon;

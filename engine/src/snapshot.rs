@@ -24,6 +24,7 @@
 
 mod error;
 mod format;
+pub(crate) mod fuzzing;
 mod restore;
 mod scan;
 #[cfg(test)]

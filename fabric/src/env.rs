@@ -73,8 +73,8 @@ impl Env {
         self.clock.now()
     }
 
-    /// A number of 50 bits from which a life of a lane may count its calls, so that none of them has
-    /// the number of a call of an earlier life.
+    /// A number of 50 bits from which a life of a lane may count its calls, so that none of them
+    /// has the number of a call of an earlier life.
     pub fn begin_counting(&self) -> u64 {
         self.clock.begin_counting() & (COUNTED - 1)
     }

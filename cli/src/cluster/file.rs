@@ -260,7 +260,7 @@ impl ClusterFile {
         Self::parse(path, &text, state)
     }
 
-    fn parse(path: &Path, text: &str, state: Option<&Path>) -> Result<Self, FileError> {
+    pub(super) fn parse(path: &Path, text: &str, state: Option<&Path>) -> Result<Self, FileError> {
         let reader = Reader { path, text };
         let written: Written = toml::from_str(text)
             .map_err(|error| reader.wrong(error.span().unwrap_or(0..0), error.message()))?;

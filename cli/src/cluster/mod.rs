@@ -15,7 +15,8 @@
 //! * `chaos`: processes that are killed and paused while they are driven;
 //! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `host`: what
 //!   it has; `status`: how all nodes of the cluster are;
-//! * `node`, `records`: names of nodes, and what they say of themselves.
+//! * `node`, `records`: names of nodes, and what they say of themselves;
+//! * `fuzzing`: made-up files and values.
 //!
 //! # What it is not
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one
@@ -32,6 +33,7 @@ mod errands;
 #[cfg(feature = "fault-points")]
 mod fault_point;
 mod file;
+pub(crate) mod fuzzing;
 mod host;
 #[cfg(feature = "etcd")]
 mod in_etcd;

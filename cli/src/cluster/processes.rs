@@ -223,12 +223,12 @@ fn remember(files: &dyn Files, path: &Path, process: Process) -> io::Result<()> 
 }
 
 impl Process {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (id, began) = text.trim().split_once(' ')?;
         Some(Self { id: id.parse().ok()?, began: began.parse().ok()? })
     }
 
-    fn to_line(self) -> String {
+    pub(super) fn to_line(self) -> String {
         let Self { id, began } = self;
         format!("{id} {began}\n")
     }

@@ -18,7 +18,7 @@
 //! A way between hosts. A snapshot is on the host of the compute node that took it, and is restored
 //! from that of compute node 0.
 
-mod kept;
+pub(super) mod kept;
 mod struck;
 #[cfg(test)]
 mod tests;
@@ -91,24 +91,24 @@ pub struct Snapshot {
 
 /// The snapshot of this life that was begun last, and what numbers go on from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-struct Last {
-    sequence: u64,
-    timestamp: u64,
+pub(super) struct Last {
+    pub(super) sequence: u64,
+    pub(super) timestamp: u64,
 }
 
 impl Last {
     /// The next one, of this timestamp, where `there` is the highest number in the directory.
     /// `None` if one of a later time was begun already, or there are no more numbers. Two of the
     /// same time have the same rows.
-    fn next(self, there: u64, timestamp: u64) -> Option<Self> {
+    pub(super) fn next(self, there: u64, timestamp: u64) -> Option<Self> {
         let sequence = self.sequence.max(there).checked_add(1)?;
         (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })
     }
 }
 
 /// What is in a snapshot beside the tables.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Notes {
+#[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Notes {
     benchmarks: Ledger,
 }
 

@@ -34,8 +34,8 @@ const MAGIC: [u8; 8] = *b"LOTUSNAP";
 /// The format that this module writes. It reads format 1 as well, which has no labels.
 pub(crate) const FORMAT: u32 = 2;
 const UNLABELLED: u32 = 1;
-const HEAD_BYTES: usize = 12;
-const BLOCK_HEAD_BYTES: usize = 16;
+pub(super) const HEAD_BYTES: usize = 12;
+pub(super) const BLOCK_HEAD_BYTES: usize = 16;
 /// The most bytes of a payload.
 const MAX_PAYLOAD_BYTES: usize = 1 << 24;
 /// A block of rows is ended once it has so many bytes.
@@ -118,14 +118,25 @@ pub(crate) fn push_row(payload: &mut Vec<u8>, key: &PrimaryKey, value: &[u8]) {
     payload.extend_from_slice(value);
 }
 
-fn magic() -> [u8; HEAD_BYTES] {
+/// The first bytes of a file of this format.
+pub(super) fn magic(format: u32) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(&MAGIC);
-    head[8..].copy_from_slice(&FORMAT.to_le_bytes());
+    head[8..].copy_from_slice(&format.to_le_bytes());
     head
 }
 
-fn checksum(before: u64, kind: u32, payload: &[u8]) -> u64 {
+/// The head of a block behind one with the checksum `before`, which becomes the block's own.
+pub(super) fn block_head(before: &mut u64, kind: u32, payload: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
+    *before = checksum(*before, kind, payload);
+    let mut head = [0; BLOCK_HEAD_BYTES];
+    head[..4].copy_from_slice(&kind.to_le_bytes());
+    head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    head[8..].copy_from_slice(&before.to_le_bytes());
+    head
+}
+
+pub(super) fn checksum(before: u64, kind: u32, payload: &[u8]) -> u64 {
     let mut hash = Xxh3::with_seed(before);
     hash.update(&kind.to_le_bytes());
     hash.update(&(payload.len() as u32).to_le_bytes());
@@ -147,7 +158,7 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Begins a snapshot.
     pub(crate) fn begin(sink: &'a mut dyn Write, head: &SnapshotHead) -> io::Result<Self> {
-        let magic = magic();
+        let magic = magic(FORMAT);
         sink.write_all(&magic)?;
         let (checksum, bytes) = (xxh3_64(&magic), HEAD_BYTES as u64);
         let mut writer = Self { sink, head: *head, checksum, tables: 0, rows: 0, bytes };
@@ -184,10 +195,7 @@ impl<'a> Writer<'a> {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, too_long));
         }
-        self.checksum = checksum(self.checksum, kind, payload);
-        self.sink.write_all(&kind.to_le_bytes())?;
-        self.sink.write_all(&(payload.len() as u32).to_le_bytes())?;
-        self.sink.write_all(&self.checksum.to_le_bytes())?;
+        self.sink.write_all(&block_head(&mut self.checksum, kind, payload))?;
         self.sink.write_all(payload)?;
         self.bytes += (BLOCK_HEAD_BYTES + payload.len()) as u64;
         Ok(())
@@ -334,8 +342,13 @@ impl<'a> Reader<'a> {
         if length > MAX_PAYLOAD_BYTES {
             return Err(SnapshotError::Damaged);
         }
-        let mut payload = vec![0; length];
-        self.fill(&mut payload)?;
+        // A length that is made up costs no more memory than the file has bytes.
+        let mut payload = Vec::with_capacity(length.min(2 * ROWS_BYTES));
+        self.bytes += length as u64;
+        let read = (&mut *self.source).take(length as u64).read_to_end(&mut payload)?;
+        if read < length {
+            return Err(SnapshotError::Cut);
+        }
         self.checksum = checksum(self.checksum, kind, &payload);
         if self.checksum != expected {
             return Err(SnapshotError::Damaged);
@@ -430,8 +443,7 @@ mod tests {
 
     /// A file as it was written before snapshots had labels: one table, one row.
     fn unlabelled(timestamp: u64) -> Vec<u8> {
-        let mut bytes = magic().to_vec();
-        bytes[8..].copy_from_slice(&UNLABELLED.to_le_bytes());
+        let mut bytes = magic(UNLABELLED).to_vec();
         let mut before = xxh3_64(&bytes);
         let (mut table, mut rows) = (Vec::new(), Vec::new());
         encode_spec(&SPEC, &mut table);
@@ -439,10 +451,7 @@ mod tests {
         let end = [&1_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), b"notes"].concat();
         let begin = timestamp.to_le_bytes().to_vec();
         for (kind, payload) in [(BEGIN, begin), (TABLE, table), (ROWS, rows), (END, end)] {
-            before = checksum(before, kind, &payload);
-            bytes.extend(kind.to_le_bytes());
-            bytes.extend((payload.len() as u32).to_le_bytes());
-            bytes.extend(before.to_le_bytes());
+            bytes.extend(block_head(&mut before, kind, &payload));
             bytes.extend(payload);
         }
         bytes

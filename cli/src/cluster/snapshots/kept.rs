@@ -26,7 +26,7 @@ use super::{Snapshot, date};
 const EXTENSION: &str = "snapshot";
 
 /// Place of a file among the others: its number, then its timestamp.
-type Rank = (u64, u64);
+pub(in crate::cluster) type Rank = (u64, u64);
 
 /// Name of a snapshot: its number, and the date at which it was begun.
 pub(super) fn name(label: SnapshotLabel) -> String {
@@ -35,7 +35,7 @@ pub(super) fn name(label: SnapshotLabel) -> String {
 
 /// Rank by a name: of [`name`]'s, or a timestamp, which was all the name of snapshots without a
 /// label. `None` for any other.
-fn rank_by_name(path: &Path) -> Option<Rank> {
+pub(in crate::cluster) fn rank_by_name(path: &Path) -> Option<Rank> {
     let stem = path.file_stem()?.to_str()?;
     match stem.split_once('-') {
         Some((sequence, _)) => Some((sequence.parse().ok()?, 0)),

@@ -1,0 +1,143 @@
+//! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
+//!
+//! It is a library so that what it reads, files above all, can be fuzzed; the program is [`main`]
+//! and nothing else.
+//!
+//! Exit codes: 0 when all is well, 1 when an audit failed, a history has a violation or a cluster
+//! is not healthy, 2 when the
+//! command could not do what it was asked; then one sentence on the standard error says why, and no
+//! file has been touched.
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+#[cfg(feature = "tcp")]
+mod applications;
+mod args;
+mod bench;
+mod check;
+#[cfg(feature = "tcp")]
+mod cluster;
+mod deploy;
+mod figures;
+mod findings;
+mod nodes;
+mod outputs;
+mod screen;
+mod sim;
+#[cfg(feature = "tcp")]
+mod steps;
+#[cfg(feature = "tcp")]
+mod traced;
+mod watch;
+
+#[cfg(feature = "tcp")]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::cluster::fuzzing::*;
+    pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
+}
+
+use args::{Cli, Command};
+
+const UNSOUND: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// What a command that did its work says about the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// Nothing is wrong, as far as anybody looked.
+    Sound,
+    /// An audit failed, a history has a violation, or a node of a cluster does not serve.
+    Unsound,
+}
+
+/// Carries out the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return answer(&error),
+    };
+    let result = match &cli.command {
+        Command::Bench(args) => bench::run(args).map_err(|error| error.to_string()),
+        Command::Check(args) => check::run(args).map_err(|error| error.to_string()),
+        Command::Sim(args) => sim::run(args).map_err(|error| error.to_string()),
+        Command::Figures(args) => figures::run(args).map_err(|error| error.to_string()),
+        #[cfg(feature = "tcp")]
+        Command::Cluster(args) => cluster::run(args),
+        #[cfg(feature = "tcp")]
+        Command::Chaos(args) => cluster::chaos(args),
+        #[cfg(feature = "tcp")]
+        Command::Shards(args) => cluster::shards(args),
+        #[cfg(feature = "tcp")]
+        Command::Mn(args) => cluster::lend_memory(args).map(|()| Verdict::Sound),
+        #[cfg(feature = "tcp")]
+        Command::Cn(args) => cluster::compute(args).map(|()| Verdict::Sound),
+        Command::Host(args) => nodes::serve(args).map(|()| Verdict::Sound),
+    };
+    match result {
+        Ok(Verdict::Sound) => ExitCode::SUCCESS,
+        Ok(Verdict::Unsound) => ExitCode::from(UNSOUND),
+        Err(why) => refuse(&why),
+    }
+}
+
+/// Answers a command line that asks for help or makes no sense.
+fn answer(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody listens if this fails.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(REFUSED)
+        }
+        _ => refuse(&sentence(&error.render().to_string())),
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    // Nobody listens if this fails.
+    let _ = writeln!(io::stderr(), "error: {why}");
+    ExitCode::from(REFUSED)
+}
+
+/// The first paragraph of clap's message and its tip, as one sentence.
+fn sentence(message: &str) -> String {
+    let paragraphs: Vec<String> = message
+        .split("\n\n")
+        .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let mut sentence = paragraphs[0].trim_start_matches("error: ").to_owned();
+    if let Some(tip) = paragraphs.iter().find_map(|paragraph| paragraph.strip_prefix("tip: ")) {
+        sentence.push_str("; ");
+        sentence.push_str(tip);
+    }
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_becomes_a_sentence() {
+        let message = "error: unexpected argument '--cn' found\n\n  tip: a similar argument \
+                       exists: '--cns'\n\nUsage: lotus bench kvs\n\nFor more, try '--help'.\n";
+        let expected = "unexpected argument '--cn' found; a similar argument exists: '--cns'";
+        assert_eq!(sentence(message), expected);
+        assert_eq!(sentence("error: a\n  b, c\n"), "a b, c");
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}
