@@ -229,6 +229,39 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
     cluster.done("down");
 }
 
+/// Signals the processes of compute nodes.
+fn signal_compute_nodes(cluster: &Cluster, signal: &str) {
+    let status = cluster.status();
+    let nodes = status["nodes"].as_array().expect("all nodes").iter();
+    for node in nodes.filter(|node| node["node"].as_str().expect("a name").starts_with("cn")) {
+        let sent = Command::new("kill").args([signal, &node["process"].to_string()]).status();
+        assert!(sent.expect("there is such a command").success(), "{node}");
+    }
+}
+
+/// Compute nodes did not reach etcd for some seconds while memory node 0 was started again: it
+/// began another life beside the one that went on, which nodes that were started later found empty.
+#[test]
+fn no_life_begins_beside_one_whose_compute_nodes_do_not_answer() {
+    let etcd = Server::start();
+    let cluster = Cluster::new("silent", 4, &etcd.endpoint());
+    eventually(|| cluster.succeeds("up"));
+    // What is not heard of them is as if they did not reach etcd.
+    signal_compute_nodes(&cluster, "-STOP");
+    cluster.kill(|node| node == "mn-0");
+    let began = cluster.lotus(&["mn", "--node", "0"], "--file").output().expect("it runs");
+    signal_compute_nodes(&cluster, "-CONT");
+    assert_eq!(began.status.code(), Some(2), "{}", text(&began));
+    let said = text(&began);
+    assert!(said.contains("a life of the cluster has begun in etcd and not ended"), "{said}");
+    assert!(said.contains("compute node 0, compute node 1 does not answer"), "{said}");
+    // The life goes on, and takes it in again once they are heard.
+    eventually(|| cluster.succeeds("up"));
+    eventually(|| cluster.succeeds("status"));
+    cluster.is_sound();
+    cluster.done("down");
+}
+
 #[test]
 fn an_etcd_that_is_not_there_is_named_and_nothing_is_started() {
     let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

@@ -38,43 +38,66 @@ impl Look for Alive {
     }
 }
 
-/// Whether any compute node takes part in the life that goes on there. Asks the members that have
-/// said last that they serve, and waits; if there are none it is known at once. An authority that
-/// does not answer is asked again. Where `is_told` to end, the answer is worth nothing.
+/// What is known of the compute nodes of a life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// One has answered.
+    Answer,
+    /// None is left that has said that it serves.
+    Gone,
+    /// These have said that they serve, and do not answer. They may be dead, or live and not reach
+    /// the authority.
+    Silent(Vec<Node>),
+}
+
+/// Looks for compute nodes that take part in the life that goes on there. Asks the members that
+/// have said last that they serve, and waits; those whose processes have ended on this host are
+/// not asked. An authority that does not answer is asked again.
+///
+/// # Errors
+/// The authority does not answer for as long.
 #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "no authority outlives a cluster"))]
-pub fn is_anybody(
+pub fn look(
     file: &ClusterFile,
     authority: &dyn Authority,
     env: &Env,
     patience: Duration,
     is_told: impl Fn() -> bool,
-) -> bool {
-    let mut asked: Option<Vec<Pending>> = None;
+) -> Result<Others, AuthorityError> {
+    let mut asked: Result<Vec<(Node, Pending)>, _> = Err(AuthorityError::Unavailable);
     let mut answered = false;
     wait_until(env, patience, || {
-        if is_told() {
-            return true;
+        if asked.is_err() {
+            asked = ask(file, authority);
         }
-        asked = asked.take().or_else(|| ask(file, authority).ok());
-        let Some(asked) = &asked else { return false };
-        answered = asked.iter().any(|question| question.is_answered::<()>(authority));
-        answered || asked.is_empty()
+        let Ok(asked) = &asked else { return is_told() };
+        answered = asked.iter().any(|(_, question)| question.is_answered::<()>(authority));
+        answered || asked.is_empty() || is_told()
     });
-    answered
+    let silent: Vec<Node> = asked?.into_iter().map(|(node, _)| node).collect();
+    Ok(match (answered, silent.is_empty()) {
+        (true, _) => Others::Answer,
+        (false, true) => Others::Gone,
+        (false, false) => Others::Silent(silent),
+    })
 }
 
-fn ask(file: &ClusterFile, authority: &dyn Authority) -> Result<Vec<Pending>, AuthorityError> {
+fn ask(
+    file: &ClusterFile,
+    authority: &dyn Authority,
+) -> Result<Vec<(Node, Pending)>, AuthorityError> {
     let members = match membership::read(authority) {
         Ok(members) => members,
         Err(MembershipError::Authority(error)) => return Err(error),
-        // Nobody has founded the cluster.
+        // No cluster was made in this life.
         Err(_) => return Ok(Vec::new()),
     };
     let mut asked = Vec::new();
     for node in Node::all(file).filter(|node| node.kind == Kind::Compute) {
-        let stage = Record::read(node, authority)?.map(|record| record.stage);
-        if stage == Some(Stage::Serving) && members.is_live(node.id(file)) {
-            asked.push(mailbox(node).put(authority, &(), Duration::ZERO)?);
+        let Some(record) = Record::read(node, authority)? else { continue };
+        let serves = matches!(record.stage, Stage::Opening | Stage::Serving);
+        if serves && members.is_live(node.id(file)) && record.runs() != Some(false) {
+            asked.push((node, mailbox(node).put(authority, &(), Duration::ZERO)?));
         }
     }
     Ok(asked)

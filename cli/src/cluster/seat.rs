@@ -19,7 +19,7 @@ use lotus_router::{Authority, AuthorityError};
 
 use super::address::Hosted;
 #[cfg(feature = "etcd")]
-use super::alive::is_anybody;
+use super::alive::{self, Others};
 use super::file::ClusterFile;
 #[cfg(feature = "etcd")]
 use super::in_etcd::{InEtcd, LastWord, Members};
@@ -28,10 +28,23 @@ use super::stop::{Early, Stop};
 /// How long the authority may take to answer once.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long compute nodes that take part may take to say so, before another life begins. They look
-/// five times a second; an audit may keep one of them for long, but not all.
+/// How long compute nodes that take part may take to say so. They look five times a second; an
+/// audit may keep one of them for long, and etcd be out of their reach.
 #[cfg(feature = "etcd")]
-const ANSWERING: Duration = Duration::from_secs(5);
+const ANSWERING: Duration = Duration::from_secs(20);
+
+/// Why no life begins beside one that may go on.
+#[cfg(feature = "etcd")]
+fn silent_life(file: &ClusterFile, nodes: &[super::node::Node]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(|node| node.in_words()).collect();
+    format!(
+        "a life of the cluster has begun in etcd and not ended, and {} does not answer. If all its \
+         compute nodes have ended, lotus cluster down --no-snapshot --file {} on this host says \
+         so; then start this node again",
+        nodes.join(", "),
+        file.path.display()
+    )
+}
 
 /// Where the authority is.
 #[derive(Clone, Debug)]
@@ -217,16 +230,22 @@ impl Host {
                 let sentence = |error: Unreached| error.to_string();
                 let word = word.map_err(sentence)?;
                 let is_told = || stop.is_told();
-                let goes_on =
-                    word.life().is_some() && is_anybody(file, &etcd, env, ANSWERING, is_told);
+                let others = match word.life() {
+                    Some(_) => alive::look(file, &etcd, env, ANSWERING, is_told),
+                    None => Ok(Others::Gone),
+                };
                 if is_told() {
                     return Err(Early::Told);
                 }
-                if goes_on {
-                    tracing::info!(etcd = %members, "returning to a cluster that goes on");
-                } else {
-                    etcd.begin(word).map_err(sentence)?;
-                    tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                match others.map_err(|error| error.to_string())? {
+                    Others::Answer => {
+                        tracing::info!(etcd = %members, "returning to a cluster that goes on");
+                    }
+                    Others::Gone => {
+                        etcd.begin(word).map_err(sentence)?;
+                        tracing::info!(etcd = %members, "a new life of the cluster has begun");
+                    }
+                    Others::Silent(nodes) => return Err(silent_life(file, &nodes).into()),
                 }
                 Ok(Self::Etcd(Seat::Etcd(etcd)))
             }
@@ -258,13 +277,14 @@ impl Host {
             // When it is dropped.
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
-            Self::Etcd(seat) => {
-                if is_anybody(file, seat, env, PATIENCE, || false) {
-                    tracing::info!("the cluster goes on without this node");
-                } else if let Err(error) = seat.end_life() {
-                    tracing::warn!(error, "etcd does not know that the cluster has ended");
+            Self::Etcd(seat) => match alive::look(file, seat, env, PATIENCE, || false) {
+                Ok(Others::Gone) => {
+                    if let Err(error) = seat.end_life() {
+                        tracing::warn!(error, "etcd does not know that the cluster has ended");
+                    }
                 }
-            }
+                others => tracing::info!(?others, "the cluster goes on without this node"),
+            },
         }
     }
 }
