@@ -63,10 +63,10 @@ fn nonsense_flags_are_named_in_one_sentence() {
         ("kvs", &["--json", ""], "--json"),
         ("kvs", &["--profile", "cx3-56g"], "--fabric sim"),
         ("kvs", &["--cluster", "somewhere"], "cannot read somewhere"),
-        ("kvs", &["--cluster", "somewhere", "--rate", "9"], "makes no sense with --rate"),
-        ("kvs", &["--cluster", "somewhere", "--floor"], "makes no sense with --rate"),
+        ("kvs", &["--cluster", "somewhere", "--rate", "9"], "--rate makes no sense with --cluster"),
+        ("kvs", &["--cluster", "somewhere", "--floor"], "--floor makes no sense with --cluster"),
         ("kvs", &["--rdma-devices", "mlx5_0"], "--fabric rdma only"),
-        ("kvs", &["--cluster", "somewhere", "--fabric", "tcp"], "not --fabric"),
+        ("kvs", &["--cluster", "somewhere", "--fabric", "tcp"], "--fabric makes no sense with"),
         ("kvs", &["--fabric", "tcp", "--profile", "cx3-56g"], "--fabric sim"),
         (
             "kvs",

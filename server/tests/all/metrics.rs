@@ -34,6 +34,29 @@ fn watched() -> (Bank, SocketAddr) {
     (bank, at)
 }
 
+/// Procedures, the lease, the build, and the figures of the program that runs the server.
+#[track_caller]
+fn the_process_shows_itself(text: &str) {
+    let own = [
+        ("lotus_procedure_duration_seconds_count{procedure=\"balance\"}", 10.0),
+        ("lotus_procedure_duration_seconds_count{procedure=\"deposit\"}", 5.0),
+        ("lotus_procedure_duration_seconds_bucket{le=\"+Inf\",procedure=\"transfer\"}", 1.0),
+        ("lotus_procedure_duration_seconds_count{procedure=\"stall\"}", 0.0),
+        (&format!("lotus_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0),
+        ("lotus_lease_seconds", 4.0),
+        ("lotus_flavour{of=\"one\"}", 7.0),
+    ];
+    for (name, expected) in own {
+        assert!((value(text, name) - expected).abs() < 0.001, "{name} in {text}");
+    }
+    let margin = value(text, "lotus_lease_margin_seconds");
+    assert!(margin > 0.0 && margin <= 4.0, "{margin}");
+    assert!(value(text, "lotus_uptime_seconds") > 0.0);
+    assert!(value(text, "process_cpu_seconds_total") > 0.0);
+    assert!(value(text, "process_resident_memory_bytes") > 1e6);
+    assert!(!text.contains("lotus_unknown"), "a gauge without a value is not shown");
+}
+
 #[test]
 fn what_has_happened_can_be_seen() {
     let (bank, at) = watched();
@@ -97,24 +120,7 @@ fn what_has_happened_can_be_seen() {
     for name in moving {
         assert!(value(&text, name) > 0.0, "{name}");
     }
-    let own = [
-        ("lotus_procedure_duration_seconds_count{procedure=\"balance\"}", 10.0),
-        ("lotus_procedure_duration_seconds_count{procedure=\"deposit\"}", 5.0),
-        ("lotus_procedure_duration_seconds_bucket{le=\"+Inf\",procedure=\"transfer\"}", 1.0),
-        ("lotus_procedure_duration_seconds_count{procedure=\"stall\"}", 0.0),
-        (&format!("lotus_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0),
-        ("lotus_lease_seconds", 4.0),
-        ("lotus_flavour{of=\"one\"}", 7.0),
-    ];
-    for (name, expected) in own {
-        assert!((value(&text, name) - expected).abs() < 0.001, "{name} in {text}");
-    }
-    let margin = value(&text, "lotus_lease_margin_seconds");
-    assert!(margin > 0.0 && margin <= 4.0, "{margin}");
-    assert!(value(&text, "lotus_uptime_seconds") > 0.0);
-    assert!(value(&text, "process_cpu_seconds_total") > 0.0);
-    assert!(value(&text, "process_resident_memory_bytes") > 1e6);
-    assert!(!text.contains("lotus_unknown"), "a gauge without a value is not shown");
+    the_process_shows_itself(&text);
     assert!(get(at, "/nothing").starts_with("HTTP/1.1 404"));
 }
 

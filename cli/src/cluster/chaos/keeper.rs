@@ -2,9 +2,10 @@
 //!
 //! # What it is
 //! [`Keeper::step`] is asked again and again, told what the [`Standings`] are, and says what is to
-//! be done now. A schedule from a file is kept to by the millisecond ([`Pace::Exact`]): whoever
-//! wrote it may want what the cluster does not survive. One that was drawn ([`Pace::Careful`]) was
-//! drawn for a cluster that recovers in time, on a machine that may be too busy for that. So
+//! be done now. A schedule from a file is kept to by the millisecond ([`Pace::Exact`]): its writer
+//! may want what the cluster does not survive. It waits for one thing only: no memory node is taken
+//! away while another one returns. One that was drawn ([`Pace::Careful`]) was drawn for a cluster
+//! that recovers in time, on a machine that may be too busy for that. So
 //! * a strike waits, with all later ones of its kind of node, until the cluster can do without the
 //!   node: until all other memory nodes have all that they are to have, or a majority of compute
 //!   nodes stays;
@@ -93,7 +94,7 @@ impl Keeper {
 
     /// Whether it wants to know what the standings are.
     pub fn looks(&self) -> bool {
-        self.pace == Pace::Careful
+        self.pace == Pace::Careful || !self.memory.strikes.is_empty()
     }
 
     /// What is to be done now, in this order. `standings` are empty as long as nobody knows them.
@@ -146,8 +147,16 @@ impl Keeper {
     /// Whether a strike may be carried out now.
     fn can_do_without(&self, Strike { node, fault, .. }: Strike, standings: &Standings) -> bool {
         let is_out = standings.get(&node) == Some(&Standing::Out);
-        if self.pace == Pace::Exact || !fault.goes_away() || is_out {
+        if !fault.goes_away() || is_out {
             return true;
+        }
+        if self.pace == Pace::Exact {
+            let returns = |(other, standing): (&Node, &Standing)| {
+                let started = self.last.get(other) == Some(&Fault::Restart);
+                let lacks = *standing == Standing::Filling || started && *standing == Standing::Out;
+                lacks && other.kind == Kind::Memory && *other != node
+            };
+            return node.kind == Kind::Compute || !standings.iter().any(returns);
         }
         let others = standings.iter().filter(|(other, standing)| {
             let stays = **standing == Standing::Whole && !self.is_away(**other);
@@ -327,11 +336,27 @@ mod tests {
     fn what_was_written_by_hand_is_kept_to_by_the_millisecond() {
         let kill = strike(1000, MN_1, Fault::Kill);
         let mut keeper = Keeper::new(bounds(), Pace::Exact, &[kill]);
-        assert!(!keeper.looks() && !keeper.is_done(1000, &Standings::new()));
+        assert!(keeper.looks() && !keeper.is_done(1000, &Standings::new()));
         assert_eq!(keeper.step(1000, &Standings::new()), [kill]);
+        assert!(!keeper.looks());
         assert!(keeper.is_done(1000, &Standings::new()));
         let out = but(&[(Node::compute(1), Standing::Out)]);
         assert!(keeper.help_up(1000, &out).is_empty() && keeper.help_up(99_000, &out).is_empty());
+    }
+
+    /// A busy machine fills more slowly than a file's writer has expected.
+    #[test]
+    fn what_was_written_by_hand_waits_for_a_memory_node_that_is_filled() {
+        let kill = strike(1000, MN_1, Fault::Kill);
+        let pause = strike(1000, Node::compute(0), Fault::Pause);
+        let restart = strike(900, MN_2, Fault::Restart);
+        let mut keeper = Keeper::new(bounds(), Pace::Exact, &[restart, kill, pause]);
+        assert_eq!(keeper.step(900, &but(&[])), [restart]);
+        let filling = but(&[(MN_2, Standing::Filling)]);
+        assert_eq!(keeper.step(1000, &but(&[(MN_2, Standing::Out)])), [pause]);
+        assert_eq!(keeper.step(5000, &filling), []);
+        assert!(keeper.looks() && !keeper.is_done(5000, &filling));
+        assert_eq!(keeper.step(5100, &but(&[])), [strike(5100, MN_1, Fault::Kill)]);
     }
 
     #[test]

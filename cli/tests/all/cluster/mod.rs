@@ -556,19 +556,8 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
         issuer.write(&other.directory, name);
         fs::write(other.file(), file).expect("it is ours");
         let status = other.status();
-        assert_eq!(
-            (&status["authority"], status["reason"].as_str().is_some()),
-            (&"refuses".into(), true)
-        );
-        assert!(status["reason"].to_string().contains("the shared keys differ"), "{status}");
-        let shown = text(&lotus(&["cluster", "status", "--file", &other.file()]));
-        assert!(
-            shown.contains("the authority: refuses (") && shown.contains("keys differ"),
-            "{shown}"
-        );
-        wait_until("the log tells of it", || {
-            described.logs().contains("connections were not let in")
-        });
+        assert_eq!(status["authority"], "refuses", "{status}");
+        assert!(status["reason"].as_str().is_some_and(|why| why.contains(said)), "{status}");
         let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
         assert!(text(&refused).contains(said), "{}", text(&refused));
     }
