@@ -13,7 +13,8 @@ use crate::common::{host, lotus};
 /// What all clusters here have in common: small nodes, and a lease for a busy machine.
 const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
                      lease_ms = 3000\n";
-const LOAD: &str = "[load.smallbank]\naccounts = 200\n";
+/// Little room for ids of calls: that of the default is more than the memory has.
+const LOAD: &str = "[calls]\nrows = 4096\n[load.smallbank]\naccounts = 200\n";
 
 /// Where the first compute node answers about itself.
 pub const METRICS: u16 = 7600;
