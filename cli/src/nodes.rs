@@ -235,6 +235,7 @@ pub fn serve(args: &HostArgs) -> Result<(), String> {
 }
 
 /// The anonymous memory of a process of this host, in bytes.
+#[cfg(feature = "tcp")]
 pub fn anonymous_bytes(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;

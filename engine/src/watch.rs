@@ -18,6 +18,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_points::point;
 use lotus_recovery::{Answers, Beat, Detector, Lease};
+use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
@@ -110,8 +111,10 @@ impl Watch {
                 let members = &coordinator.node.members;
                 members.note_beat(asked);
                 let peers = &coordinator.shared.peers;
-                let takes_part =
-                    |index: usize| members.knows(Suspect::at(peers[index].id, inbox.beats[index]));
+                let takes_part = |index: usize| {
+                    let life = Suspect::at(peers[index].id, inbox.beats[index]);
+                    members.knows(life) || broken(Rule::SuspicionsNameALife)
+                };
                 self.detector.hear(asked, &inbox.beats, takes_part)
             }
             // Only of the last memory node is it said that it does not answer.

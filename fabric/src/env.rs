@@ -12,6 +12,10 @@ use std::time::Duration;
 use rand::SeedableRng;
 pub use rand::rngs::SmallRng;
 
+/// The stack of every thread. Builds without optimisation keep the future of a whole transaction on
+/// it, several times over; what is not used takes no memory.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Nanoseconds since the Unix epoch on this node's clock. Never runs backwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Nanos(pub u64);
@@ -101,7 +105,7 @@ impl Env {
         name: &str,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> std::io::Result<JoinHandle<T>> {
-        std::thread::Builder::new().name(name.to_owned()).spawn(body)
+        std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body)
     }
 }
 
@@ -109,12 +113,16 @@ impl Env {
     /// Runs `work` once for each of `workers` workers, on threads of their own, and waits.
     ///
     /// # Panics
-    /// If one of them does.
+    /// If one of them does, or a thread cannot be started.
     pub fn in_parallel<T: Send>(&self, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let work = &work;
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
+            let start = |worker| {
+                let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+                let started = thread.spawn_scoped(scope, move || work(worker));
+                started.unwrap_or_else(|error| panic!("cannot start a thread: {error}"))
+            };
+            let threads: Vec<_> = (0..workers).map(start).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, T>| match thread.join() {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -25,7 +25,7 @@ use super::file::ClusterFile;
 use super::mailbox::Mailbox;
 use super::node::{Kind, Node};
 use super::records::{Record, Stage};
-use super::rest::Rest;
+use super::rest::{Next, Rest};
 use super::snapshots::{Snapshot, Snapshots};
 
 /// How long a node rests beyond the patience of whoever told it to.
@@ -38,8 +38,8 @@ const RESTING_PATIENCE: Duration = Duration::from_secs(60);
 enum Question {
     /// A snapshot.
     Take,
-    /// To rest, for so many seconds.
-    Rest { secs: u64 },
+    /// To rest, for so many seconds, as that version of [`Rest`] says.
+    Rest { secs: u64, version: u64 },
     /// To serve again.
     Serve,
 }
@@ -99,10 +99,8 @@ pub struct Copier<M: Machines> {
     snapshots: Snapshots,
     door: Option<Rc<RefCell<Door>>>,
     env: Env,
-    /// Since when nobody has ended it as it was said.
-    rests_until: Option<Nanos>,
-    /// It has found that all rest, when it would have begun to serve.
-    found: Option<Rest>,
+    /// What it rests for, and until when that was said.
+    resting: Option<(Rest, Nanos)>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
 }
 
@@ -126,8 +124,7 @@ where
             snapshots: snapshots.clone(),
             door: door.map(Rc::clone),
             env: cluster.machines().outside(),
-            rests_until: None,
-            found: None,
+            resting: None,
             under_way: None,
         }
     }
@@ -141,21 +138,30 @@ where
         taking.map_err(|error| format!("could not start a thread: {error}"))
     }
 
-    /// Serves again if it has rested for as long as was said, or nobody says so any more.
+    fn until(&self, rest: Rest) -> (Rest, Nanos) {
+        (rest, self.env.now().after(Duration::from_secs(rest.secs)))
+    }
+
+    /// Serves again once what it rests for is taken back, which it does itself if it has rested for
+    /// as long as was said. Where the authority does not answer it rests on.
     fn look_for_the_end(&mut self, authority: &dyn Authority) {
-        let late = self.rests_until.is_some_and(|until| self.env.now() >= until);
-        let said = self.found.is_some().then(|| Rest::read(authority));
-        if late && let Ok(Some(rest)) = Rest::read(authority) {
-            rest.end(authority);
-        }
-        if (late || matches!(said, Some(Ok(None))))
-            && let Err(why) = self.serve()
-        {
+        let Some((rest, until)) = self.resting else { return };
+        let Ok(said) = Rest::read(authority) else { return };
+        let serves = match rest.next(said, self.env.now() >= until) {
+            Next::Wait => false,
+            Next::RestFor(said) => {
+                self.resting = Some(self.until(said));
+                false
+            }
+            Next::TakeBack => rest.end(authority),
+            Next::Serve => true,
+        };
+        if serves && let Err(why) = self.serve() {
             error!("{why}");
         }
     }
 
-    fn rest(&mut self, secs: u64) -> Result<Answer, String> {
+    fn rest(&mut self, rest: Rest) -> Result<Answer, String> {
         // What is in flight would wait for it, and whoever looks around here with it.
         if let Some(silent) = self.cluster.silent_memory(self.index).first() {
             return Err(format!("memory node {silent} does not answer"));
@@ -163,7 +169,7 @@ where
         if let Some(door) = &self.door {
             door.borrow_mut().close()?;
         }
-        self.rests_until = Some(self.env.now().after(Duration::from_secs(secs)));
+        self.resting = Some(self.until(rest));
         info!("resting: nothing is taken from applications");
         self.cluster.settle().map_err(|error| error.to_string())?;
         point_here!(self.index as u16, Rested);
@@ -171,12 +177,12 @@ where
     }
 
     fn serve(&mut self) -> Result<Answer, String> {
-        if self.rests_until.take().is_some() {
-            info!("serving again");
-        }
-        self.found = None;
+        // A door that cannot be opened is tried again, since it rests still.
         if let Some(door) = &self.door {
             door.borrow_mut().open()?;
+        }
+        if self.resting.take().is_some() {
+            info!("serving again");
         }
         Ok(Answer::Serving)
     }
@@ -187,8 +193,7 @@ where
     Cluster<M>: Send + Sync,
 {
     fn find(&mut self, rest: Rest) {
-        self.rests_until = Some(self.env.now().after(Duration::from_secs(rest.secs)));
-        self.found = Some(rest);
+        self.resting = Some(self.until(rest));
     }
 
     fn look(&mut self, authority: &dyn Authority) {
@@ -217,7 +222,7 @@ where
                 Ok(taking) => return self.under_way = Some((version, taking)),
                 Err(why) => Err(why),
             },
-            Question::Rest { secs } => self.rest(secs),
+            Question::Rest { secs, version } => self.rest(Rest::told(version, secs)),
             Question::Serve => self.serve(),
         };
         self.mailbox.answer(authority, version, &answer.unwrap_or_else(Answer::Failed));
@@ -298,7 +303,8 @@ pub fn take(
 }
 
 /// Lets all compute nodes that serve come to rest, and has one take a snapshot, after which nothing
-/// is committed. If any of it fails, they serve again.
+/// is committed until the nodes are ended, or the rest is over. If any of it fails, they serve
+/// again.
 ///
 /// # Errors
 /// A sentence.
@@ -312,11 +318,20 @@ pub fn take_last(
     let unanswered = |error: AuthorityError| error.to_string();
     let said = Rest::begin(authority, secs).map_err(unanswered)?;
     point_here!(0, RestAgreed);
-    let taken = take_at_rest(file, authority, patience, secs);
+    let taken = take_at_rest(file, authority, patience, said);
     if taken.is_err() {
         said.end(authority);
     }
-    taken
+    let taken = taken?;
+    // From here on, nodes rest for as long again.
+    match said.renew(authority) {
+        Ok(_) => Ok(taken),
+        Err(AuthorityError::Conflict { .. }) => {
+            let why = "it took longer than the compute nodes rest, and they serve again";
+            Err(format!("a snapshot {}, but {why}", taken.1.in_words()))
+        }
+        Err(error) => Err(unanswered(error)),
+    }
 }
 
 /// As [`take_last`], once no other node begins to serve.
@@ -324,11 +339,11 @@ fn take_at_rest(
     file: &ClusterFile,
     authority: &dyn Authority,
     patience: Duration,
-    secs: u64,
+    said: Rest,
 ) -> Result<(Node, Snapshot), String> {
     let nodes = serving(file, authority)?;
-    let rest =
-        |node: &Node| ask(authority, *node, Question::Rest { secs }, RESTING_PATIENCE).map(drop);
+    let question = Question::Rest { secs: said.secs, version: said.version() };
+    let rest = |node: &Node| ask(authority, *node, question, RESTING_PATIENCE).map(drop);
     let taken = nodes.iter().try_for_each(rest).and_then(|()| {
         point_here!(0, RestTold);
         take(file, authority, patience)

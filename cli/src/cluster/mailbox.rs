@@ -54,6 +54,8 @@ pub struct Mailbox {
     answered: String,
     /// The node's side: the question that it has seen last.
     seen: Version,
+    /// The node's side: an answer that the authority has not taken yet.
+    unwritten: Option<(Version, serde_json::Value)>,
 }
 
 /// A question that was asked.
@@ -68,7 +70,7 @@ impl Mailbox {
     pub fn new(sort: &str, node: Node) -> Self {
         let asked = format!("{sort}/{node}");
         let (taken, answered) = (format!("{asked}/taken"), format!("{asked}/done"));
-        Self { node, asked, taken, answered, seen: Version::ABSENT }
+        Self { node, asked, taken, answered, seen: Version::ABSENT, unwritten: None }
     }
 
     /// Asks, once the question before is answered or `patience` is over.
@@ -106,6 +108,9 @@ impl Mailbox {
     /// it out; nobody gets it again.
     pub fn next<Q: DeserializeOwned>(&mut self, authority: &dyn Authority) -> Option<(Version, Q)> {
         // Whatever is not answered is asked again the next time that the daemon looks around.
+        if !self.write_unwritten(authority) {
+            return None;
+        }
         let (version, asked) = records::read::<Asked<Q>>(authority, &self.asked).ok()?;
         if version <= self.seen {
             return None;
@@ -128,10 +133,21 @@ impl Mailbox {
         Some((version, question))
     }
 
-    /// The node's side: answers.
-    pub fn answer(&self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
-        // If that fails, whoever has asked will say that nobody answered.
-        let _ = self.write_answer(authority, of, Outcome::Done(answer));
+    /// The node's side: answers, again and again if the authority does not answer.
+    pub fn answer(&mut self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
+        let answer = serde_json::to_value(answer).expect("strings and numbers");
+        self.unwritten = Some((of, answer));
+        self.write_unwritten(authority);
+    }
+
+    /// Whether no answer is left to be written.
+    fn write_unwritten(&mut self, authority: &dyn Authority) -> bool {
+        if let Some((of, answer)) = &self.unwritten
+            && self.write_answer(authority, *of, Outcome::Done(answer)).is_ok()
+        {
+            self.unwritten = None;
+        }
+        self.unwritten.is_none()
     }
 
     fn write_answer<A: Serialize>(
@@ -196,6 +212,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use lotus_router::EmbeddedAuthority;
+    use lotus_router::authority::Versioned;
 
     use super::*;
 
@@ -244,6 +261,38 @@ mod tests {
         let said = told(&asked, &authority).expect_err("nobody knows");
         assert!(said.contains("compute node 1 has ended while it was at it"), "{said}");
         assert!(mailbox().is_free(&authority));
+    }
+
+    /// An authority that does not answer.
+    struct Silent;
+
+    impl Authority for Silent {
+        fn read(&self, _: &str) -> Result<Option<Versioned>, AuthorityError> {
+            Err(AuthorityError::Unavailable)
+        }
+
+        fn compare_and_swap(
+            &self,
+            _: &str,
+            _: Version,
+            _: &[u8],
+        ) -> Result<Version, AuthorityError> {
+            Err(AuthorityError::Unavailable)
+        }
+    }
+
+    /// An answer that the authority did not take was given up, and who had asked waited in vain.
+    #[test]
+    fn an_answer_is_written_when_the_authority_is_back() {
+        let authority = EmbeddedAuthority::new();
+        let asked = ask(&authority, "rest");
+        let mut life = mailbox();
+        let (version, _) = take(&mut life, &authority).expect("it was asked");
+        life.answer(&Silent, version, &"rests");
+        assert!(!mailbox().is_free(&authority));
+        assert_eq!(life.next::<String>(&Silent), None);
+        assert_eq!(take(&mut life, &authority), None, "the answer is written first");
+        assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
     }
 
     #[test]

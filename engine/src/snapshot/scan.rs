@@ -205,6 +205,8 @@ enum Found<'a> {
 
 fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
     match visible_at(cvt, snapshot) {
+        // A deletion in full memory has no record; it is believed as an absence is.
+        Visible::Version(candidate) if candidate.record == 0 => Aim::Absent,
         Visible::Version(candidate) => Aim::Version(candidate),
         Visible::NotFound => Aim::Absent,
         _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
@@ -434,5 +436,37 @@ impl Coordinator {
     fn row_patience(&self) -> Duration {
         let config = &self.shared.config;
         config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_mvcc::TableId;
+    use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader};
+
+    use super::*;
+
+    fn time(raw: u64) -> Timestamp {
+        Timestamp::new(raw).expect("63 bits")
+    }
+
+    /// A row that was deleted in full memory has a tombstone without a record. It was read at
+    /// offset 0, where no record is, again and again, until the snapshot failed.
+    #[test]
+    fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
+        let header = CvtHeader { key: Key(1), table: TableId(1), cells: 2, value_limit: 16 };
+        let deleted = Cell {
+            version: Version::Committed(time(21)),
+            state: CellState::Tombstone,
+            record: 0,
+            length: 0,
+            writes: 1,
+        };
+        let words: Vec<u64> =
+            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Absent));
+        let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
+        let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
+        assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Version(one) if one.record == 4096));
     }
 }
