@@ -441,7 +441,7 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use lotus_mvcc::TableId;
+    use lotus_fabric::ids::TableId;
     use lotus_mvcc::layout::cvt::{Cell, CellState, CvtHeader};
 
     use super::*;
