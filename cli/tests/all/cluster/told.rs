@@ -2,7 +2,6 @@
 //! started by hand, or returned.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -136,11 +135,9 @@ fn memory_that_does_not_fit_is_refused_with_the_name_of_the_setting() {
 /// library of the system knows 127.1 as a host, and this program does not take it for a number.
 #[test]
 fn nodes_and_applications_meet_by_name() {
-    let free = || {
-        let listener = TcpListener::bind("0.0.0.0:0").expect("there are ports");
-        listener.local_addr().expect("it is bound").port()
-    };
-    let ports: [u16; 8] = std::array::from_fn(|_| free());
+    // Below those that the system gives to connections of tests beside this one.
+    let first = 10_000 + (std::process::id() % 2_000) as u16 * 8;
+    let ports: [u16; 8] = std::array::from_fn(|index| first + index as u16);
     let [authority, mn_0, mn_1, cn_0, cn_1, client_0, client_1, metrics] = ports;
     let node = |kind: &str, port: u16, more: &str| {
         let address = format!("address = \"127.1:{port}\"\nbind = \"0.0.0.0:{port}\"\n");
