@@ -277,6 +277,7 @@ impl Aftermath<'_> {
             secs: self.span.as_secs_f64(),
             workload: W::NAME,
             schedule: self.struck.strikes.clone(),
+            starts_struck: self.struck.starts,
             epoch: members.map(|now| now.epoch().0),
             expelled: out,
             committed: seen.tally.all_committed,

@@ -128,6 +128,30 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     }
 }
 
+/// One is killed as it starts, stands still as it starts again, and is killed once more; a memory
+/// node is killed as it is made anew. All of them take part in the end.
+#[test]
+fn h2_nodes_that_are_struck_while_they_start_take_part_in_the_end() {
+    let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":400,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":700,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":800,\"node\":\"mn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":900,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":1000,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":1100,\"node\":\"mn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":1300,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
+                    {\"at_ms\":2300,\"node\":\"cn-1\",\"fault\":\"resume\"}\n\
+                    {\"at_ms\":4500,\"node\":\"cn-1\",\"fault\":\"restart\"}\n";
+    let described = Described::new("starts", schedule);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "12", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
+    assert_eq!(report["starts_struck"], 3, "{report}");
+}
+
 /// H2, H23: whoever is drawn ends, or is silent for longer than the lease, and takes part again;
 /// memory nodes are filled meanwhile, and in the end nobody is missing.
 #[test]

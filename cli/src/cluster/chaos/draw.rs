@@ -5,7 +5,9 @@
 //! one at a time is struck: one lane for memory nodes, whose copies are needed, and as many for
 //! compute nodes as leave a majority of them. In a lane all nodes have their *turn* before any has
 //! another. A turn is at most three pauses shorter than the lease; then a kill, or a pause that
-//! the lease outlasts; then a restart. Where there are cables, half of the pauses are cuts.
+//! the lease outlasts; then a restart. Half of the starts are struck as well, once or twice: at any
+//! time until a node takes part it is killed, or paused, and started again. Where there are cables,
+//! half of the pauses are cuts.
 //!
 //! # What it is not
 //! Knowledge of how the cluster fares: turns are so far apart that a cluster in good health is
@@ -116,6 +118,38 @@ impl Lane<'_> {
             };
         }
         strike(now, Fault::Restart);
+        strikes.extend(self.struck_starts(node, now));
+        strikes
+    }
+
+    /// What a node that was started at `now` goes through before it may take part.
+    fn struck_starts(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
+        let lease = self.lease.as_millis() as u64;
+        let count = if self.rng.random_bool(0.5) { self.rng.random_range(1..=2) } else { 0 };
+        let mut strikes = Vec::new();
+        let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
+        for _ in 0..count {
+            // A process is there after moments; until it takes part, or is filled, leases pass.
+            let longest = if self.rng.random() { lease / 2 } else { lease * 3 };
+            now += self.rng.random_range(0..=longest);
+            let is_paused = self.rng.random_bool(0.4);
+            if is_paused {
+                let [goes, returns] = self.away();
+                strike(now, goes);
+                now += match self.rng.random() {
+                    true => self.rng.random_range(lease / 8..=lease / 2),
+                    false => self.rng.random_range(lease * 3 / 2..=lease * 2),
+                };
+                strike(now, returns);
+                // It goes on from where it was.
+                now += self.rng.random_range(0..=lease * 2);
+            }
+            if node.kind == Kind::Memory || !is_paused {
+                strike(now, Fault::Kill);
+                now += self.rng.random_range(0..=lease / 2);
+            }
+            strike(now, Fault::Restart);
+        }
         strikes
     }
 
@@ -173,6 +207,34 @@ mod tests {
             assert!(restarts.values().all(|count| *count >= 8), "seed {seed}: {restarts:?}");
             assert!(away(&drawn).is_empty(), "seed {seed}: all are back in the end");
         }
+    }
+
+    #[test]
+    fn half_of_the_starts_are_struck_at_any_time_until_a_node_takes_part() {
+        let mut early = BTreeMap::new();
+        let mut late = BTreeMap::new();
+        let mut faults = BTreeSet::new();
+        for seed in 0..50 {
+            let drawn = bounds(true).draw(seed);
+            let starts = drawn.iter().enumerate();
+            for (index, start) in starts.filter(|(_, strike)| strike.fault == Fault::Restart) {
+                let next = drawn[index + 1..].iter().find(|next| next.node == start.node);
+                let Some(next) = next.filter(|next| next.at_ms <= start.at_ms + 3000) else {
+                    continue;
+                };
+                assert!(next.fault.goes_away(), "seed {seed}: {next:?} follows a start");
+                let soon = if next.at_ms <= start.at_ms + 500 { &mut early } else { &mut late };
+                *soon.entry(start.node).or_insert(0) += 1;
+                faults.insert(next.fault.name());
+            }
+        }
+        for node in [1, 2].map(|index| Node { kind: Kind::Memory, index }).into_iter() {
+            assert!(early[&node] > 100 && late[&node] > 50, "{node}: {early:?} {late:?}");
+        }
+        for node in (0..3).map(Node::compute) {
+            assert!(early[&node] > 100 && late[&node] > 50, "{node}: {early:?} {late:?}");
+        }
+        assert_eq!(faults, BTreeSet::from(["kill", "partition", "pause"]));
     }
 
     #[test]

@@ -58,6 +58,10 @@ pub struct Keeper {
     last: BTreeMap<Node, Fault>,
     /// Since when a node is out that was not struck.
     out_since_ms: BTreeMap<Node, u64>,
+    /// When nodes were started that have not come to take part since.
+    started_ms: BTreeMap<Node, u64>,
+    /// How many starts were struck before the node took part.
+    starts_struck: usize,
 }
 
 /// Strikes that wait for one another.
@@ -89,16 +93,25 @@ impl Keeper {
             compute: queue(Kind::Compute),
             last: BTreeMap::new(),
             out_since_ms: BTreeMap::new(),
+            started_ms: BTreeMap::new(),
+            starts_struck: 0,
         }
     }
 
     /// Whether it wants to know what the standings are.
     pub fn looks(&self) -> bool {
-        self.pace == Pace::Careful || !self.memory.strikes.is_empty()
+        let waits = !self.memory.strikes.is_empty() || !self.started_ms.is_empty();
+        self.pace == Pace::Careful || waits
+    }
+
+    /// How many starts were struck so far before the node took part.
+    pub fn starts_struck(&self) -> usize {
+        self.starts_struck
     }
 
     /// What is to be done now, in this order. `standings` are empty as long as nobody knows them.
     pub fn step(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
+        self.see_who_has_started(now_ms, standings);
         if self.pace == Pace::Exact {
             return self.due(now_ms, standings);
         }
@@ -118,6 +131,16 @@ impl Keeper {
                 now_ms >= self.span_ms() && idle && whole && !standings.is_empty()
             }
         }
+    }
+
+    /// Nodes that take part have started. One that was started again within its lease passes for the
+    /// one before it for a while.
+    fn see_who_has_started(&mut self, now_ms: u64, standings: &Standings) {
+        let noticed_ms = 2 * self.bounds.lease.unwrap_or_default().as_millis() as u64;
+        self.started_ms.retain(|node, started_ms| {
+            let is_whole = standings.get(node) == Some(&Standing::Whole);
+            !is_whole || now_ms < *started_ms + noticed_ms
+        });
     }
 
     fn span_ms(&self) -> u64 {
@@ -222,6 +245,8 @@ impl Keeper {
                 Kind::Memory => &[Fault::Kill, Fault::Restart],
                 Kind::Compute => &[Fault::Restart],
             };
+            // It had its time, so this is no blow.
+            self.started_ms.remove(&node);
             helped.extend(faults.iter().map(|&fault| Strike { at_ms, node, fault }));
         }
         helped.iter().for_each(|strike| self.note(*strike));
@@ -231,6 +256,13 @@ impl Keeper {
     fn note(&mut self, strike: Strike) {
         self.last.insert(strike.node, strike.fault);
         self.out_since_ms.remove(&strike.node);
+        if strike.fault.goes_away() || strike.fault == Fault::Restart {
+            let starts = self.started_ms.remove(&strike.node).is_some();
+            self.starts_struck += usize::from(starts);
+        }
+        if strike.fault == Fault::Restart {
+            self.started_ms.insert(strike.node, strike.at_ms);
+        }
     }
 
     fn queue(&self, kind: Kind) -> &Queue {
@@ -357,6 +389,36 @@ mod tests {
         assert_eq!(keeper.step(5000, &filling), []);
         assert!(keeper.looks() && !keeper.is_done(5000, &filling));
         assert_eq!(keeper.step(5100, &but(&[])), [strike(5100, MN_1, Fault::Kill)]);
+    }
+
+    #[test]
+    fn a_start_is_struck_once_whatever_is_done_to_it_before_the_node_takes_part() {
+        let cn_1 = Node::compute(1);
+        let faults = [
+            (1000, Fault::Kill),
+            (1500, Fault::Restart),
+            (1600, Fault::Pause),
+            (1700, Fault::Resume),
+            (1800, Fault::Kill),
+            (2000, Fault::Restart),
+            (2500, Fault::Restart),
+            (9000, Fault::Kill),
+        ];
+        let strikes = faults.map(|(at_ms, fault)| strike(at_ms, cn_1, fault));
+        let mut keeper = Keeper::new(bounds(), Pace::Exact, &strikes);
+        let mut struck_at = |now_ms, standing| {
+            keeper.step(now_ms, &but(&[(cn_1, standing)]));
+            keeper.starts_struck()
+        };
+        assert_eq!(struck_at(1500, Standing::Out), 0);
+        assert_eq!(struck_at(1600, Standing::Out), 1);
+        assert_eq!(struck_at(2000, Standing::Filling), 1);
+        // Started again while it starts.
+        assert_eq!(struck_at(2500, Standing::Filling), 2);
+        // The others have not noticed yet.
+        assert_eq!(struck_at(2600, Standing::Whole), 2);
+        assert_eq!(struck_at(8000, Standing::Whole), 2);
+        assert_eq!(struck_at(9000, Standing::Whole), 2, "it took part");
     }
 
     #[test]

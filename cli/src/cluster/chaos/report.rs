@@ -22,6 +22,8 @@ pub struct Report {
     pub workload: &'static str,
     /// What was done to the nodes.
     pub schedule: Vec<Strike>,
+    /// How many starts of nodes were struck before the node took part.
+    pub starts_struck: usize,
     /// The epoch of the membership afterwards.
     pub epoch: Option<u32>,
     /// Who does not take part any more.
@@ -59,7 +61,7 @@ impl Report {
         let _ = writeln!(
             text,
             "{} on {}, {} s, seed {}: {} committed, {} refused, {} unanswered of which {} had \
-             committed; {} ms without a commit at most; {}\n",
+             committed; {} ms without a commit at most; {} starts struck; {}\n",
             self.workload,
             self.file,
             self.secs,
@@ -69,6 +71,7 @@ impl Report {
             self.unanswered,
             self.found_committed,
             self.longest_silence_ms,
+            self.starts_struck,
             self.out(),
         );
         let _ = writeln!(text, "{}\n\n{}", checks.trim_fmt(), self.audit.verdict());

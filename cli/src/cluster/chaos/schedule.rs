@@ -326,7 +326,7 @@ mod tests {
         let (mut killed, mut restarted) = (0, 0);
         let (mut outlasted, mut paused, mut cut_off) = (0, 0, 0);
         for (seed, cables) in (0..200).zip([false, true].into_iter().cycle()) {
-            let bounds = Bounds { cables, ..bounds() };
+            let bounds = Bounds { cables, span: Duration::from_secs(40), ..bounds() };
             let drawn = bounds.draw(seed);
             assert_eq!(drawn, bounds.draw(seed));
             assert_eq!(bounds.parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");

@@ -171,6 +171,8 @@ pub struct Struck {
     /// Nodes that had to be helped up although nothing had been done to them since they were last
     /// started, and what they said last.
     pub unexplained: Vec<(Node, String)>,
+    /// How many starts were struck before the node took part.
+    pub starts: usize,
 }
 
 impl Struck {
@@ -231,6 +233,7 @@ pub fn strike(
         wait_until(&env, PAUSE, || false);
     }
     nodes.resume_all()?;
+    struck.starts = keeper.starts_struck();
     Ok(struck)
 }
 
@@ -265,7 +268,7 @@ mod tests {
                 |(at_ms, fault): &(u64, Fault)| Strike { at_ms: *at_ms, node, fault: *fault };
             let other = Strike { at_ms: 5000, node: Node::compute(0), fault: Fault::Kill };
             let strikes = faults.iter().map(strike).chain([other]).collect();
-            let struck = Struck { strikes, unexplained: Vec::new() };
+            let struck = Struck { strikes, ..Struck::default() };
             assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");
         }
     }
