@@ -133,8 +133,8 @@ impl Keeper {
         }
     }
 
-    /// Nodes that take part have started. One that was started again within its lease passes for the
-    /// one before it for a while.
+    /// Nodes that take part have started. One that was started again within its lease passes for
+    /// the one before it for a while.
     fn see_who_has_started(&mut self, now_ms: u64, standings: &Standings) {
         let noticed_ms = 2 * self.bounds.lease.unwrap_or_default().as_millis() as u64;
         self.started_ms.retain(|node, started_ms| {
