@@ -424,8 +424,8 @@ impl Body {
         if coordinator.node.slots.is_full(slots.group) {
             let tables = self.tables.as_ref().expect("a row was added");
             let bytes = tables[usize::from(row.table.0)].def.slot_bytes();
-            let (key, written_at) = (row.primary_key, commit_ts);
-            coordinator.trims.note(Noted { slots, bytes, key, written_at });
+            let (key, successor) = (row.primary_key, commit_ts);
+            coordinator.trims.note(Noted { slots, bytes, key, successor });
         }
     }
 

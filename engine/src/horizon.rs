@@ -114,7 +114,7 @@ impl NodeHorizon {
         self.patient.load(Ordering::Relaxed)
     }
 
-    fn raise(&self, to: Timestamp) {
+    pub(crate) fn raise(&self, to: Timestamp) {
         self.horizon.fetch_max(to.raw(), Ordering::Relaxed);
     }
 }

@@ -78,6 +78,7 @@ mod suspects;
 mod timestamps;
 mod trim;
 mod txn;
+mod upkeep;
 mod version_tables;
 mod watch;
 

@@ -128,7 +128,9 @@ async fn work(mut session: Session) {
         session.coordinator().share_slots();
         let trimmed = session.trim_due().await;
         let due = session.due();
-        let purged = session.purge_in_pieces(&due).await;
+        let put_back =
+            |coordinator: &Coordinator, rows: &[_]| coordinator.tombstones.put_back(rows);
+        let purged = session.upkeep(&due, PIECE, Session::purge, put_back).await;
         let coordinator = session.coordinator();
         let interval = coordinator.shared.config.horizon_interval;
         if due.is_empty() && !fills && !trimmed {
@@ -148,26 +150,6 @@ impl Session {
         }
         let limit = BATCH.min(usize::from(coordinator.shared.log.max_writes()));
         coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit)
-    }
-
-    /// Purges `due`, or what can be locked of it; whether that was any. All of it is work that
-    /// whoever lets the coordinator settle waits for, also between two transactions.
-    async fn purge_in_pieces(&mut self, due: &[Tombstone]) -> bool {
-        let at_work = &self.coordinator().at_work;
-        at_work.set(at_work.get() + 1);
-        let mut purged = self.purge(due).await.is_ok();
-        if !purged {
-            // Somebody uses one of these rows or buckets, and not many more.
-            for piece in due.chunks(PIECE) {
-                match self.purge(piece).await {
-                    Ok(()) => purged = true,
-                    Err(_) => self.coordinator().tombstones.put_back(piece),
-                }
-            }
-        }
-        let at_work = &self.coordinator().at_work;
-        at_work.set(at_work.get() - 1);
-        purged
     }
 
     /// Purges those of `due` that nobody has inserted again; all or none.

@@ -519,7 +519,7 @@ impl Body {
         }
         if row.access != Access::Read {
             let taken = match row.access {
-                Access::Trim => spare(cvt).map(|index| Victim { index, successor: None }),
+                Access::Trim => spare(cvt),
                 _ => victim(cvt),
             };
             let Some(Victim { index, successor }) = taken else {

@@ -18,14 +18,19 @@
 //! replicas and leaves it without a slot, which is what 3 would have done.
 //!
 //! # When
-//! Once the horizon has reached the newer version, as a rule: then no snapshot needs the older one.
-//! While an update waits for a slot, at once: whoever needs the older version is told that its
-//! snapshot is too old, as where a version is overwritten ([`lotus_mvcc::retention`]).
+//! Once the horizon has reached the version that follows the one that is taken away, as the row is
+//! found under its lock: then no snapshot needs that. A row that has been written since it was
+//! noted is left alone until the horizon has reached the later version.
+//!
+//! While an update waits for a slot, here or at a node that has asked, and for [`URGENT`] intervals
+//! of the horizon afterwards: at once. Whoever needs the older version is told that its snapshot is
+//! too old, as where a version is overwritten ([`lotus_mvcc::retention`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use lotus_fabric::env::Nanos;
+use lotus_fabric::ids::TableId;
 use lotus_fabric::lane::Batch;
 use lotus_locktable::LockService;
 use lotus_mvcc::layout::WORD_BYTES;
@@ -41,9 +46,12 @@ use crate::session::{Isolation, Session};
 use crate::slot::Slot;
 use crate::slots::Use;
 use crate::txn::{Access, Body, Change, Receipt};
+use crate::upkeep::is_over;
 
 /// The most rows that one transaction trims.
 const BATCH: usize = 16;
+/// How many it tries at once where somebody was in the way of more.
+const PIECE: usize = 1;
 /// The most rows of one kind that are noted.
 const MOST_NOTED: usize = 1 << 16;
 /// Intervals of the horizon for which a transaction's miss of a slot counts.
@@ -55,8 +63,9 @@ pub(crate) struct Noted {
     pub(crate) slots: Purpose,
     pub(crate) bytes: u64,
     pub(crate) key: PrimaryKey,
-    /// Commit time of the version in that slot.
-    pub(crate) written_at: Timestamp,
+    /// Time of the version that follows the one to take away: of the version in that slot, or a
+    /// later one if the row has been written since.
+    pub(crate) successor: Timestamp,
 }
 
 /// Rows that one coordinator's transactions have updated.
@@ -77,6 +86,16 @@ impl Trims {
         }
     }
 
+    /// Notes those of `rows` again whose older versions are `needed` until a later time.
+    fn note_again(&self, rows: &[Noted], needed: &[(TableId, PrimaryKey, Timestamp)]) {
+        for (table, key, until) in needed {
+            let same = |row: &&Noted| row.slots.table == *table && row.key == *key;
+            if let Some(row) = rows.iter().find(same) {
+                self.note(Noted { successor: *until, ..*row });
+            }
+        }
+    }
+
     /// Takes up to `limit` rows whose older versions are not needed at `horizon`, of those whose
     /// slots are scarce.
     fn take_due(
@@ -88,7 +107,7 @@ impl Trims {
         let mut noted = self.noted.borrow_mut();
         let mut due = Vec::new();
         for queue in noted.iter_mut().filter(|queue| is_scarce(&queue[0])) {
-            let ready = queue.iter().take_while(|row| row.written_at <= horizon).count();
+            let ready = queue.iter().take_while(|row| row.successor <= horizon).count();
             due.extend(queue.drain(..ready.min(limit - due.len())));
         }
         noted.retain(|queue| !queue.is_empty());
@@ -98,8 +117,9 @@ impl Trims {
 
 impl Coordinator {
     /// Takes what is to be trimmed now: rows keep their slots while more are free than are kept
-    /// back, twice over, and no insert has found none.
-    fn trims_due(&self) -> Vec<Noted> {
+    /// back, twice over, and no insert has found none. Also returns the time before which snapshots
+    /// may be in use that keep their versions.
+    fn trims_due(&self) -> (Vec<Noted>, Timestamp) {
         let slots = &self.node.slots;
         let now = self.executor.now();
         let window = self.shared.config.horizon_interval * URGENT;
@@ -112,7 +132,7 @@ impl Coordinator {
             is_wanted || shared.available(row.slots, row.bytes) < 2 * reserve(row.bytes).max(1)
         };
         let limit = BATCH.min(usize::from(self.shared.log.max_writes()));
-        self.trims.take_due(horizon, limit, is_scarce)
+        (self.trims.take_due(horizon, limit, is_scarce), horizon)
     }
 }
 
@@ -122,29 +142,21 @@ impl Session {
         if self.coordinator().settled.get() {
             return false;
         }
-        let due = self.coordinator().trims_due();
+        let (due, horizon) = self.coordinator().trims_due();
         if due.is_empty() {
             return false;
         }
-        let at_work = &self.coordinator().at_work;
-        at_work.set(at_work.get() + 1);
-        let mut trimmed = self.trim(&due).await.is_ok();
-        if !trimmed {
-            // Some of these rows are in use, and most are not.
-            for row in due {
-                match self.trim(&[row]).await {
-                    Ok(()) => trimmed = true,
-                    Err(_) => self.coordinator().trims.note(row),
-                }
-            }
-        }
-        let at_work = &self.coordinator().at_work;
-        at_work.set(at_work.get() - 1);
-        trimmed
+        let trim = async |session: &mut Self, rows: &[Noted]| session.trim(rows, horizon).await;
+        let put_back = |coordinator: &Coordinator, rows: &[Noted]| {
+            rows.iter().for_each(|row| coordinator.trims.note(*row));
+        };
+        self.upkeep(&due, PIECE, trim, put_back).await
     }
 
-    /// Takes the slots of older versions away from these rows; all or none.
-    async fn trim(&mut self, due: &[Noted]) -> Result<(), TxnError> {
+    /// Takes the slots of older versions away from these rows; all or none. A row that has been
+    /// written since, so that a snapshot behind the `horizon` may need its older version, is noted
+    /// again instead.
+    async fn trim(&mut self, due: &[Noted], horizon: Timestamp) -> Result<(), TxnError> {
         let mut txn = self.begin(Isolation::Serializable).await?;
         for row in due {
             txn.add(row.slots.table, row.key, Access::Trim, 0)?;
@@ -152,15 +164,27 @@ impl Session {
         txn.execute().await?;
         let body = txn.body_mut()?;
         body.trims = true;
-        for row in body.rows.iter_mut().filter(|row| row.target.is_some()) {
-            row.change = Change::Trim;
+        let mut needed = Vec::new();
+        for row in &mut body.rows {
+            let Some(target) = row.target else { continue };
+            match target.successor {
+                Some(successor) if successor > horizon => {
+                    needed.push((row.table, row.primary_key, successor));
+                }
+                _ => row.change = Change::Trim,
+            }
         }
-        if body.rows.iter().all(|row| row.change == Change::None) {
+        let outcome = if body.rows.iter().all(|row| row.change == Change::None) {
             // Not a commit, which would count as a client's transaction.
             txn.abort();
-            return Ok(());
+            Ok(())
+        } else {
+            txn.commit().await.map(drop)
+        };
+        if is_over(&outcome) {
+            self.coordinator().trims.note_again(due, &needed);
         }
-        txn.commit().await.map(drop)
+        outcome
     }
 }
 
@@ -241,15 +265,17 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
-    use lotus_fabric::ids::TableId;
+    use std::time::Duration;
+
     use lotus_mvcc::slab::SlotKind;
 
     use super::*;
+    use crate::{Cluster, Seat, TableSpec, Transaction};
 
     fn row(number: u64, written_at: u64) -> Noted {
         let slots = Purpose { table: TableId(0), group: 0, slots: SlotKind::Record };
-        let written_at = Timestamp::new(written_at).expect("63 bits");
-        Noted { slots, bytes: 64, key: number.into(), written_at }
+        let successor = Timestamp::new(written_at).expect("63 bits");
+        Noted { slots, bytes: 64, key: number.into(), successor }
     }
 
     #[test]
@@ -268,5 +294,51 @@ mod tests {
         assert_eq!(keys(trims.take_due(horizon, 9, here)), [3.into()]);
         assert_eq!(keys(trims.take_due(Timestamp::MAX, 9, |_| true)), [4.into(), 5.into()]);
         assert_eq!(keys(trims.take_due(Timestamp::MAX, 9, |_| true)), []);
+    }
+
+    /// A row that is written often: noted with its first update, it has shown two later versions by
+    /// the time that the horizon reaches that one. The slot that is taken away is used at once.
+    #[test]
+    fn a_version_that_a_protected_snapshot_needs_is_trimmed_once_the_horizon_has_passed_it() {
+        let builder = Cluster::embedded().memory_nodes(2).compute_nodes(1).replicas(2);
+        // Nobody else trims, and the horizon is where the test puts it.
+        let cluster = builder.horizon_interval(Duration::from_secs(3600)).start().unwrap();
+        let table =
+            cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();
+        let job = move |mut session: Session| async move {
+            let mut written_at = Vec::new();
+            for value in [1, 2, 3] {
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                let item = txn.add_rw(table, 1)?;
+                txn.execute().await?;
+                txn.upsert(item, &[value; 8])?;
+                written_at.push(txn.commit().await?.commit_ts.expect("it has written"));
+            }
+            let slots = Purpose { table, group: 0, slots: SlotKind::Record };
+            let successor = written_at[1];
+            let first = Noted { slots, bytes: 64, key: 1.into(), successor };
+            session.coordinator().trims.note(first);
+            let mut seen = Vec::new();
+            for (horizon, insert) in [(written_at[1], 2), (written_at[2], 3)] {
+                let horizon_of_node = &session.coordinator().node.horizon;
+                horizon_of_node.raise(horizon);
+                session.trim_due().await;
+                let mut txn = session.begin(Isolation::Serializable).await?;
+                txn.insert(table, insert, &[9; 8])?;
+                txn.commit().await?;
+                let mut txn = Transaction::begin_at(session.slot(), written_at[1]).await?;
+                let item = txn.add_ro(table, 1)?;
+                let read = txn.execute().await;
+                seen.push(read.map(|()| txn.value(item).map(<[u8]>::to_vec)));
+            }
+            let left = session.coordinator().trims.noted.borrow().len();
+            Ok((seen, left))
+        };
+        let seat = Seat { compute_node: 0, thread: 0 };
+        let (seen, left) = cluster.submit(seat, job).wait().unwrap();
+        assert_eq!(seen[0], Ok(Some(vec![2; 8])), "the horizon protects it");
+        assert!(matches!(seen[1], Err(TxnError::SnapshotTooOld { .. })), "{:?}", seen[1]);
+        assert_eq!(left, 0);
+        cluster.stop().unwrap();
     }
 }

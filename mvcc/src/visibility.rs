@@ -233,19 +233,24 @@ pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     })
 }
 
-/// The cell whose slot the row can do without: a cleared one's, or else the oldest version's. Never
-/// the newest version's, and none if the oldest is a deletion without a record.
+/// The cell whose slot the row can do without: a cleared one's, or else the oldest version's, which
+/// snapshots before its successor need. Never the newest version's, and none if the oldest is a
+/// deletion without a record.
 ///
 /// `None` if there is none, or if the CVT is in doubt or torn.
-pub fn spare(cvt: Cvt<'_>) -> Option<usize> {
+pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
     let mut best: Option<(Timestamp, usize)> = None;
-    let (mut newest, mut oldest) = (Timestamp::ZERO, Timestamp::MAX);
+    // The two oldest versions, and the newest.
+    let (mut oldest, mut second) = (Timestamp::MAX, Timestamp::MAX);
+    let mut newest = Timestamp::ZERO;
     for (index, cell) in cvt.cells().enumerate() {
         let cell = cell.ok()?;
         let time = match cell.version {
             Version::Invisible(_) => return None,
             Version::Committed(time) => {
-                (newest, oldest) = (newest.max(time), oldest.min(time));
+                newest = newest.max(time);
+                second = second.min(oldest.max(time));
+                oldest = oldest.min(time);
                 time
             }
             Version::None => Timestamp::ZERO,
@@ -255,7 +260,11 @@ pub fn spare(cvt: Cvt<'_>) -> Option<usize> {
         }
     }
     // Not one from the middle: the versions in a CVT have no gaps.
-    best.filter(|(time, _)| *time < newest && *time <= oldest).map(|(_, index)| index)
+    let best = best.filter(|(time, _)| *time < newest && *time <= oldest);
+    best.map(|(time, index)| Victim {
+        index,
+        successor: (time > Timestamp::ZERO).then_some(second),
+    })
 }
 
 /// What one pass over the cells finds.
@@ -480,21 +489,26 @@ mod tests {
             (". .", None),
             ("5 .", None),
             ("_ .", None),
-            ("5 _", Some(1)),
-            ("5 7", Some(0)),
-            ("7 5", Some(1)),
-            ("7 5 _", Some(2)),
-            ("7 5 6", Some(1)),
-            ("5 7x", Some(0)),
-            ("5 7o", Some(0)),
+            ("5 _", Some((1, 0))),
+            ("5 7", Some((0, 7))),
+            ("7 5", Some((1, 7))),
+            ("7 5 _", Some((2, 0))),
+            ("7 5 6", Some((1, 6))),
+            ("9 6 5 7", Some((2, 6))),
+            ("5 7x", Some((0, 7))),
+            ("5 7o", Some((0, 7))),
             ("5o 7", None),
             ("- 7", None),
             ("7 5o 6", None),
-            ("7 5o _", Some(2)),
+            ("7 5o _", Some((2, 0))),
             ("5 ?", None),
             ("5 7 ~", None),
         ];
         for (picture, expected) in cases {
+            // A successor of 0 stands for none.
+            let successor = |time| (time > 0).then(|| at(time));
+            let expected =
+                expected.map(|(index, time)| Victim { index, successor: successor(time) });
             assert_eq!(spare(Cvt::new(&cvt(picture))), expected, "{picture}");
         }
     }

@@ -123,7 +123,7 @@ impl Memory {
     }
 
     fn trim(&mut self, attempt: u64) {
-        let Some(index) = spare(self.cvt()) else { return };
+        let Some(index) = spare(self.cvt()).map(|spare| spare.index) else { return };
         let cell_word = cvt_words(index);
         let mut words = self.cvt().cell(index).expect("no writer is left").trimmed().encode();
         words[0] = Version::Invisible(TxnId::from_raw(attempt)).encode();
