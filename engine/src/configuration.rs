@@ -24,7 +24,7 @@
 //! |---|---|
 //! | cursor of slabs | raised beyond the last slab that the directory names, before one is taken |
 //! | owners of shards | every node raises them to what it knows, on all copies |
-//! | floors | written by each node before it acknowledges; taken out, for who is out |
+//! | floors | written by each node before it acknowledges; taken out, for who is out, when read |
 //! | loads, rates, changes | written again |
 //!
 //! # Returns
@@ -201,8 +201,6 @@ pub(crate) struct Configuration {
     takes: Cell<usize>,
     /// A bit for each group whose cursor was raised since.
     raised: Cell<u64>,
-    /// Those who are out whose floors were taken out of the promoted copy.
-    floorless: RefCell<Vec<NodeId>>,
     /// Which lives of memory nodes are used, where those are not their first.
     lives: RefCell<Vec<(NodeId, Life)>>,
     /// To how many that have joined it is not connected yet.
@@ -219,7 +217,6 @@ impl Configuration {
             placed: Cell::new(progress.finish),
             takes: Cell::new(0),
             raised: Cell::new(0),
-            floorless: RefCell::default(),
             lives: RefCell::new(lives_of(&progress)),
             unattached: Cell::new(0),
         }
@@ -355,7 +352,6 @@ impl Coordinator {
             *mine.placement.borrow_mut() = Arc::clone(&progress.placement);
             mine.placed.set(progress.finish);
             mine.raised.set(0);
-            mine.floorless.borrow_mut().clear();
             let lives = lives_of(&progress);
             let before = mine.lives.replace(lives.clone());
             for (joining, _) in lives.iter().filter(|one| !before.contains(one)) {
@@ -378,13 +374,11 @@ impl Coordinator {
     /// Brings along what only the copy said for certain that was the primary: see the module's
     /// essay. By coordinator 0, before the loss is acknowledged.
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
+        self.take_floors_out(now).await?;
         let (placed, carried) = (self.configuration.placed.get(), &self.node.configuration.carried);
         // What joins by this placement is fenced by a membership of then, or later.
         if placed == FIRST_EPOCH || now.epoch() < placed {
             return Ok(());
-        }
-        for (member, _) in now.expelled().filter(|(member, _)| now.is_resolved(member.node)) {
-            self.take_floor_out(member.node).await?;
         }
         if self.node.configuration.carried() < placed {
             match self.fence_at_the_returned(now).await {
@@ -457,23 +451,45 @@ impl Coordinator {
         Ok(seen)
     }
 
-    /// Takes a node that is out, and resolved, out of the horizon, once for each placement.
-    async fn take_floor_out(&self, node: NodeId) -> Result<(), Fenced> {
-        let floorless = &self.configuration.floorless;
-        let index = self.shared.index_of(node).expect("every member is a compute node");
-        if !floorless.borrow().contains(&node) {
-            self.write_floor(index, NO_FLOOR).await?;
-            floorless.borrow_mut().push(node);
+    /// Takes those out of the horizon who are out, and resolved, and have a floor by what was read
+    /// last: another copy may have been promoted, or a process of theirs may have announced itself
+    /// and ended before it was taken in ([`crate::rejoin`]).
+    ///
+    /// A life that is taken in meanwhile may lose the floor that it was announced with. It reads
+    /// nothing before it has written another one, and does that when no member goes by a membership
+    /// any more in which it was out, and whoever is out is fenced
+    /// ([`is_admitted`](Self::is_admitted)).
+    async fn take_floors_out(&self, now: &Membership) -> Result<(), Fenced> {
+        let resolved = now.expelled().filter(|(member, _)| now.is_resolved(member.node));
+        let floors = resolved.filter_map(|(member, _)| {
+            let index = self.shared.index_of(member.node).expect("every member is a compute node");
+            let floor = self.node.horizon.heard(index)?;
+            (floor != NO_FLOOR).then_some((floor_word(index), floor))
+        });
+        let floors: Vec<(u64, u64)> = floors.collect();
+        if floors.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let add = |batch: &mut Batch| {
+            for (word, floor) in &floors {
+                let at = self.primary(FLOORS_GROUP).at(*word);
+                batch.compare_and_swap(at, *floor, NO_FLOOR);
+            }
+        };
+        self.insist(add).await.map(drop)
     }
 
     async fn write_floor(&self, index: usize, floor: u64) -> Result<(), Fenced> {
-        let word = FLOORS_OFFSET + (index * WORD_BYTES) as u64;
+        let word = floor_word(index);
         // Whoever is the primary by then: the first one may be left meanwhile.
         let add = |batch: &mut Batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), floor);
         self.insist(add).await.map(drop)
     }
+}
+
+/// Where a compute node's floor stands in its group's region, by the node's place.
+pub(crate) fn floor_word(index: usize) -> u64 {
+    FLOORS_OFFSET + (index * WORD_BYTES) as u64
 }
 
 /// A word of a copy that names an earlier owner of its shard than is known.

@@ -12,7 +12,8 @@
 //! A clock. It counts in timestamps that were issued; when it runs decides how old the horizon is,
 //! never whether it is right. A node that says nothing, because it is paused or dead, holds the
 //! horizon back; then versions are overwritten as soon as the slots that may wait for it are used
-//! up. Recovery will have to remove the word of a node that it has fenced.
+//! up. The word of a node that is out goes with its recovery ([`crate::recover`]), and whenever it
+//! is there again ([`crate::configuration`]).
 //!
 //! # Whoever reads all rows
 //! A snapshot that is written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
@@ -24,6 +25,7 @@
 //! apart. It never stops: others depend on what it says. It is no work that anybody waits for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lotus_mvcc::Timestamp;
@@ -32,7 +34,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::region::{CHANGES_OFFSET, FLOORS_OFFSET, MAX_FLOORS};
 use lotus_router::MAX_COMPUTE_NODES;
 
-use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::coordinator::Coordinator;
 
 /// How many intervals an idle coordinator lets pass at most.
@@ -55,6 +57,8 @@ pub(crate) struct NodeHorizon {
     reading_all: AtomicUsize,
     /// Whether some node's do, as far as is known.
     patient: AtomicBool,
+    /// The words of all nodes, by place, as they were read last; none before.
+    heard: Mutex<Vec<u64>>,
 }
 
 impl NodeHorizon {
@@ -65,6 +69,7 @@ impl NodeHorizon {
             horizon: AtomicU64::new(0),
             reading_all: AtomicUsize::new(0),
             patient: AtomicBool::new(false),
+            heard: Mutex::default(),
         }
     }
 
@@ -90,8 +95,15 @@ impl NodeHorizon {
         self.node_floor().raw() | if reads_all { READS_ALL } else { 0 }
     }
 
+    /// The word of the node at this place, as it was read last.
+    pub(crate) fn heard(&self, index: usize) -> Option<u64> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(index).copied()
+    }
+
     /// Takes in the words of all nodes.
     fn learn(&self, words: &[u64]) {
+        words.clone_into(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner));
         let floor = |word: u64| if word == NO_FLOOR { word } else { word & !READS_ALL };
         self.raise(horizon(words.iter().map(|word| floor(*word))));
         let patient = words.iter().any(|word| *word != NO_FLOOR && word & READS_ALL != 0);
@@ -171,9 +183,8 @@ impl Coordinator {
     pub(crate) async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
         let primary = self.primary(FLOORS_GROUP);
-        let word = |index: usize| primary.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64);
         let mut batch = self.lane.batch();
-        batch.write_word(word(node.index), node.horizon.word());
+        batch.write_word(primary.at(floor_word(node.index)), node.horizon.word());
         // The count of changes stands before the floors.
         let all = batch.read(primary.at(CHANGES_OFFSET), (1 + shared.peers.len()) * WORD_BYTES);
         match batch.post().await {

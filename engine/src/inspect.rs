@@ -13,7 +13,6 @@ use lotus_locktable::{LockMode, LockName};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::bucket::Bucket;
 use lotus_mvcc::layout::cvt::{Cvt, Slot, Version, cell_offset};
-use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_mvcc::{TableDef, Timestamp};
 use lotus_recovery::membership::FIRST_EPOCH;
 use lotus_recovery::membership::returns::{Return, Stage};
@@ -24,7 +23,7 @@ use lotus_router::{GroupId, Replica};
 use crate::audit::{Finding, IndexBlocks, Scan, Tally, unreachable_nodes};
 use crate::cluster::Cluster;
 use crate::config::{LockKind, VisibleOrder};
-use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::error::ClusterError;
 use crate::returning::{HEADER_BYTES, life_at};
 use crate::shared::{ComputeNode, Shared};
@@ -274,7 +273,7 @@ impl Scan<'_> {
         for node in self.shared.members() {
             let reads = node.check_standing().is_ok() && node.configuration.is_open();
             let primary = node.configuration.placement().replicas(FLOORS_GROUP).primary();
-            let word = primary.at(FLOORS_OFFSET + (node.index * WORD_BYTES) as u64);
+            let word = primary.at(floor_word(node.index));
             // A memory node that does not answer has not been noticed yet, or is waited for.
             let Ok(words) = self.read(word, WORD_BYTES).await else { continue };
             if reads {

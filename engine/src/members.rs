@@ -512,8 +512,10 @@ impl Coordinator {
     async fn is_admitted(&self, now: &Membership) -> bool {
         let (node, admitted) = (&self.node, &self.node.members.admitted);
         if node.epoch != FIRST_EPOCH && !admitted.load(Ordering::Relaxed) {
-            let known = !now.is_newcomer(node.id) || broken(Rule::ReturnsWait);
-            // Somebody may have taken the floor out on account of the life before, until all knew.
+            // Somebody may have taken the floor out on account of the life before, until all knew;
+            // and whoever is out, by a verb that is under way, until it is fenced.
+            let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
+            let known = certain || broken(Rule::ReturnsWait);
             let is_in = known && self.exchange_floors().await.is_some();
             admitted.store(is_in, Ordering::Relaxed);
             return is_in;

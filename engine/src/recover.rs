@@ -30,14 +30,14 @@ use lotus_fabric::ids::{Epoch, NodeId, RemoteAddr};
 use lotus_fabric::lane::{Batch, Completed};
 use lotus_fabric::verbs::{Buffer, MAX_VERB_BYTES};
 use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::{CURSOR_OFFSET, FLOORS_OFFSET, RegionLayout};
+use lotus_mvcc::layout::region::{CURSOR_OFFSET, RegionLayout};
 use lotus_points::point;
 use lotus_recovery::membership::Outcome;
 use lotus_recovery::{Contradiction, Membership, PartId};
 use lotus_router::{GroupId, Placement, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
-use crate::configuration::{FLOORS_GROUP, NO_FLOOR};
+use crate::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::coordinator::Coordinator;
 use crate::ownership::{Halted, RETRY_PAUSE};
 use crate::shared::{Peer, Shared};
@@ -212,7 +212,7 @@ impl Recoverer<'_> {
     /// The dead node reads nothing any more: it cannot, since it is fenced.
     async fn take_floor_out(&self) -> Result<(), Stop> {
         let primary = self.placement.replicas(FLOORS_GROUP).primary();
-        let word = primary.at(FLOORS_OFFSET + (self.dead.index * WORD_BYTES) as u64);
+        let word = primary.at(floor_word(self.dead.index));
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }
 

@@ -17,8 +17,9 @@
 //!    included. Who has acknowledged refuses all lives but the present ones, and asks it again.
 //!
 //! # If it stops anywhere
-//! Up to 3 nothing has changed for anybody. After 4 it is a member that does not beat, and is
-//! expelled like any other.
+//! Up to 2 nothing has changed for anybody. After 3 its floor holds the horizon back until a member
+//! reads it, and takes it out again ([`crate::configuration`]). After 4 it is a member that does
+//! not beat, and is expelled like any other.
 //!
 //! # What it is not
 //! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end its
@@ -27,8 +28,6 @@
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
 use lotus_fabric::machines::Machines;
-use lotus_mvcc::layout::WORD_BYTES;
-use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point_here;
 use lotus_recovery::membership::{self, Outcome};
 use lotus_recovery::{Beat, Membership};
@@ -37,7 +36,7 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::audit::unreachable_nodes;
 use crate::cluster::Cluster;
-use crate::configuration::FLOORS_GROUP;
+use crate::configuration::{FLOORS_GROUP, floor_word};
 use crate::control::Control;
 use crate::error::ClusterError;
 use crate::members;
@@ -66,6 +65,27 @@ pub(crate) fn attempt(
     if !ids.iter().all(|id| now.may_rejoin(*id)) {
         return Ok(None);
     }
+    let Some(owners) = announce_at(nodes, placement, control, &now)? else { return Ok(None) };
+    point_here!(ids[0].0, Announced);
+    let decide = |then: &Membership| then.rejoin(&ids).filter(|_| then.epoch() == now.epoch());
+    let taken_in = membership::change(authority, decide);
+    match taken_in? {
+        Outcome::Changed(members) => {
+            point_here!(ids[0].0, TakenIn);
+            Ok(Some(Life { members, owners }))
+        }
+        Outcome::Unchanged(_) => Ok(None),
+    }
+}
+
+/// Steps 2 and 3, by this membership: the owners of all shards, unless one of these nodes is among
+/// them.
+pub(crate) fn announce_at(
+    nodes: &[(NodeId, usize)],
+    placement: &Placement,
+    control: &Control,
+    now: &Membership,
+) -> Result<Option<Vec<Owner>>, ClusterError> {
     let (left, epoch) = (&now.surviving(placement), now.epoch());
     let joined = Epoch(epoch.0 + 1);
     // By this epoch nobody is refused for the sake of a life before.
@@ -78,17 +98,7 @@ pub(crate) fn attempt(
         announce(&lane, nodes, placement, left, Beat::first(joined)).await?;
         Ok(Some(owners))
     })?;
-    let Some(owners) = announced.map_err(unreachable_nodes)? else { return Ok(None) };
-    point_here!(ids[0].0, Announced);
-    let decide = |now: &Membership| now.rejoin(&ids).filter(|_| now.epoch() == epoch);
-    let taken_in = membership::change(authority, decide);
-    match taken_in? {
-        Outcome::Changed(members) => {
-            point_here!(ids[0].0, TakenIn);
-            Ok(Some(Life { members, owners }))
-        }
-        Outcome::Unchanged(_) => Ok(None),
-    }
+    announced.map_err(unreachable_nodes)
 }
 
 /// Step 3.
@@ -103,7 +113,7 @@ async fn announce(
     let kept = left.nodes();
     let floors = left.replicas(FLOORS_GROUP).primary();
     for (_, index) in nodes {
-        batch.write_word(floors.at(FLOORS_OFFSET + (index * WORD_BYTES) as u64), 0);
+        batch.write_word(floors.at(floor_word(*index)), 0);
         let places = first.primaries().enumerate().filter(|(_, node)| kept.contains(node));
         for (memory, _) in places {
             batch.write_word(members::beat_word(first, memory, *index), beat.word());

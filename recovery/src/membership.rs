@@ -312,9 +312,7 @@ impl Membership {
     /// is under way, and of nobody who is out anything is in doubt.
     pub fn may_resume(&self) -> bool {
         let over = |member: &Member| member.acknowledged >= self.reduced();
-        self.all_have_stopped()
-            && self.live().all(over)
-            && (self.expelled().all(|(member, _)| self.is_resolved(member.node)))
+        self.all_have_stopped() && self.live().all(over) && self.are_all_resolved()
     }
 
     /// `by` has taken note of everybody who was expelled up to `epoch`.
@@ -384,11 +382,16 @@ impl Membership {
         })
     }
 
+    /// Whether [that is so](Self::is_resolved) of everybody who is out: nothing is in doubt, and no
+    /// verb of theirs takes effect any more.
+    pub fn are_all_resolved(&self) -> bool {
+        self.expelled().all(|(member, _)| self.is_resolved(member.node))
+    }
+
     /// Whether a shard that nobody owns may get an owner, if it had none when this was read: all
     /// who could still act on one of its locks have ended, or have been expelled and resolved (H4).
     pub fn may_adopt(&self) -> bool {
-        self.live().all(|member| member.acknowledged == self.epoch)
-            && self.expelled().all(|(member, _)| self.is_resolved(member.node))
+        self.live().all(|member| member.acknowledged == self.epoch) && self.are_all_resolved()
     }
 
     /// Who gets a shard that nobody owns: the survivors in turn.

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use lotus_fabric::env::{Env, Nanos};
 use lotus_mvcc::{TableSpec, Timestamp};
+use lotus_recovery::membership;
 
 use super::format::{Writer, push_row};
 use super::*;
 use crate::config::TimestampKind;
+use crate::rejoin;
 use crate::session::Isolation;
 use crate::shared::ComputeNode;
 
@@ -81,6 +83,32 @@ fn second(cluster: &Cluster) -> Arc<ComputeNode> {
 
 fn horizon(cluster: &Cluster) -> Timestamp {
     second(cluster).horizon.get()
+}
+
+/// A process that wanted to take part again was killed between announcing itself and being taken
+/// in: its floor of zero stayed where it was, and nothing was trimmed or purged until it came back.
+#[test]
+fn the_horizon_goes_on_without_a_process_that_ends_when_it_has_announced_itself() {
+    let cluster = filled();
+    let shared = &cluster.shared;
+    let (out, authority) = (shared.peers[0], shared.council.authority());
+    cluster.kill(out.index);
+    eventually(|| membership::read(authority).unwrap().may_rejoin(out.id));
+    let other = Seat { compute_node: 1, ..FIRST };
+    let recovered = later(&cluster, other);
+    eventually(|| horizon(&cluster) >= recovered);
+    // Twice: what a process has posted that was killed may land late.
+    for _ in 0..2 {
+        let now = membership::read(authority).unwrap();
+        let place = [(out.id, out.index)];
+        eventually(|| {
+            let begun = rejoin::announce_at(&place, &shared.placement, &shared.control, &now);
+            begun.unwrap().is_some()
+        });
+        let later = later(&cluster, other);
+        eventually(|| horizon(&cluster) >= later);
+    }
+    drop(cluster);
 }
 
 #[test]
