@@ -1,5 +1,6 @@
 //! Arguments of `lotus cluster`, `lotus chaos`, `lotus shards`, `lotus mn` and `lotus cn`.
 
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -73,6 +74,9 @@ pub struct ClusterMatrixArgs {
     /// One step by its name, or one coordinate.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
+    /// Clusters that are struck at the same time. Most of a run is waiting for leases.
+    #[arg(long, value_name = "N", default_value = "6")]
+    pub at_once: NonZeroU8,
 }
 
 /// What a cluster begins with.

@@ -20,6 +20,7 @@ mod ordeal;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lotus_fabric::env::Env;
 use lotus_points::FaultPoint;
@@ -121,7 +122,7 @@ pub fn short() -> Vec<Coordinate> {
     short
 }
 
-/// Runs the coordinates that are asked for, one after the other.
+/// Runs the coordinates that are asked for, some at a time, each cluster on a ground of its own.
 ///
 /// # Errors
 /// A sentence: there is no such coordinate, or no room for a cluster.
@@ -138,29 +139,36 @@ pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
         None if args.all => all(),
         None => short(),
     };
-    let env = Env::real(0);
-    let ground = Ground::prepare()?;
-    let mut passed = 0;
-    for coordinate in &chosen {
-        let began = env.now();
-        let outcome = ordeal::undergo(&ground, coordinate);
-        let secs = env.now().since(began).as_secs_f64();
-        match outcome {
-            Ok(()) => {
-                passed += 1;
-                say(&format!("{coordinate}: passed, {secs:.1} s\n"))?;
-            }
-            Err(why) => {
-                let logs = ground.keep_logs(&coordinate.to_string())?;
-                say(&format!(
-                    "{coordinate}: FAILED, {secs:.1} s: {why}; see {}\n",
-                    logs.display()
-                ))?;
-            }
+    let next = AtomicUsize::new(0);
+    let at_once = usize::from(args.at_once.get()).min(chosen.len());
+    let passed = Env::real(0).in_parallel(at_once, |place| -> Result<usize, String> {
+        let ground = Ground::prepare(place)?;
+        let mut passed = 0;
+        while let Some(coordinate) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            passed += usize::from(is_passed(&ground, coordinate)?);
         }
-    }
+        Ok(passed)
+    });
+    let passed = passed.into_iter().sum::<Result<usize, String>>()?;
     say(&format!("{passed} of {} coordinates passed\n", chosen.len()))?;
     Ok(if passed == chosen.len() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// Runs a coordinate, and says what came of it.
+fn is_passed(ground: &Ground, coordinate: &Coordinate) -> Result<bool, String> {
+    let env = Env::real(0);
+    let began = env.now();
+    let outcome = ordeal::undergo(ground, coordinate);
+    let secs = env.now().since(began).as_secs_f64();
+    match &outcome {
+        Ok(()) => say(&format!("{coordinate}: passed, {secs:.1} s\n"))?,
+        Err(why) => {
+            let logs = ground.keep_logs(&coordinate.to_string())?;
+            let logs = logs.display();
+            say(&format!("{coordinate}: FAILED, {secs:.1} s: {why}; see {logs}\n"))?;
+        }
+    }
+    Ok(outcome.is_ok())
 }
 
 fn say(what: &str) -> Result<(), String> {

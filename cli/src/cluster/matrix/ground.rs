@@ -33,6 +33,7 @@ const NODES: [&str; 4] = ["mn-0", "mn-1", "cn-0", "cn-1"];
 /// The directory, the description of the cluster, and what it begins with.
 pub struct Ground {
     directory: PathBuf,
+    host: Ipv4Addr,
     program: PathBuf,
     env: Env,
     /// The snapshot that every run begins with, outside of the directory of snapshots.
@@ -76,20 +77,22 @@ impl Digest {
 }
 
 impl Ground {
-    /// Makes the directory, and a snapshot of a cluster that was loaded there.
+    /// Makes the directory, and a snapshot of a cluster that was loaded there. Grounds that are used
+    /// at the same time have places of their own.
     ///
     /// # Errors
     /// A sentence.
-    pub fn prepare() -> Result<Self, String> {
-        let name = format!("lotus-matrix-{}", std::process::id());
+    pub fn prepare(place: usize) -> Result<Self, String> {
+        let name = format!("lotus-matrix-{}-{place}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         make_private(&directory)?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let base = directory.join("base");
         make_private(&base)?;
         let digest = Digest::default();
-        let mut ground = Self { directory, program, env: Env::real(0), base, digest };
-        fs::write(ground.file(), description()).map_err(|error| error.to_string())?;
+        let host = host(place);
+        let mut ground = Self { directory, host, program, env: Env::real(0), base, digest };
+        fs::write(ground.file(), description(host)).map_err(|error| error.to_string())?;
         ground.done(&["up"])?;
         ground.done(&["snapshot"])?;
         ground.done(&["down", "--no-snapshot"])?;
@@ -259,7 +262,7 @@ impl Ground {
 
     /// Whether applications get through to a compute node.
     pub fn is_open(&self, node: Node) -> bool {
-        TcpStream::connect((host(), CLIENT + node.index)).is_ok()
+        TcpStream::connect((self.host, CLIENT + node.index)).is_ok()
     }
 
     /// Waits until a process is struck, and lets it go on in the end if it was stopped, after
@@ -310,14 +313,14 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// An address that only this process uses: all of 127/8 is this machine.
-fn host() -> Ipv4Addr {
-    Ipv4Addr::from(0x7fc0_0000 | (std::process::id() % (1 << 18)) << 4)
+/// An address that only this place of this process uses: all of 127/8 is this machine.
+fn host(place: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x7fc0_0000 | (std::process::id() % (1 << 14)) << 8 | place as u32 & 0xFF)
 }
 
 /// Two nodes of each kind, and some thousand rows.
-fn description() -> String {
-    let (host, lease_ms) = (host(), LEASE.as_millis());
+fn description(host: Ipv4Addr) -> String {
+    let lease_ms = LEASE.as_millis();
     let client = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
     let nodes: String = [CLIENT, CLIENT + 1].map(client).concat();
     format!(
