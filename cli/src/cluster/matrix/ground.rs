@@ -77,8 +77,8 @@ impl Digest {
 }
 
 impl Ground {
-    /// Makes the directory, and a snapshot of a cluster that was loaded there. Grounds that are used
-    /// at the same time have places of their own.
+    /// Makes the directory, and a snapshot of a cluster that was loaded there. Grounds that are in
+    /// use at the same time have places of their own.
     ///
     /// # Errors
     /// A sentence.
