@@ -7,7 +7,7 @@ mod etcd;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -260,6 +260,45 @@ fn no_life_begins_beside_one_whose_compute_nodes_do_not_answer() {
     eventually(|| cluster.succeeds("status"));
     cluster.is_sound();
     cluster.done("down");
+}
+
+/// `down` on the host of memory node 0 ended the life in which compute nodes of other hosts went
+/// on: nodes that were started later found another, empty one.
+#[test]
+fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
+    let etcd = Server::start();
+    let cluster = Cluster::new("elsewhere", 5, &etcd.endpoint());
+    eventually(|| cluster.succeeds("up"));
+    let down = |flag: &str| {
+        let mut down = cluster.lotus(&["cluster", "down"], "--file");
+        down.args((!flag.is_empty()).then_some(flag));
+        let output = down.output().expect("it runs");
+        (output.status.code(), text(&output))
+    };
+    // As on a host of memory nodes alone.
+    let state = cluster.directory.join("c.state");
+    let names = ["cn-0.pid", "cn-1.pid"];
+    let moved = |from: &Path, to: &Path| {
+        for name in names {
+            fs::rename(from.join(name), to.join(name)).expect("it was started there");
+        }
+    };
+    moved(&state, &cluster.directory);
+    let live = down("");
+    signal_compute_nodes(&cluster, "-STOP");
+    let silent = down("");
+    let told = down("--others-have-ended");
+    let after = text(&cluster.cluster("status"));
+    moved(&cluster.directory, &state);
+    signal_compute_nodes(&cluster, "-CONT");
+
+    assert_eq!(live.0, Some(2), "{}", live.1);
+    assert!(live.1.contains("compute node 0") && live.1.contains("takes part in it"), "{}", live.1);
+    assert_eq!(silent.0, Some(2), "{}", silent.1);
+    assert!(silent.1.contains("compute node 0, compute node 1 does not answer"), "{}", silent.1);
+    assert!(silent.1.contains("--others-have-ended"), "{}", silent.1);
+    assert_eq!(told.0, Some(0), "{}", told.1);
+    assert!(after.contains("no cluster runs"), "{after}");
 }
 
 #[test]

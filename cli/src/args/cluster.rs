@@ -58,6 +58,10 @@ pub enum ClusterTask {
         /// Takes none: what was committed since the last one is lost with the cluster.
         #[arg(long)]
         no_snapshot: bool,
+        /// With etcd: says that compute nodes of other hosts that do not answer have ended, so that
+        /// the life of the cluster ends there. One that does answer keeps it going.
+        #[arg(long)]
+        others_have_ended: bool,
     },
     /// Strikes the processes of a small cluster at every step of a start, of a snapshot and of
     /// down, and looks what is left.

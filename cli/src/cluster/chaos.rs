@@ -47,7 +47,7 @@ use super::file::ClusterFile;
 use super::load::{Load, Use};
 use super::node::{Kind, Node};
 use super::processes::wait_until;
-use super::seat::Seat;
+use super::seat::{Seat, Silent};
 use crate::applications::failed;
 use crate::args::ChaosArgs;
 use crate::outputs::Outputs;
@@ -120,7 +120,7 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let ordeal = Ordeal { file, nodes: &nodes, seed, span, keeper, traced, hostile, steps: &steps };
     let outcome = load.with(ordeal);
     let resumed = nodes.resume_all();
-    let stopped = stop(file, &steps);
+    let stopped = stop(file, Silent::MayLive, &steps);
     drop(steps);
     let (report, history) = outcome?;
     stopped?;

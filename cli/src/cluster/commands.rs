@@ -21,7 +21,7 @@ use super::key;
 use super::node::{Kind, Node};
 use super::processes::{Seen, State, wait_until};
 use super::records::Record;
-use super::seat::{Place, Seat};
+use super::seat::{Place, Seat, Silent};
 use super::snapshots::{IfDamaged, Snapshot, Snapshots};
 use super::status::{self, Addresses, Status, Survey};
 use crate::Verdict;
@@ -316,9 +316,12 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
 /// takes one first, for at most `snapshot`, after which nothing is committed.
 ///
 /// # Errors
-/// A sentence: there is no snapshot, and nothing was ended; another command is at work, or a node
-/// does not end.
-pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, String> {
+/// A sentence: there is no snapshot, and nothing was ended; or as [`stop`].
+pub fn down(
+    file: &ClusterFile,
+    snapshot: Option<Duration>,
+    silent: Silent,
+) -> Result<Verdict, String> {
     #[cfg(feature = "fault-points")]
     super::fault_point::arm(None)?;
     let path = file.path.display();
@@ -335,7 +338,7 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
         say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
         point_here!(0, LastTaken);
     }
-    match stop(file, &steps)? {
+    match stop(file, silent, &steps)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
         (ran, all) => {
@@ -345,15 +348,18 @@ pub fn down(file: &ClusterFile, snapshot: Option<Duration>) -> Result<Verdict, S
     }
 }
 
-/// Ends the nodes of this host: how many ran, and how many were started here.
+/// Ends the nodes of this host: how many ran, and how many were started here. Where memory node 0
+/// is one of them, the life of the cluster in etcd ends as well, unless other nodes live in it.
 ///
 /// # Errors
-/// A sentence: another command is at work, or a node does not end.
-pub fn stop(file: &ClusterFile, steps: &Steps) -> Result<(usize, usize), String> {
-    if !file.state.exists() {
+/// A sentence: another command is at work, or a node does not end. Or all have ended here, and the
+/// life in etcd was not ended: compute nodes of other hosts take part in it, or may (`silent`).
+pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize, usize), String> {
+    if !file.state.exists() && silent == Silent::MayLive {
         return Ok((0, 0));
     }
     let state = State::lock(file)?;
+    let begins_lives = state.seen(HOST) != Seen::Never || silent == Silent::HaveEnded;
     let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
     steps.say("nodes end");
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
@@ -368,9 +374,11 @@ pub fn stop(file: &ClusterFile, steps: &Steps) -> Result<(usize, usize), String>
         return Err(format!("{} cannot be ended", left.join(", ")));
     }
     remove_sockets(file);
-    // If it was killed, nobody else has said so. If this fails, the next `up` will.
-    if known.contains(&HOST) {
-        let _ = authority(file).and_then(|authority| authority.end_life());
+    // If it was killed, nobody else has said so; and if others lived when it ended, it has not.
+    if begins_lives && file.authority.outlives_the_cluster() {
+        steps.say("the life of the cluster ends");
+        let ended = authority(file)?.end_life(file, &Env::real(0), silent);
+        ended.map_err(|why| format!("no node runs on this host any more; {why}"))?;
     }
     Ok((ran, known.len()))
 }

@@ -74,7 +74,7 @@ pub use file::ClusterFile;
 use namespaces::Namespaces;
 use node::{Kind, Node};
 use operator::Switch;
-use seat::Seat;
+use seat::{Seat, Silent};
 use snapshots::IfDamaged;
 
 /// The authority that the file names; nobody has been asked yet.
@@ -104,9 +104,10 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
         ClusterTask::Snapshot { wait_secs, json, .. } => {
             commands::snapshot(&file, Duration::from_secs(wait_secs), json)
         }
-        ClusterTask::Down { wait_secs, no_snapshot, .. } => {
+        ClusterTask::Down { wait_secs, no_snapshot, others_have_ended, .. } => {
             let snapshot = (!no_snapshot).then(|| Duration::from_secs(wait_secs));
-            commands::down(&file, snapshot)
+            let silent = if others_have_ended { Silent::HaveEnded } else { Silent::MayLive };
+            commands::down(&file, snapshot, silent)
         }
         #[cfg(feature = "fault-points")]
         ClusterTask::Matrix(_) => unreachable!("it has no file"),

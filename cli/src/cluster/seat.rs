@@ -6,9 +6,9 @@
 //! would remember a cluster whose memory is gone, and its next life would take that for its own.
 //! So memory node 0 begins a *life* in etcd: it writes a word, and the version that this write is
 //! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down`
-//! finds that it was killed, the word says so, and nobody joins until there is a new life. Where
-//! others live without it (`alive`) the life goes on, and memory node 0 returns to it as any other
-//! memory node does.
+//! finds that it was killed, and no compute node takes part any more (`alive`), the word says so,
+//! and nobody joins until there is a new life. Where others live without it the life goes on, and
+//! memory node 0 returns to it as any other memory node does.
 
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use super::alive::{self, Others};
 use super::file::ClusterFile;
 #[cfg(feature = "etcd")]
 use super::in_etcd::{InEtcd, LastWord, Members};
+#[cfg(feature = "etcd")]
+use super::node::Node;
 use super::stop::{Early, Stop};
 
 /// How long the authority may take to answer once.
@@ -35,15 +37,49 @@ const ANSWERING: Duration = Duration::from_secs(20);
 
 /// Why no life begins beside one that may go on.
 #[cfg(feature = "etcd")]
-fn silent_life(file: &ClusterFile, nodes: &[super::node::Node]) -> String {
-    let nodes: Vec<String> = nodes.iter().map(|node| node.in_words()).collect();
+fn silent_life(file: &ClusterFile, nodes: &[Node]) -> String {
     format!(
         "a life of the cluster has begun in etcd and not ended, and {} does not answer. If all its \
-         compute nodes have ended, lotus cluster down --no-snapshot --file {} on this host says \
-         so; then start this node again",
-        nodes.join(", "),
+         compute nodes have ended, lotus cluster down --others-have-ended --file {} on this host \
+         says so; then start this node again",
+        in_words(nodes),
         file.path.display()
     )
+}
+
+/// Why a life is not ended that goes on, or may.
+#[cfg(feature = "etcd")]
+fn lived_life(file: &ClusterFile, others: &Others) -> String {
+    let not_ended = "the life of the cluster in etcd was not ended";
+    match others {
+        Others::Answer(nodes) => format!(
+            "{not_ended}: {} takes part in it. lotus cluster down on the hosts of all nodes ends \
+             it, on this one last",
+            in_words(nodes)
+        ),
+        Others::Silent(nodes) => format!(
+            "{not_ended}: {} does not answer, and may take part in it. If that has ended, lotus \
+             cluster down --others-have-ended --file {} on this host says so",
+            in_words(nodes),
+            file.path.display()
+        ),
+        Others::Gone => unreachable!("a life that nothing takes part in is ended"),
+    }
+}
+
+#[cfg(feature = "etcd")]
+fn in_words(nodes: &[Node]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(|node| node.in_words()).collect();
+    nodes.join(", ")
+}
+
+/// What an operator says of compute nodes that do not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silent {
+    /// Nothing: they may live.
+    MayLive,
+    /// They have ended.
+    HaveEnded,
 }
 
 /// Where the authority is.
@@ -142,17 +178,31 @@ impl Seat {
         }
     }
 
-    /// Says that the life that this was connected to, or else the one that goes on, is over:
-    /// nothing of it runs any more.
+    /// Ends the life that goes on there, unless compute nodes take part in it. If etcd does not
+    /// answer the life is left, and the next start of memory node 0 looks.
     ///
     /// # Errors
-    /// A sentence: it cannot be said to anybody.
-    pub fn end_life(&self) -> Result<(), String> {
+    /// A sentence: compute nodes take part in it, or may.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "it ends with its host"))]
+    pub fn end_life(&self, file: &ClusterFile, env: &Env, silent: Silent) -> Result<(), String> {
         match self {
             // It has ended with its host.
             Self::Hosted(_) => Ok(()),
             #[cfg(feature = "etcd")]
-            Self::Etcd(etcd) => etcd.end().map_err(|error| error.to_string()),
+            Self::Etcd(etcd) => {
+                if !matches!(etcd.last_word().map(LastWord::life), Ok(Some(_))) {
+                    return Ok(());
+                }
+                match alive::look(file, etcd, env, ANSWERING, || false) {
+                    Err(_) => return Ok(()),
+                    Ok(Others::Gone) => {}
+                    Ok(Others::Silent(_)) if silent == Silent::HaveEnded => {}
+                    Ok(others) => return Err(lived_life(file, &others)),
+                }
+                // If this fails, the next start says so.
+                let _ = etcd.end();
+                Ok(())
+            }
         }
     }
 
@@ -190,7 +240,7 @@ pub enum Host {
     Server(AuthorityServer),
     /// It has begun the cluster's life there.
     #[cfg(feature = "etcd")]
-    Etcd(Seat),
+    Etcd(InEtcd),
 }
 
 impl Host {
@@ -238,7 +288,7 @@ impl Host {
                     return Err(Early::Told);
                 }
                 match others.map_err(|error| error.to_string())? {
-                    Others::Answer => {
+                    Others::Answer(_) => {
                         tracing::info!(etcd = %members, "returning to a cluster that goes on");
                     }
                     Others::Gone => {
@@ -247,7 +297,7 @@ impl Host {
                     }
                     Others::Silent(nodes) => return Err(silent_life(file, &nodes).into()),
                 }
-                Ok(Self::Etcd(Seat::Etcd(etcd)))
+                Ok(Self::Etcd(etcd))
             }
         }
     }
@@ -257,7 +307,7 @@ impl Host {
         match self {
             Self::Server(server) => server.store(),
             #[cfg(feature = "etcd")]
-            Self::Etcd(seat) => seat,
+            Self::Etcd(etcd) => etcd,
         }
     }
 
@@ -277,10 +327,10 @@ impl Host {
             // When it is dropped.
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
-            Self::Etcd(seat) => match alive::look(file, seat, env, PATIENCE, || false) {
+            Self::Etcd(etcd) => match alive::look(file, etcd, env, PATIENCE, || false) {
                 Ok(Others::Gone) => {
-                    if let Err(error) = seat.end_life() {
-                        tracing::warn!(error, "etcd does not know that the cluster has ended");
+                    if let Err(error) = etcd.end() {
+                        tracing::warn!(%error, "etcd does not know that the cluster has ended");
                     }
                 }
                 others => tracing::info!(?others, "the cluster goes on without this node"),
