@@ -25,6 +25,15 @@
 //! acknowledged ([`Coordinator::carry_over`]), and by its recovery, which fences also at what has
 //! joined and is not used yet.
 //!
+//! # Owners' words of a maker that was late
+//! The words are WRITEs in front of the swap of the life, so a maker whose swap fails has replaced
+//! words of the one whose swap did not, by older ones maybe. No one relies on them yet. A member
+//! says that it has found a life only when its own batch has ended, and without that the memory
+//! node does not join; a maker that is expelled meanwhile is fenced there before any member raises
+//! the words that are behind ([`Coordinator::carry_over`]), and another life of its node is refused
+//! by the fences for the one before. Of the same maker nothing lands behind a reconnect (H22),
+//! which comes before each look. So whatever replaces words comes before they are raised.
+//!
 //! # Connections
 //! A lane may still be connected to an earlier life. So before a coordinator takes note of one that
 //! joins it connects anew, and finds the right life there, and so it does whenever it connects to

@@ -33,6 +33,8 @@ pub mod placement;
 pub mod remote;
 pub mod routing;
 pub mod shard_map;
+#[doc(hidden)]
+pub mod testing;
 mod topology;
 
 pub use authority::{Authority, AuthorityError, EmbeddedAuthority, allocate_incarnation};

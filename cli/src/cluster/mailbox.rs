@@ -6,11 +6,17 @@
 //! that two commands at a time get their answers one after the other.
 //!
 //! # At most once
-//! A node writes down which question it takes before it does what is asked, by compare-and-swap.
-//! So a process that is started again carries out nothing that one before it has taken: what was
-//! answered is over, and what was not is answered with "cut short", because it may have been done.
-//! A question whose asker waits no more is withdrawn, unless it was taken.
+//! A node writes down which question it takes, and which process it is, before it does what is
+//! asked, by compare-and-swap. So a process that is started again carries out nothing that one
+//! before it has taken: what was answered is over, and what was not is answered with "cut short",
+//! because it may have been done. One that finds its own word there, of which it was not told that
+//! it was written, goes on with the question. A question whose asker waits no more is withdrawn,
+//! unless it was taken.
+//!
+//! A question has one answer, the first; and an answer never replaces that of a later question. So
+//! a process that wakes up late changes nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lotus_fabric::env::Env;
@@ -20,8 +26,11 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
-use super::processes::wait_until;
+use super::processes::{Process, process_space, wait_until};
 use super::records;
+
+/// Mailboxes that this process has made.
+static MAILBOXES: AtomicU64 = AtomicU64::new(0);
 
 /// What stands where questions do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,10 +54,27 @@ enum Outcome<A> {
     CutShort,
 }
 
+/// The question that was taken last, and the process that has taken it.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Taken {
+    question: u64,
+    by: Taker,
+}
+
+/// A process, and the mailbox there: nothing else ever has the same.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Taker {
+    process: Process,
+    space: String,
+    mailbox: u64,
+}
+
 /// Where one node is asked for things of one sort.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     node: Node,
+    /// The place of this mailbox among those of this process.
+    number: u64,
     asked: String,
     taken: String,
     answered: String,
@@ -70,7 +96,9 @@ impl Mailbox {
     pub fn new(sort: &str, node: Node) -> Self {
         let asked = format!("{sort}/{node}");
         let (taken, answered) = (format!("{asked}/taken"), format!("{asked}/done"));
-        Self { node, asked, taken, answered, seen: Version::ABSENT, unwritten: None }
+        // Numbers only have to differ.
+        let number = MAILBOXES.fetch_add(1, Ordering::Relaxed);
+        Self { node, number, asked, taken, answered, seen: Version::ABSENT, unwritten: None }
     }
 
     /// Asks, once the question before is answered or `patience` is over.
@@ -115,11 +143,11 @@ impl Mailbox {
         if version <= self.seen {
             return None;
         }
-        let (before, last) = records::read::<u64>(authority, &self.taken).ok()?;
-        if last.is_some_and(|last| last >= version.0) {
-            if self.last_answered(authority).ok()? < version {
-                self.write_answer::<()>(authority, version, Outcome::CutShort).ok()?;
-            }
+        let (before, last) = records::read::<Taken>(authority, &self.taken).ok()?;
+        let taken = Taken { question: version.0, by: self.taker()? };
+        let is_mine = last.as_ref() == Some(&taken);
+        if !is_mine && last.is_some_and(|last| last.question >= version.0) {
+            self.write_answer::<()>(authority, version, Outcome::CutShort).ok()?;
             self.seen = version;
             return None;
         }
@@ -127,10 +155,18 @@ impl Mailbox {
             self.seen = version;
             return None;
         };
-        let taken = serde_json::to_vec(&version.0).expect("a number");
-        authority.compare_and_swap(&self.taken, before, &taken).ok()?;
+        if !is_mine {
+            let taken = serde_json::to_vec(&taken).expect("strings and numbers");
+            authority.compare_and_swap(&self.taken, before, &taken).ok()?;
+        }
         self.seen = version;
         Some((version, question))
+    }
+
+    /// This process; `None` if there is no `/proc`.
+    fn taker(&self) -> Option<Taker> {
+        let process = Process::this().ok()?;
+        Some(Taker { process, space: process_space(), mailbox: self.number })
     }
 
     /// The node's side: answers, again and again if the authority does not answer.
@@ -150,13 +186,26 @@ impl Mailbox {
         self.unwritten.is_none()
     }
 
+    /// Answers a question, unless it or a later one is answered already.
     fn write_answer<A: Serialize>(
         &self,
         authority: &dyn Authority,
         of: Version,
         answer: Outcome<A>,
-    ) -> Result<Version, AuthorityError> {
-        records::write(authority, &self.answered, &Answered { of: of.0, answer })
+    ) -> Result<(), AuthorityError> {
+        let bytes = serde_json::to_vec(&Answered { of: of.0, answer });
+        let bytes = bytes.expect("strings and numbers");
+        loop {
+            let (version, found) =
+                records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
+            if found.is_some_and(|found| found.of >= of.0) {
+                return Ok(());
+            }
+            match authority.compare_and_swap(&self.answered, version, &bytes) {
+                Err(AuthorityError::Conflict { .. }) => {}
+                outcome => return outcome.map(drop),
+            }
+        }
     }
 }
 
@@ -212,7 +261,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use lotus_router::EmbeddedAuthority;
-    use lotus_router::authority::Versioned;
+    use lotus_router::testing::{Fate, TestAuthority};
 
     use super::*;
 
@@ -263,24 +312,6 @@ mod tests {
         assert!(mailbox().is_free(&authority));
     }
 
-    /// An authority that does not answer.
-    struct Silent;
-
-    impl Authority for Silent {
-        fn read(&self, _: &str) -> Result<Option<Versioned>, AuthorityError> {
-            Err(AuthorityError::Unavailable)
-        }
-
-        fn compare_and_swap(
-            &self,
-            _: &str,
-            _: Version,
-            _: &[u8],
-        ) -> Result<Version, AuthorityError> {
-            Err(AuthorityError::Unavailable)
-        }
-    }
-
     /// An answer that the authority did not take was given up, and who had asked waited in vain.
     #[test]
     fn an_answer_is_written_when_the_authority_is_back() {
@@ -288,11 +319,56 @@ mod tests {
         let asked = ask(&authority, "rest");
         let mut life = mailbox();
         let (version, _) = take(&mut life, &authority).expect("it was asked");
-        life.answer(&Silent, version, &"rests");
+        let silent = TestAuthority::default();
+        silent.turn(Fate::QuestionLost);
+        life.answer(&silent, version, &"rests");
         assert!(!mailbox().is_free(&authority));
-        assert_eq!(life.next::<String>(&Silent), None);
+        assert_eq!(life.next::<String>(&silent), None);
         assert_eq!(take(&mut life, &authority), None, "the answer is written first");
         assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
+    }
+
+    /// A process that had stood still wrote its answer over the one of the next process, which
+    /// was waited for in vain.
+    #[test]
+    fn a_late_answer_of_an_earlier_process_hides_no_later_one() {
+        let authority = EmbeddedAuthority::new();
+        let first = ask(&authority, "take");
+        let mut paused = mailbox();
+        let (old, _) = take(&mut paused, &authority).expect("it was asked");
+        let mut next = mailbox();
+        assert_eq!(take(&mut next, &authority), None);
+        paused.answer(&authority, old, &"taken");
+        let said = told(&first, &authority).expect_err("the first answer stands");
+        assert!(said.contains("has ended while it was at it"), "{said}");
+
+        let second = ask(&authority, "rest");
+        let (version, _) = take(&mut next, &authority).expect("it was asked");
+        next.answer(&authority, version, &"rests");
+        paused.answer(&authority, old, &"taken");
+        assert_eq!(told(&second, &authority), Ok("rests".to_owned()));
+        assert!(mailbox().is_free(&authority));
+    }
+
+    /// A node whose word that it takes a question was written, and the authority's answer lost,
+    /// took that word for another process's: the question was answered as cut short, never begun.
+    #[test]
+    fn a_question_is_carried_out_once_whichever_answers_of_the_authority_are_lost() {
+        let authority = TestAuthority::default();
+        let mut node = mailbox();
+        for question in ["take", "rest"] {
+            let asked = ask(authority.values(), question);
+            authority.turn_swaps(Fate::AnswerLost);
+            assert_eq!(node.next::<String>(&authority), None, "it is not known yet");
+            let (version, taken) = node.next::<String>(&authority).expect("it was this process");
+            assert_eq!(taken, question);
+            node.answer(&authority, version, &"done");
+            assert_eq!(node.next::<String>(&authority), None);
+            authority.turn(Fate::Answered);
+            assert_eq!(node.next::<String>(&authority), None, "it is answered");
+            assert_eq!(mailbox().next::<String>(&authority), None);
+            assert_eq!(told(&asked, authority.values()), Ok("done".to_owned()));
+        }
     }
 
     #[test]

@@ -1,0 +1,225 @@
+//! An authority for tests, which misbehaves within what the contract of [`Authority`] allows.
+//!
+//! # What it is
+//! [`TestAuthority`] is an [`EmbeddedAuthority`] behind switches. A *script* is asked about every
+//! question and says what becomes of it ([`Fate`]); it may write as a rival before the question is
+//! answered. Beside the script, all questions can be held until a test lets them go on, and they
+//! are counted.
+//!
+//! # What it is not
+//! A network: it has no delays of its own. In simulations a courier carries the questions.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::authority::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
+
+/// What becomes of a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is answered.
+    Answered,
+    /// It does not arrive: nothing is done, and nothing answered.
+    QuestionLost,
+    /// It is done, and the answer does not arrive.
+    AnswerLost,
+}
+
+/// A question, before it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question<'a> {
+    /// The value under a key.
+    Read {
+        /// The key.
+        key: &'a str,
+    },
+    /// A compare-and-swap.
+    Swap {
+        /// The key.
+        key: &'a str,
+        /// The version that it must have.
+        expected: Version,
+        /// The new value.
+        value: &'a [u8],
+    },
+}
+
+impl Question<'_> {
+    /// Whether it is a swap that succeeds if it is done now.
+    pub fn is_granted_by(&self, authority: &EmbeddedAuthority) -> bool {
+        let Self::Swap { key, expected, .. } = self else { return false };
+        let found = authority.read(key).ok().flatten();
+        found.map_or(Version::ABSENT, |found| found.version) == *expected
+    }
+}
+
+type Script = Box<dyn FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send>;
+
+#[derive(Default)]
+struct Hold {
+    held: bool,
+    waits: bool,
+    asked: u64,
+}
+
+/// See the module's description. One that was just made answers everything.
+pub struct TestAuthority {
+    inner: EmbeddedAuthority,
+    script: Mutex<Script>,
+    hold: Mutex<Hold>,
+    released: Condvar,
+}
+
+impl Default for TestAuthority {
+    fn default() -> Self {
+        Self::over(EmbeddedAuthority::new())
+    }
+}
+
+impl TestAuthority {
+    /// Answers everything, from these values on.
+    pub fn over(inner: EmbeddedAuthority) -> Self {
+        let script: Script = Box::new(|_, _| Fate::Answered);
+        let (script, hold) = (Mutex::new(script), Mutex::default());
+        Self { inner, script, hold, released: Condvar::new() }
+    }
+
+    /// Follows a script.
+    pub fn following(
+        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
+    ) -> Self {
+        let this = Self::default();
+        this.follow(script);
+        this
+    }
+
+    /// Writes every key for the first time without an answer.
+    pub fn forgetful() -> Self {
+        let mut written = BTreeSet::new();
+        Self::following(move |question, values| match question {
+            Question::Swap { key, .. }
+                if question.is_granted_by(values) && written.insert(key.to_owned()) =>
+            {
+                Fate::AnswerLost
+            }
+            _ => Fate::Answered,
+        })
+    }
+
+    /// Follows another script from now on.
+    pub fn follow(
+        &self,
+        script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
+    ) {
+        *lock(&self.script) = Box::new(script);
+    }
+
+    /// Lets all questions have this fate from now on.
+    pub fn turn(&self, fate: Fate) {
+        self.follow(move |_, _| fate);
+    }
+
+    /// Lets all swaps have this fate from now on; reads are answered.
+    pub fn turn_swaps(&self, fate: Fate) {
+        self.follow(move |question, _| match question {
+            Question::Swap { .. } => fate,
+            Question::Read { .. } => Fate::Answered,
+        });
+    }
+
+    /// The values, which always answer.
+    pub fn values(&self) -> &EmbeddedAuthority {
+        &self.inner
+    }
+
+    /// Questions that were asked.
+    pub fn asked(&self) -> u64 {
+        lock(&self.hold).asked
+    }
+
+    /// Lets all who ask wait from now on.
+    pub fn hold(&self) {
+        lock(&self.hold).held = true;
+    }
+
+    /// Lets those who wait go on.
+    pub fn release(&self) {
+        let mut hold = lock(&self.hold);
+        (hold.held, hold.waits) = (false, false);
+        self.released.notify_all();
+    }
+
+    /// Whether one waits.
+    pub fn is_waited_for(&self) -> bool {
+        lock(&self.hold).waits
+    }
+
+    /// # Panics
+    /// If it is held for longer than any test lasts.
+    fn fate(&self, question: Question<'_>) -> Fate {
+        const FOR_EVER: Duration = Duration::from_secs(600);
+        let mut hold = lock(&self.hold);
+        hold.asked += 1;
+        hold.waits |= hold.held;
+        let waited = self.released.wait_timeout_while(hold, FOR_EVER, |hold| hold.held);
+        let timed_out = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        assert!(!timed_out, "nothing has released the authority");
+        (lock(&self.script))(question, &self.inner)
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A test that panics meanwhile has failed already.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Authority for TestAuthority {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        match self.fate(Question::Read { key }) {
+            Fate::Answered => self.inner.read(key),
+            Fate::QuestionLost | Fate::AnswerLost => Err(AuthorityError::Unavailable),
+        }
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        let fate = self.fate(Question::Swap { key, expected, value });
+        if fate == Fate::QuestionLost {
+            return Err(AuthorityError::Unavailable);
+        }
+        let answer = self.inner.compare_and_swap(key, expected, value);
+        if fate == Fate::AnswerLost { Err(AuthorityError::Unavailable) } else { answer }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_just_made_keeps_the_contract() {
+        crate::conformance::run(&TestAuthority::default());
+    }
+
+    #[test]
+    fn what_is_lost_is_done_or_not_as_its_fate_says() {
+        let authority = TestAuthority::default();
+        let swap = |expected| authority.compare_and_swap("key", expected, b"value");
+        authority.turn(Fate::QuestionLost);
+        assert_eq!(swap(Version::ABSENT), Err(AuthorityError::Unavailable));
+        assert_eq!(authority.values().read("key"), Ok(None));
+        authority.turn_swaps(Fate::AnswerLost);
+        assert_eq!(swap(Version::ABSENT), Err(AuthorityError::Unavailable));
+        let found = authority.read("key").expect("reads are answered").expect("it was done");
+        authority.turn(Fate::AnswerLost);
+        assert_eq!(authority.read("key"), Err(AuthorityError::Unavailable));
+        authority.turn(Fate::Answered);
+        assert!(swap(found.version).is_ok());
+        assert_eq!(authority.asked(), 5);
+    }
+}
