@@ -1,8 +1,8 @@
 //! The operating system's files.
 
-use std::fs::{self, File, Permissions, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use tempfile::{NamedTempFile, TempPath};
@@ -102,6 +102,10 @@ impl Files for Disk {
         readers: Readers,
     ) -> io::Result<Box<dyn Unfinished>> {
         Ok(Box::new(DiskPart::create(directory, prefix, readers)?))
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(directory)
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {

@@ -15,6 +15,8 @@ use crate::{Existing, Files, Readers, Unfinished};
 /// An operation on files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Op {
+    /// [`Files::make_directory`].
+    MakeDirectory,
     /// [`Files::create`].
     Create,
     /// Writing to a file.
@@ -31,8 +33,15 @@ pub enum Op {
 
 impl Op {
     /// All of them, in the order in which a file is made.
-    pub const ALL: [Self; 6] =
-        [Self::Create, Self::Write, Self::Sync, Self::Rename, Self::SyncDirectory, Self::Remove];
+    pub const ALL: [Self; 7] = [
+        Self::MakeDirectory,
+        Self::Create,
+        Self::Write,
+        Self::Sync,
+        Self::Rename,
+        Self::SyncDirectory,
+        Self::Remove,
+    ];
 }
 
 /// What becomes of an operation.
@@ -88,6 +97,8 @@ struct State {
     /// Files with bytes that are not on the disk, and how many are.
     unsynced: BTreeMap<PathBuf, u64>,
     renamed: Vec<Renamed>,
+    /// Directories that were made, and whose names were not synced.
+    made: Vec<PathBuf>,
 }
 
 /// A name that was given and not synced.
@@ -154,7 +165,9 @@ impl State {
             return Ok(Verdict::Go);
         };
         let refused = match op {
-            Op::Create | Op::Write | Op::Rename => io::ErrorKind::StorageFull.into(),
+            Op::MakeDirectory | Op::Create | Op::Write | Op::Rename => {
+                io::ErrorKind::StorageFull.into()
+            }
             Op::Sync | Op::SyncDirectory | Op::Remove => io::Error::other("input/output error"),
         };
         match (fault, op) {
@@ -188,6 +201,11 @@ impl State {
             if names == Names::Lost {
                 fs::rename(&to, from)?;
                 before.map_or(Ok(()), |before| fs::write(to, before))?;
+            }
+        }
+        for made in self.made.drain(..).rev() {
+            if names == Names::Lost {
+                fs::remove_dir_all(made)?;
             }
         }
         Ok(())
@@ -228,10 +246,19 @@ impl Files for Faulty {
         Ok(Box::new(FaultyPart { inner, files: self.clone(), synced: 0 }))
     }
 
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        self.meet(Op::MakeDirectory)?;
+        Disk.make_directory(directory)?;
+        self.lock().made.push(directory.to_owned());
+        Ok(())
+    }
+
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.meet(Op::SyncDirectory)?;
         Disk.sync_directory(directory)?;
-        self.lock().renamed.clear();
+        let mut state = self.lock();
+        state.renamed.retain(|renamed| renamed.to.parent() != Some(directory));
+        state.made.retain(|made| made.parent() != Some(directory));
         Ok(())
     }
 

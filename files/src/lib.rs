@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod directory;
 mod disk;
 pub mod faults;
 mod part;
@@ -30,6 +31,7 @@ mod part;
 use std::io::{self, Write};
 use std::path::Path;
 
+pub use directory::make_directory;
 pub use disk::Disk;
 pub use part::{Part, write_whole};
 
@@ -65,6 +67,12 @@ pub trait Files: Send + Sync {
         prefix: &str,
         readers: Readers,
     ) -> io::Result<Box<dyn Unfinished>>;
+
+    /// Makes a directory that only its owner can enter, where the one above is there.
+    ///
+    /// # Errors
+    /// The operating system's; [`io::ErrorKind::AlreadyExists`] if the name is taken.
+    fn make_directory(&self, directory: &Path) -> io::Result<()>;
 
     /// Waits until the names in a directory are on the disk.
     ///

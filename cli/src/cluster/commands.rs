@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
+use lotus::Data;
 use lotus_fabric::env::Env;
 use lotus_points::point_here;
 use lotus_router::authority::Version;
@@ -110,15 +111,54 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
         before.await_next(state, host, patience)
     });
     let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience, steps));
-    if outcome.is_err() {
+    let outcome = outcome.map_err(|why| {
+        let aftermath = Aftermath::of(file, &ours);
         steps.say("ending what was started");
         let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
         end(&state, &nodes, &mut started);
         if ours.len() == all {
             remove_sockets(file);
         }
-    }
+        format!("{why}; {}", aftermath.in_words())
+    });
     Ok(Started { count: ours.len(), status: outcome? })
+}
+
+/// What is left of a cluster when the nodes have been ended that a command had started in vain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Aftermath {
+    /// Nothing: all nodes were started here.
+    Nothing,
+    /// Nodes that ran before, or run on other hosts.
+    Others,
+    /// The same, of a cluster that will never serve.
+    OthersInVain,
+}
+
+impl Aftermath {
+    /// Once it is known that they do not come up, and while they run.
+    fn of(file: &ClusterFile, started: &[Node]) -> Self {
+        let in_vain = || {
+            let data = authority(file).ok().and_then(|authority| Data::read(&authority).ok());
+            matches!(data, Some(Data::CutShort { .. }))
+        };
+        match started.len() == Node::all(file).count() {
+            true => Self::Nothing,
+            false if in_vain() => Self::OthersInVain,
+            false => Self::Others,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Nothing => "all nodes have been ended again",
+            Self::Others => "what was started has been ended again, and no other node",
+            Self::OthersInVain => {
+                "what was started has been ended again; lotus cluster down --no-snapshot on the \
+                 hosts of the other nodes ends those, which will never serve"
+            }
+        }
+    }
 }
 
 /// Those of our nodes that are to be started: all, or those that have ended beside others that run,

@@ -77,15 +77,13 @@ fn sentence(error: &dyn std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Why a compute node does not take part, and what its operator can do.
+/// Why a compute node does not take part. What its operator can do is in the log: `up`, which shows
+/// the reason, has ended the nodes by then that it has started.
 fn refusal(error: &ClusterError) -> String {
-    match error {
-        ClusterError::CutShort { .. } => format!(
-            "{error}: end it with lotus cluster down --no-snapshot, memory nodes too, and start it \
-             again"
-        ),
-        error => sentence(error),
+    if matches!(error, ClusterError::CutShort { .. }) {
+        error!("lotus cluster down --no-snapshot ends this cluster, memory nodes too");
     }
+    sentence(error)
 }
 
 /// The process of a node.

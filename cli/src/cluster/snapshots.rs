@@ -31,7 +31,7 @@ use lotus::{
     Timestamp,
 };
 use lotus_fabric::env::{Env, Nanos};
-use lotus_files::{Existing, Files, Part, Readers};
+use lotus_files::{Existing, Files, Part, Readers, make_directory};
 use lotus_points::point_here;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -39,7 +39,6 @@ use time::format_description::well_known::Rfc3339;
 use tracing::warn;
 
 use super::ledger::{self, Ledger};
-use super::processes::make_private;
 use super::records;
 use struck::Struck;
 
@@ -168,7 +167,8 @@ impl Snapshots {
         cluster: &Cluster<M>,
         authority: &dyn Authority,
     ) -> Result<Snapshot, String> {
-        make_private(&self.directory)?;
+        make_directory(files, &self.directory)
+            .map_err(|error| format!("cannot make {}: {error}", self.directory.display()))?;
         let before = ledger::read(authority).map_err(|error| error.to_string())?;
         let notes = || {
             // A benchmark that has begun or ended meanwhile may have written before the timestamp.

@@ -201,6 +201,9 @@ fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_w
     let flag = "With --older-snapshot the cluster begins with the one of ";
     let parts = [&why, flag, &older.display().to_string()];
     assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    // It used to say that `down` ends the nodes, when none was left.
+    assert!(refused.trim_end().ends_with("all nodes have been ended again"), "{refused}");
+    assert!(!refused.contains("cluster down"), "{refused}");
     let up = described.done(&["up", "--older-snapshot"]);
     assert!(up.contains(&older.display().to_string()), "{up}");
     assert!(up.contains(&format!("a newer snapshot was left out: {newest}: it was cut")), "{up}");

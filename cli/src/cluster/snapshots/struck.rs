@@ -21,6 +21,10 @@ impl Files for Struck {
         Ok(Box::new(StruckFile(file)))
     }
 
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        Disk.make_directory(directory)
+    }
+
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         Disk.sync_directory(directory)
     }

@@ -116,6 +116,19 @@ fn whatever_fails_the_newest_whole_snapshot_is_there_and_no_damaged_one() {
     cluster.stop().expect("it ends");
 }
 
+/// The directory of the first snapshot was made and not synced: a snapshot that was reported went
+/// with it when the machine lost power.
+#[test]
+fn a_snapshot_in_a_directory_that_was_made_for_it_outlasts_a_loss_of_power() {
+    let (cluster, scratch, files) = (filled(), scratch(), Faulty::sound());
+    let snapshots = snapshots(&scratch.path().join("orders/kept"));
+    let taken = snapshots.take_through(&files, &cluster, &EmbeddedAuthority::new());
+    let taken = taken.expect("no fault");
+    files.lose_power(Names::Lost);
+    assert!(is_whole(&taken.path), "{taken:?}");
+    cluster.stop().expect("it ends");
+}
+
 /// The compute nodes of a host wrote one file until it got its name: one that woke late wrote what
 /// it had buffered into the finished snapshot of another.
 #[test]
