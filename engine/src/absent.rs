@@ -4,14 +4,13 @@
 //! A process takes its node's place at the authority before the node's first beat, and others expel
 //! by beats only. A process that ends in between would keep the place for ever: a beat of zero is
 //! also that of a node that was never started, which is expelled by no one. So coordinator 0 looks
-//! now and then which nodes without a beat have joined, and suspects those that have not beaten
+//! now and then which members without a beat have joined, and suspects those that have not beaten
 //! [some leases](JOINING_LEASES) later.
 //!
 //! # What it is not
 //! Of any use for lives that return: those beat before they are members ([`crate::rejoin`]).
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
@@ -35,26 +34,44 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
-    /// Adds those to the suspects who are absent for too long.
-    pub(crate) async fn judge(
+    /// Adds those to the suspects who are absent for too long. Those of which it is to be found out
+    /// whether they have joined.
+    pub(crate) fn judge(
         &mut self,
-        coordinator: &Rc<Coordinator>,
+        coordinator: &Coordinator,
         heard: &mut Heard,
         lease: Duration,
-    ) {
-        let Some(asked) = heard.asked else { return };
-        self.joined.retain(|index, _| heard.unseen.contains(index));
+    ) -> Vec<usize> {
+        let Some(asked) = heard.asked else { return Vec::new() };
+        let (peers, members) = (&coordinator.shared.peers, &coordinator.node.members);
+        let first_life = |index: usize| Suspect::at(peers[index].id, Beat::NONE);
+        // Whoever is out has been waited for.
+        let unseen = heard.unseen.iter().copied().filter(|index| members.knows(first_life(*index)));
+        let Verdict { late, unknown } = self.decide(asked, &unseen.collect::<Vec<_>>(), lease);
+        heard.suspects.extend(late.into_iter().map(first_life));
+        unknown
+    }
+
+    /// What follows from `unseen` members' having no beat in what was asked for then.
+    fn decide(&mut self, asked: Nanos, unseen: &[usize], lease: Duration) -> Verdict {
+        self.joined.retain(|index, _| unseen.contains(index));
         let is_late = |since: &Nanos| asked.since(*since) >= lease * JOINING_LEASES;
         let late = self.joined.iter().filter(|(_, since)| is_late(since));
-        let peers = &coordinator.shared.peers;
-        heard.suspects.extend(late.map(|(index, _)| Suspect::at(peers[*index].id, Beat::NONE)));
-        let unknown: Vec<usize> =
-            heard.unseen.iter().copied().filter(|index| !self.joined.contains_key(index)).collect();
-        let is_due = self.looked.is_none_or(|looked| asked.since(looked) >= lease);
-        if unknown.is_empty() || !is_due {
+        let late = late.map(|(index, _)| *index).collect();
+        let unknown = unseen.iter().copied().filter(|index| !self.joined.contains_key(index));
+        let mut unknown: Vec<usize> = unknown.collect();
+        match self.looked.is_none_or(|looked| asked.since(looked) >= lease) {
+            true if !unknown.is_empty() => self.looked = Some(asked),
+            _ => unknown.clear(),
+        }
+        Verdict { late, unknown }
+    }
+
+    /// Finds out which of these have joined. It may take as long as the authority does.
+    pub(crate) async fn look(&mut self, coordinator: &Coordinator, unknown: Vec<usize>) {
+        if unknown.is_empty() {
             return;
         }
-        self.looked = Some(asked);
         let have_joined = move |authority: &dyn Authority| -> Vec<usize> {
             let has = |index: &usize| authority.read(&joined_key(*index));
             unknown
@@ -66,5 +83,41 @@ impl Absent {
             let now = coordinator.executor.now();
             self.joined.extend(joined.into_iter().map(|index| (index, now)));
         }
+    }
+}
+
+/// See [`Absent::decide`].
+#[derive(PartialEq, Eq, Debug)]
+struct Verdict {
+    /// The places of those who are absent for too long.
+    late: Vec<usize>,
+    /// Of those who are not known to have joined, once in a lease.
+    unknown: Vec<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(1);
+
+    fn at(leases: u32) -> Nanos {
+        Nanos(1).after(LEASE * leases)
+    }
+
+    fn verdict(late: &[usize], unknown: &[usize]) -> Verdict {
+        Verdict { late: late.to_vec(), unknown: unknown.to_vec() }
+    }
+
+    #[test]
+    fn who_has_joined_and_is_unseen_for_some_leases_is_late_until_it_is_out() {
+        let mut absent = Absent::default();
+        assert_eq!(absent.decide(at(0), &[1, 2], LEASE), verdict(&[], &[1, 2]));
+        absent.joined.insert(1, at(0));
+        assert_eq!(absent.decide(at(0), &[1, 2], LEASE), verdict(&[], &[]), "it was asked for");
+        assert_eq!(absent.decide(at(1), &[1, 2], LEASE), verdict(&[], &[2]));
+        assert_eq!(absent.decide(at(8), &[1, 2], LEASE), verdict(&[1], &[2]));
+        assert_eq!(absent.decide(at(9), &[2], LEASE), verdict(&[], &[2]));
+        assert_eq!(absent.decide(at(10), &[], LEASE), verdict(&[], &[]));
     }
 }

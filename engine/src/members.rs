@@ -254,9 +254,11 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
         while let Ok(mut news) = hearing.recv().await {
             // What waited for the last turn may say nothing of who is silent now.
             if coordinator.executor.now().since(news.at) < lease {
-                absent.judge(coordinator, &mut news, lease).await;
+                let unknown = absent.judge(coordinator, &mut news, lease);
                 turn(coordinator, news, lease, &mut released).await;
                 coordinator.take_note();
+                // Not before the turn: what is heard would be old when the answer is there.
+                absent.look(coordinator, unknown).await;
             }
         }
     };
