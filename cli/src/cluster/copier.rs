@@ -153,7 +153,7 @@ where
                 self.resting = Some(self.until(said));
                 false
             }
-            Next::TakeBack => rest.end(authority),
+            Next::TakeBack => rest.end(authority).is_ok(),
             Next::Serve => true,
         };
         if serves && let Err(why) = self.serve() {
@@ -320,7 +320,8 @@ pub fn take_last(
     point_here!(0, RestAgreed);
     let taken = take_at_rest(file, authority, patience, said);
     if taken.is_err() {
-        said.end(authority);
+        // Unanswered, nodes take it back that have rested for as long as was said.
+        let _ = said.end_patiently(authority);
     }
     let taken = taken?;
     // From here on, nodes rest for as long again.

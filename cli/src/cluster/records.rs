@@ -3,13 +3,20 @@
 //!
 //! Nothing rests on it: who takes part is decided by the membership.
 
+#[cfg(test)]
+pub mod lossy;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
 use lotus_router::authority::Version;
 use lotus_router::{Authority, AuthorityError};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
-use super::processes::{Process, process_space};
+use super::processes::{Process, process_space, wait_until};
 
 /// A node's own view.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -111,6 +118,25 @@ impl Record {
 
 fn key(node: Node) -> String {
     format!("node/{node}")
+}
+
+/// Asks until the authority answers, for at most `patience`, and for as long as `waits` says so.
+/// What is asked may have been done, and is done again.
+///
+/// # Errors
+/// Those of `ask`; [`AuthorityError::Unavailable`] only when the time is over.
+pub fn until_answered<T>(
+    env: &Env,
+    patience: Duration,
+    mut waits: impl FnMut() -> ControlFlow<()>,
+    mut ask: impl FnMut() -> Result<T, AuthorityError>,
+) -> Result<T, AuthorityError> {
+    let mut answer = Err(AuthorityError::Unavailable);
+    wait_until(env, patience, || {
+        answer = ask();
+        !matches!(answer, Err(AuthorityError::Unavailable)) || waits().is_break()
+    });
+    answer
 }
 
 /// Reads a value and its version. What makes no sense is as good as nothing.

@@ -11,22 +11,47 @@
 //! killed. A node opens its door only once what it rests for is taken back, or was already. The
 //! command [says it anew](Rest::renew) between the snapshot and the end of the nodes; if that
 //! fails, some node may serve again, and nothing is ended.
+//!
+//! # Answers that are lost
+//! Each command that says it gives it a name of its own. What stands there under that name it has
+//! written itself, whether or not it was told so.
 
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
 use lotus_router::authority::Version;
 use lotus_router::{Authority, AuthorityError};
 use serde::{Deserialize, Serialize};
 
-use super::records;
+use super::records::{self, until_answered};
 
 const KEY: &str = "resting";
+/// Written anew for every name.
+const NAMES: &str = "resting/names";
+/// How long a command asks an authority that does not answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Said {
     /// For so many seconds, from when a node reads it.
     Rest {
         secs: u64,
+        /// The name that it has.
+        #[serde(default)]
+        name: u64,
     },
     Over,
+}
+
+impl Said {
+    fn bytes(self) -> Vec<u8> {
+        serde_json::to_vec(&self).expect("a word and numbers")
+    }
+}
+
+fn go_on() -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 /// That all rest, as it was said.
@@ -35,16 +60,33 @@ pub struct Rest {
     version: Version,
     /// For how long, from when this was read.
     pub secs: u64,
+    /// The name that it has, where that is known.
+    name: u64,
 }
 
 impl Rest {
-    /// Says it.
+    /// Says it, whatever was said before.
     ///
     /// # Errors
-    /// [`AuthorityError::Unavailable`].
+    /// [`AuthorityError::Unavailable`], after [`PATIENCE`].
     pub fn begin(authority: &dyn Authority, secs: u64) -> Result<Self, AuthorityError> {
-        let version = records::write(authority, KEY, &Said::Rest { secs })?;
-        Ok(Self { version, secs })
+        let env = Env::real(0);
+        let name = || records::write(authority, NAMES, &());
+        let Version(name) = until_answered(&env, PATIENCE, go_on, name)?;
+        let said = Said::Rest { secs, name };
+        let version = until_answered(&env, PATIENCE, go_on, || {
+            loop {
+                let (version, found) = records::read::<Said>(authority, KEY)?;
+                if found == Some(said) {
+                    return Ok(version);
+                }
+                match authority.compare_and_swap(KEY, version, &said.bytes()) {
+                    Err(AuthorityError::Conflict { .. }) => {}
+                    outcome => return outcome,
+                }
+            }
+        })?;
+        Ok(Self { version, secs, name })
     }
 
     /// What is said now; `None` if nodes may serve.
@@ -53,14 +95,14 @@ impl Rest {
     /// [`AuthorityError::Unavailable`].
     pub fn read(authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
         Ok(match records::read(authority, KEY)? {
-            (version, Some(Said::Rest { secs })) => Some(Self { version, secs }),
+            (version, Some(Said::Rest { secs, name })) => Some(Self { version, secs, name }),
             _ => None,
         })
     }
 
     /// As a node is told: the version, and the seconds.
     pub fn told(version: u64, secs: u64) -> Self {
-        Self { version: Version(version), secs }
+        Self { version: Version(version), secs, name: 0 }
     }
 
     /// The number of what was said.
@@ -71,17 +113,41 @@ impl Rest {
     /// Says it anew, for as long again, if it has not been taken back or replaced.
     ///
     /// # Errors
-    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`].
+    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after [`PATIENCE`].
     pub fn renew(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
-        let said = serde_json::to_vec(&Said::Rest { secs: self.secs }).expect("a word");
-        let version = authority.compare_and_swap(KEY, self.version, &said)?;
+        let said = Said::Rest { secs: self.secs, name: self.name };
+        let renew = || self.replace(said, authority);
+        let version = until_answered(&Env::real(0), PATIENCE, go_on, renew)?;
         Ok(Self { version, ..self })
     }
 
-    /// Takes it back, unless it has been said anew; whether that is certain.
-    pub fn end(self, authority: &dyn Authority) -> bool {
-        let over = serde_json::to_vec(&Said::Over).expect("a word");
-        authority.compare_and_swap(KEY, self.version, &over).is_ok()
+    /// Takes it back, unless it has been said anew.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`]: ask again.
+    pub fn end(self, authority: &dyn Authority) -> Result<(), AuthorityError> {
+        self.replace(Said::Over, authority).map(drop)
+    }
+
+    /// As [`Self::end`], for as long as an authority may be silent.
+    ///
+    /// # Errors
+    /// As [`Self::end`], after [`PATIENCE`].
+    pub fn end_patiently(self, authority: &dyn Authority) -> Result<(), AuthorityError> {
+        until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
+    }
+
+    /// Says this in its place, or finds that it has.
+    fn replace(self, said: Said, authority: &dyn Authority) -> Result<Version, AuthorityError> {
+        match authority.compare_and_swap(KEY, self.version, &said.bytes()) {
+            Err(conflict @ AuthorityError::Conflict { .. }) => {
+                match records::read::<Said>(authority, KEY)? {
+                    (version, Some(found)) if found == said => Ok(version),
+                    _ => Err(conflict),
+                }
+            }
+            outcome => outcome,
+        }
     }
 
     /// What a node does that rests for this, where `said` is what stands at the authority.
@@ -112,6 +178,7 @@ pub enum Next {
 mod tests {
     use lotus_router::EmbeddedAuthority;
 
+    use super::super::records::lossy::Lossy;
     use super::*;
 
     #[test]
@@ -122,10 +189,41 @@ mod tests {
         let first = Rest::begin(&authority, 7).expect("it answers");
         assert_eq!(read(), Some(first));
         let second = Rest::begin(&authority, 9).expect("it answers");
-        assert!(!first.end(&authority));
+        assert!(first.end(&authority).is_err());
         assert_eq!(read(), Some(second));
-        assert!(second.end(&authority));
+        second.end(&authority).expect("nobody has said it anew");
         assert_eq!(read(), None);
+    }
+
+    /// A command whose answer was lost gave up, and left nodes closed that began to serve then.
+    #[test]
+    fn a_rest_is_known_as_ones_own_whichever_answer_is_lost() {
+        let authority = Lossy::default();
+        let read = || Rest::read(&authority.inner).expect("it answers");
+        let said = Rest::begin(&authority, 7).expect("it answers, sooner or later");
+        assert_eq!(read(), Some(said));
+
+        let authority = Lossy::default();
+        let read = || Rest::read(&authority.inner).expect("it answers");
+        let said = Rest::begin(&authority.inner, 7).expect("it answers");
+        let renewed = said.renew(&authority).expect("nobody has taken it back");
+        assert_eq!(read(), Some(renewed));
+        assert_ne!(renewed.version, said.version);
+
+        let authority = Lossy::default();
+        let said = Rest::begin(&authority.inner, 7).expect("it answers");
+        let taken_back = said.end_patiently(&authority);
+        taken_back.expect("nobody has said it anew");
+        assert_eq!(Rest::read(&authority.inner), Ok(None));
+        assert!(authority.lost() > 1);
+
+        // Another command says it at the same moment.
+        let authority = Lossy::default();
+        let theirs = Rest::begin(&authority.inner, 7).expect("it answers");
+        let ours = Rest::begin(&authority, 7).expect("it answers, sooner or later");
+        assert_eq!(Rest::read(&authority.inner), Ok(Some(ours)));
+        assert!(matches!(theirs.end(&authority.inner), Err(AuthorityError::Conflict { .. })));
+        assert!(matches!(theirs.renew(&authority.inner), Err(AuthorityError::Conflict { .. })));
     }
 
     /// A node that was late served again while the command took the snapshot, and was ended with
@@ -134,12 +232,12 @@ mod tests {
     fn nothing_is_ended_once_a_node_may_serve_again() {
         let authority = EmbeddedAuthority::new();
         let said = Rest::begin(&authority, 7).expect("it answers");
-        assert!(said.end(&authority), "a node is late");
+        said.end(&authority).expect("a node is late");
         assert!(matches!(said.renew(&authority), Err(AuthorityError::Conflict { .. })));
 
         let said = Rest::begin(&authority, 7).expect("it answers");
         let renewed = said.renew(&authority).expect("no node was late");
-        assert!(!said.end(&authority), "a node that was late a moment later");
+        said.end(&authority).expect_err("a node that was late a moment later");
         assert_eq!(
             said.next(Rest::read(&authority).expect("it answers"), true),
             Next::RestFor(renewed)
