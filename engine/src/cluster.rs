@@ -34,7 +34,8 @@ use crate::error::{ClusterError, TxnError};
 use crate::load::{Loader, RowSource};
 use crate::members;
 use crate::memory::{self, SlabError};
-use crate::part::{self, Part};
+use crate::once::{self, Unanswered};
+use crate::part::{self, Entry, Part};
 use crate::plan::Plan;
 use crate::session::{Isolation, Session};
 use crate::shared::{ComputeNode, Shared};
@@ -118,7 +119,7 @@ impl<M: Machines> Cluster<M> {
             alone: part.is_whole(),
         };
         if !entry.is_announced() {
-            cluster.write_headers(entry.founds())?;
+            cluster.write_headers(&entry)?;
             point_here!(shared.nodes.first().id.0, FirstBeat);
         }
         if entry.founds() {
@@ -126,8 +127,9 @@ impl<M: Machines> Cluster<M> {
             part::found(&shared.config, part, entry.members(), control, authority)?;
             point_here!(shared.nodes.first().id.0, Chartered);
         }
-        shared.learn_tables()?;
-        shared.learn_losses();
+        // Others count on these nodes by now.
+        part.ask(&shared.control, || shared.learn_tables())?;
+        part.ask(&shared.control, || shared.learn_losses())?;
         for node in &shared.nodes {
             cluster.start_coordinators(&node)?;
         }
@@ -159,15 +161,22 @@ impl<M: Machines> Cluster<M> {
     ///
     /// # Errors
     /// An invalid specification, a name that is taken, no room under the memory limit, or an
-    /// authority that does not answer: then [`Self::open_table`] tells whether it was made.
+    /// authority that has not answered for a minute: then [`Self::open_table`] tells whether it
+    /// was made.
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
         let shape = IndexShape::of(&spec, shared.placement.group_count())?;
         let taking = shared.take_by_control().ok_or_else(leaving)?;
-        let mut bases = None;
+        let (mut bases, mut ours) = (None, None);
+        let deadline = shared.control.now().after(once::PATIENCE);
         loop {
-            let mut catalogue = shared.learn_tables()?;
-            if catalogue.find(&spec.name).is_some() {
+            let mut catalogue = shared.ask(|| shared.learn_tables())?;
+            if let Some(id) = catalogue.find(&spec.name) {
+                // Nobody else has this memory: what was entered is ours, told so or not.
+                let entered = catalogue.tables.get(usize::from(id.0));
+                if entered.is_some() && entered == ours.as_ref() {
+                    return Ok(id);
+                }
                 return Err(ClusterError::TableExists(spec.name.into_owned()));
             }
             let id = TableId(catalogue.tables.len() as u16);
@@ -176,6 +185,7 @@ impl<M: Machines> Cluster<M> {
                 None => bases.insert(self.take_index(&taking.placement, &shape, id)?),
             };
             let table = TableDef::new(id, spec.clone(), bases.clone())?;
+            ours = Some(table.clone());
             match catalogue.enter(table, shared.council.authority()) {
                 Ok(()) => {
                     shared.install(&catalogue.tables)?;
@@ -183,6 +193,10 @@ impl<M: Machines> Cluster<M> {
                 }
                 // Somebody else has made one meanwhile; ours gets another number.
                 Err(AuthorityError::Conflict { .. }) => {}
+                // It may be there.
+                Err(error) if error.is_unanswered() && shared.control.now() < deadline => {
+                    shared.control.pause(once::PAUSE);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -248,12 +262,15 @@ impl<M: Machines> Cluster<M> {
     /// The table named `name`, which another process may have made.
     ///
     /// # Errors
-    /// There is none, or the authority does not answer.
+    /// There is none, or the authority has not answered for a minute.
     pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
         let missing = || ClusterError::NoSuchTable(name.to_owned());
         match self.table(name) {
             Some(id) => Ok(id),
-            None => self.shared.learn_tables()?.find(name).ok_or_else(missing),
+            None => {
+                let catalogue = self.shared.ask(|| self.shared.learn_tables())?;
+                catalogue.find(name).ok_or_else(missing)
+            }
         }
     }
 
@@ -523,11 +540,11 @@ impl<M: Machines> Cluster<M> {
 
     /// Announces this process's nodes where beats are counted; the founder writes the header page
     /// of every replica of every group before that.
-    fn write_headers(&self, founds: bool) -> Result<(), ClusterError> {
-        let shared = &self.shared;
+    fn write_headers(&self, entry: &Entry) -> Result<(), ClusterError> {
+        let (shared, founds) = (&self.shared, entry.founds());
+        let placement = entry.members().kept(&shared.placement);
         let written = self.shared.control.with_lane(|lane| async move {
             let mut batch = lane.batch();
-            let placement = shared.surviving();
             let replicas = placement.groups().flat_map(|(_, replicas)| replicas.members());
             for replica in replicas.filter(|_| founds) {
                 for (index, word) in shared.region.encode().into_iter().enumerate() {

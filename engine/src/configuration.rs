@@ -52,7 +52,7 @@ use lotus_mvcc::layout::region::FLOORS_OFFSET;
 use lotus_points::point;
 use lotus_recovery::Membership;
 use lotus_recovery::membership::returns::{Life, Return, Stage};
-use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
 use lotus_router::{GroupId, Owner, Placement, Replica, ReplicaSet};
 use lotus_sabotage::{Rule, broken};
 
@@ -554,12 +554,15 @@ impl Shared {
     }
 
     /// Lets the nodes of this process know what was lost before they were started.
-    pub(crate) fn learn_losses(&self) {
-        if let Ok(now) = membership::read(self.council.authority()) {
-            for node in &self.nodes {
-                node.learn_placement(&now, &self.placement);
-            }
+    ///
+    /// # Errors
+    /// The authority does not answer.
+    pub(crate) fn learn_losses(&self) -> Result<(), MembershipError> {
+        let now = membership::read(self.council.authority())?;
+        for node in &self.nodes {
+            node.learn_placement(&now, &self.placement);
         }
+        Ok(())
     }
 
     /// The placement without what is lost or not whole, as far as the authority or this process

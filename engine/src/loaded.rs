@@ -42,7 +42,7 @@ use lotus_router::{Authority, AuthorityError};
 
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
-use crate::once::{until_answered, write_once};
+use crate::once::write_once;
 use crate::shared::Shared;
 
 const KEY: &str = "loaded";
@@ -53,8 +53,6 @@ const CUT_SHORT: &str = "cut short: ";
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two looks at whether the founder has come to an end.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the founder tries to have its last word written.
-const LAST_WORD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is known of a cluster's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -260,14 +258,10 @@ impl<M: Machines> Cluster<M> {
         let ticking = Ticking::start(shared, &self.machines().outside())?;
         let filled = fill();
         drop(ticking);
-        let (authority, control) = (shared.council.authority(), &shared.control);
+        let authority = shared.council.authority();
         let last_word = |word: &str| {
-            until_answered(
-                control,
-                LAST_WORD_PATIENCE,
-                || Ok(()),
-                || write_once(authority, KEY, word.as_bytes()).map(|stands| Data::decode(&stands)),
-            )
+            let write = || write_once(authority, KEY, word.as_bytes());
+            shared.ask(write).map(|stands| Data::decode(&stands))
         };
         let filled = match filled {
             Ok(filled) => filled,

@@ -12,11 +12,14 @@ use lotus_router::{Authority, AuthorityError};
 
 use crate::control::Control;
 use crate::error::ClusterError;
+use crate::shared::Shared;
 
 /// Written anew by every process that starts.
 const PROCESSES_KEY: &str = "processes";
 /// Time between two attempts to reach the authority.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+/// How long a process that takes part asks an authority that does not answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Writes `value` under a key that has none. The value that stands there afterwards.
 ///
@@ -78,6 +81,19 @@ where
     }
 }
 
+impl Shared {
+    /// Asks the authority until it answers, for as long as control threads wait for it.
+    pub(crate) fn ask<T, E: Unanswered>(
+        &self,
+        ask: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, ClusterError>
+    where
+        ClusterError: From<E>,
+    {
+        until_answered(&self.control, PATIENCE, || Ok(()), ask)
+    }
+}
+
 /// An error that may mean that no answer came.
 pub(crate) trait Unanswered {
     /// Whether it does.
@@ -97,6 +113,12 @@ impl Unanswered for IncarnationError {
 }
 
 impl Unanswered for MembershipError {
+    fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Authority(error) if error.is_unanswered())
+    }
+}
+
+impl Unanswered for ClusterError {
     fn is_unanswered(&self) -> bool {
         matches!(self, Self::Authority(error) if error.is_unanswered())
     }

@@ -154,7 +154,7 @@ impl Part {
     }
 
     /// Asks the authority until it answers, for as long as this process waits for others.
-    fn ask<T, E: Unanswered>(
+    pub(crate) fn ask<T, E: Unanswered>(
         &self,
         control: &Control,
         ask: impl FnMut() -> Result<T, E>,
@@ -232,9 +232,10 @@ impl Part {
         let founding = if founds { FOUNDING.min(*patience) } else { *patience };
         match self.await_charter(config, founding, control, authority) {
             Err(ClusterError::NotFounded { .. }) if founds => {
-                let stands = write_once(authority, CHARTER_KEY, NO_CHARTER.as_bytes())?;
-                if stands == NO_CHARTER.as_bytes() {
-                    cut_short(authority, NOT_MADE)?;
+                let none = NO_CHARTER.as_bytes();
+                let stands = self.ask(control, || write_once(authority, CHARTER_KEY, none))?;
+                if stands == none {
+                    self.ask(control, || cut_short(authority, NOT_MADE))?;
                 }
                 read_charter(stands, &charter(config))?;
             }

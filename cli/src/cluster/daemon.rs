@@ -15,14 +15,15 @@ use lotus_fabric::shm::ShmFabric;
 use lotus_fabric::tcp::TcpFabric;
 use lotus_fabric::transport::Fabric;
 use lotus_points::point_here;
-use lotus_recovery::membership::{self, FIRST_EPOCH};
+use lotus_recovery::membership::{self, FIRST_EPOCH, MembershipError};
+use lotus_router::AuthorityError;
 use tracing::{error, info, warn};
 
 use super::file::{ClusterFile, Net};
 use super::memory::Memory;
 use super::node::{Kind, Node};
 use super::processes::{State, make_private, wait_until};
-use super::records::{Record, Stage};
+use super::records::{self, Record, Stage};
 use super::rest::Rest;
 use super::seat::{self, Seat, Unreached};
 use super::service::Service;
@@ -135,11 +136,14 @@ impl Daemon<'_> {
         &mut self,
         authority: &dyn Authority,
         counts: impl Fn() -> Counts,
-    ) -> Result<(), String> {
+    ) -> Result<(), Early> {
         // Memory that is new to a cluster that exists is not used before it was made ready.
-        self.record.found = membership::read(authority).ok().map(|found| found.epoch().0);
-        let serving = self.record.at(Stage::Serving).write(self.node, authority);
-        serving.map_err(|error| sentence(&error))?;
+        self.record.found = self.ask(|| match membership::read(authority) {
+            Ok(found) => Ok(Some(found.epoch().0)),
+            Err(MembershipError::Authority(error)) => Err(error),
+            Err(_) => Ok(None),
+        })?;
+        self.say(Stage::Serving, authority)?;
         point_here!(self.node.index, MemoryServing);
         info!(node = %self.node, "serving");
         let mut turned_away = TurnedAway::default();
@@ -148,6 +152,22 @@ impl Daemon<'_> {
         }
         self.has_ended(authority);
         Ok(())
+    }
+
+    /// Asks the authority until it answers: others may take this node for a member by now, whose
+    /// end would cost them more than its wait.
+    fn ask<T>(&self, ask: impl FnMut() -> Result<T, AuthorityError>) -> Result<T, Early> {
+        let mut vigil = Vigil::new(&self.stop, &self.env);
+        let waits = || vigil.look("the authority to answer");
+        match records::until_answered(&self.env, PATIENCE, waits, ask) {
+            Err(AuthorityError::Unavailable) if self.stop.is_told() => Err(Early::Told),
+            answer => answer.map_err(|error| Early::Failed(sentence(&error))),
+        }
+    }
+
+    /// Says how far it has come.
+    fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), Early> {
+        self.ask(|| self.record.at(stage).write(self.node, authority))
     }
 
     /// Remembers on this host that this process is the node's, once nobody else can be.
@@ -209,8 +229,7 @@ impl Daemon<'_> {
     ) -> Result<(), Early> {
         // Only now: whoever is started by mistake beside the node has found its address in use.
         self.is_here();
-        let starting = self.record.write(self.node, &*authority);
-        starting.map_err(|error| sentence(&error))?;
+        self.say(Stage::Starting, &*authority)?;
         let started = self.start(&authority, machines);
         let outcome = started.and_then(|cluster| self.serve(&authority, cluster, counts));
         self.has_ended(&*authority);
@@ -289,17 +308,20 @@ impl Daemon<'_> {
         Ok(cluster)
     }
 
-    /// Opens the door for applications, unless all nodes are told to rest just now. What is said of
-    /// this node comes first: whoever tells them sees it, or is seen.
+    /// What all nodes are told to rest for just now, if they are. What is said of this node comes
+    /// first: whoever tells them sees it, or is seen.
+    fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, Early> {
+        self.say(Stage::Opening, authority)?;
+        match &self.file.snapshots {
+            Some(_) => self.ask(|| Rest::read(authority)),
+            // Nobody tells a cluster without snapshots to rest.
+            None => Ok(None),
+        }
+    }
+
+    /// Opens the door for applications, unless all nodes are told to rest just now.
     fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
-        let opening = self.record.at(Stage::Opening).write(self.node, authority);
-        opening.map_err(|error| sentence(&error))?;
-        // Nobody tells a cluster without snapshots to rest.
-        let rest = match &self.file.snapshots {
-            Some(_) => Rest::read(authority).map_err(|error| sentence(&error))?,
-            None => None,
-        };
-        match rest {
+        match self.told_to_rest(authority)? {
             Some(rest) => {
                 info!("all nodes are told to rest: nothing is taken from applications yet");
                 service.find(rest);
@@ -322,8 +344,7 @@ impl Daemon<'_> {
         let index = usize::from(node.index);
         let mut service = Service::start(file, node, &cluster, &(Arc::clone(authority) as _))?;
         self.open(&mut service, &**authority)?;
-        let serving = self.record.at(Stage::Serving).write(node, &**authority);
-        serving.map_err(|error| sentence(&error))?;
+        self.say(Stage::Serving, &**authority)?;
         point_here!(node.index, Serving);
         info!(%node, "serving");
         let mut watch = Watch {
@@ -453,5 +474,59 @@ impl Watch<'_> {
             let lost: Vec<u16> = now.lost_memory().iter().map(|lost| lost.node.0).collect();
             warn!(epoch = self.epoch.0, ?expelled, ?lost, "the membership has changed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::records::lossy::Lossy;
+    use super::*;
+
+    const FILE: &str = "fabric = \"shm\"\nmemory = \"64M\"\n[[memory_node]]\n[[compute_node]]\n\
+                        [snapshots]\ndirectory = \"d\"\n";
+
+    fn file() -> ClusterFile {
+        ClusterFile::parse(Path::new("/etc/c.toml"), FILE, None).expect("sound")
+    }
+
+    fn daemon(file: &ClusterFile) -> Daemon<'_> {
+        let record = Record::of_this_process(Stage::Starting).expect("there is /proc");
+        let (env, stop) = (Env::real(0), Stop::default());
+        Daemon { file, node: Node::compute(0), env, stop, record }
+    }
+
+    /// One question that was lost ended the process of a node that was a member already.
+    #[test]
+    fn a_node_begins_to_serve_whichever_answers_are_lost() {
+        let (file, authority) = (file(), Lossy::default());
+        let daemon = daemon(&file);
+        let stage = || Record::read(daemon.node, &authority.inner).expect("it answers");
+        for said in [Stage::Starting, Stage::Serving] {
+            daemon.say(said, &authority).expect("it answers, sooner or later");
+            assert_eq!(stage().map(|record| record.stage), Some(said));
+        }
+        assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), None);
+        assert_eq!(stage().map(|record| record.stage), Some(Stage::Opening));
+        // Questions and answers, of its record and of the rest.
+        assert_eq!(authority.lost(), 2 + 2 + 2);
+        let said = Rest::begin(&authority, 7).expect("it answers");
+        assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), Some(said));
+    }
+
+    #[test]
+    fn a_node_that_is_told_to_end_asks_a_silent_authority_no_more() {
+        let file = file();
+        let daemon = daemon(&file);
+        let mut asked = 0;
+        let ended = daemon.ask(|| {
+            asked += 1;
+            if asked == 2 {
+                daemon.stop.tell(signal_hook::consts::SIGTERM);
+            }
+            Err::<(), _>(AuthorityError::Unavailable)
+        });
+        assert!(matches!(ended, Err(Early::Told)) && asked == 2, "{ended:?}, {asked}");
     }
 }

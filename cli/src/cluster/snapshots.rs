@@ -23,6 +23,7 @@ mod struck;
 #[cfg(test)]
 mod tests;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ use struck::Struck;
 const UNFINISHED: &str = "next-";
 /// Key of the snapshot that the cluster has begun with.
 const RESTORED: &str = "snapshots/restored";
+/// How long an authority is asked that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Key of the [`Last`] one that was begun.
 const LAST: &str = "snapshots/last";
 
@@ -231,7 +234,8 @@ impl Snapshots {
             match cluster.restore(path) {
                 Ok(info) => {
                     let restored = Snapshot { left_out, ..Snapshot::new(path.clone(), &info) };
-                    return self.begin_with(restored, &info.notes, authority).map(Some);
+                    let env = cluster.machines().outside();
+                    return self.begin_with(restored, &info.notes, authority, &env).map(Some);
                 }
                 Err(error) if !error.is_of_the_file() || !cluster.tables().is_empty() => {
                     let full =
@@ -263,13 +267,18 @@ impl Snapshots {
         restored: Snapshot,
         notes: &[u8],
         authority: &dyn Authority,
+        env: &Env,
     ) -> Result<Snapshot, String> {
         let there = kept::last_sequence(&self.directory).map_err(|error| error.to_string())?;
         let last = Last { sequence: there, timestamp: restored.timestamp };
         let notes: Notes = serde_json::from_slice(notes).unwrap_or_default();
-        let told = records::write(authority, LAST, &last)
-            .and_then(|_| ledger::restore(authority, &notes.benchmarks))
-            .and_then(|()| records::write(authority, RESTORED, &restored));
+        let tell = || {
+            records::write(authority, LAST, &last)?;
+            ledger::restore(authority, &notes.benchmarks)?;
+            records::write(authority, RESTORED, &restored)
+        };
+        // A load that ends here was for nothing: the whole cluster has to be started again.
+        let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
         told.map(|_| restored).map_err(|error| error.to_string())
     }
 }

@@ -74,7 +74,8 @@ impl Stop {
         Ok(stop)
     }
 
-    fn tell(&self, signal: i32) {
+    /// A signal has come.
+    pub(super) fn tell(&self, signal: i32) {
         let mut state = self.lock();
         info!(signal, "told to end");
         if state.told || state.at_once {

@@ -10,6 +10,7 @@ use lotus_files::faults::{Fault, Faulty, Names, Op};
 use lotus_router::EmbeddedAuthority;
 use tempfile::TempDir;
 
+use super::super::records::lossy::Lossy;
 use super::*;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(100).capacity(5_000);
@@ -65,6 +66,18 @@ fn names(directory: &Path) -> Vec<String> {
 fn cut(path: &Path) {
     let bytes = fs::read(path).expect("it is there");
     fs::write(path, &bytes[..bytes.len() / 2]).expect("it is ours");
+}
+
+/// One answer that was lost cut the load short, and the cluster had to be started again.
+#[test]
+fn a_restore_outlasts_answers_that_are_lost() {
+    let (directory, authority) = (scratch(), Lossy::default());
+    let snapshots = snapshots(directory.path());
+    snapshots.take(&filled(), &authority.inner).expect("no fault");
+    let restored = snapshots.restore(&empty(), &authority).expect("it answers, sooner or later");
+    assert_eq!(restored.as_ref().map(|restored| restored.rows), Some(ROWS));
+    assert_eq!(Snapshot::restored(&authority.inner), Ok(restored));
+    assert!(authority.lost() > 3);
 }
 
 /// Takes a snapshot beside two older ones with a fault at one operation, and judges what is left.

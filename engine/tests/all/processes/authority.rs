@@ -101,16 +101,26 @@ impl Authority for Held {
     }
 }
 
-/// Writes every key for the first time without an answer.
+/// Answers neither the first question for each key nor the first write of it, which it carries out.
 #[derive(Default)]
 pub struct Forgetful {
     inner: EmbeddedAuthority,
+    read: Mutex<BTreeSet<String>>,
     written: Mutex<BTreeSet<String>>,
+}
+
+/// Whether a key is there for the first time.
+fn is_first(keys: &Mutex<BTreeSet<String>>, key: &str) -> bool {
+    keys.lock().expect("nobody panics with it").insert(key.to_owned())
 }
 
 impl Authority for Forgetful {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        self.inner.read(key)
+        if is_first(&self.read, key) {
+            Err(AuthorityError::Unavailable)
+        } else {
+            self.inner.read(key)
+        }
     }
 
     fn compare_and_swap(
@@ -120,7 +130,6 @@ impl Authority for Forgetful {
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
         let written = self.inner.compare_and_swap(key, expected, value)?;
-        let is_first = self.written.lock().expect("nobody panics with it").insert(key.to_owned());
-        if is_first { Err(AuthorityError::Unavailable) } else { Ok(written) }
+        if is_first(&self.written, key) { Err(AuthorityError::Unavailable) } else { Ok(written) }
     }
 }
