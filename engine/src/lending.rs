@@ -8,8 +8,10 @@
 //!
 //! | message | words |
 //! |---|---|
-//! | ask | its number; that of the last one answered; table, group, kind; slot bytes; 1: update |
-//! | answer | the number; slots |
+//! | ask | its number; that of the last one answered, by which life; place; slot bytes; 1: update |
+//! | answer | the number; the giver's life; slots |
+//!
+//! The place is table, group and kind; a life is an incarnation.
 //!
 //! # Why no slot is ever free at two nodes
 //! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
@@ -18,9 +20,11 @@
 //! slots, a lower one not at all. The asker takes an answer only while it waits for that number.
 //!
 //! # If an answer is lost
-//! The next ask names the last that was answered. What was given since then has not arrived and
-//! never will, because nobody waits for it: the giver takes it back. Slots are lost if an asker
-//! ends without asking again, or a giver while its answer is on the way.
+//! The next ask names the last that was answered, and by which life of the giver. What that life
+//! has given since then, and what another one has given, has not arrived and never will, because
+//! nobody waits for it: the giver takes it back. An ask that is repeated while the giver is started
+//! again may be answered by both its lives, and the asker takes one answer. Slots are lost if an
+//! asker ends without asking again, or a giver while its answer is on the way.
 //!
 //! # How often
 //! Once no node had any, the next ask for the same waits for [`PAUSE`] intervals of the horizon.
@@ -57,7 +61,7 @@ pub(crate) struct Asks {
     /// The number of the last ask.
     last: Cell<u64>,
     /// The last ask that was answered, by giver.
-    answered: RefCell<BTreeMap<NodeId, u64>>,
+    answered: RefCell<BTreeMap<NodeId, Answered>>,
     /// Time of the last ask for such slots that brought nothing.
     fruitless: RefCell<BTreeMap<(TableId, u16, bool), Nanos>>,
 }
@@ -70,27 +74,36 @@ impl Asks {
     }
 }
 
+/// The last ask of a coordinator that a node has answered; zeroes for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Answered {
+    number: u64,
+    /// The incarnation of the node that has answered.
+    life: u64,
+}
+
 /// A request for slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ask {
     number: u64,
-    answered: u64,
+    answered: Answered,
     purpose: Purpose,
     bytes: u64,
     wanted: Use,
 }
 
 impl Ask {
-    fn to_words(self) -> [u64; 5] {
+    fn to_words(self) -> [u64; 6] {
         let Purpose { table, group, slots } = self.purpose;
         let place = u64::from(table.0) | u64::from(group) << 16 | (slots as u64) << 32;
         let update = u64::from(self.wanted == Use::Update);
-        [self.number, self.answered, place, self.bytes, update]
+        [self.number, self.answered.number, self.answered.life, place, self.bytes, update]
     }
 
     /// `None` if it makes no sense in a cluster of so many groups.
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
-        let [number, answered, place, bytes, update] = *words else { return None };
+        let [number, answered, life, place, bytes, update] = *words else { return None };
+        let answered = Answered { number: answered, life };
         let slots = match place >> 32 {
             0 => SlotKind::Record,
             1 => SlotKind::Bucket,
@@ -108,8 +121,9 @@ impl Ask {
 }
 
 /// A giver's memory: the last ask of each asker, and the slots that it was given.
-#[derive(Default)]
 struct Counter {
+    /// The giver's incarnation.
+    life: u64,
     last: BTreeMap<Endpoint, Given>,
 }
 
@@ -120,6 +134,10 @@ struct Given {
 }
 
 impl Counter {
+    fn new(life: Incarnation) -> Self {
+        Self { life: u64::from(life.raw()), last: BTreeMap::new() }
+    }
+
     /// The slots for an ask. `give` takes them out of what is free, `take_back` puts some in.
     /// `None` if the ask is out of date.
     fn receive(
@@ -139,12 +157,17 @@ impl Counter {
             if let Some(before) = self.last.insert(from, given) {
                 // Of another life nobody knows what has arrived.
                 let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
-                if same && before.number > ask.answered {
+                if same && !self.has_arrived(before.number, ask.answered) {
                     before.slots.into_iter().for_each(|slot| take_back(before.purpose, slot));
                 }
             }
         }
         self.last.get(&from).map(|given| &given.slots[..])
+    }
+
+    /// Whether the asker has had what this life of the giver gave for the ask of this number.
+    fn has_arrived(&self, number: u64, answered: Answered) -> bool {
+        answered.life == self.life && number <= answered.number
     }
 }
 
@@ -153,7 +176,9 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
     }
-    let (serving, mut counter) = (Rc::downgrade(coordinator), Counter::default());
+    let serving = Rc::downgrade(coordinator);
+    let mut counter = Counter::new(coordinator.node.incarnation);
+    let life = counter.life;
     let groups = coordinator.shared.placement.group_count() as u16;
     let mut receive = move |from: Endpoint, message: &[u8]| {
         let coordinator = serving.upgrade().filter(|one| !one.node.has_failed())?;
@@ -161,7 +186,7 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
         let give = || coordinator.give_slots(&ask);
         let take_back = |purpose, slot| coordinator.release_slot(purpose, slot);
         let given = counter.receive(from, &ask, give, take_back)?;
-        Some([&[ask.number], given].concat())
+        Some([&[ask.number, life], given].concat())
     };
     coordinator.rpc.serve(
         SERVICE,
@@ -181,14 +206,20 @@ impl Coordinator {
         slots.set_full(ask.purpose.group);
         slots.miss(ask.wanted, self.executor.now());
         self.share_slots();
-        let kept_back = ask.wanted.keeps_back(ask.purpose, ask.bytes);
+        let (wanted, purpose, bytes) = (ask.wanted, ask.purpose, ask.bytes);
         let mut shared = slots.lock();
-        let free = shared.available(ask.purpose, ask.bytes).saturating_sub(kept_back);
+        let free = match wanted {
+            Use::Insert => {
+                let kept_back = wanted.keeps_back(purpose, bytes);
+                shared.available_for_inserts(purpose, bytes, kept_back)
+            }
+            Use::Update | Use::Spare => shared.available(purpose, bytes),
+        };
         let most = free.div_ceil(2).min(MOST_GIVEN);
         let given: Vec<u64> =
-            (0..most).map_while(|_| shared.alloc(ask.purpose, ask.bytes)).collect();
+            (0..most).map_while(|_| wanted.take(&mut shared, purpose, bytes)).collect();
         if broken(Rule::GivenSlotsAreGone) {
-            given.iter().for_each(|slot| shared.release(ask.purpose, *slot));
+            given.iter().for_each(|slot| shared.release(purpose, *slot));
         }
         given
     }
@@ -258,19 +289,24 @@ impl Coordinator {
         bytes: u64,
     ) -> bool {
         let number = self.asks.next(self.node.incarnation);
-        let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or(0);
+        let answered = self.asks.answered.borrow().get(&giver).copied().unwrap_or_default();
         let ask = Ask { number, answered, purpose, bytes, wanted };
         let at = Endpoint { node: giver, lane: LaneId(0) };
         let patience = Patience::constant(ASK_AGAIN, TRIES);
         let reply = self.rpc.call(at, SERVICE, &encode(&ask.to_words()), patience).await;
         let words = reply.ok().and_then(|reply| decode(&reply));
-        let Some([named, slots @ ..]) = words.as_deref() else { return false };
+        let Some([named, life, slots @ ..]) = words.as_deref() else { return false };
         if *named != number {
             return false;
         }
-        self.asks.answered.borrow_mut().insert(giver, number);
+        self.asks.answered.borrow_mut().insert(giver, Answered { number, life: *life });
         let mut shared = self.node.slots.lock();
-        slots.iter().for_each(|slot| shared.release(purpose, *slot));
+        for slot in slots {
+            match wanted {
+                Use::Insert => shared.release_for_inserts(purpose, *slot),
+                Use::Update | Use::Spare => shared.release(purpose, *slot),
+            }
+        }
         !slots.is_empty()
     }
 }
@@ -283,7 +319,12 @@ mod tests {
     const PURPOSE: Purpose = Purpose { table: TableId(3), group: 1, slots: SlotKind::Record };
 
     fn ask(number: u64, answered: u64) -> Ask {
+        let answered = Answered { number: answered, life: 1 };
         Ask { number, answered, purpose: PURPOSE, bytes: 64, wanted: Use::Insert }
+    }
+
+    fn counter(life: u16) -> Counter {
+        Counter::new(Incarnation::new(life).expect("small"))
     }
 
     /// A counter with these slots, and all that it has taken back.
@@ -306,7 +347,7 @@ mod tests {
 
     #[test]
     fn an_ask_that_comes_twice_or_late_gives_slots_once() {
-        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128, 192] };
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128, 192] };
         for _ in 0..2 {
             assert_eq!(giver.receive(&ask(5, 0)), Some(vec![192]));
         }
@@ -317,7 +358,7 @@ mod tests {
 
     #[test]
     fn what_has_not_arrived_is_taken_back_and_what_has_is_not() {
-        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128] };
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
         assert_eq!(giver.receive(&ask(5, 0)), Some(vec![128]));
         // The answer to 5 was lost.
         assert_eq!(giver.receive(&ask(6, 0)), Some(vec![64]));
@@ -329,11 +370,24 @@ mod tests {
 
     #[test]
     fn what_an_earlier_life_was_given_is_not_taken_back() {
-        let mut giver = Giver { counter: Counter::default(), free: vec![64, 128] };
+        let mut giver = Giver { counter: counter(1), free: vec![64, 128] };
         let second_life = 2 << COUNT_BITS;
         assert_eq!(giver.receive(&ask((1 << COUNT_BITS) + 9, 0)), Some(vec![128]));
         assert_eq!(giver.receive(&ask(second_life + 1, 0)), Some(vec![64]));
         assert!(giver.free.is_empty());
+    }
+
+    /// An ask was answered by the giver's first life, and once more by its second, to which it came
+    /// again. The asker has one answer, and the second life's slots have gone nowhere.
+    #[test]
+    fn what_another_life_of_the_giver_answered_has_not_arrived_from_this_one() {
+        let mut second = Giver { counter: counter(2), free: vec![64, 128] };
+        assert_eq!(second.receive(&ask(5, 4)), Some(vec![128]));
+        assert_eq!(second.receive(&ask(6, 5)), Some(vec![64]));
+        assert_eq!(second.free, [128]);
+        let answered = Answered { number: 6, life: 2 };
+        assert_eq!(second.receive(&Ask { answered, ..ask(7, 0) }), Some(vec![128]));
+        assert!(second.free.is_empty());
     }
 
     #[test]
@@ -354,10 +408,10 @@ mod tests {
         let place = 3 | 1 << 16;
         let no_asks: [&[u64]; 5] = [
             &[],
-            &[5, 3, place, 64],
-            &[5, 3, place | 2 << 32, 64, 0],
-            &[5, 3, place, 0, 0],
-            &[5, 3, place, 64, 2],
+            &[5, 3, 1, place, 64],
+            &[5, 3, 1, place | 2 << 32, 64, 0],
+            &[5, 3, 1, place, 0, 0],
+            &[5, 3, 1, place, 64, 2],
         ];
         for words in no_asks {
             assert_eq!(Ask::from_words(words, 2), None, "{words:?}");

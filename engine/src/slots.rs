@@ -12,9 +12,12 @@
 //! # Which uses may take them
 //! | use | with slabs left | in a full group |
 //! |---|---|---|
-//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or other nodes' |
+//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or got from others |
 //! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
 //! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
+//!
+//! What another node has given for inserts does not go into the reserve of this one: it stays for
+//! inserts, here or at a third node, or is taken by updates.
 //!
 //! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
 //! written once. An update that takes one in a full group gives up the row's older slot soon
@@ -57,6 +60,21 @@ impl Use {
     pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
         let all = self == Self::Update || purpose.slots == SlotKind::Bucket;
         if all { 0 } else { reserve(bytes) }
+    }
+
+    /// Takes a slot from these, unless they are left alone.
+    #[inline]
+    pub(crate) fn take(
+        self,
+        from: &mut SlabAllocator,
+        purpose: Purpose,
+        bytes: u64,
+    ) -> Option<u64> {
+        let kept_back = self.keeps_back(purpose, bytes);
+        match self {
+            Self::Insert => from.alloc_for_insert(purpose, bytes, kept_back),
+            Self::Update | Self::Spare => from.alloc_beyond(purpose, bytes, kept_back),
+        }
     }
 }
 
@@ -110,26 +128,25 @@ impl Coordinator {
     /// Takes a slot that is free here or at the node.
     #[inline]
     pub(crate) fn take_slot(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
-        let kept_back = wanted.keeps_back(purpose, bytes);
         if self.node.slots.is_full(purpose.group) {
-            return self.take_shared(purpose, bytes, kept_back);
+            return self.take_shared(wanted, purpose, bytes);
         }
         let mut own = self.slabs.borrow_mut();
-        if let Some(slot) = own.alloc_beyond(purpose, bytes, kept_back) {
+        if let Some(slot) = wanted.take(&mut own, purpose, bytes) {
             return Some(slot);
         }
         let mut shared = self.node.slots.lock();
         shared.spill(purpose, AT_ONCE, &mut own);
-        let slot = own.alloc_beyond(purpose, bytes, kept_back);
-        slot.or_else(|| shared.alloc_beyond(purpose, bytes, kept_back))
+        let slot = wanted.take(&mut own, purpose, bytes);
+        slot.or_else(|| wanted.take(&mut shared, purpose, bytes))
     }
 
     /// Takes one of the slots that the node shares, this coordinator's own among them.
     #[cold]
-    fn take_shared(&self, purpose: Purpose, bytes: u64, kept_back: u64) -> Option<u64> {
+    fn take_shared(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
         let mut shared = self.node.slots.lock();
         self.slabs.borrow_mut().hand_over(purpose.group, &mut shared);
-        shared.alloc_beyond(purpose, bytes, kept_back)
+        wanted.take(&mut shared, purpose, bytes)
     }
 
     /// Gives back a slot that nothing names any more.

@@ -10,7 +10,8 @@
 //!
 //! Rows must be updated in full memory as well: a row that was written once has one slot, and
 //! its next version needs another before the first can be given up. So inserts leave the last
-//! [`reserve`] slots alone.
+//! [`reserve`] slots alone. Slots that were got from another node for inserts are for these: what a
+//! node could spare would otherwise be kept back by the next one, and be of no use to inserts.
 //!
 //! # Whose a free slot is
 //!
@@ -85,6 +86,8 @@ struct Pool {
     free: Vec<u64>,
     /// What is left of slabs that were added before the current one was used up.
     spare: Vec<(u64, u64)>,
+    /// How many of the free slots are for inserts, even if no more than are kept back are left.
+    for_inserts: u64,
 }
 
 impl SlabAllocator {
@@ -113,6 +116,13 @@ impl SlabAllocator {
         self.pool(purpose).free.push(slot);
     }
 
+    /// Adds a slot that another node has given for inserts.
+    pub fn release_for_inserts(&mut self, purpose: Purpose, slot: u64) {
+        let pool = self.pool(purpose);
+        pool.free.push(slot);
+        pool.for_inserts += 1;
+    }
+
     /// Adds the memory from `offset` on: a slab just taken, or the unused rest of one adopted.
     ///
     /// # Panics
@@ -123,7 +133,8 @@ impl SlabAllocator {
         pool.spare.push((offset, offset + bytes));
     }
 
-    /// Takes a slot like [`Self::alloc`], unless no more than `kept_back` slots are free.
+    /// Takes a slot like [`Self::alloc`], unless no more than `kept_back` slots are free besides
+    /// those for inserts.
     #[inline]
     pub fn alloc_beyond(
         &mut self,
@@ -133,10 +144,33 @@ impl SlabAllocator {
     ) -> Option<u64> {
         let index = self.index(purpose);
         let pool = self.pools.get_mut(index)?;
-        if kept_back > 0 && !pool.has_more_than(kept_back, slot_bytes) {
+        if kept_back > 0 && !pool.has_more_than(kept_back + pool.for_inserts, slot_bytes) {
             return None;
         }
         pool.alloc(slot_bytes)
+    }
+
+    /// Takes a slot for an insert: one of those for inserts, or like [`Self::alloc_beyond`].
+    #[inline]
+    pub fn alloc_for_insert(
+        &mut self,
+        purpose: Purpose,
+        slot_bytes: u64,
+        kept_back: u64,
+    ) -> Option<u64> {
+        let index = self.index(purpose);
+        let pool = self.pools.get_mut(index)?;
+        if pool.for_inserts == 0 {
+            return self.alloc_beyond(purpose, slot_bytes, kept_back);
+        }
+        pool.for_inserts -= 1;
+        pool.alloc(slot_bytes)
+    }
+
+    /// Number of slots that inserts may take, if `kept_back` are left alone.
+    pub fn available_for_inserts(&self, purpose: Purpose, slot_bytes: u64, kept_back: u64) -> u64 {
+        let Some(pool) = self.pools.get(self.index(purpose)) else { return 0 };
+        pool.available(slot_bytes).saturating_sub(kept_back).max(pool.for_inserts)
     }
 
     /// Number of slots of `slot_bytes` that are free.
@@ -177,6 +211,7 @@ impl SlabAllocator {
                 to.pools.resize_with(index + 1, Pool::default);
             }
             let into = &mut to.pools[index];
+            into.for_inserts += std::mem::take(&mut from.for_inserts);
             into.free.append(&mut from.free);
             into.spare.append(&mut from.spare);
             if from.next < from.end {
@@ -222,6 +257,16 @@ impl Pool {
 
     #[inline]
     fn alloc(&mut self, slot_bytes: u64) -> Option<u64> {
+        let slot = self.take(slot_bytes);
+        if self.for_inserts > 0 {
+            // Updates may take any.
+            self.for_inserts = self.for_inserts.min(self.available(slot_bytes));
+        }
+        slot
+    }
+
+    #[inline]
+    fn take(&mut self, slot_bytes: u64) -> Option<u64> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
         }
@@ -287,6 +332,35 @@ mod tests {
         let drawn = [(); 3].map(|()| slabs.alloc_beyond(RECORDS, 64, 0).is_some());
         assert_eq!(drawn, [true, true, false]);
         assert_eq!(slabs.available(RECORDS, 64), 0);
+    }
+
+    /// Kept back by the receiver, they would be of no use to inserts anywhere.
+    #[test]
+    fn slots_that_were_got_for_inserts_are_for_inserts_and_updates() {
+        let mut slabs = SlabAllocator::new(2);
+        slabs.add_slab(RECORDS, 1000, 128);
+        let insert = |slabs: &mut SlabAllocator| slabs.alloc_for_insert(RECORDS, 64, 2).is_some();
+        assert!(!insert(&mut slabs), "two are kept back");
+        [5000, 6000].into_iter().for_each(|slot| slabs.release_for_inserts(RECORDS, slot));
+        assert_eq!(slabs.alloc_beyond(RECORDS, 64, 2), None, "what can be done without");
+        assert_eq!(slabs.available_for_inserts(RECORDS, 64, 2), 2);
+        assert_eq!([(); 3].map(|()| insert(&mut slabs)), [true, true, false]);
+        assert_eq!(
+            (slabs.available(RECORDS, 64), slabs.available_for_inserts(RECORDS, 64, 2)),
+            (2, 0)
+        );
+
+        // An update takes any.
+        slabs.release_for_inserts(RECORDS, 7000);
+        assert_eq!([(); 4].map(|()| slabs.alloc(RECORDS, 64).is_some()), [true, true, true, false]);
+        slabs.release(RECORDS, 8000);
+        assert!(!insert(&mut slabs));
+
+        // A few of many.
+        (0..4).for_each(|slot| slabs.release(RECORDS, 9000 + slot));
+        slabs.release_for_inserts(RECORDS, 9500);
+        assert_eq!(slabs.available_for_inserts(RECORDS, 64, 2), 4);
+        assert_eq!([(); 5].map(|()| insert(&mut slabs)), [true, true, true, true, false]);
     }
 
     #[test]
