@@ -12,7 +12,7 @@
 //! # Which uses may take them
 //! | use | with slabs left | in a full group |
 //! |---|---|---|
-//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or got from others |
+//! | [`Use::Insert`] | beyond the reserve, or another slab | beyond the reserve, or others' |
 //! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
 //! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
 //!

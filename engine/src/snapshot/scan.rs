@@ -60,6 +60,10 @@ const BY_TRANSACTION: usize = 64;
 /// How often the CVT of a row is looked at that shows no whole record.
 const MOST_LOOKS: u32 = 1 << 12;
 
+/// The snapshot is too old for a row that has no record left, and so no primary key to name. It is
+/// begun anew, like any that is too old.
+const NAMELESS_TOO_OLD: TxnError = TxnError::Timeout;
+
 /// What the reader has found, in the order of the file.
 pub(crate) enum Piece {
     /// The snapshot was drawn.
@@ -189,6 +193,8 @@ enum Aim {
     Absent,
     /// The record in this slot, for the primary key; it takes a transaction.
     Key(u64),
+    /// Nothing: the snapshot is too old for the row, of which no record is left.
+    TooOld,
     /// Nothing: the CVT shows no record at this moment.
     Again,
 }
@@ -199,6 +205,8 @@ enum Found<'a> {
     Nothing,
     /// A transaction has to read it.
     Unclear(PrimaryKey),
+    /// No snapshot as old as this one sees it.
+    TooOld,
     /// The CVT must be looked at again.
     Again,
 }
@@ -209,6 +217,8 @@ fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
         Visible::Version(candidate) if candidate.record == 0 => Aim::Absent,
         Visible::Version(candidate) => Aim::Version(candidate),
         Visible::NotFound => Aim::Absent,
+        // A deletion without a record, under which a trim has taken what was before it.
+        Visible::TooOld => any_record(cvt).map_or(Aim::TooOld, Aim::Key),
         _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
     }
 }
@@ -233,8 +243,11 @@ fn judge<'a>(
 ) -> Found<'a> {
     let unchanged = seen.cvt.words() == cvt;
     let Some(words) = record else {
-        let absent = unchanged && matches!(aim, Aim::Absent);
-        return if absent { Found::Nothing } else { Found::Again };
+        return match aim {
+            Aim::Absent if unchanged => Found::Nothing,
+            Aim::TooOld if unchanged => Found::TooOld,
+            _ => Found::Again,
+        };
     };
     let Ok(found) = Record::decode(seen.key, words) else { return Found::Again };
     let Ok(primary_key) = found.primary_key() else { return Found::Again };
@@ -323,6 +336,7 @@ impl Reader<'_> {
                 Found::Row(key, value) => self.rows.push(&key, value),
                 Found::Nothing => {}
                 Found::Unclear(key) => unclear.push(key),
+                Found::TooOld => return Err(NAMELESS_TOO_OLD),
                 Found::Again => again.push((row.key, row.offset)),
             }
         }
@@ -345,7 +359,7 @@ impl Reader<'_> {
                 Some(batch.read(primary.at(version.record), bytes))
             }
             Aim::Key(slot) => Some(batch.read(primary.at(slot), self.table.slot_bytes() as usize)),
-            Aim::Absent | Aim::Again => None,
+            Aim::Absent | Aim::TooOld | Aim::Again => None,
         };
         (record, batch.read(primary.at(row.offset), row.cvt.words().len() * WORD_BYTES))
     }
@@ -359,10 +373,11 @@ impl Reader<'_> {
         }
     }
 
-    /// The primary key of the row whose CVT is at `offset`; `None` if it is not there any more, and
-    /// so has nothing to show.
+    /// The primary key of the row whose CVT is at `offset`; `None` if it is not there any more, or
+    /// has become absent, and so has nothing to show.
     async fn primary_key(&self, key: Key, offset: u64) -> Result<Option<PrimaryKey>, TxnError> {
         let primary = self.coordinator().primary(self.group);
+        let mut before: Option<Vec<u64>> = None;
         for _ in 0..MOST_LOOKS {
             let mut batch = self.coordinator().lane.batch();
             let cvt = batch.read(primary.at(offset), self.table.cvt_words() * WORD_BYTES);
@@ -370,6 +385,13 @@ impl Reader<'_> {
             let cvt = Cvt::new(done.words(cvt));
             if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
                 return Ok(None);
+            }
+            // What no record vouches for takes two equal READs.
+            let unchanged = before.as_deref() == Some(cvt.words());
+            match aim(cvt, self.held.at()) {
+                Aim::Absent if unchanged => return Ok(None),
+                Aim::TooOld if unchanged => return Err(NAMELESS_TOO_OLD),
+                _ => before = Some(cvt.words().to_vec()),
             }
             let slot = any_record(cvt);
             drop(done);
@@ -468,5 +490,31 @@ mod tests {
         let value = Cell { state: CellState::Valid, record: 4096, length: 16, ..deleted };
         let words: Vec<u64> = [header.encode(), value.encode(), Cell::NEVER_USED.encode()].concat();
         assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Version(one) if one.record == 4096));
+    }
+
+    /// The version before that deletion was needed by the snapshot and has been trimmed. The reader
+    /// looked for a record of the row, which has none, until the limit of its looks.
+    #[test]
+    fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
+        let header = CvtHeader { key: Key(1), table: TableId(1), cells: 2, value_limit: 16 };
+        let deleted = Cell {
+            version: Version::Committed(time(21)),
+            state: CellState::Tombstone,
+            record: 0,
+            length: 0,
+            writes: 1,
+        };
+        let words: Vec<u64> =
+            [header.encode(), deleted.encode(), Cell::NEVER_USED.trimmed().encode()].concat();
+        let row = Seen { key: Key(1), offset: 4096, cvt: Cvt::new(&words) };
+        let aimed = aim(row.cvt, time(20));
+        assert!(matches!(aimed, Aim::TooOld));
+        let spec = TableSpec::new("rows").record_bytes(16).capacity(100);
+        let table = TableDef::new(TableId(1), spec, vec![4096]).expect("it is sound");
+        let found = judge(&table, &row, aimed, None, &words);
+        assert!(matches!(found, Found::TooOld));
+        // Unless the row has changed meanwhile.
+        let found = judge(&table, &row, aimed, None, &[0; 8]);
+        assert!(matches!(found, Found::Again));
     }
 }

@@ -131,8 +131,8 @@ fn update_all(cluster: &Cluster, seat: Seat, table: TableId, keys: &[u64], byte:
     }));
 }
 
-/// Inserts `count` rows, waiting for memory for as long as a purge may take. Keys of a group without
-/// room are passed over, as long as there is room in another one.
+/// Inserts `count` rows, waiting for memory for as long as a purge may take. Keys of a group
+/// without room are passed over, as long as there is room in another one.
 fn insert_when_there_is_room(
     cluster: &Cluster,
     seat: Seat,
@@ -181,8 +181,9 @@ fn a_cluster_that_was_full_is_filled_again_by_other_coordinators_than_deleted() 
     stop_clean(cluster);
 }
 
-/// Node 1 has never had a row of the table, and node 0 has a few slots more than it keeps back. Node 1
-/// used to ask for them, keep them back itself, and insert nothing; nor could node 0 afterwards.
+/// Node 1 has never had a row of the table, and node 0 has a few slots more than it keeps back.
+/// Node 1 used to ask for them, keep them back itself, and insert nothing; nor could node 0
+/// afterwards.
 #[test]
 fn what_one_node_can_spare_another_can_insert() {
     const GONE: usize = 5;
