@@ -117,6 +117,10 @@ pub struct ChaosArgs {
     /// Where random choices start [default: the time].
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
+    /// How often a random schedule ends the cluster with a snapshot and starts it from there
+    /// [default: about once a minute; 0 where the cluster's file has no snapshots].
+    #[arg(long, value_name = "N")]
+    pub restores: Option<usize>,
     /// The workload; the cluster must be loaded with it [default: what it is loaded with].
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,

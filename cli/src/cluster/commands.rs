@@ -201,6 +201,23 @@ pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
     start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
 }
 
+/// Starts the processes of nodes of this host that do not run, as an init system would, and waits
+/// for none but the one that begins the cluster's life elsewhere.
+///
+/// # Errors
+/// A sentence.
+pub fn start_processes(
+    file: &ClusterFile,
+    nodes: &[Node],
+    patience: Duration,
+) -> Result<(), String> {
+    let state = State::lock(file)?;
+    let before = Life::seen(file)?;
+    start_all(file, &state, nodes, &mut Vec::new(), |state, host| {
+        before.await_next(state, host, patience)
+    })
+}
+
 fn start_all(
     file: &ClusterFile,
     state: &State,

@@ -18,11 +18,13 @@
 //! A way between hosts. A snapshot is on the host of the compute node that took it, and is restored
 //! from that of compute node 0.
 
+mod digest;
 pub(super) mod kept;
 mod struck;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +43,7 @@ use tracing::warn;
 
 use super::ledger::{self, Ledger};
 use super::records;
+pub use digest::Digest;
 use struck::Struck;
 
 /// Beginning of the name of a snapshot that is being written.
@@ -152,6 +155,27 @@ impl Snapshots {
         kept::newest_taken(&self.directory).map(|taken| now.since(taken))
     }
 
+    /// The files of the directory that count as snapshots, the newest first.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn paths(&self) -> io::Result<Vec<PathBuf>> {
+        kept::all(&self.directory)
+    }
+
+    /// The files of the directory that count as snapshots, the newest first: what is in each, or
+    /// what is wrong with it. One that is removed meanwhile is left out.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn read_all(&self) -> io::Result<Vec<(PathBuf, Result<Snapshot, SnapshotError>)>> {
+        let read = |path: PathBuf| match kept::check(&path) {
+            Err(SnapshotError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some((path.clone(), found.map(|info| Snapshot::new(path, &info)))),
+        };
+        Ok(self.paths()?.into_iter().filter_map(read).collect())
+    }
+
     /// Takes one of a running cluster, and removes those that are too old.
     ///
     /// # Errors
@@ -209,7 +233,7 @@ impl Snapshots {
             next = last.next(there, timestamp.raw());
             *last = next.unwrap_or(*last);
         });
-        entered.map_err(std::io::Error::other)?;
+        entered.map_err(io::Error::other)?;
         let Last { sequence, .. } = next.ok_or(SnapshotError::Overtaken)?;
         // Anchored now: the clock may have been set since the node was started.
         Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })

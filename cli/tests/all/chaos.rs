@@ -152,6 +152,52 @@ fn h2_nodes_that_are_struck_while_they_start_take_part_in_the_end() {
     assert_eq!(report["starts_struck"], 3, "{report}");
 }
 
+/// A snapshot is taken while its node is killed; the cluster is ended while another node is, and
+/// its founder is killed while it starts from there.
+#[test]
+fn what_is_there_after_a_snapshot_and_a_restore_that_were_struck_is_what_was_there() {
+    let host = host();
+    let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
+    let nodes: String = (7500..7503).map(node).collect();
+    let nodes = [SMALL, &nodes, "[snapshots]\ndirectory = \"kept\"\n"].concat();
+    let schedule = "{\"at_ms\":1500,\"fault\":\"snapshot\"}\n\
+                    {\"at_ms\":1600,\"node\":\"cn-0\",\"fault\":\"kill\"}\n\
+                    {\"at_ms\":2500,\"node\":\"cn-0\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":4000,\"fault\":\"restore\",\
+                     \"ending\":[{\"at_ms\":200,\"node\":\"cn-1\",\"fault\":\"kill\"},\
+                     {\"at_ms\":1500,\"node\":\"cn-1\",\"fault\":\"restart\"}],\
+                     \"starting\":[{\"at_ms\":300,\"node\":\"cn-0\",\"fault\":\"kill\"},\
+                     {\"at_ms\":900,\"node\":\"cn-2\",\"fault\":\"pause\"},\
+                     {\"at_ms\":2000,\"node\":\"cn-2\",\"fault\":\"resume\"}]}\n\
+                    {\"at_ms\":5000,\"fault\":\"snapshot\"}\n";
+    let described = Described::of("restore", &nodes, schedule);
+    let history = described.path("history");
+    let flags = ["--secs", "7", "--json", "-", "--history", &history];
+    let output = described.chaos(&described.path("schedule"), &flags);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["audit"]["passed"], true, "{report}");
+    assert_eq!(report["snapshots_struck"], 2, "{report}");
+    assert!(report["snapshots"].as_u64() >= Some(3), "{report}");
+    assert_eq!((&report["restores"], &report["restores_struck"]), (&1.into(), &1.into()));
+    let checks = report["audit"]["checks"].as_array().expect("a list");
+    for name in [
+        "every snapshot that was reported reads whole",
+        "all data is there after each restore",
+        "what became of calls stays so after each restore",
+        "cn-0: the sum of all balances",
+    ] {
+        assert!(checks.iter().any(|check| check["name"] == name), "{name}: {report}");
+    }
+    let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
+    assert!(judged.status.success(), "{}", text(&judged));
+    let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
+    assert_eq!(findings["transactions"], report["committed"], "{findings}");
+    // What a run has made does not keep the next one from beginning with what is loaded.
+    let left = fs::read_dir(described.directory.join("kept")).expect("it was made").count();
+    assert_eq!(left, 0);
+}
+
 /// H2, H23: whoever is drawn ends, or is silent for longer than the lease, and takes part again;
 /// memory nodes are filled meanwhile, and in the end nobody is missing.
 #[test]

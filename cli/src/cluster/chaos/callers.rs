@@ -21,10 +21,14 @@ use lotus_benchmarks::workload::{Access, Workload};
 use lotus_client::{CallError, CallId, Client};
 use lotus_fabric::env::{Env, Nanos};
 use lotus_fabric::ids::TxnId;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::applications::{LOOKING_UP, Procedures, a_fault_explains, failed, forgive, look_up};
+use crate::cluster::drive::connect;
+use crate::cluster::file::ClusterFile;
 use crate::traced::{Nonsense, Traced};
 
 /// Applications, each with one call at a time.
@@ -45,6 +49,9 @@ const ISOLATION: Isolation = Isolation::Serializable;
 /// How long a call may take: somebody has to notice first that a node is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of how many calls of a caller it is remembered what became of them, at least.
+const REMEMBERED: usize = 32;
+
 /// What the callers have seen.
 pub struct Seen {
     /// What has committed.
@@ -61,6 +68,15 @@ pub struct Seen {
     pub silence: Duration,
     /// What the calls read and wrote, by caller, if that was wanted.
     pub logs: Vec<Log>,
+    /// What is known of the last calls with ids.
+    pub known: Vec<Known>,
+}
+
+/// What became of a call, for good.
+pub struct Known {
+    id: CallId,
+    /// Its result, if it has committed.
+    told: Option<Value>,
 }
 
 /// Those who call.
@@ -77,10 +93,12 @@ pub struct Callers<W> {
     pub traced: bool,
     /// The room for what is remembered of calls, in bytes.
     pub room: f64,
+    /// How often the cluster was restored before: ids of calls are not used again.
+    pub life: u32,
 }
 
 /// What a call returns.
-trait Told: DeserializeOwned + Send + 'static {
+trait Told: DeserializeOwned + Serialize + Send + 'static {
     /// The stored transactions that return it.
     fn procedures<W: Workload>() -> Procedures;
 
@@ -151,16 +169,29 @@ impl Seen {
             open: 0,
             silence: Duration::ZERO,
             logs: Vec::new(),
+            known: Vec::new(),
         }
     }
 
-    fn merge(&mut self, other: Self) {
+    /// Adds what others have seen.
+    pub fn merge(&mut self, other: Self) {
         self.tally.merge(&other.tally);
         self.refused += other.refused;
         self.unanswered += other.unanswered;
         self.found += other.found;
         self.open += other.open;
+        self.silence = self.silence.max(other.silence);
         self.logs.extend(other.logs);
+        self.known.extend(other.known);
+    }
+
+    /// What became of a call is known now. Of all that are known, the last ones are remembered.
+    fn remember<T: Told>(&mut self, id: CallId, told: Option<&T>) {
+        if self.known.len() >= 2 * REMEMBERED {
+            self.known.drain(..REMEMBERED);
+        }
+        let told = told.map(|told| serde_json::to_value(told).expect("numbers and text"));
+        self.known.push(Known { id, told });
     }
 
     /// Writes down that a call has committed, and when that was known; how many operations it had.
@@ -237,7 +268,7 @@ impl<W: Workload> Callers<W> {
         silence: &Silence,
     ) -> Result<Seen, BenchError> {
         let procedures = T::procedures::<W>();
-        let mut rng = self.clock.rng(caller as u64);
+        let mut rng = self.clock.rng(u64::from(self.life) << 32 | caller as u64);
         let mut seen = Seen::new::<W>();
         let mut doubtful = Vec::new();
         let began = self.clock.now();
@@ -253,7 +284,8 @@ impl<W: Workload> Callers<W> {
             let (table, key) = self.workload.first_record(&request);
             let mut call = call.at(table, key).timeout(PATIENCE);
             number += 1;
-            let id = CallId::from((caller as u128) << 64 | u128::from(number));
+            let whose = u128::from(self.life) << 96 | (caller as u128) << 64;
+            let id = CallId::from(whose | u128::from(number));
             let made = Made { caller, id, kind: W::kind(&request), issued };
             if access == Access::ReadWrite {
                 call = call.idempotent(id);
@@ -264,6 +296,9 @@ impl<W: Workload> Callers<W> {
                     let now = self.clock.now();
                     silence.ends(now);
                     operations = seen.note(made, &told, Some(now))?;
+                    if access == Access::ReadWrite {
+                        seen.remember(id, Some(&told));
+                    }
                 }
                 Err(error @ CallError::Rejected(_)) => {
                     forgive(error)?;
@@ -283,11 +318,52 @@ impl<W: Workload> Callers<W> {
                 Some(Some(told)) => {
                     seen.found += 1;
                     seen.note(made, &told, None)?;
+                    seen.remember(made.id, Some(&told));
                 }
-                Some(None) => {}
+                Some(None) => seen.remember::<T>(made.id, None),
                 None => seen.open += 1,
             }
         }
         Ok(seen)
     }
+}
+
+/// Asks again what became of these calls: how many there were, and what differs now.
+///
+/// # Errors
+/// The operating system's; no compute node lets an application in.
+pub fn ask_again(
+    file: &ClusterFile,
+    known: &[Known],
+    traced: bool,
+) -> Result<(usize, Vec<String>), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let client = connect(file).await.map_err(|error| error.to_string())?;
+        let clock = Env::real(0);
+        let deadline = clock.now().after(LOOKING_UP);
+        let mut others = Vec::new();
+        for Known { id, told } in known {
+            let found = match traced {
+                true => found_again::<Traced>(&client, *id, &clock, deadline).await,
+                false => found_again::<i64>(&client, *id, &clock, deadline).await,
+            };
+            if found.as_ref() != Some(told) {
+                others.push(format!("{id:?} was {told:?}, and is {found:?}"));
+            }
+        }
+        Ok((known.len(), others))
+    })
+}
+
+/// What became of a call: its result, if it has committed. `None` if nobody says.
+async fn found_again<T: Told>(
+    client: &Client,
+    id: CallId,
+    clock: &Env,
+    deadline: Nanos,
+) -> Option<Option<Value>> {
+    let found = look_up::<T>(client, id, clock, deadline).await?;
+    Some(found.map(|told| serde_json::to_value(told).expect("numbers and text")))
 }

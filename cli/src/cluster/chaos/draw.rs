@@ -9,6 +9,9 @@
 //! time until a node takes part it is killed, or paused, and started again. Where there are cables,
 //! half of the pauses are cuts.
 //!
+//! [`Bounds::draw_all`] puts as many of those one behind the other as there are restores, and one
+//! more, with snapshots just before strikes at compute nodes, so that many are struck themselves.
+//!
 //! # What it is not
 //! Knowledge of how the cluster fares: turns are so far apart that a cluster in good health is
 //! whole again in between. [`super::keeper`] waits for one that is not.
@@ -20,11 +23,117 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use super::events::{Event, Restore};
 use super::schedule::{Bounds, Fault, LEASES_TO_FILL, Strike};
 use crate::cluster::node::{Kind, Node};
 
+/// What restores are drawn from, beside the lanes.
+const RESTORES: u64 = 1 << 32;
+/// How far the seeds of rounds are apart.
+const SEEDS_APART: u64 = 1_000_003;
+/// How long a snapshot is expected to take, at most.
+const SNAPSHOT_MS: u64 = 400;
+/// So many leases there are between two snapshots, at least.
+const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
+/// The most that is done to nodes while they start from a snapshot.
+const MOST_BLOWS: usize = 3;
+
 impl Bounds {
-    /// Draws a schedule. It is empty where nobody may be struck, or there is no time for it.
+    /// Draws a whole schedule, with so many restores.
+    pub fn draw_all(&self, seed: u64, restores: usize) -> Vec<Event> {
+        let span_ms = self.span.as_millis() as u64;
+        let rounds = restores as u64 + 1;
+        let mut rng = Env::real(seed).rng(RESTORES);
+        let mut events = Vec::new();
+        let mut began_ms = 0;
+        for round in 1..=rounds {
+            // Somewhere about where they would be at equal distances.
+            let sway = span_ms / rounds / 4;
+            let ends_ms = match round == rounds {
+                true => span_ms,
+                false => span_ms * round / rounds - rng.random_range(0..=sway),
+            };
+            let bounds = Self { span: Duration::from_millis(ends_ms - began_ms), ..*self };
+            let strikes = bounds.draw(seed.wrapping_add((round - 1) * SEEDS_APART));
+            let mut drawn: Vec<Event> = bounds.draw_snapshots(&strikes, &mut rng);
+            drawn.extend(strikes.into_iter().map(Event::Strike));
+            drawn.sort_by_key(Event::at_ms);
+            events.extend(drawn.into_iter().map(|event| event.later(began_ms)));
+            if round < rounds {
+                events.push(Event::Restore(bounds.draw_restore(ends_ms, &mut rng)));
+            }
+            began_ms = ends_ms;
+        }
+        events
+    }
+
+    /// Draws snapshots of which these strikes may meet many.
+    fn draw_snapshots(&self, strikes: &[Strike], rng: &mut SmallRng) -> Vec<Event> {
+        let Some(lease) = self.lease.filter(|_| self.snapshots) else { return Vec::new() };
+        let apart_ms = lease.as_millis() as u64 * LEASES_BETWEEN_SNAPSHOTS;
+        let mut drawn: Vec<Event> = Vec::new();
+        for strike in strikes.iter().filter(|strike| strike.node.kind == Kind::Compute) {
+            // Half of them take but moments.
+            let most = if rng.random() { SNAPSHOT_MS } else { SNAPSHOT_MS / 8 };
+            let at_ms = strike.at_ms.saturating_sub(rng.random_range(0..=most));
+            let is_apart = drawn.last().is_none_or(|last| at_ms >= last.at_ms() + apart_ms);
+            if is_apart && strike.fault.goes_away() && rng.random_bool(0.6) {
+                drawn.push(Event::Snapshot { at_ms });
+            }
+        }
+        drawn
+    }
+
+    /// Draws what is done while the cluster is ended and started.
+    fn draw_restore(&self, at_ms: u64, rng: &mut SmallRng) -> Restore {
+        let mut restore = Restore { at_ms, ending: Vec::new(), starting: Vec::new() };
+        let Some(lease) = self.lease else { return restore };
+        let lease_ms = lease.as_millis() as u64;
+        let any = |rng: &mut SmallRng, kind, count: usize| Node {
+            kind,
+            index: rng.random_range(0..count as u16),
+        };
+        let short_or_long = |rng: &mut SmallRng| match rng.random() {
+            true => rng.random_range(lease_ms / 8..=lease_ms / 2),
+            false => rng.random_range(lease_ms * 3 / 2..=lease_ms * 2),
+        };
+        if rng.random_bool(0.7) {
+            let node = any(rng, Kind::Compute, self.compute_nodes);
+            let now = rng.random_range(0..=SNAPSHOT_MS * 2);
+            let (goes, returns, away) = match rng.random() {
+                true => (Fault::Kill, Fault::Restart, rng.random_range(0..=lease_ms * 2)),
+                false => (Fault::Pause, Fault::Resume, short_or_long(rng)),
+            };
+            restore.ending = [(now, goes), (now + away, returns)]
+                .map(|(at_ms, fault)| Strike { at_ms, node, fault })
+                .into();
+        }
+        let mut blows = Vec::new();
+        for blow in 0..rng.random_range(1..=MOST_BLOWS) {
+            let node = match (blow, rng.random_range(0..4)) {
+                (0, 0..=1) => Node::compute(0),
+                (_, 0 | 1) => any(rng, Kind::Memory, self.memory_nodes),
+                _ => any(rng, Kind::Compute, self.compute_nodes),
+            };
+            // Processes are there after moments; whoever takes part later waits for the founder.
+            let most = if rng.random() { 500 } else { lease_ms * 3 };
+            let now = rng.random_range(0..=most);
+            match rng.random_bool(0.6) {
+                true => blows.push(Strike { at_ms: now, node, fault: Fault::Kill }),
+                false => {
+                    let until = now + short_or_long(rng);
+                    blows.push(Strike { at_ms: now, node, fault: Fault::Pause });
+                    blows.push(Strike { at_ms: until, node, fault: Fault::Resume });
+                }
+            }
+        }
+        blows.sort_by_key(|blow| blow.at_ms);
+        restore.starting = blows;
+        restore
+    }
+
+    /// Draws strikes, until the load ends. There are none where nobody may be struck, or there is
+    /// no time for it.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let env = Env::real(seed);
@@ -179,6 +288,7 @@ mod tests {
             compute_nodes: 3,
             lease: Some(Duration::from_secs(1)),
             span: Duration::from_secs(300),
+            snapshots: true,
         }
     }
 
@@ -207,6 +317,48 @@ mod tests {
             assert!(restarts.values().all(|count| *count >= 8), "seed {seed}: {restarts:?}");
             assert!(away(&drawn).is_empty(), "seed {seed}: all are back in the end");
         }
+    }
+
+    #[test]
+    fn in_five_minutes_snapshots_are_taken_and_struck_and_five_restores_are() {
+        let within = |event: &Event, strikes: &[Strike]| {
+            let struck = |strike: &&Strike| {
+                let strikes_it =
+                    (event.at_ms()..=event.at_ms() + SNAPSHOT_MS).contains(&strike.at_ms);
+                strikes_it && strike.node.kind == Kind::Compute && strike.fault.goes_away()
+            };
+            strikes.iter().any(|strike| struck(&strike))
+        };
+        let (mut founder, mut host, mut ending) = (0, 0, 0);
+        for seed in 0..50 {
+            let events = bounds(false).draw_all(seed, 5);
+            let mut strikes = Vec::new();
+            let (mut snapshots, mut restores) = (Vec::new(), Vec::new());
+            for event in &events {
+                match event {
+                    Event::Strike(strike) => strikes.push(*strike),
+                    Event::Snapshot { .. } => snapshots.push(event.clone()),
+                    Event::Restore(restore) => restores.push(restore),
+                }
+            }
+            assert_eq!(restores.len(), 5, "seed {seed}");
+            let ends = restores.iter().map(|restore| restore.at_ms).chain([300_000]);
+            let begins = [0].into_iter().chain(restores.iter().map(|restore| restore.at_ms));
+            assert!(begins.zip(ends).all(|(from, to)| to - from > 30_000), "seed {seed}");
+            assert!(restores.iter().all(|restore| !restore.starting.is_empty()), "seed {seed}");
+            assert!(snapshots.len() >= 8, "seed {seed}: {snapshots:?}");
+            assert!(snapshots.iter().all(|event| within(event, &strikes)), "seed {seed}");
+            let kills = restores.iter().flat_map(|restore| &restore.starting);
+            let kills: Vec<Node> =
+                kills.filter(|blow| blow.fault == Fault::Kill).map(|blow| blow.node).collect();
+            founder += kills.iter().filter(|node| **node == Node::compute(0)).count();
+            host += kills.iter().filter(|node| node.kind == Kind::Memory).count();
+            ending += restores.iter().filter(|restore| !restore.ending.is_empty()).count();
+        }
+        assert!(founder > 80 && host > 50 && ending > 120, "{founder} {host} {ending}");
+        let none = Bounds { snapshots: false, ..bounds(false) };
+        let is_strike = |event: &Event| matches!(event, Event::Strike(_));
+        assert!(none.draw_all(1, 0).iter().all(is_strike));
     }
 
     #[test]

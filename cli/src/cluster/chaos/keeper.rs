@@ -54,6 +54,8 @@ pub struct Keeper {
     /// What is left, by the kind of node.
     memory: Queue,
     compute: Queue,
+    /// When snapshots are taken. They come with the strikes at compute nodes.
+    snapshots_ms: VecDeque<u64>,
     /// What was done last to a node.
     last: BTreeMap<Node, Fault>,
     /// Since when a node is out that was not struck.
@@ -91,6 +93,7 @@ impl Keeper {
             pace,
             memory: queue(Kind::Memory),
             compute: queue(Kind::Compute),
+            snapshots_ms: VecDeque::new(),
             last: BTreeMap::new(),
             out_since_ms: BTreeMap::new(),
             started_ms: BTreeMap::new(),
@@ -98,10 +101,34 @@ impl Keeper {
         }
     }
 
+    /// Has snapshots taken as well.
+    #[must_use]
+    pub fn with_snapshots(mut self, at_ms: &[u64]) -> Self {
+        self.snapshots_ms = at_ms.iter().copied().collect();
+        self
+    }
+
+    /// Whether a snapshot is to be taken now.
+    pub fn takes_snapshot(&mut self, now_ms: u64) -> bool {
+        let late_ms = self.compute.late_ms;
+        let is_over = self.pace == Pace::Careful && now_ms >= self.span_ms();
+        let is_due = |at_ms: &u64| !is_over && at_ms + late_ms <= now_ms;
+        let due = self.snapshots_ms.front().is_some_and(is_due);
+        if due {
+            self.snapshots_ms.pop_front();
+        }
+        due
+    }
+
     /// Whether it wants to know what the standings are.
     pub fn looks(&self) -> bool {
         let waits = !self.memory.strikes.is_empty() || !self.started_ms.is_empty();
         self.pace == Pace::Careful || waits
+    }
+
+    /// Whether a node was started and has not come to take part since.
+    pub fn is_starting(&self, node: Node) -> bool {
+        self.started_ms.contains_key(&node)
     }
 
     /// How many starts were struck so far before the node took part.
@@ -125,7 +152,7 @@ impl Keeper {
     pub fn is_done(&self, now_ms: u64, standings: &Standings) -> bool {
         let idle = self.memory.strikes.is_empty() && self.compute.strikes.is_empty();
         match self.pace {
-            Pace::Exact => idle,
+            Pace::Exact => idle && self.snapshots_ms.is_empty(),
             Pace::Careful => {
                 let whole = standings.values().all(|standing| *standing == Standing::Whole);
                 now_ms >= self.span_ms() && idle && whole && !standings.is_empty()
@@ -299,6 +326,7 @@ mod tests {
             compute_nodes: 3,
             lease: Some(Duration::from_secs(1)),
             span: Duration::from_secs(60),
+            snapshots: true,
         }
     }
 
@@ -376,6 +404,24 @@ mod tests {
         assert!(keeper.help_up(1000, &out).is_empty() && keeper.help_up(99_000, &out).is_empty());
     }
 
+    #[test]
+    fn a_snapshot_waits_with_the_strikes_behind_it_and_none_is_taken_in_the_end() {
+        let kill = |at_ms, index| strike(at_ms, Node::compute(index), Fault::Kill);
+        let mut keeper =
+            careful(&[kill(1000, 0), kill(5000, 1)]).with_snapshots(&[900, 4900, 50_000]);
+        let out = but(&[(Node::compute(2), Standing::Out)]);
+        assert!(!keeper.takes_snapshot(899) && keeper.takes_snapshot(900));
+        assert!(!keeper.takes_snapshot(900), "one");
+        assert_eq!(keeper.step(3000, &out), []);
+        assert_eq!(keeper.step(3000, &but(&[])), [kill(3000, 0)]);
+        assert!(!keeper.takes_snapshot(6899), "two seconds later");
+        assert!(keeper.takes_snapshot(6900));
+        assert!(!keeper.takes_snapshot(60_000));
+        let mut exact = Keeper::new(bounds(), Pace::Exact, &[]).with_snapshots(&[900]);
+        assert!(!exact.is_done(899, &but(&[])));
+        assert!(exact.takes_snapshot(950) && exact.is_done(950, &but(&[])));
+    }
+
     /// A busy machine fills more slowly than a file's writer has expected.
     #[test]
     fn what_was_written_by_hand_waits_for_a_memory_node_that_is_filled() {
@@ -408,17 +454,17 @@ mod tests {
         let mut keeper = Keeper::new(bounds(), Pace::Exact, &strikes);
         let mut struck_at = |now_ms, standing| {
             keeper.step(now_ms, &but(&[(cn_1, standing)]));
-            keeper.starts_struck()
+            (keeper.starts_struck(), keeper.is_starting(cn_1))
         };
-        assert_eq!(struck_at(1500, Standing::Out), 0);
-        assert_eq!(struck_at(1600, Standing::Out), 1);
-        assert_eq!(struck_at(2000, Standing::Filling), 1);
+        assert_eq!(struck_at(1500, Standing::Out), (0, true));
+        assert_eq!(struck_at(1600, Standing::Out), (1, false));
+        assert_eq!(struck_at(2000, Standing::Filling), (1, true));
         // Started again while it starts.
-        assert_eq!(struck_at(2500, Standing::Filling), 2);
+        assert_eq!(struck_at(2500, Standing::Filling), (2, true));
         // The others have not noticed yet.
-        assert_eq!(struck_at(2600, Standing::Whole), 2);
-        assert_eq!(struck_at(8000, Standing::Whole), 2);
-        assert_eq!(struck_at(9000, Standing::Whole), 2, "it took part");
+        assert_eq!(struck_at(2600, Standing::Whole), (2, true));
+        assert_eq!(struck_at(8000, Standing::Whole), (2, false));
+        assert_eq!(struck_at(9000, Standing::Whole), (2, false), "it took part");
     }
 
     #[test]

@@ -24,6 +24,18 @@ pub struct Report {
     pub schedule: Vec<Strike>,
     /// How many starts of nodes were struck before the node took part.
     pub starts_struck: usize,
+    /// How many snapshots were reported as taken, `down`'s and those of checks included.
+    pub snapshots: usize,
+    /// How many that were asked for were not.
+    pub snapshots_failed: usize,
+    /// How many were struck while they were taken.
+    pub snapshots_struck: usize,
+    /// How often the cluster was ended with a snapshot and started from it.
+    pub restores: usize,
+    /// How many of those were struck.
+    pub restores_struck: usize,
+    /// How often all was to be begun anew before it served.
+    pub begun_anew: usize,
     /// The epoch of the membership afterwards.
     pub epoch: Option<u32>,
     /// Who does not take part any more.
@@ -61,7 +73,7 @@ impl Report {
         let _ = writeln!(
             text,
             "{} on {}, {} s, seed {}: {} committed, {} refused, {} unanswered of which {} had \
-             committed; {} ms without a commit at most; {} starts struck; {}\n",
+             committed; {} ms without a commit at most; {}\n{}\n",
             self.workload,
             self.file,
             self.secs,
@@ -71,15 +83,29 @@ impl Report {
             self.unanswered,
             self.found_committed,
             self.longest_silence_ms,
-            self.starts_struck,
             self.out(),
+            self.struck(),
         );
         let _ = writeln!(text, "{}\n\n{}", checks.trim_fmt(), self.audit.verdict());
         text
     }
 
+    fn struck(&self) -> String {
+        format!(
+            "{} starts struck; {} snapshots reported, {} not, {} struck; {} restores, {} struck, \
+             {} begun anew",
+            self.starts_struck,
+            self.snapshots,
+            self.snapshots_failed,
+            self.snapshots_struck,
+            self.restores,
+            self.restores_struck,
+            self.begun_anew,
+        )
+    }
+
     fn out(&self) -> String {
-        let names = super::names(&self.expelled);
+        let names = super::aftermath::names(&self.expelled);
         format!("expelled: {names}")
     }
 }

@@ -10,17 +10,26 @@
 //! Faults come in the order of time. Empty lines, and those that begin with `#`, say nothing. What
 //! makes no sense is an error that names the line.
 //!
+//! Two faults have no node: a `snapshot` is taken while there is load, and a `restore` ends the
+//! cluster with a snapshot and starts it from there. Nodes are struck meanwhile as its own two
+//! lists say, whose times count from the beginning of either:
+//! ```text
+//! {"at_ms":5000,"fault":"snapshot"}
+//! {"at_ms":9000,"fault":"restore","ending":[{"at_ms":90,"node":"cn-1","fault":"kill"}],
+//!  "starting":[{"at_ms":250,"node":"cn-0","fault":"kill"}]}
+//! ```
+//!
 //! # What may be struck
 //! [`Bounds::may_strike`] is the one place that knows what a cluster survives.
 //!
 //! # What it is not
 //! Nothing is done here; all of it is pure.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::events::{Event, Restore};
 use crate::cluster::node::{Kind, Node};
 
 /// What is done to a node's process, or to its network.
@@ -99,6 +108,8 @@ pub struct Bounds {
     pub lease: Option<Duration>,
     /// How long there is load.
     pub span: Duration,
+    /// Whether there is a directory for snapshots.
+    pub snapshots: bool,
 }
 
 /// So many leases after it was started again, a memory node counts as a copy that others may rely
@@ -137,39 +148,95 @@ impl Bounds {
     ///
     /// # Errors
     /// [`ScheduleError`].
-    pub fn parse(&self, text: &str) -> Result<Vec<Strike>, ScheduleError> {
+    pub fn parse(&self, text: &str) -> Result<Vec<Event>, ScheduleError> {
+        let mut events: Vec<Event> = Vec::new();
+        // Those that the cluster has not been started anew since.
         let mut strikes: Vec<Strike> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             if line.trim().is_empty() || line.trim_start().starts_with('#') {
                 continue;
             }
             let refuse = |why| ScheduleError { line: index + 1, why };
-            let strike = serde_json::from_str(line);
-            let strike = strike.map_err(|error| refuse(in_one_line(&error)))?;
-            self.check(&strikes, strike).map_err(refuse)?;
-            strikes.push(strike);
+            let event = Event::read(line).map_err(|error| refuse(in_one_line(&error)))?;
+            self.check_time(events.last(), &event).map_err(refuse)?;
+            match &event {
+                Event::Strike(strike) => {
+                    self.check(&strikes, *strike).map_err(refuse)?;
+                    strikes.push(*strike);
+                }
+                Event::Snapshot { .. } => self.check_snapshots().map_err(refuse)?,
+                Event::Restore(restore) => {
+                    self.check_restore(restore).map_err(refuse)?;
+                    strikes.clear();
+                }
+            }
+            events.push(event);
         }
-        Ok(strikes)
+        Ok(events)
     }
 
-    /// Whether a fault can follow what comes before it.
-    fn check(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
-        let Strike { at_ms, node, fault } = strike;
-        let count = match node.kind {
-            Kind::Memory => self.memory_nodes,
-            Kind::Compute => self.compute_nodes,
-        };
-        if usize::from(node.index) >= count {
-            return Err(format!("there is no {node}: there are {count} of its kind, from 0 on"));
-        }
-        if let Err(why) = self.may_strike(node, fault) {
-            return Err(format!("{node} cannot be struck by {}: {why}", fault.name()));
-        }
-        if before.last().is_some_and(|last| at_ms < last.at_ms) {
+    fn check_time(&self, before: Option<&Event>, event: &Event) -> Result<(), String> {
+        let at_ms = event.at_ms();
+        if before.is_some_and(|last| at_ms < last.at_ms()) {
             return Err(format!("at_ms goes back to {at_ms}"));
         }
         if u128::from(at_ms) > self.span.as_millis() {
             return Err(format!("at_ms is {at_ms}, when there is no load any more"));
+        }
+        Ok(())
+    }
+
+    fn check_snapshots(&self) -> Result<(), String> {
+        let why = "no snapshot can be taken: the cluster's file has no [snapshots] directory";
+        self.snapshots.then_some(()).ok_or_else(|| why.to_owned())
+    }
+
+    fn check_node(&self, node: Node) -> Result<(), String> {
+        let count = match node.kind {
+            Kind::Memory => self.memory_nodes,
+            Kind::Compute => self.compute_nodes,
+        };
+        match usize::from(node.index) < count {
+            true => Ok(()),
+            false => Err(format!("there is no {node}: there are {count} of its kind, from 0 on")),
+        }
+    }
+
+    /// Whether this can be done while the cluster is ended and started.
+    fn check_restore(&self, restore: &Restore) -> Result<(), String> {
+        self.check_snapshots()?;
+        for (list, strikes) in [("ending", &restore.ending), ("starting", &restore.starting)] {
+            let mut last_ms = 0;
+            for Strike { at_ms, node, fault } in strikes.iter().copied() {
+                self.check_node(node)?;
+                let refuse = |why: &str| {
+                    Err(format!("{list}: {node} cannot be struck by {}: {why}", fault.name()))
+                };
+                match (list, fault) {
+                    _ if at_ms < last_ms => return refuse("at_ms goes back"),
+                    _ if self.lease.is_none() => {
+                        return refuse("without lease_ms nobody notices that it is gone");
+                    }
+                    (_, Fault::Partition | Fault::Heal) => return refuse("no cable is pulled"),
+                    ("starting", Fault::Restart) => {
+                        return refuse("whoever has ended then is started again anyway");
+                    }
+                    ("ending", _) if node.kind == Kind::Memory => {
+                        return refuse("no snapshot can be taken then");
+                    }
+                    _ => last_ms = at_ms,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a fault can follow what comes before it.
+    fn check(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
+        let Strike { node, fault, .. } = strike;
+        self.check_node(node)?;
+        if let Err(why) = self.may_strike(node, fault) {
+            return Err(format!("{node} cannot be struck by {}: {why}", fault.name()));
         }
         if fault != Fault::Restart {
             self.check_survivors(before, strike)?;
@@ -228,14 +295,8 @@ impl Bounds {
 }
 
 /// A schedule as it is written.
-pub fn write(strikes: &[Strike]) -> String {
-    let mut text = String::new();
-    for strike in strikes {
-        let line = serde_json::to_string(strike).expect("names and numbers");
-        // Strings take all that is written to them.
-        let _ = writeln!(text, "{line}");
-    }
-    text
+pub fn write(events: &[Event]) -> String {
+    events.iter().map(|event| event.write() + "\n").collect()
 }
 
 /// What is wrong with a line, which is one line itself.
@@ -258,6 +319,7 @@ mod tests {
             compute_nodes: 4,
             lease: Some(Duration::from_secs(2)),
             span: Duration::from_secs(20),
+            snapshots: true,
         }
     }
 
@@ -322,14 +384,52 @@ mod tests {
     }
 
     #[test]
+    fn snapshots_and_restores_that_make_no_sense_are_refused() {
+        let restore = |list: &str, node: &str, fault: &str| {
+            format!(
+                "{{\"at_ms\":9,\"fault\":\"restore\",\"{list}\":[{{\"at_ms\":1,\"node\":\"{node}\",\
+                 \"fault\":\"{fault}\"}}]}}"
+            )
+        };
+        let snapshot = r#"{"at_ms":1,"fault":"snapshot"}"#.to_owned();
+        let without = Bounds { snapshots: false, ..bounds() };
+        for text in [&snapshot, &restore("ending", "cn-1", "kill")] {
+            let refused = without.parse(text).expect_err(text);
+            assert!(refused.why.contains("no [snapshots] directory"), "{refused}");
+            assert!(bounds().parse(text).is_ok());
+        }
+        let cases = [
+            (restore("ending", "mn-1", "kill"), "no snapshot can be taken then"),
+            (restore("ending", "cn-9", "kill"), "there is no cn-9"),
+            (restore("starting", "cn-1", "heal"), "no cable is pulled"),
+            (restore("starting", "cn-1", "restart"), "started again anyway"),
+            (restore("between", "cn-1", "kill"), "unknown field `between`"),
+            (snapshot.replace("1,", "1,\"node\":\"cn-1\","), "unknown field `node`"),
+            (snapshot.replace('1', "20001"), "no load any more"),
+        ];
+        for (text, why) in cases {
+            let refused = bounds().parse(&text).expect_err(&text);
+            assert!(refused.why.contains(why), "{text}: {refused}");
+        }
+        // The host of the authority may go while it starts: then all of it is begun anew.
+        assert!(bounds().parse(&restore("starting", "mn-0", "kill")).is_ok());
+        // Whoever was killed before runs again.
+        let kill = r#"{"at_ms":8,"node":"cn-1","fault":"kill"}"#;
+        let again = kill.replace('8', "10");
+        let both = [kill, &restore("ending", "cn-0", "pause"), &again].join("\n");
+        assert_eq!(bounds().parse(&both).map(|events| events.len()), Ok(3));
+        assert!(bounds().parse(&[kill, &again].join("\n")).is_err());
+    }
+
+    #[test]
     fn what_is_drawn_can_be_written_and_read_again() {
         let (mut killed, mut restarted) = (0, 0);
         let (mut outlasted, mut paused, mut cut_off) = (0, 0, 0);
         for (seed, cables) in (0..200).zip([false, true].into_iter().cycle()) {
             let bounds = Bounds { cables, span: Duration::from_secs(40), ..bounds() };
-            let drawn = bounds.draw(seed);
-            assert_eq!(drawn, bounds.draw(seed));
-            assert_eq!(bounds.parse(&write(&drawn)).as_ref(), Ok(&drawn), "seed {seed}");
+            let (drawn, events) = (bounds.draw(seed), bounds.draw_all(seed, 2));
+            assert_eq!(events, bounds.draw_all(seed, 2));
+            assert_eq!(bounds.parse(&write(&events)).as_ref(), Ok(&events), "seed {seed}");
             let count = |fault| drawn.iter().filter(|strike| strike.fault == fault).count();
             killed += count(Fault::Kill);
             restarted += count(Fault::Restart);

@@ -13,6 +13,8 @@ use lotus_router::{Authority, Placement};
 use rustix::process::Signal;
 
 use super::RECOVERING;
+use super::copies::{Copies, Copying};
+use super::events::Event;
 use super::keeper::{Keeper, Standing, Standings};
 use super::schedule::{self, Fault, Strike};
 use crate::cluster::commands::restart;
@@ -21,6 +23,7 @@ use crate::cluster::node::{Kind, Node};
 use crate::cluster::processes::{PAUSE, Seen, State, wait_until};
 use crate::cluster::records::{Record, Stage};
 use crate::cluster::seat::Seat;
+use crate::cluster::status::Survey;
 
 /// How often the standings are looked at.
 const LOOKING: Duration = Duration::from_millis(100);
@@ -95,6 +98,11 @@ impl Nodes {
         }
     }
 
+    /// How all of them are.
+    pub fn survey<'a>(&'a self, authority: &Seat) -> Survey<'a> {
+        Survey::take(&self.file, &self.state, authority)
+    }
+
     /// Whether a node's process was started and has ended.
     pub fn has_ended(&self, node: Node) -> bool {
         matches!(self.state.seen(node), Seen::Ended(_))
@@ -140,13 +148,18 @@ impl Nodes {
     fn report(&self, helped: &[Strike]) {
         for strike in helped {
             let last = self.last_words(strike.node);
-            let line = format!("# out for long: {last}\n{}", schedule::write(&[*strike]));
+            let event = schedule::write(&[Event::Strike(*strike)]);
+            let line = format!("# out for long: {last}\n{event}");
             // Nobody listens if this fails.
             let _ = io::stderr().write_all(line.as_bytes());
         }
     }
 
-    fn carry_out(&self, Strike { node, fault, .. }: Strike) -> Result<(), String> {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn carry_out(&self, Strike { node, fault, .. }: Strike) -> Result<(), String> {
         let set_cable = |plugged| match &self.file.namespaces {
             Some(cables) => cables.set_cable(node, plugged),
             None => Err("there are no cables".to_owned()),
@@ -193,7 +206,8 @@ impl Struck {
     }
 }
 
-/// Strikes as the keeper says, then lets everybody go on: what was done, and when.
+/// Strikes as the keeper says, then lets everybody go on: what was done, and when; and what was
+/// said of snapshots that were taken meanwhile, after what was said before.
 ///
 /// # Errors
 /// A sentence: something cannot be done.
@@ -202,12 +216,14 @@ pub fn strike(
     authority: &Seat,
     mut keeper: Keeper,
     span: Duration,
-) -> Result<Struck, String> {
+    copies: Copies,
+) -> Result<(Struck, Copies), String> {
     let env = Env::real(0);
     let began = env.now();
     let mut looked = began;
     let mut struck = Struck::default();
     let mut standings = Standings::new();
+    let mut copying = Copying::new(&nodes.file, copies);
     loop {
         let now = env.now();
         let now_ms = now.since(began).as_millis() as u64;
@@ -216,15 +232,26 @@ pub fn strike(
             looked = env.now();
         }
         let mut steps = keeper.step(now_ms, &standings);
+        // Whoever has not come to take part was not expelled: its start takes long.
+        let starting: Vec<Node> = nodes.all().filter(|node| keeper.is_starting(*node)).collect();
         let helped = keeper.help_up(now_ms, &standings);
         nodes.report(&helped);
         let untouched = helped.iter().map(|strike| strike.node);
+        let untouched = untouched.filter(|node| !starting.contains(node));
         let untouched = untouched.filter(|node| struck.is_untouched(*node, nodes.file.lease));
         let untouched: Vec<_> = untouched.map(|node| (node, nodes.last_words(node))).collect();
         struck.unexplained.extend(untouched);
         steps.extend(helped);
+        copying.look(false);
+        if keeper.takes_snapshot(now_ms) {
+            copying.begin()?;
+        }
         for strike in steps {
             nodes.carry_out(strike)?;
+            let ends_it = strike.fault.goes_away() || strike.fault == Fault::Restart;
+            if strike.node.kind == Kind::Compute && ends_it {
+                copying.is_struck();
+            }
             struck.strikes.push(strike);
         }
         if keeper.is_done(now_ms, &standings) || now.since(began) > span + RECOVERING {
@@ -234,7 +261,7 @@ pub fn strike(
     }
     nodes.resume_all()?;
     struck.starts = keeper.starts_struck();
-    Ok(struck)
+    Ok((struck, copying.end()))
 }
 
 #[cfg(test)]

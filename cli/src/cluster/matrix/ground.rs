@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufReader;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use lotus::{PrimaryKey, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot};
 use lotus_fabric::env::Env;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -19,6 +16,7 @@ use serde_json::Value;
 use super::super::fault_point::VARIABLE;
 use super::super::node::Node;
 use super::super::processes::{is_stopped, make_private, wait_until};
+use super::super::snapshots::Digest;
 use super::Blow;
 
 /// How long a node may be silent before the others expel it.
@@ -39,41 +37,6 @@ pub struct Ground {
     /// The snapshot that every run begins with, outside of the directory of snapshots.
     base: PathBuf,
     digest: Digest,
-}
-
-/// What is in a snapshot: how many rows, and a sum over all of them.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Digest {
-    rows: u64,
-    sum: u64,
-    table: String,
-}
-
-impl SnapshotVisitor for Digest {
-    fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
-        self.table = spec.name.into_owned();
-        Ok(())
-    }
-
-    fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
-        let mut hasher = DefaultHasher::new();
-        (&self.table, key.as_bytes(), value).hash(&mut hasher);
-        self.rows += 1;
-        self.sum = self.sum.wrapping_add(hasher.finish());
-        Ok(())
-    }
-}
-
-impl Digest {
-    fn of(path: &Path) -> Result<Self, String> {
-        let damaged = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let file = File::open(path).map_err(|error| damaged(&error))?;
-        let mut digest = Self::default();
-        let read = read_snapshot(&mut BufReader::new(file), &mut digest);
-        read.map_err(|error| damaged(&error))?;
-        digest.table.clear();
-        Ok(digest)
-    }
 }
 
 impl Ground {
@@ -224,7 +187,7 @@ impl Ground {
         for path in &kept {
             let found = Digest::of(path)?;
             if found != self.digest {
-                let (rows, all) = (found.rows, self.digest.rows);
+                let (rows, all) = (found.rows(), self.digest.rows());
                 return Err(format!("{} has {rows} rows, not these {all}", path.display()));
             }
         }

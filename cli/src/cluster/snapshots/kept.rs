@@ -93,7 +93,7 @@ pub(super) fn last_sequence(directory: &Path) -> io::Result<u64> {
 ///
 /// # Errors
 /// Whatever is wrong with it.
-fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
+pub(super) fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
     read_snapshot(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut ())
 }
 

@@ -280,3 +280,34 @@ fn dates_are_those_of_the_clock() {
     assert_eq!(date(1_782_130_424_999_999_999), "2026-06-22T12:13:44Z");
     assert_eq!(date(0), "1970-01-01T00:00:00Z");
 }
+
+#[test]
+fn a_byte_of_a_file_that_has_changed_is_told_from_a_file_that_is_whole() {
+    let (cluster, scratch) = (filled(), scratch());
+    let kept = snapshots(scratch.path());
+    for (sequence, name) in [(1, "0000000001-a.snapshot"), (2, "0000000002-b.snapshot")] {
+        let label = SnapshotLabel { sequence, taken: Nanos(sequence) };
+        write_labelled(&cluster, scratch.path(), name, label);
+    }
+    let read = || -> Vec<(u64, bool)> {
+        let found = kept.read_all().expect("it is there");
+        found
+            .iter()
+            .map(|(path, snapshot)| match snapshot {
+                Ok(snapshot) => (snapshot.rows, snapshot.path == *path),
+                Err(_) => (0, false),
+            })
+            .collect()
+    };
+    assert_eq!(read(), [(ROWS, true), (ROWS, true)]);
+    let newest = kept.paths().expect("it is there")[0].clone();
+    let before = Digest::of(&newest).expect("it is whole");
+    assert_eq!(before.rows(), ROWS);
+    assert_eq!(before, Digest::of(&kept.paths().expect("it is there")[1]).expect("it is whole"));
+    let mut bytes = fs::read(&newest).expect("it is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&newest, bytes).expect("it is ours");
+    assert_eq!(read(), [(0, false), (ROWS, true)], "the newest comes first");
+    assert!(Digest::of(&newest).is_err());
+}

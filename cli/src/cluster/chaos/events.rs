@@ -1,0 +1,206 @@
+//! What a schedule is made of: strikes, snapshots and restores, in the order of time; and the
+//! rounds that restores divide it into.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::Strike;
+
+/// The cluster is ended with a snapshot, and started from there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// Milliseconds since the load began.
+    pub at_ms: u64,
+    /// What is done while compute nodes come to rest and one takes a snapshot; its times count from
+    /// when they are told to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ending: Vec<Strike>,
+    /// What is done while the nodes start again; its times count from when they are started first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starting: Vec<Strike>,
+}
+
+/// A line of a schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Something is done to a node.
+    Strike(Strike),
+    /// A snapshot is taken.
+    Snapshot {
+        /// Milliseconds since the load began.
+        at_ms: u64,
+    },
+    /// The cluster is ended, and started from a snapshot.
+    Restore(Restore),
+}
+
+impl Event {
+    /// When it happens, in milliseconds since the load began.
+    pub fn at_ms(&self) -> u64 {
+        match self {
+            Self::Strike(Strike { at_ms, .. }) | Self::Snapshot { at_ms } => *at_ms,
+            Self::Restore(restore) => restore.at_ms,
+        }
+    }
+
+    fn set_at_ms(&mut self, to: u64) {
+        match self {
+            Self::Strike(Strike { at_ms, .. }) | Self::Snapshot { at_ms } => *at_ms = to,
+            Self::Restore(restore) => restore.at_ms = to,
+        }
+    }
+
+    /// The same, by so much later.
+    #[must_use]
+    pub fn later(mut self, by_ms: u64) -> Self {
+        self.set_at_ms(self.at_ms() + by_ms);
+        self
+    }
+
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn read(line: &str) -> Result<Self, serde_json::Error> {
+        let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(line) else {
+            return serde_json::from_str(line).map(Self::Strike);
+        };
+        let word = fields.get("fault").and_then(serde_json::Value::as_str).map(str::to_owned);
+        match word.as_deref() {
+            Some(SNAPSHOT) => {
+                fields.remove("fault");
+                let Moment { at_ms } = serde_json::from_value(fields.into())?;
+                Ok(Self::Snapshot { at_ms })
+            }
+            Some(RESTORE) => {
+                fields.remove("fault");
+                serde_json::from_value(fields.into()).map(Self::Restore)
+            }
+            _ => serde_json::from_str(line).map(Self::Strike),
+        }
+    }
+
+    /// As it is written.
+    pub fn write(&self) -> String {
+        let line = match self {
+            Self::Strike(strike) => serde_json::to_string(strike),
+            Self::Snapshot { at_ms } => {
+                serde_json::to_string(&serde_json::json!({ "at_ms": at_ms, "fault": SNAPSHOT }))
+            }
+            Self::Restore(restore) => {
+                let mut fields = serde_json::json!({ "at_ms": restore.at_ms, "fault": RESTORE });
+                for (list, strikes) in
+                    [("ending", &restore.ending), ("starting", &restore.starting)]
+                {
+                    if !strikes.is_empty() {
+                        fields[list] = serde_json::json!(strikes);
+                    }
+                }
+                serde_json::to_string(&fields)
+            }
+        };
+        line.expect("names and numbers")
+    }
+}
+
+/// A line that has a time, and nothing else.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Moment {
+    at_ms: u64,
+}
+
+/// The words for what is done to no node.
+const SNAPSHOT: &str = "snapshot";
+const RESTORE: &str = "restore";
+
+/// What happens until the cluster is restored, or the load ends. Times count from its beginning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Round {
+    /// How much of the load comes before it.
+    pub began: Duration,
+    /// How long there is load.
+    pub span: Duration,
+    /// What is done to the nodes.
+    pub strikes: Vec<Strike>,
+    /// When snapshots are taken.
+    pub snapshots_ms: Vec<u64>,
+    /// What comes behind it.
+    pub restore: Option<Restore>,
+}
+
+/// The rounds that restores divide a schedule into.
+pub fn rounds(events: &[Event], span: Duration) -> Vec<Round> {
+    let mut rounds = Vec::new();
+    let mut began_ms = 0;
+    let mut round = Round::beginning(began_ms);
+    for event in events {
+        match event {
+            Event::Strike(strike) => {
+                round.strikes.push(Strike { at_ms: strike.at_ms - began_ms, ..*strike });
+            }
+            Event::Snapshot { at_ms } => round.snapshots_ms.push(at_ms - began_ms),
+            Event::Restore(restore) => {
+                round.span = Duration::from_millis(restore.at_ms - began_ms);
+                round.restore = Some(restore.clone());
+                began_ms = restore.at_ms;
+                rounds.push(std::mem::replace(&mut round, Round::beginning(began_ms)));
+            }
+        }
+    }
+    round.span = span.saturating_sub(round.began);
+    rounds.push(round);
+    rounds
+}
+
+impl Round {
+    fn beginning(at_ms: u64) -> Self {
+        Self {
+            began: Duration::from_millis(at_ms),
+            span: Duration::ZERO,
+            strikes: Vec::new(),
+            snapshots_ms: Vec::new(),
+            restore: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::chaos::schedule::Fault;
+    use crate::cluster::node::Node;
+
+    #[test]
+    fn restores_divide_a_schedule_into_rounds_with_times_of_their_own() {
+        let strike =
+            |at_ms, index| Strike { at_ms, node: Node::compute(index), fault: Fault::Kill };
+        let restore = |at_ms| Restore { at_ms, ending: Vec::new(), starting: vec![strike(5, 0)] };
+        let events = [
+            Event::Strike(strike(100, 0)),
+            Event::Snapshot { at_ms: 200 },
+            Event::Restore(restore(1000)),
+            Event::Snapshot { at_ms: 1000 },
+            Event::Strike(strike(1500, 1)),
+            Event::Restore(restore(4000)),
+        ];
+        let round = |began_ms, span_ms, strikes, snapshots_ms, restore| Round {
+            began: Duration::from_millis(began_ms),
+            span: Duration::from_millis(span_ms),
+            strikes,
+            snapshots_ms,
+            restore,
+        };
+        let expected = [
+            round(0, 1000, vec![strike(100, 0)], vec![200], Some(restore(1000))),
+            round(1000, 3000, vec![strike(500, 1)], vec![0], Some(restore(4000))),
+            round(4000, 500, Vec::new(), Vec::new(), None),
+        ];
+        assert_eq!(rounds(&events, Duration::from_millis(4500)), expected);
+        for event in events {
+            assert_eq!(Event::read(&event.write()).expect("it was written"), event);
+        }
+    }
+}

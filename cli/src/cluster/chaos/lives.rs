@@ -1,0 +1,211 @@
+//! What applications saw in several lives of a cluster, each of which began with the snapshot that
+//! ended the one before, as one history.
+//!
+//! # Names of versions
+//! A restored row has no writer, and ids of attempts begin anew. So an attempt's id says here in
+//! which life it was; and who reads a restored row has read what the life before has written last:
+//! the one version that nobody there has replaced. Where a row was written without being read, that
+//! may not be known: such reads are left out.
+//!
+//! # What it is not
+//! A look at values. That they are what they were is for other checks to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lotus::PrimaryKey;
+use lotus_benchmarks::history::{Access, Attempt, History, Log, Operation};
+use lotus_fabric::ids::{TableId, TxnId};
+
+/// Bits of an attempt's number that are left to it.
+const ATTEMPT_BITS: u32 = 32;
+
+type Row = (TableId, PrimaryKey);
+
+/// The lives so far.
+#[derive(Default)]
+pub struct Lives {
+    count: u64,
+    /// The tables, as the first life has numbered them.
+    tables: Vec<(TableId, String)>,
+    log: Log,
+    /// What was written last to each row that was written; `None` if that is not known.
+    last: BTreeMap<Row, Option<TxnId>>,
+}
+
+/// What a life does to a row.
+#[derive(Default)]
+struct Written {
+    versions: BTreeSet<TxnId>,
+    deletions: BTreeSet<TxnId>,
+    replaced: BTreeSet<TxnId>,
+}
+
+impl Lives {
+    /// Adds the next life.
+    pub fn add(&mut self, tables: Vec<(TableId, String)>, logs: Vec<Log>) {
+        if self.tables.is_empty() {
+            self.tables.clone_from(&tables);
+        }
+        let mut written: BTreeMap<Row, Written> = BTreeMap::new();
+        let mut log = std::mem::take(&mut self.log);
+        let names = tables.clone();
+        for (attempt, operations) in History::new(tables, logs).attempts() {
+            let operations: Vec<Operation> = operations
+                .iter()
+                .filter_map(|operation| self.translate(&names, *operation))
+                .collect();
+            note(&mut written, &operations);
+            log.add(Attempt { id: self.of_this_life(attempt.id), ..*attempt }, operations);
+        }
+        self.log = log;
+        self.last.extend(written.into_iter().map(|(row, written)| (row, written.last())));
+        self.count += 1;
+    }
+
+    /// All of it.
+    pub fn into_history(self) -> History {
+        History::new(self.tables, vec![self.log])
+    }
+
+    fn of_this_life(&self, id: TxnId) -> TxnId {
+        let attempt = id.attempt();
+        assert!(attempt >> ATTEMPT_BITS == 0, "nobody makes so many attempts in a run");
+        TxnId::new(id.incarnation(), id.slot(), self.count << ATTEMPT_BITS | attempt)
+    }
+
+    /// The same operation, with names that mean the same in all lives.
+    fn translate(&self, names: &[(TableId, String)], operation: Operation) -> Option<Operation> {
+        let name = names.iter().find(|(id, _)| *id == operation.table).map(|(_, name)| name);
+        let table = self.tables.iter().find(|(_, known)| Some(known) == name);
+        let table = table.map_or(operation.table, |(id, _)| *id);
+        let version = match operation.version {
+            Some(writer) => Some(self.of_this_life(writer)),
+            None => match self.last.get(&(table, operation.key)) {
+                Some(last) => Some((*last)?),
+                None => None,
+            },
+        };
+        Some(Operation { table, version, ..operation })
+    }
+}
+
+/// Notes what one attempt does to rows.
+fn note(written: &mut BTreeMap<Row, Written>, operations: &[Operation]) {
+    for operation in operations.iter().filter(|operation| operation.access != Access::Read) {
+        let Some(version) = operation.version else { continue };
+        let row = (operation.table, operation.key);
+        let known = written.entry(row).or_default();
+        known.versions.insert(version);
+        if operation.access == Access::Delete {
+            known.deletions.insert(version);
+        }
+        let read = operations.iter().filter(|read| read.access == Access::Read);
+        let read = read.filter(|read| (read.table, read.key) == row);
+        let before = read.filter_map(|read| read.version);
+        known.replaced.extend(before.filter(|before| *before != version));
+    }
+}
+
+impl Written {
+    /// The version that is left. One that was deleted nobody finds.
+    fn last(&self) -> Option<TxnId> {
+        let left = || self.versions.difference(&self.replaced).copied();
+        let mut there = left().filter(|version| !self.deletions.contains(version));
+        match (there.next(), there.next()) {
+            (Some(last), None) => Some(last),
+            (Some(_), Some(_)) => None,
+            (None, _) => left().last(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lotus_benchmarks::engine::{Isolation, Receipt};
+    use lotus_benchmarks::history::Status;
+    use lotus_fabric::ids::Incarnation;
+
+    fn id(attempt: u64) -> TxnId {
+        TxnId::new(Incarnation::new(1).expect("it fits"), 3, attempt)
+    }
+
+    fn attempt(id: TxnId) -> Attempt {
+        Attempt {
+            id,
+            session: 0,
+            start_ns: id.attempt(),
+            end_ns: id.attempt() + 1,
+            isolation: Isolation::Serializable,
+            status: Status::Ok,
+            receipt: Receipt::default(),
+        }
+    }
+
+    /// What an attempt does to which key, and the version.
+    type Done = (Access, u64, Option<u64>);
+
+    /// Attempts on one table of that number.
+    fn life(table: u16, attempts: &[(u64, &[Done])]) -> (Vec<(TableId, String)>, Vec<Log>) {
+        let table = TableId(table);
+        let mut log = Log::default();
+        for (number, operations) in attempts {
+            let operation = |(access, key, version): &(Access, u64, Option<u64>)| Operation {
+                access: *access,
+                table,
+                key: (*key).into(),
+                version: version.map(id),
+            };
+            log.add(attempt(id(*number)), operations.iter().map(operation));
+        }
+        (vec![(table, "rows".to_owned())], vec![log])
+    }
+
+    fn versions(lives: Lives) -> Vec<Vec<Option<u64>>> {
+        let history = lives.into_history();
+        let versions = |(_, operations): (_, &[Operation])| {
+            operations.iter().map(|op| op.version.map(TxnId::attempt)).collect()
+        };
+        history.attempts().map(versions).collect()
+    }
+
+    #[test]
+    fn who_reads_a_restored_row_reads_what_was_written_last() {
+        use Access::{Delete, Read, Write};
+        let mut lives = Lives::default();
+        let (tables, logs) = life(
+            7,
+            &[
+                // In the order in which they ended, which is not that of the versions.
+                (2, &[(Read, 1, Some(1)), (Write, 1, Some(2))]),
+                (1, &[(Read, 1, None), (Write, 1, Some(1))]),
+                (3, &[(Write, 5, Some(3))]),
+                (4, &[(Read, 5, Some(3)), (Delete, 5, Some(4))]),
+                (5, &[(Write, 5, Some(5))]),
+                (6, &[(Write, 6, Some(6))]),
+                (7, &[(Write, 6, Some(7))]),
+            ],
+        );
+        lives.add(tables, logs);
+        let (tables, logs) = life(
+            9,
+            &[
+                (1, &[(Read, 1, None), (Write, 1, Some(1))]),
+                (2, &[(Read, 1, Some(1)), (Read, 2, None), (Read, 5, None), (Read, 6, None)]),
+            ],
+        );
+        lives.add(tables, logs);
+        let (tables, logs) = life(9, &[(1, &[(Read, 1, None), (Read, 5, None)])]);
+        lives.add(tables, logs);
+        let second = |attempt: u64| Some(1 << ATTEMPT_BITS | attempt);
+        assert_eq!(
+            versions(lives)[7..],
+            [
+                vec![Some(2), second(1)],
+                // Which of two blind writes was the last one nobody knows.
+                vec![second(1), None, Some(5)],
+                vec![second(1), Some(5)],
+            ]
+        );
+    }
+}

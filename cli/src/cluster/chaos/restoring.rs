@@ -1,0 +1,331 @@
+//! The cluster is ended with a snapshot, as `lotus cluster down` ends it, and started again from
+//! it, while nodes are struck.
+//!
+//! # What an operator does
+//! A node that has ended is started again, as by an init system. Where that is of no use all is
+//! ended, without a snapshot, and begun anew with the last one ([`next`] says when): where the
+//! founder has ended before all data was there, or the host of the authority has.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lotus::Data;
+use lotus_benchmarks::audit::Check;
+use lotus_fabric::env::Env;
+
+use super::copies::{Copies, TAKING};
+use super::events::Restore;
+use super::round::StopOnDrop;
+use super::schedule::{Fault, Strike};
+use super::striker::Nodes;
+use crate::cluster::commands::{restart, start_processes, stop};
+use crate::cluster::copier;
+use crate::cluster::file::ClusterFile;
+use crate::cluster::node::{Kind, Node};
+use crate::cluster::processes::{PAUSE, wait_until};
+use crate::cluster::seat::{Seat, Silent};
+use crate::cluster::snapshots::{Digest, Snapshot};
+use crate::steps::Steps;
+
+/// How long it may take until all nodes serve, before all is begun anew.
+const STARTING: Duration = Duration::from_secs(120);
+/// How often nodes are started again in one attempt.
+const MOST_RESTARTS: usize = 12;
+/// How often the cluster may be begun anew, and told to end.
+const MOST_ATTEMPTS: usize = 6;
+/// Whose process keeps the authority, or begins its life elsewhere.
+const HOST: Node = Node { kind: Kind::Memory, index: 0 };
+
+/// A cluster that is to be ended and started.
+pub struct Restoring<'a> {
+    pub file: &'a ClusterFile,
+    pub nodes: &'a Nodes,
+    pub steps: &'a Steps,
+}
+
+/// What came of it.
+pub struct Restored {
+    /// How many nodes were struck that ran.
+    pub blows: usize,
+    /// How often all was begun anew.
+    pub begun_anew: usize,
+    /// Whether all is there that was.
+    pub check: Check,
+}
+
+/// What is known of nodes that start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Look {
+    all_serve: bool,
+    /// The founder has ended before all data was there.
+    not_whole: bool,
+    ended: Vec<Node>,
+}
+
+/// What is done next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Move {
+    Wait,
+    /// These are started again.
+    Start(Vec<Node>),
+    /// Nothing else helps, for this reason.
+    BeginAnew(&'static str),
+    Done,
+}
+
+/// What an operator does who sees this, has started nodes again so often, and waited for so long.
+fn next(look: &Look, hosts_authority: bool, restarts: usize, waited: Duration) -> Move {
+    match look {
+        Look { all_serve: true, .. } => Move::Done,
+        Look { not_whole: true, .. } => Move::BeginAnew("not all data was there"),
+        Look { ended, .. } if hosts_authority && ended.contains(&HOST) => {
+            Move::BeginAnew("the host of the authority has ended")
+        }
+        Look { ended, .. } if restarts + ended.len() > MOST_RESTARTS => {
+            Move::BeginAnew("nodes end again and again")
+        }
+        _ if waited > STARTING => Move::BeginAnew("not all nodes serve in time"),
+        Look { ended, .. } if !ended.is_empty() => Move::Start(ended.clone()),
+        _ => Move::Wait,
+    }
+}
+
+impl Restoring<'_> {
+    /// Does it.
+    ///
+    /// # Errors
+    /// A sentence: no snapshot is taken however often the cluster is told to end, or it does not
+    /// come back.
+    pub fn carry_out(
+        &self,
+        authority: &Seat,
+        restore: &Restore,
+        copies: &mut Copies,
+    ) -> Result<Restored, String> {
+        self.steps.say("compute nodes come to rest, and a snapshot is taken");
+        let ending = || self.end(authority, copies);
+        let (last, ended) = self.while_struck(&restore.ending, ending)?;
+        copies.struck += usize::from(ended > 0);
+        let last = last?;
+        let before = Digest::of(&last.path)?;
+        self.steps.say("nodes end");
+        stop(self.file, Silent::MayLive, self.steps)?;
+        self.steps.say("nodes start from the snapshot");
+        let (begun_anew, started) = self.while_struck(&restore.starting, || self.start())?;
+        let begun_anew = begun_anew?;
+        let check = self.look_at_data(&last, &before, copies)?;
+        Ok(Restored { blows: ended + started, begun_anew, check })
+    }
+
+    /// Takes the last snapshot, again if need be.
+    fn end(&self, authority: &Seat, copies: &mut Copies) -> Result<Snapshot, String> {
+        let mut attempts = 0;
+        loop {
+            let taken = copier::take_last(self.file, authority, TAKING).map(|(_, taken)| taken);
+            copies.hear(self.file.snapshots.as_ref(), taken.clone());
+            attempts += 1;
+            match taken {
+                Err(_) if attempts < MOST_ATTEMPTS => self.help_up(authority)?,
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Starts whoever has ended, and waits until all serve.
+    fn help_up(&self, authority: &Seat) -> Result<(), String> {
+        let env = Env::real(0);
+        let mut failed = Ok(());
+        let all_serve = wait_until(&env, STARTING, || {
+            let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
+            failed = ended.try_for_each(|node| restart(self.file, node));
+            failed.is_err() || self.nodes.survey(authority).all_serve()
+        });
+        failed?;
+        match all_serve {
+            true => Ok(()),
+            false => Err(format!("no last snapshot, and not all nodes serve in {STARTING:?}")),
+        }
+    }
+
+    /// Starts all nodes until they serve: how often all was begun anew.
+    fn start(&self) -> Result<usize, String> {
+        let mut begun_anew = 0;
+        loop {
+            let why = match self.start_once() {
+                Ok(None) => return Ok(begun_anew),
+                Ok(Some(why)) => why.to_owned(),
+                Err(why) => why,
+            };
+            begun_anew += 1;
+            if begun_anew == MOST_ATTEMPTS {
+                return Err(format!("the cluster does not start from its snapshot: {why}"));
+            }
+            self.steps.say(format!("all is begun anew: {why}"));
+            // Whoever stands still could not even end.
+            self.nodes.resume_all()?;
+            stop(self.file, Silent::MayLive, self.steps)?;
+        }
+    }
+
+    /// Starts all nodes, and again those that end, until all serve; or why all is to be begun anew.
+    fn start_once(&self) -> Result<Option<&'static str>, String> {
+        let all: Vec<Node> = self.nodes.all().collect();
+        start_processes(self.file, &all, STARTING)?;
+        let hosts_authority = !self.file.authority.outlives_the_cluster();
+        let env = Env::real(0);
+        let began = env.now();
+        let (mut restarts, mut whole) = (0, false);
+        loop {
+            match next(&self.look()?, hosts_authority, restarts, env.now().since(began)) {
+                // Whoever stood still may learn only now that it was expelled.
+                Move::Done if !whole => {
+                    whole = true;
+                    let lease = self.file.lease.unwrap_or_default();
+                    wait_until(&env, lease * 2, || false);
+                }
+                Move::Done => return Ok(None),
+                Move::BeginAnew(why) => return Ok(Some(why)),
+                Move::Start(ended) => {
+                    whole = false;
+                    restarts += ended.len();
+                    ended.into_iter().try_for_each(|node| restart(self.file, node))?;
+                }
+                Move::Wait => whole = false,
+            }
+            wait_until(&env, PAUSE, || false);
+        }
+    }
+
+    fn look(&self) -> Result<Look, String> {
+        let authority = crate::cluster::authority(self.file)?;
+        let survey = self.nodes.survey(&authority);
+        Ok(Look {
+            all_serve: survey.all_serve(),
+            not_whole: matches!(survey.data(), Some(Data::CutShort { .. })),
+            ended: self.nodes.all().filter(|node| self.nodes.has_ended(*node)).collect(),
+        })
+    }
+
+    /// Whether the cluster has begun with that snapshot, and all that was in it is there: asks for
+    /// another one, before anything is called.
+    fn look_at_data(
+        &self,
+        last: &Snapshot,
+        before: &Digest,
+        copies: &mut Copies,
+    ) -> Result<Check, String> {
+        let authority = crate::cluster::authority(self.file)?;
+        let restored = Snapshot::restored(&authority)?.map(|restored| restored.sequence);
+        let taken = copier::take(self.file, &authority, TAKING).map(|(_, taken)| taken);
+        copies.hear(self.file.snapshots.as_ref(), taken.clone());
+        let after = Digest::of(&taken?.path)?;
+        Ok(judge(last.sequence, before, restored, &after))
+    }
+
+    /// Does something, while nodes are struck as the clock says: what came of it, and how many were
+    /// struck that ran. In the end all go on.
+    fn while_struck<T>(
+        &self,
+        strikes: &[Strike],
+        doing: impl FnOnce() -> T,
+    ) -> Result<(T, usize), String> {
+        let over = AtomicBool::new(false);
+        let (done, struck) = std::thread::scope(|scope| {
+            let stop = StopOnDrop(&over);
+            let striking = scope.spawn(|| self.strike(strikes, &over));
+            let done = doing();
+            drop(stop);
+            let struck = striking.join();
+            (done, struck.unwrap_or_else(|_| Err("whoever strikes has panicked".to_owned())))
+        });
+        self.nodes.resume_all()?;
+        Ok((done, struck?))
+    }
+
+    fn strike(&self, strikes: &[Strike], over: &AtomicBool) -> Result<usize, String> {
+        let env = Env::real(0);
+        let began = env.now();
+        let mut struck = 0;
+        for strike in strikes {
+            let due = Duration::from_millis(strike.at_ms);
+            let is_over = || over.load(Ordering::Relaxed);
+            let mut ended = false;
+            wait_until(&env, Duration::MAX, || {
+                ended = is_over();
+                ended || env.now().since(began) >= due
+            });
+            if ended {
+                break;
+            }
+            let runs = self.nodes.process(strike.node).is_some();
+            // Somebody who was killed may have been started again by now.
+            if strike.fault != Fault::Restart || !runs {
+                self.nodes.carry_out(*strike)?;
+            }
+            struck += usize::from(runs && strike.fault.goes_away());
+        }
+        Ok(struck)
+    }
+}
+
+/// Whether a cluster that has begun with the snapshot `restored` has all that was in its last one.
+fn judge(last: u64, before: &Digest, restored: Option<u64>, after: &Digest) -> Check {
+    let begun = restored.map_or("none".to_owned(), |restored| format!("number {restored}"));
+    let detail = match (restored == Some(last), before == after) {
+        (true, true) => format!("number {last}: {}", before.in_words()),
+        (false, _) => format!("ended with number {last}, begun with {begun}"),
+        (true, false) => {
+            format!(
+                "number {last} had {}, and now there are {}",
+                before.in_words(),
+                after.in_words()
+            )
+        }
+    };
+    let all = restored == Some(last) && before == after;
+    Check::new("all data is there after each restore", all, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus::SnapshotVisitor;
+
+    use super::*;
+
+    #[test]
+    fn whoever_has_ended_is_started_again_and_all_is_begun_anew_where_that_is_of_no_use() {
+        let founder = Node::compute(0);
+        let ended = |nodes: &[Node]| Look { ended: nodes.to_vec(), ..Look::default() };
+        let soon = Duration::from_secs(5);
+        let next = |look: &Look| next(look, true, 3, soon);
+        assert_eq!(next(&Look::default()), Move::Wait);
+        assert_eq!(next(&ended(&[founder])), Move::Start(vec![founder]));
+        assert!(matches!(next(&ended(&[founder, HOST])), Move::BeginAnew(_)));
+        assert_eq!(super::next(&ended(&[HOST]), false, 0, soon), Move::Start(vec![HOST]));
+        let not_whole = Look { not_whole: true, ..ended(&[founder]) };
+        assert!(matches!(next(&not_whole), Move::BeginAnew("not all data was there")));
+        assert!(matches!(super::next(&ended(&[founder]), true, 12, soon), Move::BeginAnew(_)));
+        let late = STARTING + PAUSE;
+        assert!(matches!(super::next(&Look::default(), true, 0, late), Move::BeginAnew(_)));
+        let serve = Look { all_serve: true, ..Look::default() };
+        assert_eq!(super::next(&serve, true, 12, late), Move::Done);
+    }
+
+    #[test]
+    fn a_row_that_is_missing_or_another_snapshot_is_a_finding() {
+        let digest = |rows: &[(u64, &[u8])]| {
+            let mut digest = Digest::default();
+            for (key, value) in rows {
+                digest.row((*key).into(), value).expect("it is taken");
+            }
+            digest
+        };
+        let before = digest(&[(1, b"one"), (2, b"two")]);
+        let check = |restored, after: &Digest| judge(7, &before, restored, after);
+        assert!(check(Some(7), &digest(&[(2, b"two"), (1, b"one")])).passed);
+        assert!(!check(Some(6), &before).passed && !check(None, &before).passed);
+        assert!(!check(Some(7), &digest(&[(1, b"one")])).passed);
+        assert!(!check(Some(7), &digest(&[(1, b"one"), (2, b"twn")])).passed);
+        assert!(!check(Some(7), &digest(&[(1, b"two"), (2, b"one")])).passed);
+    }
+}

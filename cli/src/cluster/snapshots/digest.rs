@@ -1,0 +1,57 @@
+//! What is in a snapshot, in few words: two are alike if all of their tables and rows are.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::BufReader;
+use std::path::Path;
+
+use lotus::{PrimaryKey, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot};
+
+/// What is in a snapshot: how many rows, and a sum over all of them.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Digest {
+    rows: u64,
+    sum: u64,
+    table: String,
+}
+
+impl SnapshotVisitor for Digest {
+    fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError> {
+        self.table = spec.name.into_owned();
+        Ok(())
+    }
+
+    fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError> {
+        let mut hasher = DefaultHasher::new();
+        (&self.table, key.as_bytes(), value).hash(&mut hasher);
+        self.rows += 1;
+        self.sum = self.sum.wrapping_add(hasher.finish());
+        Ok(())
+    }
+}
+
+impl Digest {
+    /// What is in a file.
+    ///
+    /// # Errors
+    /// A sentence: it is not whole, or cannot be read.
+    pub fn of(path: &Path) -> Result<Self, String> {
+        let damaged = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = File::open(path).map_err(|error| damaged(&error))?;
+        let mut digest = Self::default();
+        let read = read_snapshot(&mut BufReader::new(file), &mut digest);
+        read.map_err(|error| damaged(&error))?;
+        digest.table.clear();
+        Ok(digest)
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// In words.
+    pub fn in_words(&self) -> String {
+        format!("{} rows, sum {:016x}", self.rows, self.sum)
+    }
+}
