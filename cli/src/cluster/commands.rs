@@ -44,6 +44,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     let here = Node::all(file).filter(|node| is_here(file, *node)).count();
     let again = match count {
         _ if count == here => String::new(),
+        0 => ", and take calls again".to_owned(),
         _ => format!(", of which {count} had ended"),
     };
     let mut said = match status.unwell().as_str() {
@@ -91,7 +92,11 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     let all = ours.len();
     let memory_nodes = ours.iter().filter(|node| node.kind == Kind::Memory).count();
     let warning = host::check_memory(file, memory_nodes)?;
+    let resumed = resume(file, &state, &ours)?;
     let ours = missing(file, &state, ours)?;
+    if ours.is_empty() && !resumed {
+        return Err(format!("the cluster of {} runs already", file.path.display()));
+    }
     let nodes = match &file.net {
         Net::Tcp { trust, .. } => trust.key_file(),
         Net::Shm { .. } => None,
@@ -161,6 +166,18 @@ impl Aftermath {
     }
 }
 
+/// Lets nodes serve that rest for good since a `down` that did not end them all. Whether they did.
+fn resume(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<bool, String> {
+    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+    let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
+    if file.snapshots.is_none() || !lives {
+        return Ok(false);
+    }
+    // One that does not answer is met again.
+    let authority = authority(file)?;
+    if authority.connect().is_err() { Ok(false) } else { copier::let_serve(&authority) }
+}
+
 /// Those of our nodes that are to be started: all, or those that have ended beside others that run,
 /// which take part again.
 fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
@@ -170,9 +187,6 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
     let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
     let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
     let path = file.path.display();
-    if missing.is_empty() {
-        return Err(format!("the cluster of {path} runs already"));
-    }
     // With the authority all has gone that the others have agreed on.
     let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
     let return_alone = file.lease.is_some() && authority_is_left;
@@ -382,7 +396,11 @@ pub fn down(
     #[cfg(feature = "fault-points")]
     super::fault_point::arm(None)?;
     let path = file.path.display();
-    let state = State::look(file);
+    if !file.state.exists() && silent == Silent::MayLive {
+        return say(&format!("{path}: nothing runs on this host\n"));
+    }
+    // From here on no other command of this host starts nodes, or lets them serve.
+    let state = State::lock(file)?;
     let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
     let steps = Steps::start("");
     if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, Node::all(file).any(runs))
@@ -395,7 +413,7 @@ pub fn down(
         say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
         point_here!(0, LastTaken);
     }
-    match stop(file, silent, &steps)? {
+    match end_here(file, &state, silent, &steps)? {
         (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
         (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
         (ran, all) => {
@@ -412,15 +430,23 @@ pub fn down(
 /// A sentence: another command is at work, or a node does not end. Or all have ended here, and the
 /// life in etcd was not ended: compute nodes of other hosts take part in it, or may (`silent`).
 pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize, usize), String> {
-    if !file.state.exists() && silent == Silent::MayLive {
+    if !file.state.exists() {
         return Ok((0, 0));
     }
-    let state = State::lock(file)?;
+    end_here(file, &State::lock(file)?, silent, steps)
+}
+
+fn end_here(
+    file: &ClusterFile,
+    state: &State,
+    silent: Silent,
+    steps: &Steps,
+) -> Result<(usize, usize), String> {
     let begins_lives = state.seen(HOST) != Seen::Never || silent == Silent::HaveEnded;
     let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
     steps.say("nodes end");
     let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
-    end(&state, &known, &mut []);
+    end(state, &known, &mut []);
     point_here!(0, AllEnded);
     let left: Vec<String> = known
         .iter()

@@ -3,7 +3,7 @@
 //! questions go by [`Mailbox`].
 //!
 //! A node at rest takes no calls of applications and has answered all it had taken. It serves again
-//! when it is told to, or when nobody has ended it for some time.
+//! when what it rests for is taken back ([`Rest`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -40,8 +40,8 @@ enum Question {
     Take,
     /// To rest, for so many seconds, as that version of [`Rest`] says.
     Rest { secs: u64, version: u64 },
-    /// To serve again.
-    Serve,
+    /// To look at once whether it may serve again.
+    Look,
 }
 
 /// What it says.
@@ -99,8 +99,8 @@ pub struct Copier<M: Machines> {
     snapshots: Snapshots,
     door: Option<Rc<RefCell<Door>>>,
     env: Env,
-    /// What it rests for, and until when that was said.
-    resting: Option<(Rest, Nanos)>,
+    /// What it rests for, and until when that was said; `None` for good.
+    resting: Option<(Rest, Option<Nanos>)>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
 }
 
@@ -138,8 +138,8 @@ where
         taking.map_err(|error| format!("could not start a thread: {error}"))
     }
 
-    fn until(&self, rest: Rest) -> (Rest, Nanos) {
-        (rest, self.env.now().after(Duration::from_secs(rest.secs)))
+    fn until(&self, rest: Rest) -> (Rest, Option<Nanos>) {
+        (rest, rest.secs.map(|secs| self.env.now().after(Duration::from_secs(secs))))
     }
 
     /// Serves again once what it rests for is taken back, which it does itself if it has rested for
@@ -147,7 +147,8 @@ where
     fn look_for_the_end(&mut self, authority: &dyn Authority) {
         let Some((rest, until)) = self.resting else { return };
         let Ok(said) = Rest::read(authority) else { return };
-        let serves = match rest.next(said, self.env.now() >= until) {
+        let is_late = until.is_some_and(|until| self.env.now() >= until);
+        let serves = match rest.next(said, is_late) {
             Next::Wait => false,
             Next::RestFor(said) => {
                 self.resting = Some(self.until(said));
@@ -176,7 +177,7 @@ where
         Ok(Answer::Resting)
     }
 
-    fn serve(&mut self) -> Result<Answer, String> {
+    fn serve(&mut self) -> Result<(), String> {
         // A door that cannot be opened is tried again, since it rests still.
         if let Some(door) = &self.door {
             door.borrow_mut().open()?;
@@ -184,7 +185,7 @@ where
         if self.resting.take().is_some() {
             info!("serving again");
         }
-        Ok(Answer::Serving)
+        Ok(())
     }
 }
 
@@ -223,7 +224,10 @@ where
                 Err(why) => Err(why),
             },
             Question::Rest { secs, version } => self.rest(Rest::told(version, secs)),
-            Question::Serve => self.serve(),
+            Question::Look => {
+                self.look_for_the_end(authority);
+                Ok(if self.resting.is_some() { Answer::Resting } else { Answer::Serving })
+            }
         };
         self.mailbox.answer(authority, version, &answer.unwrap_or_else(Answer::Failed));
     }
@@ -303,8 +307,8 @@ pub fn take(
 }
 
 /// Lets all compute nodes that serve come to rest, and has one take a snapshot, after which nothing
-/// is committed until the nodes are ended, or the rest is over. If any of it fails, they serve
-/// again.
+/// is committed: nodes rest until they are ended, or another command lets them serve. If any of it
+/// fails, they serve again.
 ///
 /// # Errors
 /// A sentence.
@@ -318,42 +322,57 @@ pub fn take_last(
     let unanswered = |error: AuthorityError| error.to_string();
     let said = Rest::begin(authority, secs).map_err(unanswered)?;
     point_here!(0, RestAgreed);
-    let taken = take_at_rest(file, authority, patience, said);
-    if taken.is_err() {
+    let nodes = serving(file, authority);
+    let taken = nodes.clone().and_then(|nodes| {
+        bring_to_rest(&nodes, secs, said, authority)?;
+        point_here!(0, RestTold);
+        take(file, authority, patience)
+    });
+    let Ok(taken) = taken else {
         // Unanswered, nodes take it back that have rested for as long as was said.
         let _ = said.end_patiently(authority);
-    }
-    let taken = taken?;
-    // From here on, nodes rest for as long again.
-    match said.renew(authority) {
+        for node in nodes.unwrap_or_default() {
+            // One that does not hear of it serves again by itself.
+            let _ = ask(authority, node, Question::Look, RESTING_PATIENCE);
+        }
+        return taken;
+    };
+    match said.for_good(authority) {
         Ok(_) => Ok(taken),
         Err(AuthorityError::Conflict { .. }) => {
-            let why = "it took longer than the compute nodes rest, and they serve again";
+            let why = "it took longer than the compute nodes rest, or another command has said \
+                       otherwise, and they may serve again";
             Err(format!("a snapshot {}, but {why}", taken.1.in_words()))
         }
         Err(error) => Err(unanswered(error)),
     }
 }
 
-/// As [`take_last`], once no other node begins to serve.
-fn take_at_rest(
-    file: &ClusterFile,
-    authority: &dyn Authority,
-    patience: Duration,
+fn bring_to_rest(
+    nodes: &[Node],
+    secs: u64,
     said: Rest,
-) -> Result<(Node, Snapshot), String> {
-    let nodes = serving(file, authority)?;
-    let question = Question::Rest { secs: said.secs, version: said.version() };
+    authority: &dyn Authority,
+) -> Result<(), String> {
+    let question = Question::Rest { secs, version: said.version() };
     let rest = |node: &Node| ask(authority, *node, question, RESTING_PATIENCE).map(drop);
-    let taken = nodes.iter().try_for_each(rest).and_then(|()| {
-        point_here!(0, RestTold);
-        take(file, authority, patience)
-    });
-    if taken.is_err() {
-        for node in nodes {
-            // Whoever does not hear of it serves again by itself.
-            let _ = ask(authority, node, Question::Serve, RESTING_PATIENCE);
-        }
+    nodes.iter().try_for_each(rest)
+}
+
+/// Takes back that nodes rest for good, which a command has said that has not ended all of them.
+/// Whether it was said.
+///
+/// # Errors
+/// A sentence: the authority does not answer, or another command is at work.
+pub fn let_serve(authority: &dyn Authority) -> Result<bool, String> {
+    let unanswered = |error: AuthorityError| error.to_string();
+    match Rest::read(authority).map_err(unanswered)? {
+        Some(said) if said.secs.is_none() => match said.end_patiently(authority) {
+            Err(AuthorityError::Conflict { .. }) => {
+                Err("another command ends this cluster, or lets it serve".to_owned())
+            }
+            outcome => outcome.map(|()| true).map_err(unanswered),
+        },
+        _ => Ok(false),
     }
-    taken
 }

@@ -8,9 +8,13 @@
 //! # Who ends it
 //! What is said has a version, and is taken back by compare-and-swap: by the command when there is
 //! no snapshot, or by a node that has rested for as long as was said, should the command have been
-//! killed. A node opens its door only once what it rests for is taken back, or was already. The
-//! command [says it anew](Rest::renew) between the snapshot and the end of the nodes; if that
-//! fails, some node may serve again, and nothing is ended.
+//! killed. A node opens its door only once what it rests for is taken back, or was already.
+//!
+//! Between the snapshot and the end of the nodes the command says that they rest [for
+//! good](Rest::for_good). If that fails, some node may serve again, and nothing is ended. If it
+//! succeeds, no node ever takes it back, so the command may stand still for as long as it likes
+//! before it ends them. Should it be killed there, another command decides: `up` takes it back,
+//! and `down` begins anew.
 //!
 //! # Answers that are lost
 //! Each command that says it gives it a name of its own. What stands there under that name it has
@@ -41,6 +45,11 @@ enum Said {
         #[serde(default)]
         name: u64,
     },
+    /// Until a command takes it back.
+    ForGood {
+        /// The name that it has.
+        name: u64,
+    },
     Over,
 }
 
@@ -58,8 +67,8 @@ fn go_on() -> ControlFlow<()> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
     version: Version,
-    /// For how long, from when this was read.
-    pub secs: u64,
+    /// For how many seconds, from when this was read; `None` for good.
+    pub secs: Option<u64>,
     /// The name that it has, where that is known.
     name: u64,
 }
@@ -86,7 +95,7 @@ impl Rest {
                 }
             }
         })?;
-        Ok(Self { version, secs, name })
+        Ok(Self { version, secs: Some(secs), name })
     }
 
     /// What is said now; `None` if nodes may serve.
@@ -94,15 +103,17 @@ impl Rest {
     /// # Errors
     /// [`AuthorityError::Unavailable`].
     pub fn read(authority: &dyn Authority) -> Result<Option<Self>, AuthorityError> {
-        Ok(match records::read(authority, KEY)? {
-            (version, Some(Said::Rest { secs, name })) => Some(Self { version, secs, name }),
-            _ => None,
+        let (version, said) = records::read(authority, KEY)?;
+        Ok(match said {
+            Some(Said::Rest { secs, name }) => Some(Self { version, secs: Some(secs), name }),
+            Some(Said::ForGood { name }) => Some(Self { version, secs: None, name }),
+            Some(Said::Over) | None => None,
         })
     }
 
     /// As a node is told: the version, and the seconds.
     pub fn told(version: u64, secs: u64) -> Self {
-        Self { version: Version(version), secs, name: 0 }
+        Self { version: Version(version), secs: Some(secs), name: 0 }
     }
 
     /// The number of what was said.
@@ -110,15 +121,16 @@ impl Rest {
         self.version.0
     }
 
-    /// Says it anew, for as long again, if it has not been taken back or replaced.
+    /// Says that nodes rest until a command takes it back, if this has not been taken back or
+    /// replaced.
     ///
     /// # Errors
     /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after [`PATIENCE`].
-    pub fn renew(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
-        let said = Said::Rest { secs: self.secs, name: self.name };
-        let renew = || self.replace(said, authority);
-        let version = until_answered(&Env::real(0), PATIENCE, go_on, renew)?;
-        Ok(Self { version, ..self })
+    pub fn for_good(self, authority: &dyn Authority) -> Result<Self, AuthorityError> {
+        let said = Said::ForGood { name: self.name };
+        let replace = || self.replace(said, authority);
+        let version = until_answered(&Env::real(0), PATIENCE, go_on, replace)?;
+        Ok(Self { version, secs: None, ..self })
     }
 
     /// Takes it back, unless it has been said anew.
@@ -206,9 +218,9 @@ mod tests {
         let authority = Lossy::default();
         let read = || Rest::read(&authority.inner).expect("it answers");
         let said = Rest::begin(&authority.inner, 7).expect("it answers");
-        let renewed = said.renew(&authority).expect("nobody has taken it back");
-        assert_eq!(read(), Some(renewed));
-        assert_ne!(renewed.version, said.version);
+        let for_good = said.for_good(&authority).expect("nobody has taken it back");
+        assert_eq!(read(), Some(for_good));
+        assert_ne!(for_good.version, said.version);
 
         let authority = Lossy::default();
         let said = Rest::begin(&authority.inner, 7).expect("it answers");
@@ -223,7 +235,7 @@ mod tests {
         let ours = Rest::begin(&authority, 7).expect("it answers, sooner or later");
         assert_eq!(Rest::read(&authority.inner), Ok(Some(ours)));
         assert!(matches!(theirs.end(&authority.inner), Err(AuthorityError::Conflict { .. })));
-        assert!(matches!(theirs.renew(&authority.inner), Err(AuthorityError::Conflict { .. })));
+        assert!(matches!(theirs.for_good(&authority.inner), Err(AuthorityError::Conflict { .. })));
     }
 
     /// A node that was late served again while the command took the snapshot, and was ended with
@@ -233,15 +245,31 @@ mod tests {
         let authority = EmbeddedAuthority::new();
         let said = Rest::begin(&authority, 7).expect("it answers");
         said.end(&authority).expect("a node is late");
-        assert!(matches!(said.renew(&authority), Err(AuthorityError::Conflict { .. })));
+        assert!(matches!(said.for_good(&authority), Err(AuthorityError::Conflict { .. })));
 
         let said = Rest::begin(&authority, 7).expect("it answers");
-        let renewed = said.renew(&authority).expect("no node was late");
+        let for_good = said.for_good(&authority).expect("no node was late");
         said.end(&authority).expect_err("a node that was late a moment later");
         assert_eq!(
             said.next(Rest::read(&authority).expect("it answers"), true),
-            Next::RestFor(renewed)
+            Next::RestFor(for_good)
         );
+    }
+
+    /// A command stood still for more than a minute between its last word to the nodes and the
+    /// signals that end them: they served again by then, and what they committed was lost.
+    #[test]
+    fn however_long_a_command_stands_still_no_node_serves_that_it_is_about_to_end() {
+        let authority = EmbeddedAuthority::new();
+        let read = || Rest::read(&authority).expect("it answers");
+        let said = Rest::begin(&authority, 7).expect("it answers");
+        said.for_good(&authority).expect("no node was late");
+        let for_good = read().expect("nodes rest");
+        assert_eq!(for_good.secs, None);
+        assert_eq!(for_good.next(read(), false), Next::Wait);
+        // Another command decides, if this one was killed.
+        for_good.end(&authority).expect("it is the only one");
+        assert_eq!(for_good.next(read(), false), Next::Serve);
     }
 
     #[test]

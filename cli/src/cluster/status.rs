@@ -25,6 +25,7 @@ use super::node::{Kind, Node};
 use super::operator::{Figures, Group};
 use super::processes::{Seen, State};
 use super::records::{Record, Stage};
+use super::rest::Rest;
 use super::seat::{Seat, Unreached};
 use super::shards::{self, or_dash, percent};
 use crate::Verdict;
@@ -35,6 +36,8 @@ const NEARLY_FULL: f64 = 0.9;
 
 /// The state of a node that does what it is for.
 pub const SERVING: &str = "serving";
+/// The state of a compute node that takes no calls, so that the cluster can be ended.
+const RESTING: &str = "resting";
 
 /// A node as `lotus cluster status` shows it.
 #[derive(Debug, Serialize)]
@@ -147,6 +150,7 @@ impl<'a> Survey<'a> {
         let answers = refused.is_none();
         let members = if answers { membership::read(authority).ok() } else { None };
         let memory = members.as_ref().and_then(|now| memory_left(file, now));
+        let rest_for_good = answers && file.snapshots.is_some() && rest_for_good(authority);
         let known = |node: Node| {
             let record = if answers { Record::read(node, authority).ok().flatten() } else { None };
             let (seen, stage) = reconcile(state.seen(node), record.as_ref());
@@ -156,6 +160,7 @@ impl<'a> Survey<'a> {
                 _ => None,
             };
             let judged = match judge(file, node, seen, said, members.as_ref()) {
+                SERVING if node.kind == Kind::Compute && rest_for_good => RESTING,
                 _ if standing == Some(&MemoryStanding::Lost) => "lost",
                 _ if standing == Some(&MemoryStanding::Joining) => "joining",
                 _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
@@ -170,7 +175,7 @@ impl<'a> Survey<'a> {
             let is_here = matches!(seen, Seen::Running(_));
             Known { node, process, is_here, stage, state: judged, figures: None }
         };
-        let nodes = Node::all(file).map(known).collect();
+        let nodes: Vec<Known> = Node::all(file).map(known).collect();
         let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
         let data = if answers { Data::read(authority).ok() } else { None };
         Self { file, refused, members, copies, data, nodes }
@@ -281,6 +286,11 @@ impl<'a> Survey<'a> {
             nodes: self.nodes.iter().map(node).collect(),
         }
     }
+}
+
+/// Whether a `down` has brought all compute nodes to rest and not ended them, yet.
+fn rest_for_good(authority: &Seat) -> bool {
+    matches!(Rest::read(authority), Ok(Some(rest)) if rest.secs.is_none())
 }
 
 /// What is known of a node's process from what this host remembers and what was said last for the
@@ -427,6 +437,13 @@ fn table(status: &Status) -> String {
             text,
             "the data is not whole, and the cluster will never serve: {why}\n\
              lotus cluster down --no-snapshot ends it, and lotus cluster up begins anew"
+        );
+    }
+    if status.nodes.iter().any(|node| node.state == RESTING) {
+        let _ = writeln!(
+            text,
+            "the compute nodes rest behind a last snapshot, and lotus cluster down ends them; if \
+             that was cut short, give it again, or lotus cluster up to let them serve"
         );
     }
     if status.memory_used.is_some_and(|used| used >= NEARLY_FULL) {

@@ -3,6 +3,7 @@
 use std::process::Child;
 
 use lotus_points::{Family, FaultPoint};
+use serde_json::Value;
 
 use super::super::node::{Kind, Node};
 use super::ground::{Ground, LEASE, Nodes};
@@ -150,6 +151,10 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
         if over || status["healthy"] == true {
             return true;
         }
+        if rests(&status) {
+            failed = ground.done(&["up"]).err();
+            return failed.is_some();
+        }
         for node in nodes.ended() {
             restarts += 1;
             over = over || node == HOST;
@@ -175,6 +180,12 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
         true => Ok(nodes),
         false => recover(ground, nodes),
     }
+}
+
+/// Whether a `down` that was killed has left nodes that wait for a command.
+fn rests(status: &Value) -> bool {
+    let nodes = status["nodes"].as_array().into_iter().flatten();
+    nodes.into_iter().any(|node| node["state"] == "resting")
 }
 
 /// A cluster whose data is not whole stays closed, and takes no snapshot.
