@@ -119,8 +119,10 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
-    // Each was expelled and taken in, three times in all.
-    assert!(report["epoch"].as_u64() >= Some(7), "{report}");
+    // Each was expelled and taken in, three times in all; but for one that was started again before
+    // it had come to take part, as on a machine that is busy.
+    let count = |of: &str| report[of].as_u64().expect("a number");
+    assert!(count("epoch") + 2 * count("starts_struck") >= 7, "{report}");
     let checks = report["audit"]["checks"].as_array().expect("a list");
     for node in ["cn-0", "cn-1", "cn-2"] {
         let name = format!("{node}: the sum of all balances");
