@@ -52,6 +52,6 @@ impl Digest {
 
     /// In words.
     pub fn in_words(&self) -> String {
-        format!("{} rows, sum {:016x}", self.rows, self.sum)
+        format!("{} rows, sum {:016x}", self.rows(), self.sum)
     }
 }
