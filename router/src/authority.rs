@@ -183,7 +183,7 @@ pub fn allocate_incarnation(authority: &dyn Authority) -> Result<Incarnation, In
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use crate::testing::{Fate, Question, TestAuthority};
 
     #[test]
     fn keeps_the_contract() {
@@ -206,36 +206,20 @@ mod tests {
         assert_eq!(allocate_incarnation(&authority), Err(IncarnationError::Damaged));
     }
 
-    /// An authority that loses every third answer after having acted, and lets a rival in before
-    /// every second write.
-    struct Unreliable {
-        inner: EmbeddedAuthority,
-        writes: AtomicU32,
-    }
-
-    impl Authority for Unreliable {
-        fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-            self.inner.read(key)
-        }
-
-        fn compare_and_swap(
-            &self,
-            key: &str,
-            expected: Version,
-            value: &[u8],
-        ) -> Result<Version, AuthorityError> {
-            let turn = self.writes.fetch_add(1, Ordering::Relaxed);
-            if turn.is_multiple_of(2) {
-                allocate_incarnation(&self.inner).expect("the rival finds a free number");
-            }
-            let outcome = self.inner.compare_and_swap(key, expected, value);
-            if turn.is_multiple_of(3) { Err(AuthorityError::Unavailable) } else { outcome }
-        }
-    }
-
     #[test]
     fn lost_answers_and_rivals_waste_numbers_but_never_repeat_one() {
-        let authority = Unreliable { inner: EmbeddedAuthority::new(), writes: AtomicU32::new(0) };
+        let mut turn = 0_u32;
+        // Every third answer is lost, and before every second write a rival is let in.
+        let authority = TestAuthority::following(move |question, values| {
+            if !matches!(question, Question::Swap { .. }) {
+                return Fate::Answered;
+            }
+            turn += 1;
+            if !turn.is_multiple_of(2) {
+                allocate_incarnation(values).expect("the rival finds a free number");
+            }
+            if turn % 3 == 1 { Fate::AnswerLost } else { Fate::Answered }
+        });
         let taken: Vec<u16> = (0..300)
             .filter_map(|_| allocate_incarnation(&authority).ok())
             .map(Incarnation::raw)

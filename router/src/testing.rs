@@ -9,7 +9,7 @@
 //! # What it is not
 //! A network: it has no delays of its own. In simulations a courier carries the questions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +45,13 @@ pub enum Question<'a> {
     },
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// The key that is asked for.
+    pub fn key(self) -> &'a str {
+        let (Self::Read { key } | Self::Swap { key, .. }) = self;
+        key
+    }
+
     /// Whether it is a swap that succeeds if it is done now.
     pub fn is_granted_by(&self, authority: &EmbeddedAuthority) -> bool {
         let Self::Swap { key, expected, .. } = self else { return false };
@@ -61,6 +67,7 @@ struct Hold {
     held: bool,
     waits: bool,
     asked: u64,
+    lost: u64,
 }
 
 /// See the module's description. One that was just made answers everything.
@@ -94,16 +101,33 @@ impl TestAuthority {
         this
     }
 
-    /// Writes every key for the first time without an answer.
+    /// Answers neither the first read of each key nor the first swap that succeeds, which it
+    /// carries out.
     pub fn forgetful() -> Self {
-        let mut written = BTreeSet::new();
-        Self::following(move |question, values| match question {
-            Question::Swap { key, .. }
-                if question.is_granted_by(values) && written.insert(key.to_owned()) =>
-            {
-                Fate::AnswerLost
+        let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
+        Self::following(move |question, values| {
+            let key = question.key().to_owned();
+            let is_lost = match question {
+                Question::Read { .. } => read.insert(key),
+                Question::Swap { .. } => question.is_granted_by(values) && written.insert(key),
+            };
+            if is_lost { Fate::AnswerLost } else { Fate::Answered }
+        })
+    }
+
+    /// Of each key it loses the first question, and then the first answer to one that it has
+    /// carried out: of reads, and of swaps.
+    pub fn lossy() -> Self {
+        let mut asked = BTreeMap::<_, u32>::new();
+        Self::following(move |question, _| {
+            let is_read = matches!(question, Question::Read { .. });
+            let turn = asked.entry((question.key().to_owned(), is_read)).or_default();
+            *turn += 1;
+            match *turn {
+                1 => Fate::QuestionLost,
+                2 => Fate::AnswerLost,
+                _ => Fate::Answered,
             }
-            _ => Fate::Answered,
         })
     }
 
@@ -138,6 +162,11 @@ impl TestAuthority {
         lock(&self.hold).asked
     }
 
+    /// How many of them, or of their answers, were lost.
+    pub fn lost(&self) -> u64 {
+        lock(&self.hold).lost
+    }
+
     /// Lets all who ask wait from now on.
     pub fn hold(&self) {
         lock(&self.hold).held = true;
@@ -155,9 +184,16 @@ impl TestAuthority {
         lock(&self.hold).waits
     }
 
+    /// Answers a question with what `does` does, or loses it. One at a time, so that the script
+    /// sees the values as the question finds them.
+    ///
     /// # Panics
     /// If it is held for longer than any test lasts.
-    fn fate(&self, question: Question<'_>) -> Fate {
+    fn answer<T>(
+        &self,
+        question: Question<'_>,
+        does: impl FnOnce() -> Result<T, AuthorityError>,
+    ) -> Result<T, AuthorityError> {
         const FOR_EVER: Duration = Duration::from_secs(600);
         let mut hold = lock(&self.hold);
         hold.asked += 1;
@@ -165,7 +201,11 @@ impl TestAuthority {
         let waited = self.released.wait_timeout_while(hold, FOR_EVER, |hold| hold.held);
         let timed_out = waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         assert!(!timed_out, "nothing has released the authority");
-        (lock(&self.script))(question, &self.inner)
+        let mut script = lock(&self.script);
+        let fate = script(question, &self.inner);
+        lock(&self.hold).lost += u64::from(fate != Fate::Answered);
+        let answer = if fate == Fate::QuestionLost { None } else { Some(does()) };
+        answer.filter(|_| fate == Fate::Answered).unwrap_or(Err(AuthorityError::Unavailable))
     }
 }
 
@@ -176,10 +216,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Authority for TestAuthority {
     fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        match self.fate(Question::Read { key }) {
-            Fate::Answered => self.inner.read(key),
-            Fate::QuestionLost | Fate::AnswerLost => Err(AuthorityError::Unavailable),
-        }
+        self.answer(Question::Read { key }, || self.inner.read(key))
     }
 
     fn compare_and_swap(
@@ -188,12 +225,8 @@ impl Authority for TestAuthority {
         expected: Version,
         value: &[u8],
     ) -> Result<Version, AuthorityError> {
-        let fate = self.fate(Question::Swap { key, expected, value });
-        if fate == Fate::QuestionLost {
-            return Err(AuthorityError::Unavailable);
-        }
-        let answer = self.inner.compare_and_swap(key, expected, value);
-        if fate == Fate::AnswerLost { Err(AuthorityError::Unavailable) } else { answer }
+        let question = Question::Swap { key, expected, value };
+        self.answer(question, || self.inner.compare_and_swap(key, expected, value))
     }
 }
 
@@ -220,6 +253,6 @@ mod tests {
         assert_eq!(authority.read("key"), Err(AuthorityError::Unavailable));
         authority.turn(Fate::Answered);
         assert!(swap(found.version).is_ok());
-        assert_eq!(authority.asked(), 5);
+        assert_eq!((authority.asked(), authority.lost()), (5, 3));
     }
 }

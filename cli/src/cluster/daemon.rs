@@ -481,7 +481,8 @@ impl Watch<'_> {
 mod tests {
     use std::path::Path;
 
-    use super::super::records::lossy::Lossy;
+    use lotus_router::testing::TestAuthority;
+
     use super::*;
 
     const FILE: &str = "fabric = \"shm\"\nmemory = \"64M\"\n[[memory_node]]\n[[compute_node]]\n\
@@ -500,9 +501,9 @@ mod tests {
     /// One question that was lost ended the process of a node that was a member already.
     #[test]
     fn a_node_begins_to_serve_whichever_answers_are_lost() {
-        let (file, authority) = (file(), Lossy::default());
+        let (file, authority) = (file(), TestAuthority::lossy());
         let daemon = daemon(&file);
-        let stage = || Record::read(daemon.node, &authority.inner).expect("it answers");
+        let stage = || Record::read(daemon.node, authority.values()).expect("it answers");
         for said in [Stage::Starting, Stage::Serving] {
             daemon.say(said, &authority).expect("it answers, sooner or later");
             assert_eq!(stage().map(|record| record.stage), Some(said));

@@ -3,9 +3,6 @@
 //!
 //! Nothing rests on it: who takes part is decided by the membership.
 
-#[cfg(test)]
-pub mod lossy;
-
 use std::ops::ControlFlow;
 use std::time::Duration;
 

@@ -189,8 +189,8 @@ pub enum Next {
 #[cfg(test)]
 mod tests {
     use lotus_router::EmbeddedAuthority;
+    use lotus_router::testing::TestAuthority;
 
-    use super::super::records::lossy::Lossy;
     use super::*;
 
     #[test]
@@ -210,32 +210,35 @@ mod tests {
     /// A command whose answer was lost gave up, and left nodes closed that began to serve then.
     #[test]
     fn a_rest_is_known_as_ones_own_whichever_answer_is_lost() {
-        let authority = Lossy::default();
-        let read = || Rest::read(&authority.inner).expect("it answers");
+        let authority = TestAuthority::lossy();
+        let read = || Rest::read(authority.values()).expect("it answers");
         let said = Rest::begin(&authority, 7).expect("it answers, sooner or later");
         assert_eq!(read(), Some(said));
 
-        let authority = Lossy::default();
-        let read = || Rest::read(&authority.inner).expect("it answers");
-        let said = Rest::begin(&authority.inner, 7).expect("it answers");
+        let authority = TestAuthority::lossy();
+        let read = || Rest::read(authority.values()).expect("it answers");
+        let said = Rest::begin(authority.values(), 7).expect("it answers");
         let for_good = said.for_good(&authority).expect("nobody has taken it back");
         assert_eq!(read(), Some(for_good));
         assert_ne!(for_good.version, said.version);
 
-        let authority = Lossy::default();
-        let said = Rest::begin(&authority.inner, 7).expect("it answers");
+        let authority = TestAuthority::lossy();
+        let said = Rest::begin(authority.values(), 7).expect("it answers");
         let taken_back = said.end_patiently(&authority);
         taken_back.expect("nobody has said it anew");
-        assert_eq!(Rest::read(&authority.inner), Ok(None));
+        assert_eq!(Rest::read(authority.values()), Ok(None));
         assert!(authority.lost() > 1);
 
         // Another command says it at the same moment.
-        let authority = Lossy::default();
-        let theirs = Rest::begin(&authority.inner, 7).expect("it answers");
+        let authority = TestAuthority::lossy();
+        let theirs = Rest::begin(authority.values(), 7).expect("it answers");
         let ours = Rest::begin(&authority, 7).expect("it answers, sooner or later");
-        assert_eq!(Rest::read(&authority.inner), Ok(Some(ours)));
-        assert!(matches!(theirs.end(&authority.inner), Err(AuthorityError::Conflict { .. })));
-        assert!(matches!(theirs.for_good(&authority.inner), Err(AuthorityError::Conflict { .. })));
+        assert_eq!(Rest::read(authority.values()), Ok(Some(ours)));
+        assert!(matches!(theirs.end(authority.values()), Err(AuthorityError::Conflict { .. })));
+        assert!(matches!(
+            theirs.for_good(authority.values()),
+            Err(AuthorityError::Conflict { .. })
+        ));
     }
 
     /// A node that was late served again while the command took the snapshot, and was ended with

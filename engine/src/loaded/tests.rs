@@ -1,10 +1,8 @@
 //! Tests of when a load is over, and who says so.
 
-use std::sync::Mutex;
-
 use lotus_fabric::ids::Incarnation;
 use lotus_router::EmbeddedAuthority;
-use lotus_router::authority::Versioned;
+use lotus_router::testing::{Fate, TestAuthority};
 
 use super::*;
 
@@ -92,48 +90,17 @@ fn data_that_is_there_stays_there_whatever_becomes_of_the_founder() {
     assert_eq!(cut_short(&authority, "late").expect("it answers"), Data::Loaded);
 }
 
-/// Does not answer while it is off.
-struct Switched(EmbeddedAuthority, Mutex<bool>);
-
-impl Switched {
-    fn turn(&self, on: bool) {
-        *self.1.lock().expect("nobody panics with it") = on;
-    }
-
-    fn check(&self) -> Result<(), AuthorityError> {
-        let on = *self.1.lock().expect("nobody panics with it");
-        on.then_some(()).ok_or(AuthorityError::Unavailable)
-    }
-}
-
-impl Authority for Switched {
-    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
-        self.check()?;
-        self.0.read(key)
-    }
-
-    fn compare_and_swap(
-        &self,
-        key: &str,
-        expected: Version,
-        value: &[u8],
-    ) -> Result<Version, AuthorityError> {
-        self.check()?;
-        self.0.compare_and_swap(key, expected, value)
-    }
-}
-
 #[test]
 fn silence_of_the_authority_is_not_the_founders() {
-    let authority = Switched(founded(), Mutex::new(true));
+    let authority = TestAuthority::over(founded());
     let mut watch = LoadWatch::new(PATIENCE);
     let mut look = |secs| watch.ask(at(secs), FOUNDER, &authority);
     look(0).expect("it answers");
-    authority.turn(false);
+    authority.turn(Fate::QuestionLost);
     assert!(look(9).is_ok(), "it may come back");
-    authority.turn(true);
+    authority.turn(Fate::Answered);
     assert!(is_loading(&look(12).expect("it answers")));
-    authority.turn(false);
+    authority.turn(Fate::QuestionLost);
     assert!(look(21).is_ok());
     assert!(matches!(look(22), Err(ClusterError::Authority(AuthorityError::Unavailable))));
 }

@@ -8,9 +8,9 @@ use lotus::{Nanos, TableSpec};
 use lotus_files::Disk;
 use lotus_files::faults::{Fault, Faulty, Names, Op};
 use lotus_router::EmbeddedAuthority;
+use lotus_router::testing::TestAuthority;
 use tempfile::TempDir;
 
-use super::super::records::lossy::Lossy;
 use super::*;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(100).capacity(5_000);
@@ -71,12 +71,12 @@ fn cut(path: &Path) {
 /// One answer that was lost cut the load short, and the cluster had to be started again.
 #[test]
 fn a_restore_outlasts_answers_that_are_lost() {
-    let (directory, authority) = (scratch(), Lossy::default());
+    let (directory, authority) = (scratch(), TestAuthority::lossy());
     let snapshots = snapshots(directory.path());
-    snapshots.take(&filled(), &authority.inner).expect("no fault");
+    snapshots.take(&filled(), authority.values()).expect("no fault");
     let restored = snapshots.restore(&empty(), &authority).expect("it answers, sooner or later");
     assert_eq!(restored.as_ref().map(|restored| restored.rows), Some(ROWS));
-    assert_eq!(Snapshot::restored(&authority.inner), Ok(restored));
+    assert_eq!(Snapshot::restored(authority.values()), Ok(restored));
     assert!(authority.lost() > 3);
 }
 

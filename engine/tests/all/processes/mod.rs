@@ -27,6 +27,7 @@ use lotus_fabric::shm::{Host, ShmFabric};
 use lotus_fabric::tcp::{self, TcpFabric};
 use lotus_recovery::membership;
 use lotus_router::remote::{Address, AuthorityServer, RemoteAuthority, Security};
+use lotus_router::testing::TestAuthority;
 
 use children::{Child, Role};
 
@@ -329,10 +330,10 @@ fn who_does_not_fit_is_told_why() {
 /// Another process makes a table while this one does; both are there, and neither is spoilt.
 #[test]
 fn a_table_that_is_outrun_is_entered_again() {
-    let authority = Arc::new(authority::Outrun::default());
-    let cluster = authority::alone(Arc::clone(&authority) as _).start().expect("founds");
+    let (authority, happened) = authority::outrun();
+    let cluster = authority::alone(Arc::new(authority)).start().expect("founds");
     let table = load(&cluster);
-    assert!(authority.has_happened(), "nobody was faster");
+    assert!(happened.load(Ordering::SeqCst), "nobody was faster");
     transfer(&cluster, table, 1, 2).expect("it ends well");
     assert_eq!(sound_total(&cluster, table), ROWS * BALANCE);
 }
@@ -340,14 +341,14 @@ fn a_table_that_is_outrun_is_entered_again() {
 /// A coordinator asks the authority beside its transactions, and beats meanwhile.
 #[test]
 fn an_authority_that_does_not_answer_stops_no_transaction() {
-    let authority = Arc::new(authority::Held::default());
+    let authority = Arc::new(TestAuthority::default());
     let builder = authority::alone(Arc::clone(&authority) as _).lease(Some(LEASE));
     let cluster = builder.start().expect("founds");
     let table = load(&cluster);
     authority.hold();
-    wait_until("a coordinator asks", || authority.is_asked());
+    wait_until("a coordinator asks", || authority.is_waited_for());
     (0..50).for_each(|_| transfer(&cluster, table, 1, 2).expect("it ends well"));
-    authority.answer();
+    authority.release();
     assert_eq!(sound_total(&cluster, table), ROWS * BALANCE);
 }
 

@@ -16,8 +16,8 @@ use lotus_fabric::local::LocalFabric;
 use lotus_recovery::membership;
 use lotus_router::EmbeddedAuthority;
 use lotus_router::authority::Version;
+use lotus_router::testing::TestAuthority;
 
-use super::authority::Forgetful;
 use super::parts::{COMPUTE_NODES, MEMORY_NODES, builder};
 use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, load_rows, sound_total};
 use super::{transfer, wait_until};
@@ -193,7 +193,7 @@ fn what_cannot_be_had_is_found_out_before_a_node_joins() {
 /// not let in, and a load was cut short.
 #[test]
 fn answers_that_are_lost_keep_nobody_out_and_cut_no_load_short() {
-    let ground = Ground::new(Forgetful::default());
+    let ground = Ground::new(TestAuthority::forgetful());
     let (most, one) = (ground.part(&[0, 2]), ground.part(&[1]));
     assert!(most.has_founded() && !one.has_returned());
     let table = most.fill(|| Ok(load_rows(&most))).expect("nobody is lost");
