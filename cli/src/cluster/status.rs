@@ -36,6 +36,8 @@ const NEARLY_FULL: f64 = 0.9;
 
 /// The state of a node that does what it is for.
 pub const SERVING: &str = "serving";
+/// What is said of a memory node that the others have given up.
+pub const LOST: &str = "lost";
 /// The state of a compute node that takes no calls, so that the cluster can be ended.
 const RESTING: &str = "resting";
 
@@ -161,7 +163,7 @@ impl<'a> Survey<'a> {
             };
             let judged = match judge(file, node, seen, said, members.as_ref()) {
                 SERVING if node.kind == Kind::Compute && rest_for_good => RESTING,
-                _ if standing == Some(&MemoryStanding::Lost) => "lost",
+                _ if standing == Some(&MemoryStanding::Lost) => LOST,
                 _ if standing == Some(&MemoryStanding::Joining) => "joining",
                 _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
                 SERVING if is_new(file, node, record.as_ref(), members.as_ref()) => "returning",

@@ -25,6 +25,7 @@ use crate::cluster::node::{Kind, Node};
 use crate::cluster::processes::{PAUSE, wait_until};
 use crate::cluster::seat::{Seat, Silent};
 use crate::cluster::snapshots::{Digest, Snapshot};
+use crate::cluster::status::LOST;
 use crate::steps::Steps;
 
 /// How long it may take until all nodes serve, before all is begun anew.
@@ -33,6 +34,8 @@ const STARTING: Duration = Duration::from_secs(120);
 const MOST_RESTARTS: usize = 12;
 /// How often the cluster may be begun anew, and told to end.
 const MOST_ATTEMPTS: usize = 6;
+/// After so long a memory node that is lost is not expected to come back by itself.
+const OUT_FOR_LONG: Duration = Duration::from_secs(20);
 /// Whose process keeps the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 
@@ -60,6 +63,8 @@ struct Look {
     /// The founder has ended before all data was there.
     not_whole: bool,
     ended: Vec<Node>,
+    /// Memory nodes that the others have given up. Their processes do not end by themselves.
+    lost: Vec<Node>,
 }
 
 /// What is done next.
@@ -73,8 +78,18 @@ enum Move {
     Done,
 }
 
-/// What an operator does who sees this, has started nodes again so often, and waited for so long.
-fn next(look: &Look, hosts_authority: bool, restarts: usize, waited: Duration) -> Move {
+/// What an operator has done, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Efforts {
+    /// How often nodes were started again.
+    restarts: usize,
+    waited: Duration,
+    since_last_start: Duration,
+}
+
+/// What an operator does who sees this, and has done so much.
+fn next(look: &Look, hosts_authority: bool, efforts: Efforts) -> Move {
+    let Efforts { restarts, waited, since_last_start } = efforts;
     match look {
         Look { all_serve: true, .. } => Move::Done,
         Look { not_whole: true, .. } => Move::BeginAnew("not all data was there"),
@@ -86,6 +101,9 @@ fn next(look: &Look, hosts_authority: bool, restarts: usize, waited: Duration) -
         }
         _ if waited > STARTING => Move::BeginAnew("not all nodes serve in time"),
         Look { ended, .. } if !ended.is_empty() => Move::Start(ended.clone()),
+        Look { lost, .. } if !lost.is_empty() && since_last_start > OUT_FOR_LONG => {
+            Move::Start(lost.clone())
+        }
         _ => Move::Wait,
     }
 }
@@ -125,25 +143,13 @@ impl Restoring<'_> {
             copies.hear(self.file.snapshots.as_ref(), taken.clone());
             attempts += 1;
             match taken {
-                Err(_) if attempts < MOST_ATTEMPTS => self.help_up(authority)?,
+                Err(why) if attempts < MOST_ATTEMPTS => {
+                    if let Some(hopeless) = self.await_all()? {
+                        return Err(format!("{why}; and {hopeless}"));
+                    }
+                }
                 taken => return taken,
             }
-        }
-    }
-
-    /// Starts whoever has ended, and waits until all serve.
-    fn help_up(&self, authority: &Seat) -> Result<(), String> {
-        let env = Env::real(0);
-        let mut failed = Ok(());
-        let all_serve = wait_until(&env, STARTING, || {
-            let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
-            failed = ended.try_for_each(|node| restart(self.file, node));
-            failed.is_err() || self.nodes.survey(authority).all_serve()
-        });
-        failed?;
-        match all_serve {
-            true => Ok(()),
-            false => Err(format!("no last snapshot, and not all nodes serve in {STARTING:?}")),
         }
     }
 
@@ -167,16 +173,24 @@ impl Restoring<'_> {
         }
     }
 
-    /// Starts all nodes, and again those that end, until all serve; or why all is to be begun anew.
+    /// Starts all nodes until all serve; or why all is to be begun anew.
     fn start_once(&self) -> Result<Option<&'static str>, String> {
         let all: Vec<Node> = self.nodes.all().collect();
         start_processes(self.file, &all, STARTING)?;
+        self.await_all()
+    }
+
+    /// Starts those again that end, until all serve; or why all is to be begun anew.
+    fn await_all(&self) -> Result<Option<&'static str>, String> {
         let hosts_authority = !self.file.authority.outlives_the_cluster();
         let env = Env::real(0);
         let began = env.now();
-        let (mut restarts, mut whole) = (0, false);
+        let (mut restarts, mut last_start, mut whole) = (0, began, false);
         loop {
-            match next(&self.look()?, hosts_authority, restarts, env.now().since(began)) {
+            let now = env.now();
+            let (waited, since_last_start) = (now.since(began), now.since(last_start));
+            let efforts = Efforts { restarts, waited, since_last_start };
+            match next(&self.look()?, hosts_authority, efforts) {
                 // Whoever stood still may learn only now that it was expelled.
                 Move::Done if !whole => {
                     whole = true;
@@ -188,6 +202,7 @@ impl Restoring<'_> {
                 Move::Start(ended) => {
                     whole = false;
                     restarts += ended.len();
+                    last_start = now;
                     ended.into_iter().try_for_each(|node| restart(self.file, node))?;
                 }
                 Move::Wait => whole = false,
@@ -199,10 +214,12 @@ impl Restoring<'_> {
     fn look(&self) -> Result<Look, String> {
         let authority = crate::cluster::authority(self.file)?;
         let survey = self.nodes.survey(&authority);
+        let is_lost = |node: &Node| node.kind == Kind::Memory && survey.state(*node) == LOST;
         Ok(Look {
             all_serve: survey.all_serve(),
             not_whole: matches!(survey.data(), Some(Data::CutShort { .. })),
             ended: self.nodes.all().filter(|node| self.nodes.has_ended(*node)).collect(),
+            lost: self.nodes.all().filter(is_lost).collect(),
         })
     }
 
@@ -296,19 +313,31 @@ mod tests {
     fn whoever_has_ended_is_started_again_and_all_is_begun_anew_where_that_is_of_no_use() {
         let founder = Node::compute(0);
         let ended = |nodes: &[Node]| Look { ended: nodes.to_vec(), ..Look::default() };
-        let soon = Duration::from_secs(5);
-        let next = |look: &Look| next(look, true, 3, soon);
-        assert_eq!(next(&Look::default()), Move::Wait);
-        assert_eq!(next(&ended(&[founder])), Move::Start(vec![founder]));
-        assert!(matches!(next(&ended(&[founder, HOST])), Move::BeginAnew(_)));
-        assert_eq!(super::next(&ended(&[HOST]), false, 0, soon), Move::Start(vec![HOST]));
+        let some = Efforts { restarts: 3, waited: Duration::from_secs(5), ..Efforts::default() };
+        let many = Efforts { restarts: MOST_RESTARTS, ..some };
+        let late = Efforts { waited: STARTING + PAUSE, ..some };
+        let next = |look: &Look, efforts| next(look, true, efforts);
+        assert_eq!(next(&Look::default(), some), Move::Wait);
+        assert_eq!(next(&ended(&[founder]), some), Move::Start(vec![founder]));
+        assert!(matches!(next(&ended(&[founder, HOST]), some), Move::BeginAnew(_)));
+        assert_eq!(super::next(&ended(&[HOST]), false, some), Move::Start(vec![HOST]));
         let not_whole = Look { not_whole: true, ..ended(&[founder]) };
-        assert!(matches!(next(&not_whole), Move::BeginAnew("not all data was there")));
-        assert!(matches!(super::next(&ended(&[founder]), true, 12, soon), Move::BeginAnew(_)));
-        let late = STARTING + PAUSE;
-        assert!(matches!(super::next(&Look::default(), true, 0, late), Move::BeginAnew(_)));
+        assert_eq!(next(&not_whole, some), Move::BeginAnew("not all data was there"));
+        assert!(matches!(next(&ended(&[founder]), many), Move::BeginAnew(_)));
+        assert!(matches!(next(&Look::default(), late), Move::BeginAnew(_)));
         let serve = Look { all_serve: true, ..Look::default() };
-        assert_eq!(super::next(&serve, true, 12, late), Move::Done);
+        assert_eq!(next(&serve, Efforts { waited: late.waited, ..many }), Move::Done);
+    }
+
+    /// One had stood still for longer than the lease as it started. Its process lived, so it was
+    /// not started again, and nothing else brought it back.
+    #[test]
+    fn a_memory_node_that_is_lost_is_started_again_after_a_while() {
+        let memory = Node { kind: Kind::Memory, index: 2 };
+        let lost = Look { lost: vec![memory], ..Look::default() };
+        let after = |since_last_start| Efforts { since_last_start, ..Efforts::default() };
+        assert_eq!(next(&lost, true, after(OUT_FOR_LONG)), Move::Wait);
+        assert_eq!(next(&lost, true, after(OUT_FOR_LONG + PAUSE)), Move::Start(vec![memory]));
     }
 
     #[test]
