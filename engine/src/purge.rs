@@ -36,6 +36,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Contents, Version};
 use lotus_mvcc::layout::region::PURGE_TIME_OFFSET;
 use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_points::{cut, point};
 use lotus_router::GroupId;
 
 use crate::commit::{Commit, Expelled, Replicas};
@@ -198,8 +199,11 @@ impl Coordinator {
         }
         loop {
             let placed = self.configuration.placed();
-            for replica in self.replicas(group).members() {
+            let replicas = self.replicas(group);
+            let copies = replicas.members().len();
+            for (place, replica) in replicas.members().iter().enumerate() {
                 self.raise_time(replica.at(PURGE_TIME_OFFSET), to).await?;
+                point!(self.node.id.0, PurgeTimeRaised, place, copies);
             }
             // A copy that has joined meanwhile may have been given the primary's time of before.
             if placed == self.configuration.placed() {
@@ -256,6 +260,7 @@ impl Commit<'_> {
             coordinator.node.versions.forget(row.table, row.key);
         }
         coordinator.locks.release(&mut body.held);
+        point!(coordinator.node.id.0, PurgeReleased);
         coordinator.lane.mark_errand();
         for (index, slot) in body.freed.drain(..) {
             let row = &body.rows[index];
@@ -283,12 +288,22 @@ impl Body {
         });
         let staged: Vec<_> = staged.collect();
         let placement = coordinator.placement();
-        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
+        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
+        for (place, node) in self.plan.nodes.iter().enumerate() {
+            if coordinator.has_left(*node) {
+                continue;
+            }
             batch.write(coordinator.log_place(*node, commit), log);
+            if cut!(me, PurgeLogPosted, place, copies) {
+                return;
+            }
             for (write, cell) in &staged {
                 let members = placement.replicas(write.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
                     batch.write(replica.at(write.version_word()), *cell);
+                    if cut!(me, PurgeMarked, place, copies) {
+                        return;
+                    }
                 }
             }
         }
@@ -305,17 +320,30 @@ impl Body {
         let tag = Version::Invisible(commit.txn()).encode();
         let tables = self.tables.as_ref().expect("a row was added");
         let placement = coordinator.placement();
-        for write in &self.plan.writes {
+        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
+        for (row, write) in self.plan.writes.iter().enumerate() {
             let table = &tables[usize::from(self.rows[write.row].table.0)].def;
             let at = write.version_word();
             let cvt = batch.stage(table.cvt_words() * WORD_BYTES);
             let words = batch.words_mut(cvt);
             words.fill(0);
             words[(at - write.target.cvt) as usize / WORD_BYTES] = tag;
-            let set = placement.replicas(write.group);
-            for replica in replicas.of(set) {
+            let members = replicas.of(placement.replicas(write.group));
+            let first = replicas == Replicas::Primaries;
+            for (copy, replica) in members.iter().enumerate() {
+                let (place, all) = (row * members.len() + copy, rows * members.len());
                 batch.write(replica.at(write.target.cvt), cvt);
+                if !first && cut!(me, PurgeHalfDone, place, all) {
+                    return;
+                }
                 batch.write_word(replica.at(at), 0);
+                let cut = match replicas {
+                    Replicas::Primaries => cut!(me, PurgedOnPrimaries, place, all),
+                    _ => cut!(me, PurgedOnBackups, place, all),
+                };
+                if cut {
+                    return;
+                }
             }
         }
     }

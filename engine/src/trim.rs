@@ -37,6 +37,7 @@ use lotus_mvcc::layout::WORD_BYTES;
 use lotus_mvcc::layout::cvt::{CELL_WORDS, Version};
 use lotus_mvcc::slab::{Purpose, reserve};
 use lotus_mvcc::{PrimaryKey, Timestamp};
+use lotus_points::{cut, point};
 use lotus_sabotage::{Rule, broken};
 
 use crate::commit::{Commit, Expelled, Replicas};
@@ -215,6 +216,7 @@ impl Commit<'_> {
             coordinator.node.versions.forget(row.table, row.key);
         }
         coordinator.locks.release(&mut body.held);
+        point!(coordinator.node.id.0, TrimReleased);
         coordinator.lane.mark_errand();
         for write in &body.plan.writes {
             coordinator.release_slot(body.rows[write.row].records(), write.target.cell.record);
@@ -229,12 +231,22 @@ impl Body {
         let log = self.stage_log(coordinator, commit, batch);
         let tag = Version::Invisible(commit.txn()).encode();
         let placement = coordinator.placement();
-        for node in self.plan.nodes.iter().filter(|node| !coordinator.has_left(**node)) {
+        let (me, copies) = (coordinator.node.id.0, self.plan.nodes.len());
+        for (place, node) in self.plan.nodes.iter().enumerate() {
+            if coordinator.has_left(*node) {
+                continue;
+            }
             batch.write(coordinator.log_place(*node, commit), log);
+            if cut!(me, TrimLogPosted, place, copies) {
+                return;
+            }
             for write in &self.plan.writes {
                 let members = placement.replicas(write.group).members();
                 if let Some(replica) = members.iter().find(|replica| replica.node == *node) {
                     batch.write_word(replica.at(write.version_word()), tag);
+                    if cut!(me, TrimMarked, place, copies) {
+                        return;
+                    }
                 }
             }
         }
@@ -250,14 +262,23 @@ impl Body {
     ) {
         let tag = Version::Invisible(commit.txn()).encode();
         let placement = coordinator.placement();
-        for write in &self.plan.writes {
+        let (me, rows) = (coordinator.node.id.0, self.plan.writes.len());
+        for (row, write) in self.plan.writes.iter().enumerate() {
             let cell = batch.stage(CELL_WORDS * WORD_BYTES);
             let words = batch.words_mut(cell);
             words.copy_from_slice(&write.target.cell.trimmed().encode());
             words[0] = tag;
-            for replica in replicas.of(placement.replicas(write.group)) {
+            let members = replicas.of(placement.replicas(write.group));
+            for (copy, replica) in members.iter().enumerate() {
+                let (place, all) = (row * members.len() + copy, rows * members.len());
                 batch.write(replica.at(write.version_word()), cell);
+                if cut!(me, TrimEmptied, place, all) {
+                    return;
+                }
                 batch.write_word(replica.at(write.version_word()), 0);
+                if cut!(me, TrimEnded, place, all) {
+                    return;
+                }
             }
         }
     }

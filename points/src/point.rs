@@ -16,6 +16,8 @@ pub enum Family {
     Oracle,
     /// How a shard changes hands.
     HandOver,
+    /// How rows give memory back: a trim, and a purge.
+    Upkeep,
     /// How a process takes its part in a cluster, and how the cluster gets its data.
     Start,
     /// How a snapshot is written to a file.
@@ -138,6 +140,30 @@ points! {
         Drained "drained" One "nobody holds locks of the shards any more"
         Given "given" One "the shards are the receiver's, and nobody was told"
         ReceiverTold "receiver-told" One "the receiver has been told"
+    }
+    Upkeep {
+        TrimLogPosted "trim-log-posted" Several
+            "the log entry of a trim is written, memory node by memory node"
+        TrimMarked "trim-marked" Several
+            "cells to be emptied are INVISIBLE, replica by replica"
+        TrimEmptied "trim-emptied" Several
+            "cells are empty but for their version words, replica by replica"
+        TrimEnded "trim-ended" Several "cells are empty, replica by replica"
+        TrimReleased "trim-released" One "a trim's locks are released, and its slots are not free"
+        PurgeTimeRaised "purge-time-raised" Several
+            "the purge time of a group is raised, replica by replica"
+        PurgeLogPosted "purge-log-posted" Several
+            "the log entry of a purge is written, memory node by memory node"
+        PurgeMarked "purge-marked" Several
+            "cells of rows to be purged are INVISIBLE, replica by replica"
+        PurgedOnPrimaries "purged-on-primaries" Several
+            "CVTs are zero on primaries, row by row"
+        PurgeHalfDone "purge-half-done" Several
+            "CVTs are zero on further copies but for one version word, copy by copy"
+        PurgedOnBackups "purged-on-backups" Several
+            "CVTs are zero on further copies, copy by copy"
+        PurgeReleased "purge-released" One
+            "a purge's locks are released, and its slots are not free"
     }
     Start {
         MemoryServing "memory-serving" One "a memory node says that it serves"

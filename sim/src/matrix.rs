@@ -117,6 +117,16 @@ pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
             (_, Role::LockOwner | Role::Receiver) => Err(OWN_FAMILY),
         },
         Family::Start | Family::Snapshot | Family::Rest => Err(PROCESSES),
+        Family::Upkeep => match (point, role) {
+            (_, Role::Coordinator | Role::LockOwner) => Ok(()),
+            (
+                FaultPoint::TrimReleased | FaultPoint::PurgeReleased,
+                Role::PrimaryMemory | Role::BackupMemory,
+            ) => Err(OVER),
+            (_, Role::PrimaryMemory | Role::BackupMemory) => Ok(()),
+            (_, Role::Oracle) => Err(DRAWN),
+            (_, Role::Receiver | Role::Recoverer) => Err(OWN_FAMILY),
+        },
         Family::HandOver => match (point, role) {
             (_, Role::LockOwner) => Ok(()),
             (FaultPoint::AskedToYield, Role::Receiver) => Err("it has no part in that"),
@@ -310,6 +320,7 @@ impl Coordinate {
         let oracle = family == Family::Oracle || self.has(Role::Oracle);
         let crowded = point == FaultPoint::AskedToYield;
         let inserts = point == FaultPoint::Promote;
+        let upkeep = family == Family::Upkeep;
         let bank = Workload::Smallbank {
             accounts: if crowded { 4 } else { 40 },
             hot_accounts: 0,
@@ -325,7 +336,14 @@ impl Coordinate {
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
             drain_us: if crowded { 1 } else { 200 },
+            // Rows of the workload that comes and goes fill that.
+            group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
             ..Topology::default()
+        };
+        let workload = match point {
+            _ if inserts => Workload::Tatp { subscribers: 200 },
+            _ if upkeep => Workload::Pairs { pairs: 80, record_bytes: 8192 },
+            _ => bank,
         };
         Scenario {
             name: format!("matrix {self}"),
@@ -336,7 +354,7 @@ impl Coordinate {
             steady: false,
             authority: Distance::default(),
             cluster,
-            workload: if inserts { Workload::Tatp { subscribers: 200 } } else { bank },
+            workload,
             // Most transactions run apart from the owner of their locks.
             load: Load { routing: Routing::Random, ..Load::default() },
             network: Network { verb_timeout_us: 100, ..Network::default() },
@@ -362,7 +380,9 @@ impl Coordinate {
             (Family::Oracle, _) => crash(OWNER, MemoryFate::Kept),
             (Family::Membership, FaultPoint::Beat) => Vec::new(),
             (Family::Membership, _) => crash(DEAD_NODE, MemoryFate::Kept),
-            (Family::Transaction | Family::Recovery | Family::HandOver, _) => Vec::new(),
+            (Family::Transaction | Family::Recovery | Family::HandOver | Family::Upkeep, _) => {
+                Vec::new()
+            }
             (Family::Start | Family::Snapshot | Family::Rest, _) => Vec::new(),
         }
     }
@@ -372,7 +392,8 @@ impl Coordinate {
             Manner::Crash => Blow::Crash,
             Manner::Pause => Blow::Pause(PAUSE_US),
         };
-        let by = (self.point.family() == Family::Transaction).then_some(COORDINATOR);
+        let own = matches!(self.point.family(), Family::Transaction | Family::Upkeep);
+        let by = own.then_some(COORDINATOR);
         let roles = [Some(self.role), self.also].into_iter().flatten();
         let strike = Strike {
             point: self.point,
