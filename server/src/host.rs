@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use lotus::{
     Cluster, ClusterError, CoordinatorFigures, Machines, MemoryFigures, MemoryStatus, NodeFigures,
-    Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableSpec,
+    Seat, Session, ShardId, ShardOwner, Submitted, TableId, TableRows, TableSpec,
 };
 use lotus_fabric::env::Env;
 
@@ -23,6 +23,7 @@ pub(crate) trait Host: Send + Sync {
     fn node_figures(&self, compute_node: usize) -> NodeFigures;
     fn coordinator_figures(&self, seat: Seat) -> Submitted<CoordinatorFigures>;
     fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures>;
+    fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>>;
     fn takes_part(&self, compute_node: usize) -> bool;
     fn silent_memory(&self, compute_node: usize) -> Vec<usize>;
     fn needed_memory(&self, compute_node: usize) -> Vec<usize>;
@@ -71,6 +72,10 @@ where
 
     fn memory_figures(&self, compute_node: usize) -> Submitted<MemoryFigures> {
         Self::memory_figures(self, compute_node)
+    }
+
+    fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
+        Self::row_counts(self, compute_node)
     }
 
     fn takes_part(&self, compute_node: usize) -> bool {

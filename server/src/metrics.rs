@@ -10,9 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lotus::{
-    CoordinatorFigures, Hits, MemoryFigures, MemoryStanding, MemoryStatus, NodeFigures, Seat,
-};
+use lotus::{CoordinatorFigures, Hits, MemoryStanding, MemoryStatus, NodeFigures, Seat};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -20,6 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::counters::{ABORT_REASONS, Counters, Ending, LATENCY_BOUNDS_US, Latencies};
 use crate::exposition::{self, gauge};
+use crate::metrics::memory::Memory;
 use crate::node::Node;
 
 /// All metrics of a node.
@@ -33,7 +32,7 @@ pub(crate) async fn gather(node: Arc<Node>) -> Registry {
         coordinators.begun += figures.begun;
     }
     let figures = node.host().node_figures(node.index);
-    let memory = memory::figures(&node).await;
+    let memory = memory::look(&node).await;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.process.shown()));
     let own = registry.sub_registry_with_prefix("lotus");
@@ -46,7 +45,7 @@ struct Scrape {
     figures: NodeFigures,
     coordinators: CoordinatorFigures,
     /// Unless it cannot be read.
-    memory: Option<MemoryFigures>,
+    memory: Option<Memory>,
 }
 
 impl fmt::Debug for Scrape {
@@ -60,8 +59,8 @@ impl Collector for Scrape {
         self.transactions(&mut encoder)?;
         self.latency(&mut encoder)?;
         self.engine(&mut encoder)?;
-        if let Some(figures) = &self.memory {
-            memory::encode(&mut encoder, figures, &self.node.host().tables())?;
+        if let Some(memory) = &self.memory {
+            memory::encode(&mut encoder, memory, &self.node.host().tables())?;
         }
         self.moves(&mut encoder)?;
         self.clients(&mut encoder)?;

@@ -16,6 +16,7 @@ mod path;
 mod processes;
 mod recovery;
 mod returns;
+mod row_counts;
 mod snapshots;
 mod verb_counts;
 mod version_tables;

@@ -1,9 +1,9 @@
-//! Memory in use, as metrics: of each memory node and each table, and what is free at this
-//! compute node.
+//! Memory in use, as metrics: of each memory node and each table, what is free at this compute
+//! node, and how many rows there are.
 
 use std::fmt;
 
-use lotus::{MemoryFigures, TableId, TableSpec};
+use lotus::{MemoryFigures, TableId, TableRows, TableSpec};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::EncodeMetric as _;
 use prometheus_client::metrics::MetricType;
@@ -12,20 +12,28 @@ use prometheus_client::registry::Unit;
 
 use crate::node::Node;
 
-/// Memory in use; `None` if a memory node that is in use cannot be read now.
-pub(super) async fn figures(node: &Node) -> Option<MemoryFigures> {
+/// What memory holds.
+pub(super) struct Memory {
+    figures: MemoryFigures,
+    rows: Vec<TableRows>,
+}
+
+/// Looks at it; `None` if a memory node that is in use cannot be read now.
+pub(super) async fn look(node: &Node) -> Option<Memory> {
     let host = node.host();
     // A verb to such a node may take seconds to fail.
     if !host.silent_memory(node.index).is_empty() {
         return None;
     }
-    host.memory_figures(node.index).await.ok()
+    let figures = host.memory_figures(node.index).await.ok()?;
+    let rows = host.row_counts(node.index).await.ok()?;
+    Some(Memory { figures, rows })
 }
 
 /// Encodes them.
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
-    figures: &MemoryFigures,
+    Memory { figures, rows }: &Memory,
     tables: &[(TableId, TableSpec)],
 ) -> fmt::Result {
     let in_use = || (0..).zip(&figures.nodes).filter_map(|(at, node)| Some((at, (*node)?)));
@@ -37,17 +45,23 @@ pub(super) fn encode(
     bytes(encoder, "memory_allocated", help, "memory_node", &allocated)?;
     let help = "Bytes for rows and indexes that a memory node has";
     bytes(encoder, "memory_limit", help, "memory_node", &by_node(&|node| node.limit_bytes))?;
+    let name = |table: TableId| {
+        let (_, spec) = tables.iter().find(|(id, _)| *id == table)?;
+        Some(spec.name.to_string())
+    };
     let named = |of: &dyn Fn(&lotus::TableMemory) -> u64| -> Vec<(String, u64)> {
-        let name = |table: TableId| tables.iter().find(|(id, _)| *id == table);
-        let one =
-            |table: &lotus::TableMemory| Some((name(table.table)?.1.name.to_string(), of(table)));
+        let one = |table: &lotus::TableMemory| Some((name(table.table)?, of(table)));
         figures.tables.iter().filter_map(one).collect()
     };
     let help = "Bytes of one copy of a table that were handed out, freed ones included";
     let allocated = named(&|table| table.allocated_bytes);
     bytes(encoder, "table_allocated", help, "table", &allocated)?;
     let help = "Bytes of a table's slots that are free at this compute node";
-    bytes(encoder, "table_free", help, "table", &named(&|table| table.free_here_bytes))
+    bytes(encoder, "table_free", help, "table", &named(&|table| table.free_here_bytes))?;
+    let help = "Rows of a table, exact in small ones and counted in a sample of the others";
+    let one = |count: &TableRows| Some((name(count.table)?, count.rows));
+    let rows: Vec<_> = rows.iter().filter_map(one).collect();
+    gauges(encoder, ("table_rows", None), help, "table", &rows)
 }
 
 fn bytes(
@@ -57,8 +71,17 @@ fn bytes(
     label: &'static str,
     values: &[(String, u64)],
 ) -> fmt::Result {
-    let mut encoder =
-        encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
+    gauges(encoder, (name, Some(&Unit::Bytes)), help, label, values)
+}
+
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, unit): (&str, Option<&Unit>),
+    help: &str,
+    label: &'static str,
+    values: &[(String, u64)],
+) -> fmt::Result {
+    let mut encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
     for (named, value) in values {
         let labels = [(label, named.as_str())];
         let one = encoder.encode_family(&labels)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lotus::Cluster;
 use lotus_server::Gauge;
 
-use crate::common::{Bank, balance, get, get_as, run, value};
+use crate::common::{ACCOUNTS, Bank, balance, get, get_as, run, value};
 
 const PAUSE: Duration = Duration::from_millis(1);
 /// Beats come a few times in it.
@@ -100,6 +100,7 @@ fn what_has_happened_can_be_seen() {
         ("lotus_hand_overs_total", 0.0),
         ("lotus_hand_over_interruption_seconds_total", 0.0),
         ("lotus_clients_total{fate=\"admitted\"}", 1.0),
+        ("lotus_table_rows{table=\"accounts\"}", ACCOUNTS as f64),
     ];
     for (name, expected) in expected {
         assert!((value(&text, name) - expected).abs() < 0.5, "{name} is {}", value(&text, name));
