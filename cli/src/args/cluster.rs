@@ -1,6 +1,5 @@
 //! Arguments of `lotus cluster`, `lotus chaos`, `lotus shards`, `lotus mn` and `lotus cn`.
 
-use std::num::NonZeroU8;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -80,7 +79,7 @@ pub struct ClusterMatrixArgs {
     pub only: Option<String>,
     /// Clusters that are struck at the same time. Most of a run is waiting for leases.
     #[arg(long, value_name = "N", default_value = "6")]
-    pub at_once: NonZeroU8,
+    pub at_once: std::num::NonZeroU8,
 }
 
 /// What a cluster begins with.
