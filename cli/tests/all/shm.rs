@@ -8,6 +8,8 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::common::is_alive;
+
 const SMALL_BANK: [&str; 3] = ["smallbank", "--accounts", "500"];
 /// Longer than any test waits: what ends such a run is not its end.
 const FOR_EVER: &str = "80000";
@@ -70,12 +72,6 @@ impl Run {
         fs::remove_dir(&self.temporary).expect("it is empty");
         (status.code(), said)
     }
-}
-
-/// Whether a process runs; one that nobody waited for does not.
-fn is_alive(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn signal(name: &str, process: u32) {

@@ -18,7 +18,7 @@ use lotus_fabric::env::Env;
 use lotus_fabric::exec::Executor;
 use serde_json::Value;
 
-use crate::common::lotus;
+use crate::common::{is_alive, lotus};
 use described::{Described, MEMORY_METRICS, METRICS};
 
 /// The longest that anything is waited for.
@@ -43,11 +43,6 @@ fn node(status: &Value, name: &str) -> (u32, String) {
     let node = nodes.iter().find(|node| node["node"] == name).expect("it is listed");
     let process = node["process"].as_u64().expect("it was started");
     (process as u32, node["state"].as_str().expect("a word").to_owned())
-}
-
-/// Whether a process runs; one that nobody waited for does not.
-fn is_alive(process: u32) -> bool {
-    fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -25,6 +25,16 @@ pub fn host() -> Ipv4Addr {
     Ipv4Addr::from(0x7f40_0000 | process << 6 | number)
 }
 
+/// Whether any thread of a process runs: the first may have ended long before the last. A process
+/// that has ended and was not waited for does not run.
+pub fn is_alive(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
+        let state = stat.rsplit(") ").next();
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    })
+}
+
 /// A directory of this test's own, removed when it ends.
 pub struct Scratch(pub PathBuf);
 
