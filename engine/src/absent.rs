@@ -16,6 +16,7 @@ use std::time::Duration;
 use lotus_fabric::env::Nanos;
 use lotus_recovery::Beat;
 use lotus_router::Authority;
+use lotus_sabotage::{Rule, broken};
 
 use crate::coordinator::Coordinator;
 use crate::members::{Heard, Suspect};
@@ -48,7 +49,8 @@ impl Absent {
         // Whoever is out has been waited for.
         let unseen = heard.unseen.iter().copied().filter(|index| members.knows(first_life(*index)));
         let Verdict { late, unknown } = self.decide(asked, &unseen.collect::<Vec<_>>(), lease);
-        heard.suspects.extend(late.into_iter().map(first_life));
+        let late = late.into_iter().filter(|_| !broken(Rule::TheAbsentAreExpelled));
+        heard.suspects.extend(late.map(first_life));
         unknown
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Control {
     node: NodeId,
     epoch: Epoch,
     next_lane: AtomicU16,
+    /// Whether time passes while control waits: not where it works outside of time.
+    in_time: bool,
 }
 
 impl Control {
@@ -39,6 +41,7 @@ impl Control {
             node,
             epoch,
             next_lane: AtomicU16::new(0),
+            in_time: machines.courier().is_none(),
         }
     }
 
@@ -51,6 +54,7 @@ impl Control {
             node: self.node,
             epoch: self.epoch.max(epoch),
             next_lane: AtomicU16::new(self.next_lane.load(Ordering::Relaxed)),
+            in_time: self.in_time,
         }
     }
 
@@ -59,8 +63,16 @@ impl Control {
         self.env.now()
     }
 
+    /// Whether time passes while it waits. Elsewhere who is told of its waits lets it pass.
+    pub(crate) fn is_in_time(&self) -> bool {
+        self.in_time
+    }
+
     /// Lets time pass.
     pub(crate) fn pause(&self, duration: Duration) {
+        if !self.in_time {
+            return;
+        }
         let mut executor = Executor::new(self.env.clone());
         let handle = executor.handle().clone();
         executor.run(async move { handle.sleep(duration).await });

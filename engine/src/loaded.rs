@@ -255,7 +255,10 @@ impl<M: Machines> Cluster<M> {
             return fill().map_err(refused);
         }
         let shared = &self.shared;
-        let ticking = Ticking::start(shared, &self.machines().outside())?;
+        // Outside of time nobody can tell how long nothing was said.
+        let ticks = shared.control.is_in_time();
+        let ticking = ticks.then(|| Ticking::start(shared, &self.machines().outside()));
+        let ticking = ticking.transpose()?;
         let filled = fill();
         drop(ticking);
         let authority = shared.council.authority();

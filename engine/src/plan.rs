@@ -91,10 +91,11 @@ impl Plan {
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
         // What may fail comes first: a place that is taken and not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
-        let council = if part.is_whole() {
-            Council::here(Arc::clone(&authority), machines.courier())
-        } else {
-            Council::elsewhere(Arc::clone(&authority), &machines.outside())?
+        let council = match machines.courier() {
+            None if !part.is_whole() => {
+                Council::elsewhere(Arc::clone(&authority), &machines.outside())?
+            }
+            courier => Council::here(Arc::clone(&authority), courier),
         };
         let entry = part.enter(&config, &peers, &self.placement, &control, &*authority)?;
         let fabric = machines.fabric();

@@ -124,6 +124,10 @@ rules! {
     ReturnsWait "returns-wait" "H4"
     "a node returns as soon as it is out"
 
+    "A node whose process has joined and never beats is expelled"
+    TheAbsentAreExpelled "the-absent-are-expelled" "H4"
+    "a node whose process has joined and never beats is waited for"
+
     "A commit begins only if its locks' shards have kept their owners"
     LostLocksEndAttempts "lost-locks-end-attempts" "H4"
     "a transaction commits although the owner of its locks was lost"

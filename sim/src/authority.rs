@@ -21,6 +21,7 @@ use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::scenario::Scenario;
+use crate::starts::Starts;
 
 /// See the module's essay. By default everything is answered on the spot.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct Distance {
     /// When it answers nobody.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silences: Vec<Silence>,
+    /// How processes start that agree by it.
+    #[serde(skip_serializing_if = "Starts::is_none")]
+    pub starts: Starts,
 }
 
 /// A time without an answer, in microseconds.
@@ -50,6 +54,17 @@ pub struct Silence {
 impl Distance {
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether those who run are answered on the spot.
+    fn is_near(&self) -> bool {
+        Self { starts: Starts::default(), ..self.clone() }.is_none()
+    }
+
+    /// Whether all shares are some.
+    pub(crate) fn has_shares(&self) -> bool {
+        let Starts { loss, pauses, kills, .. } = self.starts;
+        [self.loss, loss, pauses, kills].iter().all(|share| (0.0..=1.0).contains(share))
     }
 }
 
@@ -68,7 +83,7 @@ impl Post {
         let until = scenario.storm();
         // Apart from the world's own streams of the same seed.
         let rng = Mutex::new(SmallRng::seed_from_u64(seed ^ 0xA07_404));
-        (!distance.is_none()).then_some(Self { distance, until, fabric, rng })
+        (!distance.is_near()).then_some(Self { distance, until, fabric, rng })
     }
 
     fn is_silent(&self, now: Duration) -> bool {

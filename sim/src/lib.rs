@@ -33,6 +33,7 @@ pub mod run;
 pub mod sabotage;
 pub mod scenario;
 pub mod shrink;
+pub mod starts;
 pub mod strike;
 pub mod swarm;
 mod turns;

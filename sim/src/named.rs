@@ -25,6 +25,7 @@ files! {
     "h3-primaries-come-last"
     "h3-primary-and-coordinator-die"
     "h4-locks-of-the-dead"
+    "h4-nodes-start"
     "h4-locks-are-lost"
     "h5-one-name-one-slot"
     "h6-readers-beside-writers"

@@ -27,6 +27,7 @@ use crate::memory_returns;
 use crate::pairs::Pairs;
 use crate::properties::{balance, durability, isolation, losses, progress};
 use crate::scenario::{Scenario, ScenarioError, Workload};
+use crate::starts;
 #[cfg(feature = "fault-points")]
 use crate::strike::armed::Armed;
 use crate::turns::Turns;
@@ -218,7 +219,16 @@ pub fn run(
     figures.snapshots = watched.copies();
     violations.extend(watched.take_found());
     violations.extend(end(watched));
+    violations.extend(started(scenario, seed));
     Ok(Outcome { violations, figures, trace_hash })
+}
+
+/// What goes wrong as processes start.
+fn started(scenario: &Scenario, seed: u64) -> Vec<Violation> {
+    let start = || starts::start(&scenario.authority.starts, seed).violations;
+    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| {
+        vec![Violation { property: NO_PANIC.to_owned(), detail: message(&*panic) }]
+    })
 }
 
 /// Lets the coordinators come to their end; what goes wrong on the way.

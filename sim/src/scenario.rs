@@ -406,7 +406,7 @@ impl Scenario {
                 .all(share)
         };
         must(all_rates(&self.rates), "a rate is not from 0 to 1")?;
-        must(share(self.authority.loss), "the authority's loss is not from 0 to 1")?;
+        must(self.authority.has_shares(), "a share of the authority's is not from 0 to 1")?;
         let can_strike = cfg!(feature = "fault-points") || self.strikes.is_empty();
         must(can_strike, "it has strikes, and this build has no fault points")?;
         self.check_survivors()?;

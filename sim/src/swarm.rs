@@ -16,6 +16,7 @@ use crate::authority::{Distance, Silence};
 use crate::memory_returns;
 use crate::pairs::SHORTEST;
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
+use crate::starts::Starts;
 
 /// How slow a part of a node may be where nodes have leases.
 const SLOW_PERCENT: u32 = 300;
@@ -90,6 +91,11 @@ pub fn scenario(seed: u64) -> Scenario {
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
         put_back(drawn, &mut scenario);
     }
+    // The same.
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x57A2_7ED5);
+    if rng.random_bool(0.2) {
+        scenario.authority.starts = starts(&mut rng);
+    }
     scenario
 }
 
@@ -124,6 +130,18 @@ fn distance(rng: &mut SmallRng, scenario: &Scenario) -> Distance {
         loss: pick(rng, &[0.0, 0.05, 0.3]),
         patience_us: pick(rng, &[50, 200]),
         silences,
+        ..Distance::default()
+    }
+}
+
+/// Processes that start, and are struck as they ask.
+fn starts(rng: &mut SmallRng) -> Starts {
+    Starts {
+        processes: rng.random_range(2..=4),
+        loss: pick(rng, &[0.0, 0.05, 0.2]),
+        pauses: pick(rng, &[0.0, 0.1, 0.3]),
+        pause_max_us: pick(rng, &[1_000, 30_000, 150_000]),
+        kills: pick(rng, &[0.0, 0.02, 0.1]),
     }
 }
 

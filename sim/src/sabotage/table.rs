@@ -12,6 +12,7 @@ use crate::properties::losses::MISSED;
 use crate::properties::progress::PROGRESS;
 use crate::returns::RETURNED;
 use crate::run::{ENDS, READS};
+use crate::starts::STARTED;
 
 /// One rule of the table.
 pub(super) struct Hunted {
@@ -136,6 +137,7 @@ const TABLE: &[Hunted] = &[
         &["h2-restarts"],
         &[Isolation, LOCKED, BACKED, REPLICATED, LOGGED, OWNED],
     ),
+    hunted(Rule::TheAbsentAreExpelled, &["h4-nodes-start"], &[Property(STARTED)]),
     hunted(Rule::LostLocksEndAttempts, &["h4-locks-are-lost"], &[Isolation, LOCKED, CACHED]),
     hunted(Rule::OneSlotPerName, &["h5-one-name-one-slot"], &[Isolation]),
     hunted(

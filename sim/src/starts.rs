@@ -1,0 +1,553 @@
+//! How a cluster of processes starts, with strikes between any two questions to the authority.
+//!
+//! # What it is
+//! Part of a scenario: before its clients are judged, a cluster with as many compute nodes is
+//! started in a world of its own, each node by a process, along the way that processes go
+//! ([`ClusterBuilder::part`]). Whenever one of them asks the authority, time passes for all others,
+//! sometimes some leases; another one begins; the question or its answer is lost; or the process
+//! ends there, and its node is started again later. In the end either all take part in a cluster
+//! that has all its rows, or, if the founder ended before they were there, none does.
+//!
+//! # The order of events
+//! A start blocks, so processes start one inside the other: who has begun last goes on first. One
+//! that waits for another that has begun before it is told to end, as by an operator.
+//!
+//! # What it is not
+//! A way into the world of the scenario itself: the cluster there begins as one process. Strikes of
+//! those that have started are the business of schedules.
+
+use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use lotus::{
+    Authority, Cluster, ClusterBuilder, ClusterError, Data, Isolation, LoadWatch, PrimaryKey,
+    TableId, TableSpec, TimestampKind, TxnError,
+};
+use lotus_fabric::sim::{Config, Interleaving, Limits, Profile, SimMachines, World};
+use lotus_router::authority::{Version, Versioned};
+use lotus_router::{AuthorityError, EmbeddedAuthority};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use crate::run::Violation;
+
+mod hall;
+
+use hall::{Hall, Prompt};
+
+/// The property's name.
+pub const STARTED: &str = "a cluster starts whoever ends or stands still meanwhile";
+/// The property's name.
+pub const WHOLE: &str = "nobody takes part before all data is there";
+
+const MEMORY_NODES: u16 = 2;
+const ROWS: u64 = 24;
+const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(2 * ROWS);
+const LEASE: Duration = Duration::from_millis(20);
+/// How long processes wait for each other.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// Time between two looks of one that waits, as the engine has it.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often one looks for another that cannot go on before it has ended.
+const MOST_LOOKS: u32 = 60;
+/// The longest way to the authority, and back.
+const WAY_US: u64 = 50;
+/// How many starts there may be before nothing goes wrong any more, and how many after.
+const STRUCK: u32 = 16;
+const SOUND: u32 = 24;
+
+/// What goes wrong as processes start. By default nothing does, and none is.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Starts {
+    /// Compute nodes, each in a process of its own; 0 if this is not looked at.
+    pub processes: u16,
+    /// The share of questions that are lost, and of answers.
+    pub loss: f64,
+    /// The share of questions before which a process stands still.
+    pub pauses: f64,
+    /// For how long at most, in microseconds.
+    pub pause_max_us: u64,
+    /// The share of questions at which a process ends.
+    pub kills: f64,
+}
+
+impl Starts {
+    pub(crate) fn is_none(&self) -> bool {
+        self.processes == 0
+    }
+}
+
+/// What has become of a node.
+enum Place {
+    /// No process has it.
+    Free,
+    /// A process starts.
+    Starting,
+    /// It takes part.
+    Up(Rc<Cluster<Hall>>),
+    /// Its cluster was cut short.
+    Cut,
+}
+
+/// What unwinds a process that ends.
+struct Ended;
+
+/// Where it all happens.
+struct Ground {
+    hall: Hall,
+    store: Arc<EmbeddedAuthority>,
+    plan: Starts,
+    rng: RefCell<SmallRng>,
+    places: RefCell<Vec<Place>>,
+    /// By node: its process has ended while it started.
+    dead: RefCell<Vec<bool>>,
+    /// How many processes have begun; more than that when nothing goes wrong any more.
+    starts: Cell<u32>,
+    begun: Cell<u32>,
+    returned: Cell<u32>,
+    is_cut: Cell<bool>,
+    found: RefCell<Vec<Violation>>,
+}
+
+thread_local! {
+    /// A run lives on one thread. What asks on behalf of a process must be able to leave it.
+    static GROUND: RefCell<Option<Rc<Ground>>> = const { RefCell::new(None) };
+}
+
+fn ground() -> Option<Rc<Ground>> {
+    GROUND.with(|ground| ground.borrow().clone())
+}
+
+/// The authority, as a process reaches it.
+struct Line(usize, Arc<EmbeddedAuthority>);
+
+impl Line {
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&EmbeddedAuthority) -> Result<T, AuthorityError>,
+    ) -> Result<T, AuthorityError> {
+        // Coordinators' questions are those of the scenario itself.
+        let Some(ground) = ground().filter(|ground| !ground.hall.is_running()) else {
+            return question(&self.1);
+        };
+        let (arrives, answered) = ground.strike(self.0);
+        let answer = arrives.then(|| question(&self.1));
+        if ground.dead.borrow()[self.0] {
+            // Nothing of it goes on from here.
+            resume_unwind(Box::new(Ended));
+        }
+        answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
+    }
+}
+
+impl Authority for Line {
+    fn read(&self, key: &str) -> Result<Option<Versioned>, AuthorityError> {
+        self.ask(|store| store.read(key))
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Version,
+        value: &[u8],
+    ) -> Result<Version, AuthorityError> {
+        self.ask(|store| store.compare_and_swap(key, expected, value))
+    }
+}
+
+/// What has come of a start.
+#[derive(Default, Debug)]
+pub(crate) struct Started {
+    /// What does not hold, the first of each property.
+    pub(crate) violations: Vec<Violation>,
+    /// How many processes have begun.
+    pub(crate) processes: u32,
+    /// How many have taken part as another life of their node.
+    pub(crate) returned: u32,
+    /// Whether the founder ended before all data was there.
+    pub(crate) is_cut: bool,
+}
+
+/// Starts a cluster like this.
+pub(crate) fn start(plan: &Starts, seed: u64) -> Started {
+    if plan.is_none() {
+        return Started::default();
+    }
+    let ground = Rc::new(Ground::new(plan, seed));
+    GROUND.with(|here| *here.borrow_mut() = Some(Rc::clone(&ground)));
+    let _leaves = Leaves;
+    ground.carry_out();
+    Started {
+        violations: ground.found.take(),
+        processes: ground.begun.get(),
+        returned: ground.returned.get(),
+        is_cut: ground.is_cut.get(),
+    }
+}
+
+/// Leaves the ground when it is dropped.
+struct Leaves;
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        GROUND.with(|here| here.borrow_mut().take());
+    }
+}
+
+impl Ground {
+    fn new(plan: &Starts, seed: u64) -> Self {
+        let profile = Profile::named("ideal").expect("it is built in");
+        let limits = Limits { events: 20_000_000, bytes: 1 << 30, time: Duration::from_secs(600) };
+        let nodes = MEMORY_NODES + plan.processes;
+        let config = Config {
+            interleaving: Interleaving::PerVerb,
+            limits,
+            ..Config::new(seed, nodes, profile)
+        };
+        let world = World::new(config).expect("the settings are sound");
+        let machines = SimMachines::new(world).with_courier(Arc::new(Prompt));
+        let count = usize::from(plan.processes);
+        Self {
+            hall: Hall::new(machines),
+            store: Arc::new(EmbeddedAuthority::new()),
+            plan: plan.clone(),
+            // Apart from all other streams of the same seed.
+            rng: RefCell::new(SmallRng::seed_from_u64(seed ^ 0x57A_2751)),
+            places: RefCell::new((0..count).map(|_| Place::Free).collect()),
+            dead: RefCell::new(vec![false; count]),
+            starts: Cell::new(0),
+            begun: Cell::new(0),
+            returned: Cell::new(0),
+            is_cut: Cell::new(false),
+            found: RefCell::default(),
+        }
+    }
+
+    fn violated(&self, property: &str, detail: String) {
+        let (property, mut found) = (property.to_owned(), self.found.borrow_mut());
+        if found.iter().all(|known| known.property != property) {
+            found.push(Violation { property, detail });
+        }
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut SmallRng) -> T) -> T {
+        draw(&mut self.rng.borrow_mut())
+    }
+
+    /// Whether this goes wrong, of which so many do.
+    fn happens(&self, share: f64) -> bool {
+        self.starts.get() < STRUCK && self.draw(|rng| rng.random_bool(share))
+    }
+
+    /// A process is about to ask: whether its question arrives, and the answer.
+    fn strike(&self, process: usize) -> (bool, bool) {
+        let way = |rng: &mut SmallRng| Duration::from_micros(rng.random_range(0..=WAY_US));
+        self.hall.run_for(self.draw(way));
+        if self.happens(self.plan.pauses) {
+            let longest = self.plan.pause_max_us;
+            let pause = self.draw(|rng| Duration::from_micros(rng.random_range(0..=longest)));
+            self.begin_another();
+            self.hall.run_for(pause);
+        }
+        if self.happens(self.plan.kills) {
+            self.dead.borrow_mut()[process] = true;
+            return (self.draw(|rng| rng.random_bool(0.5)), false);
+        }
+        let lost = self.happens(self.plan.loss);
+        (!lost, !lost && !self.happens(self.plan.loss))
+    }
+
+    /// A process waits for others: whether it goes on.
+    fn wait(&self, looks: &Cell<u32>) -> ControlFlow<()> {
+        looks.set(looks.get() + 1);
+        if self.draw(|rng| rng.random_bool(0.1)) {
+            self.begin_another();
+        }
+        self.hall.run_for(PAUSE);
+        let blocked = self.places.borrow().iter().filter(|place| place.starts()).count() > 1;
+        match blocked && looks.get() > MOST_LOOKS {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Starts a node that has no process, if there is one.
+    fn begin_another(&self) {
+        let free = |place: &Place| matches!(place, Place::Free);
+        let places = self.places.borrow();
+        let all: Vec<usize> = (0..places.len()).filter(|place| free(&places[*place])).collect();
+        drop(places);
+        if !all.is_empty() {
+            self.begin(all[self.draw(|rng| rng.random_range(0..all.len()))]);
+        }
+    }
+
+    fn begin(&self, process: usize) {
+        self.starts.set(self.starts.get() + 1);
+        self.begun.set(self.begun.get() + 1);
+        self.places.borrow_mut()[process] = Place::Starting;
+        self.dead.borrow_mut()[process] = false;
+        let begun = catch_unwind(AssertUnwindSafe(|| self.start_process(process)));
+        let place = match begun {
+            Ok(Ok(cluster)) => {
+                self.returned.set(self.returned.get() + u32::from(cluster.has_returned()));
+                Place::Up(cluster)
+            }
+            Ok(Err(ClusterError::CutShort { .. })) => {
+                self.is_cut.set(true);
+                Place::Cut
+            }
+            // It is started again.
+            Ok(Err(_)) => Place::Free,
+            Err(panic) if panic.is::<Ended>() => Place::Free,
+            Err(panic) => resume_unwind(panic),
+        };
+        self.places.borrow_mut()[process] = place;
+    }
+
+    fn start_process(&self, process: usize) -> Result<Rc<Cluster<Hall>>, ClusterError> {
+        let line = Arc::new(Line(process, Arc::clone(&self.store)));
+        let looks = Looks::default();
+        let started = self
+            .builder()
+            .part([process], line, PATIENCE)
+            .while_waiting(move |_| match ground() {
+                Some(ground) => looks.with(|looks| ground.wait(looks)),
+                None => ControlFlow::Break(()),
+            })
+            .start_on(self.hall.clone());
+        self.await_data(process, started?)
+    }
+
+    fn builder(&self) -> ClusterBuilder {
+        Cluster::embedded()
+            .memory_nodes(MEMORY_NODES.into())
+            .compute_nodes(self.plan.processes.into())
+            .replicas(2)
+            .coroutines(4)
+            .memory_limit(16 << 20)
+            .lock_table_bytes(1 << 14)
+            .version_table_cache(64)
+            .timestamps(TimestampKind::Oracle)
+            .horizon_interval(Duration::from_millis(5))
+            .lease(Some(LEASE))
+    }
+
+    /// Fills the cluster, or waits for that, as a daemon does; looks whether all is there then.
+    fn await_data(
+        &self,
+        process: usize,
+        cluster: Cluster<Hall>,
+    ) -> Result<Rc<Cluster<Hall>>, ClusterError> {
+        if cluster.has_founded() {
+            cluster.fill(|| load(&cluster).map_err(|error| error.to_string()))?;
+        }
+        let mut watch = LoadWatch::new(PATIENCE);
+        let looks = Cell::new(0);
+        loop {
+            match watch.look(&cluster)? {
+                Data::Loaded => break,
+                Data::CutShort { why } => return Err(ClusterError::CutShort { why }),
+                Data::Loading { .. } if self.wait(&looks).is_break() => {
+                    return Err(ClusterError::Interrupted);
+                }
+                Data::Loading { .. } => {}
+            }
+        }
+        match rows(&cluster) {
+            Ok(ROWS) => Ok(Rc::new(cluster)),
+            // It was taken for dead.
+            Err(ClusterError::Unreachable(_)) => Err(ClusterError::Interrupted),
+            found => {
+                self.violated(WHOLE, format!("compute node {process} finds {found:?}"));
+                Ok(Rc::new(cluster))
+            }
+        }
+    }
+
+    fn carry_out(&self) {
+        while self.starts.get() < STRUCK + SOUND {
+            self.end_the_expelled();
+            if self.places.borrow().iter().all(Place::is_decided) {
+                // They are looked at for a while: whoever is taken for dead is so in a lease.
+                self.hall.run_for(LEASE * 12);
+                self.end_the_expelled();
+                if self.places.borrow().iter().all(Place::is_decided) {
+                    return self.judge();
+                }
+            }
+            self.begin_another();
+            self.hall.run_for(LEASE);
+        }
+        let places = self.places.borrow();
+        let out: Vec<usize> = (0..places.len()).filter(|one| !places[*one].is_decided()).collect();
+        if out.is_empty() {
+            drop(places);
+            return self.judge();
+        }
+        self.violated(STARTED, format!("{out:?} do not, started again and again"));
+    }
+
+    /// Operators start those again that the others took for dead.
+    fn end_the_expelled(&self) {
+        let ended: Vec<Place> = self
+            .places
+            .borrow_mut()
+            .iter_mut()
+            .filter(|place| matches!(place, Place::Up(cluster) if !cluster.is_serving()))
+            .map(|place| std::mem::replace(place, Place::Free))
+            .collect();
+        drop(ended);
+    }
+
+    /// All have started, or none will.
+    fn judge(&self) {
+        // Nothing goes wrong any more.
+        self.starts.set(STRUCK);
+        let places = self.places.take();
+        let up: Vec<_> = places
+            .iter()
+            .filter_map(|place| match place {
+                Place::Up(cluster) => Some(Rc::clone(cluster)),
+                _ => None,
+            })
+            .collect();
+        if up.is_empty() {
+            return;
+        }
+        if up.len() < places.len() {
+            let (up, all) = (up.len(), places.len());
+            return self
+                .violated(STARTED, format!("{up} of {all} take part, others were cut short"));
+        }
+        for (node, cluster) in up.iter().enumerate() {
+            let added = (0..ROWS).try_for_each(|row| add_one(cluster, row));
+            let settled = added.and_then(|()| cluster.settle());
+            if let Err(error) = settled {
+                self.violated(STARTED, format!("compute node {node} does not work: {error}"));
+            }
+        }
+        for cluster in &up {
+            let findings = cluster.audit().and_then(|mut all| {
+                all.extend(cluster.inspect()?);
+                Ok(all)
+            });
+            match findings {
+                Ok(all) => all.into_iter().filter(|finding| !finding.passed).for_each(|finding| {
+                    self.violated(finding.name, finding.detail);
+                }),
+                Err(error) => self.violated(STARTED, error.to_string()),
+            }
+        }
+    }
+}
+
+impl Place {
+    fn starts(&self) -> bool {
+        matches!(self, Self::Starting)
+    }
+
+    fn is_decided(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Cut)
+    }
+}
+
+/// How often a process has looked: a start is on one thread, and its looks may leave it.
+#[derive(Default)]
+struct Looks(std::sync::Mutex<u32>);
+
+impl Looks {
+    fn with<T>(&self, look: impl FnOnce(&Cell<u32>) -> T) -> T {
+        let count = Cell::new(*self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let looked = look(&count);
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = count.get();
+        looked
+    }
+}
+
+fn load(cluster: &Cluster<Hall>) -> Result<(), ClusterError> {
+    let table = cluster.create_table(ACCOUNTS)?;
+    let row = |row: u64, value: &mut Vec<u8>| {
+        value.extend(0_u64.to_le_bytes());
+        PrimaryKey::from(row)
+    };
+    cluster.load(table, ROWS, &row, &AtomicU64::new(0))
+}
+
+fn table(cluster: &Cluster<Hall>) -> Result<TableId, ClusterError> {
+    cluster.open_table(&ACCOUNTS.name)
+}
+
+fn rows(cluster: &Cluster<Hall>) -> Result<u64, ClusterError> {
+    let mut rows = 0;
+    cluster.scan(table(cluster)?, &mut |_, _, _| rows += 1)?;
+    Ok(rows)
+}
+
+fn add_one(cluster: &Cluster<Hall>, row: u64) -> Result<(), TxnError> {
+    let table = cluster.table(&ACCOUNTS.name).ok_or(TxnError::Timeout)?;
+    let added = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let item = txn.add_rw(table, row)?;
+        txn.execute().await?;
+        let mut value = [0; 8];
+        value.copy_from_slice(txn.value(item).expect("it is loaded"));
+        txn.put(item, &(u64::from_le_bytes(value) + 1).to_le_bytes())?;
+        txn.commit().await.map(drop)
+    });
+    cluster.wait(added)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Starts =
+        Starts { processes: 3, loss: 0.05, pauses: 0.1, pause_max_us: 150_000, kills: 0.03 };
+
+    #[test]
+    fn clusters_start_whatever_strikes_between_two_questions() {
+        let (mut returned, mut cut, mut begun) = (0, 0, 0);
+        for seed in 0..8 {
+            let Started { violations, processes, returned: back, is_cut } = start(&PLAN, seed);
+            assert!(violations.is_empty(), "seed {seed}: {violations:?}");
+            (returned, cut, begun) = (returned + back, cut + u32::from(is_cut), begun + processes);
+        }
+        // All of what may come of it.
+        assert!(returned > 0 && cut > 0 && cut < 8, "{returned} returned, {cut} of 8 cut short");
+        assert!(begun > 8 * u32::from(PLAN.processes), "{begun} begun: nobody was started again");
+    }
+
+    #[test]
+    fn a_seed_is_one_start() {
+        let once = format!("{:?}", start(&PLAN, 3));
+        assert_eq!(format!("{:?}", start(&PLAN, 3)), once);
+    }
+
+    #[cfg(feature = "sabotage")]
+    #[test]
+    fn a_place_that_is_lost_for_ever_is_noticed() {
+        let plan = Starts { kills: 0.12, pauses: 0.0, loss: 0.0, ..PLAN };
+        let notices = |seed: &u64| {
+            let _broken = lotus_sabotage::break_rule(lotus_sabotage::Rule::TheAbsentAreExpelled);
+            start(&plan, *seed).violations.iter().any(|one| one.property == STARTED)
+        };
+        let seed = (0..40).find(notices).expect("some process ends before its first beat");
+        assert!(start(&plan, seed).violations.is_empty(), "seed {seed}");
+    }
+
+    #[test]
+    fn what_the_swarm_draws_starts() {
+        for seed in 0..40 {
+            let plan = crate::swarm::scenario(seed).authority.starts;
+            let violations = start(&plan, seed).violations;
+            assert!(violations.is_empty(), "seed {seed}, {plan:?}: {violations:?}");
+        }
+    }
+}

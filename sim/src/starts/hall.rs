@@ -1,0 +1,90 @@
+//! Machines of one world for several clusters.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::Receiver;
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::{Courier, Errand, Machines, Program};
+use lotus_fabric::sim::{SimCore, SimMachines};
+use lotus_fabric::transport::Fabric;
+
+/// See the module's essay.
+#[derive(Clone)]
+pub(super) struct Hall {
+    machines: Rc<SimMachines>,
+    /// Whether the world runs, and with it whoever lives in it.
+    running: Rc<Cell<bool>>,
+}
+
+impl Hall {
+    pub(super) fn new(machines: SimMachines) -> Self {
+        Self { machines: Rc::new(machines), running: Rc::default() }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.get()
+    }
+
+    /// Lets time pass.
+    pub(super) fn run_for(&self, span: Duration) {
+        self.run(|machines| machines.run_for(span));
+    }
+
+    fn run<T>(&self, run: impl FnOnce(&SimMachines) -> T) -> T {
+        let before = self.running.replace(true);
+        let outcome = run(&self.machines);
+        self.running.set(before);
+        outcome
+    }
+}
+
+impl Machines for Hall {
+    type Core = SimCore;
+
+    fn fabric(&self) -> Arc<dyn Fabric> {
+        self.machines.fabric()
+    }
+
+    fn control_workers(&self) -> usize {
+        self.machines.control_workers()
+    }
+
+    fn env(&self, node: NodeId) -> Env {
+        self.machines.env(node)
+    }
+
+    fn outside(&self) -> Env {
+        self.machines.outside()
+    }
+
+    fn courier(&self) -> Option<Arc<dyn Courier>> {
+        self.machines.courier()
+    }
+
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<SimCore> {
+        self.machines.start(node, name, program)
+    }
+
+    fn join(&self, core: SimCore) -> bool {
+        self.run(|machines| machines.join(core))
+    }
+
+    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
+        self.run(|machines| machines.wait(receiver))
+    }
+}
+
+/// Carries the questions of those that have started, soon and surely.
+pub(super) struct Prompt;
+
+impl Courier for Prompt {
+    fn carry(&self, _node: NodeId) -> Errand {
+        let way = Duration::from_micros(20);
+        Errand { there: way, arrives: true, back: way, answered: true }
+    }
+}
