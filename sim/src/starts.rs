@@ -164,19 +164,19 @@ impl Authority for Line {
 
 /// What has come of a start.
 #[derive(Default, Debug)]
-pub(crate) struct Started {
+pub struct Started {
     /// What does not hold, the first of each property.
-    pub(crate) violations: Vec<Violation>,
+    pub violations: Vec<Violation>,
     /// How many processes have begun.
-    pub(crate) processes: u32,
+    pub processes: u32,
     /// How many have taken part as another life of their node.
-    pub(crate) returned: u32,
+    pub returned: u32,
     /// Whether the founder ended before all data was there.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
 }
 
 /// Starts a cluster like this.
-pub(crate) fn start(plan: &Starts, seed: u64) -> Started {
+pub fn start(plan: &Starts, seed: u64) -> Started {
     if plan.is_none() {
         return Started::default();
     }
