@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # `lotus chaos` on a cluster of six hosts, which are network namespaces: nodes are killed, paused and
-# cut off while a seventh host drives them, while they start too, take snapshots and restore; then all data is audited, and a bank's history of what was
-# read and written is judged; tpcc has one with --history FILE, and fewer calls then. Nothing is left,
-# however it ends. Needs root for namespaces; without, it says so and does nothing.
+# cut off while a seventh host drives them, also while they start, take snapshots and restore; then
+# all data is audited, and a bank's history of what was read and written is judged; tpcc has one with
+# --history FILE, and fewer calls then. Nothing is left, however it ends. Needs root for namespaces;
+# without, it says so and does nothing.
 #
 # usage: scripts/cluster-partitions.sh [PROGRAM] [FLAGS OF lotus chaos...]
 # The program is by default that of the release build; the flags `--schedule random --secs 30`.

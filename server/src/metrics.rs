@@ -21,6 +21,8 @@ use crate::exposition::{self, gauge};
 use crate::metrics::memory::Memory;
 use crate::node::Node;
 
+pub(crate) use memory::Counted;
+
 /// All metrics of a node.
 pub(crate) async fn gather(node: Arc<Node>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();

@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::exposition::{Gauge, Process};
 use crate::host::Host;
 use crate::http::{Gathering, Shown};
-use crate::metrics;
+use crate::metrics::{self, Counted};
 use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::sparing::Sparing;
@@ -64,6 +64,8 @@ pub(crate) struct Node {
     pub(crate) budgets: Vec<Arc<Budget>>,
     /// What was last told about the cluster, to clients elsewhere and on this host.
     told: [Mutex<Option<Told>>; 2],
+    /// The rows of all tables, as they were counted last for metrics.
+    pub(crate) rows: Mutex<Option<Counted>>,
     pub(crate) doors: Doors,
     /// When it was last said in the log that somebody was not let in, or closed.
     pub(crate) complaints: Sparing,
@@ -129,6 +131,7 @@ impl Node {
                 .map(|_| Arc::new(Budget::new(parts.limits.held_in_all_bytes / threads)))
                 .collect(),
             told: [const { Mutex::new(None) }; 2],
+            rows: Mutex::default(),
             doors: Doors::default(),
             complaints: Sparing::default(),
         })

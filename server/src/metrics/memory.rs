@@ -2,8 +2,11 @@
 //! node, and how many rows there are.
 
 use std::fmt;
+use std::sync::PoisonError;
+use std::time::Duration;
 
 use lotus::{MemoryFigures, TableId, TableRows, TableSpec};
+use lotus_fabric::env::Nanos;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::EncodeMetric as _;
 use prometheus_client::metrics::MetricType;
@@ -11,6 +14,16 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
 use crate::node::Node;
+
+/// How old the numbers of rows may be. Coordinator 0 reads up to 2 MiB for each table and replica
+/// group to count them, so who asks again and again is told the same.
+const ROWS_AGE: Duration = Duration::from_secs(10);
+
+/// The rows of all tables, and when they were counted.
+pub(crate) struct Counted {
+    at: Nanos,
+    rows: Vec<TableRows>,
+}
 
 /// What memory holds.
 pub(super) struct Memory {
@@ -26,8 +39,20 @@ pub(super) async fn look(node: &Node) -> Option<Memory> {
         return None;
     }
     let figures = host.memory_figures(node.index).await.ok()?;
-    let rows = host.row_counts(node.index).await.ok()?;
+    let rows = rows(node).await?;
     Some(Memory { figures, rows })
+}
+
+/// As they were counted last, unless that is too long ago.
+async fn rows(node: &Node) -> Option<Vec<TableRows>> {
+    let kept = || node.rows.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = node.env.now();
+    if let Some(counted) = kept().as_ref().filter(|one| now.since(one.at) < ROWS_AGE) {
+        return Some(counted.rows.clone());
+    }
+    let rows = node.host().row_counts(node.index).await.ok()?;
+    *kept() = Some(Counted { at: now, rows: rows.clone() });
+    Some(rows)
 }
 
 /// Encodes them.
