@@ -48,8 +48,8 @@ pub struct Host {
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
     ledger: Arc<Ledger>,
-    /// Locked while we live.
-    _lock: File,
+    /// Held while we live.
+    _lock: Lock,
 }
 
 impl Host {
@@ -60,7 +60,8 @@ impl Host {
     pub fn start(directory: &Path, node: NodeId, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let path = socket::path(directory, node);
         let failed = |source: io::Error| ShmError::Socket { path: path.clone(), source };
-        let lock = lock(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
+        let lock =
+            Lock::take(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
         // Stale: its host had the lock, and is gone.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -98,14 +99,28 @@ impl Drop for Host {
     }
 }
 
-/// The lock that goes with a socket; `None` if somebody has it.
-fn lock(socket: &Path) -> io::Result<Option<File>> {
-    let path = socket.with_extension("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
+/// The lock that goes with a socket.
+struct Lock(File);
+
+impl Lock {
+    /// Takes it; `None` if somebody has it.
+    fn take(socket: &Path) -> io::Result<Option<Self>> {
+        let path = socket.with_extension("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Closing the file is not enough: a process that another thread is starting has a copy of the
+    /// descriptor until it runs its own program, and would keep the lock until then.
+    fn drop(&mut self) {
+        // A failure leaves what closing does.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -257,4 +272,19 @@ fn stranger(socket: &Socket) -> Result<Process, Refusal> {
     }
     Process::of(credentials)
         .map_err(|error| Refusal::System { errno: error.raw_os_error().unwrap_or(0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_being_started_does_not_keep_the_lock_of_a_host_that_ended() {
+        let directory = tempfile::tempdir().expect("a fresh directory");
+        let host = || Host::start(directory.path(), NodeId(0), 1, &Env::real(0)).expect("hosts");
+        let first = host();
+        let _copy = first._lock.0.try_clone().expect("as a fork does");
+        drop(first);
+        host();
+    }
 }
