@@ -219,7 +219,7 @@ pub enum ClusterError {
     /// would: without a lease, or where it was the last one. Start it again later.
     #[error(
         "compute node {node} has been started in this cluster before: it takes part still, or \
-         what it has left is not settled yet"
+         what it has left is not settled yet, or no compute node is left to settle it"
     )]
     JoinedBefore {
         /// The compute node's index.

@@ -10,7 +10,7 @@ use async_channel::Receiver;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Courier, Errand, Machines, Program};
-use lotus_fabric::sim::{SimCore, SimMachines};
+use lotus_fabric::sim::{SimCore, SimError, SimMachines};
 use lotus_fabric::transport::Fabric;
 
 /// See the module's essay.
@@ -28,6 +28,11 @@ impl Hall {
 
     pub(super) fn is_running(&self) -> bool {
         self.running.get()
+    }
+
+    /// Why the world has stopped for good, if it has.
+    pub(super) fn failure(&self) -> Option<SimError> {
+        self.machines.failure()
     }
 
     /// Lets time pass.

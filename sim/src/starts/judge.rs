@@ -1,0 +1,130 @@
+//! What may have come of a start.
+//!
+//! # Outcomes
+//! | outcome | cause |
+//! |---|---|
+//! | all nodes take part, with all rows, and work | the cluster outlives all strikes |
+//! | none; processes find the cluster cut short | the founder ended before all rows were there |
+//! | none; processes are refused, their nodes being known | all nodes ended after that |
+//!
+//! Anything else is a violation. After the last one no node is left to settle what they have left:
+//! all compute nodes but one may die, and an operator ends such a cluster. It is recognised by what
+//! the simulator has done and by what processes say, not by the membership: every node was struck
+//! down, none took part when the strikes ended, and none has since.
+//!
+//! # What it is not
+//! A judge of the rows that a node finds when it begins to take part; [`super::WHOLE`] is.
+
+use std::rc::Rc;
+
+use lotus::{Cluster, ClusterError, Data, Isolation, TxnError};
+
+use super::hall::Hall;
+use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK};
+
+/// The time after the last strike.
+pub(super) struct Calm {
+    /// A node took part when it began, or has since.
+    lived: bool,
+    /// All starts since were refused because the node had been started before.
+    refuses: bool,
+}
+
+impl Calm {
+    /// Begins while no process starts.
+    pub(super) fn begin(places: &[Place]) -> Self {
+        Self { lived: places.iter().any(|place| place.cluster().is_some()), refuses: true }
+    }
+
+    /// A process has come to the end of its start.
+    pub(super) fn note(
+        &mut self,
+        process: usize,
+        outcome: &Result<Rc<Cluster<Hall>>, ClusterError>,
+    ) {
+        let before = |error: &ClusterError| match error {
+            ClusterError::JoinedBefore { node } => *node == process,
+            _ => false,
+        };
+        self.lived |= outcome.is_ok();
+        self.refuses &= outcome.as_ref().is_err_and(before);
+    }
+}
+
+impl Ground {
+    /// All nodes have started, or none will.
+    pub(super) fn judge(&self) {
+        // Nothing goes wrong any more.
+        self.starts.set(STRUCK);
+        if let Some(failure) = self.hall.failure() {
+            return self.violated(STARTED, failure.to_string());
+        }
+        let places = self.places.take();
+        let out = |place: &usize| !places[*place].is_decided();
+        let out: Vec<usize> = (0..places.len()).filter(out).collect();
+        if !out.is_empty() {
+            self.is_lost.set(out.len() == places.len() && self.all_have_ended());
+            if !self.is_lost.get() {
+                self.violated(STARTED, format!("{out:?} do not, started again and again"));
+            }
+            return;
+        }
+        let up: Vec<_> = places.iter().filter_map(Place::cluster).collect();
+        if up.is_empty() {
+            if !self.is_struck.get() {
+                self.violated(STARTED, "it was cut short, and nothing went wrong".to_owned());
+            }
+            return;
+        }
+        if up.len() < places.len() {
+            let (up, all) = (up.len(), places.len());
+            return self
+                .violated(STARTED, format!("{up} of {all} take part, others were cut short"));
+        }
+        self.try_out(&up);
+    }
+
+    /// Whether all rows were there, and then every node was struck down, so that each process since
+    /// has been told that its node has been started before.
+    fn all_have_ended(&self) -> bool {
+        let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
+        let killed = self.killed.borrow().iter().all(|killed| *killed);
+        refused && killed && matches!(Data::read(&*self.store), Ok(Data::Loaded))
+    }
+
+    /// All nodes take part: whether the cluster works.
+    fn try_out(&self, up: &[&Cluster<Hall>]) {
+        for (node, cluster) in up.iter().enumerate() {
+            let added = (0..ROWS).try_for_each(|row| add_one(cluster, row));
+            let settled = added.and_then(|()| cluster.settle());
+            if let Err(error) = settled {
+                self.violated(STARTED, format!("compute node {node} does not work: {error}"));
+            }
+        }
+        for cluster in up {
+            let findings = cluster.audit().and_then(|mut all| {
+                all.extend(cluster.inspect()?);
+                Ok(all)
+            });
+            match findings {
+                Ok(all) => all.into_iter().filter(|finding| !finding.passed).for_each(|finding| {
+                    self.violated(finding.name, finding.detail);
+                }),
+                Err(error) => self.violated(STARTED, error.to_string()),
+            }
+        }
+    }
+}
+
+fn add_one(cluster: &Cluster<Hall>, row: u64) -> Result<(), TxnError> {
+    let table = cluster.table(&ACCOUNTS.name).ok_or(TxnError::Timeout)?;
+    let added = cluster.run(Isolation::Serializable, move |mut txn| async move {
+        let item = txn.add_rw(table, row)?;
+        txn.execute().await?;
+        let mut value = [0; 8];
+        value.copy_from_slice(txn.value(item).expect("it is loaded"));
+        txn.put(item, &(u64::from_le_bytes(value) + 1).to_le_bytes())?;
+        txn.commit().await.map(drop)
+    });
+    cluster.wait(added)
+}
