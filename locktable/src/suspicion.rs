@@ -41,6 +41,13 @@ pub(crate) struct Sent {
     at: Nanos,
 }
 
+impl Sent {
+    /// The same request, sent for the last time then.
+    pub(crate) fn again(self, at: Nanos) -> Self {
+        Self { at, ..self }
+    }
+}
+
 /// What to do about a silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {

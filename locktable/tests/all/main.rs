@@ -3,3 +3,4 @@
 mod cas;
 mod lossy;
 mod model;
+mod unanswered;
