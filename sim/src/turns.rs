@@ -4,7 +4,8 @@
 //! Nobody can say how long it takes to fill a memory node that is back: how much there is to
 //! fill, who is in the way of it, which messages are lost. So whoever is to be lost after another
 //! has come back waits until the rows have a copy elsewhere. What comes later in the schedule of
-//! memory nodes is as much later. What has not begun when the storm is over does not happen.
+//! memory nodes is as much later. What has not begun when the storm is over does not happen. The
+//! rest does, also if all clients have ended before.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
@@ -56,6 +57,11 @@ impl Turns {
         };
         schedule.retain(|one| !waits(one));
         schedule
+    }
+
+    /// Whether anything is still to happen; no longer than the storm lasts.
+    pub(crate) fn are_due(&self) -> bool {
+        !self.due.is_empty()
     }
 
     /// Lets the world run for so long, and what is due happen; false if the world has stopped.

@@ -155,6 +155,15 @@ impl Watched {
         }
     }
 
+    /// Lets all faults happen that are due: clients may have ended before, with the nodes that
+    /// served them.
+    fn end_storm(&mut self) {
+        let cluster = self.cluster.cluster();
+        while self.turns.are_due() && self.turns.run_for(cluster, self.interval) {
+            self.returns.take_in(cluster);
+        }
+    }
+
     pub(crate) fn machines(&self) -> &SimMachines {
         self.cluster.cluster().machines()
     }
@@ -232,6 +241,7 @@ impl Wrapper for Watched {
                 self.interval *= 2;
             }
         }
+        self.end_storm();
         let cluster = self.cluster.cluster();
         let ended = self.cluster.outcomes(submitted)?;
         cluster.settle().map_err(failed)?;

@@ -211,3 +211,22 @@ fn a_life_is_not_suspected_for_its_silence_before_it_was_taken_in() {
     let text = include_str!("regressions/announced-before.toml");
     assert_eq!(replay("announced-before", text, 4, 1_000_000).violations, NOTHING);
 }
+
+/// The last clients went with their compute node before a memory node was to come back, and what
+/// was still due in the storm happened only while there were clients.
+#[test]
+fn a_memory_node_comes_back_though_all_clients_have_ended() {
+    let text = include_str!("regressions/back-after-clients.toml");
+    let outcome = replay("back-after-clients", text, 5787, 1_000_000);
+    assert_eq!(outcome.violations, NOTHING);
+    assert_eq!(outcome.figures.memory_filled, 1);
+}
+
+/// A message to each of two owners was lost, and the next one to either of them was due 20 ms
+/// later, 40 leases: until then their coordinators suspected each other, long after messages got
+/// through again.
+#[test]
+fn owners_are_heard_again_when_messages_get_through() {
+    let text = include_str!("regressions/heard-again.toml");
+    assert_eq!(replay("heard-again", text, 6585, 1_000_000).violations, NOTHING);
+}
