@@ -34,7 +34,8 @@
 //! One that has not answered for a lease, while another one has, is complained of, and lost when
 //! half of the compute nodes complain. A compute node that stays alone with its complaint cannot
 //! commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more it takes
-//! itself out, and is recovered.
+//! itself out, and is recovered. It is alone if another one, which beats, does not complain. Where
+//! the others were never started nobody would recover it, and it waits for them.
 //!
 //! # The authority
 //! It may take a round trip, or not answer for a while, so step 1 goes on beside the others: a node
@@ -274,6 +275,8 @@ pub(crate) struct Heard {
     pub(crate) suspects: Vec<Suspect>,
     /// The places of those who have never beaten.
     pub(crate) unseen: Vec<usize>,
+    /// By place: for how long the life has been known that has beaten last.
+    pub(crate) known_for: Vec<Duration>,
     /// Memory nodes that do not answer, and for how long they have not.
     pub(crate) silent: Vec<(NodeId, Duration)>,
 }
@@ -299,7 +302,7 @@ impl Suspect {
 /// Steps 2 to 7. `released` are those whose locks have been dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
-    Heard { asked, suspects, silent, .. }: Heard,
+    Heard { asked, suspects, known_for, silent, .. }: Heard,
     lease: Duration,
     released: &mut Vec<Incarnation>,
 ) {
@@ -317,7 +320,7 @@ async fn turn(
     point!(me.0, Expel, if suspected);
     point!(me.0, Complain, if !silent.is_empty());
     let mut now = outcome.membership();
-    if !node.takes_part_in(&now) || coordinator.is_alone(&now, &silent, lease) {
+    if !node.takes_part_in(&now) || coordinator.is_alone(&now, &known_for, &silent, lease) {
         return node.expel();
     }
     // The answer may have taken so long that it is not true any more.
@@ -533,14 +536,28 @@ impl Coordinator {
         !gives && !tends
     }
 
-    /// Whether this node does not get on without a memory node that the others do not miss.
-    fn is_alone(&self, now: &Membership, silent: &[(NodeId, Duration)], lease: Duration) -> bool {
-        let first = &self.shared.placement;
+    /// Whether this node does not get on without a memory node that another one does not miss.
+    /// Members that were never started do not count, nor do those that may complain yet.
+    fn is_alone(
+        &self,
+        now: &Membership,
+        known_for: &[Duration],
+        silent: &[(NodeId, Duration)],
+        lease: Duration,
+    ) -> bool {
+        let Shared { placement, peers, .. } = &*self.shared;
+        let patience = lease * (1 + PATIENCE_LEASES);
+        let is_other = |peer: &&Peer| peer.id != self.node.id && now.is_live(peer.id);
+        let others = || peers.iter().filter(is_other);
+        let does_not_miss = |peer: &Peer, node: NodeId| {
+            known_for[peer.index] >= patience && !now.complains(peer.id, node)
+        };
         silent.iter().any(|(node, silent_for)| {
             let misses = now.lost_memory().iter().all(|lost| lost.node != *node);
             misses
-                && *silent_for >= lease * (1 + PATIENCE_LEASES)
-                && now.can_do_without(*node, first)
+                && *silent_for >= patience
+                && now.can_do_without(*node, placement)
+                && others().any(|peer| does_not_miss(peer, *node))
         })
     }
 

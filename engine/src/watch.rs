@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
-use lotus_fabric::ids::NodeId;
+use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_mvcc::layout::WORD_BYTES;
 use lotus_points::point;
 use lotus_recovery::{Answers, Beat, Detector, Lease};
@@ -30,6 +30,7 @@ pub(crate) struct Watch {
     lease: Lease,
     beat: Beat,
     answers: Answers,
+    lives: Lives,
     /// By place: the memory nodes of the beginning.
     memory: Vec<NodeId>,
     /// The places of those that were in use when it last looked.
@@ -60,6 +61,7 @@ impl Watch {
             lease: Lease::new(lease, coordinator.executor.now()),
             beat: Beat::first(coordinator.node.epoch),
             answers: Answers::new(lease, count),
+            lives: Lives(vec![None; peers]),
             in_use: (0..count).collect(),
             memory,
             inbox: Rc::new(RefCell::new(inbox)),
@@ -126,7 +128,28 @@ impl Watch {
         let suspects = suspects.into_iter().map(suspect).collect();
         let is_unseen = |index: &usize| inbox.beats[*index] == Beat::NONE;
         let unseen = (0..peers.len()).filter(is_unseen).collect();
-        Some(Heard { at: now, asked: latest, suspects, unseen, silent })
+        let known_for = self.lives.hear(now, &inbox.beats);
+        Some(Heard { at: now, asked: latest, suspects, unseen, known_for, silent })
+    }
+}
+
+/// By compute node: when the life was taken in that has beaten last, and since when that is known;
+/// `None` if none has.
+struct Lives(Vec<Option<(Epoch, Nanos)>>);
+
+impl Lives {
+    /// Takes note of the latest beats. For how long each of these lives has been known, not at all
+    /// where none has beaten.
+    fn hear(&mut self, now: Nanos, beats: &[Beat]) -> Vec<Duration> {
+        let known_for = |(life, beat): (&mut Option<(Epoch, Nanos)>, &Beat)| match *life {
+            _ if *beat == Beat::NONE => Duration::ZERO,
+            Some((joined, since)) if joined == beat.joined() => now.since(since),
+            _ => {
+                *life = Some((beat.joined(), now));
+                Duration::ZERO
+            }
+        };
+        self.0.iter_mut().zip(beats).map(known_for).collect()
     }
 }
 
@@ -156,5 +179,29 @@ impl Coordinator {
             }
         }
         inbox.borrow_mut().busy[place] = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lotus_recovery::membership::FIRST_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn a_life_is_known_since_its_first_beat() {
+        let mut lives = Lives(vec![None; 2]);
+        let at = |second: u64| Nanos(1).after(Duration::from_secs(second));
+        let seconds = |known: [u64; 2]| known.map(Duration::from_secs).to_vec();
+        let (first, second) = (Beat::first(FIRST_EPOCH), Beat::first(Epoch(FIRST_EPOCH.0 + 3)));
+        assert_eq!(lives.hear(at(0), &[first, Beat::NONE]), seconds([0, 0]));
+        assert_eq!(lives.hear(at(2), &[first.next(), Beat::NONE]), seconds([2, 0]));
+        assert_eq!(lives.hear(at(3), &[first.next(), first]), seconds([3, 0]));
+        assert_eq!(lives.hear(at(5), &[second, first]), seconds([0, 2]));
+        assert_eq!(
+            lives.hear(at(6), &[second, first]),
+            seconds([1, 3]),
+            "however long it is silent"
+        );
     }
 }

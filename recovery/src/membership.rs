@@ -263,6 +263,11 @@ impl Membership {
         (next != *self).then_some(next)
     }
 
+    /// Whether `by` has said that it gets no answer from a memory node.
+    pub fn complains(&self, by: NodeId, about: NodeId) -> bool {
+        self.complaints.contains(&Complaint { by, about })
+    }
+
     /// The memory nodes that have the last copies of some group, and that half of the members get
     /// no answer from: what they have is lost, unless they come back.
     pub fn out_of_reach(&self, placement: &Placement) -> Vec<NodeId> {

@@ -63,8 +63,10 @@ impl Distance {
 
     /// Whether all shares are some.
     pub(crate) fn has_shares(&self) -> bool {
-        let Starts { loss, pauses, kills, .. } = self.starts;
-        [self.loss, loss, pauses, kills].iter().all(|share| (0.0..=1.0).contains(share))
+        let Starts { loss, pauses, kills, memory_loss, .. } = self.starts;
+        [self.loss, loss, pauses, kills, memory_loss]
+            .iter()
+            .all(|share| (0.0..=1.0).contains(share))
     }
 }
 

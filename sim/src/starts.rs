@@ -27,6 +27,7 @@ use lotus::{
     Authority, Cluster, ClusterBuilder, ClusterError, Data, LoadWatch, PrimaryKey, TableId,
     TableSpec, TimestampKind,
 };
+use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Config, Interleaving, Limits, Profile, SimMachines, World};
 use lotus_router::authority::{Version, Versioned};
 use lotus_router::{AuthorityError, EmbeddedAuthority};
@@ -77,6 +78,8 @@ pub struct Starts {
     pub pause_max_us: u64,
     /// The share of questions at which a process ends.
     pub kills: f64,
+    /// The share of questions before which a memory node is lost, with all it has; one at most is.
+    pub memory_loss: f64,
 }
 
 impl Starts {
@@ -109,8 +112,9 @@ struct Ground {
     places: RefCell<Vec<Place>>,
     /// By node: its process has ended while it started.
     dead: RefCell<Vec<bool>>,
-    /// By node: a process of it was struck down while it started.
-    killed: RefCell<Vec<bool>>,
+    /// By node: a process of it was struck down while it started, or gave up without an answer of
+    /// the authority or of a memory node that is lost.
+    ended: RefCell<Vec<bool>>,
     /// Known since nothing goes wrong any more.
     calm: RefCell<Option<Calm>>,
     /// How many processes have begun; more than that when nothing goes wrong any more.
@@ -118,6 +122,7 @@ struct Ground {
     begun: Cell<u32>,
     returned: Cell<u32>,
     is_struck: Cell<bool>,
+    has_lost_memory: Cell<bool>,
     is_cut: Cell<bool>,
     is_lost: Cell<bool>,
     found: RefCell<Vec<Violation>>,
@@ -182,6 +187,8 @@ pub struct Started {
     pub is_cut: bool,
     /// Whether all nodes that took part ended afterwards, so that none can return.
     pub is_lost: bool,
+    /// Whether a memory node was lost meanwhile.
+    pub has_lost_memory: bool,
 }
 
 /// Starts a cluster like this.
@@ -199,6 +206,7 @@ pub fn start(plan: &Starts, seed: u64) -> Started {
         returned: ground.returned.get(),
         is_cut: ground.is_cut.get(),
         is_lost: ground.is_lost.get(),
+        has_lost_memory: ground.has_lost_memory.get(),
     }
 }
 
@@ -232,12 +240,13 @@ impl Ground {
             rng: RefCell::new(SmallRng::seed_from_u64(seed ^ 0x57A_2751)),
             places: RefCell::new((0..count).map(|_| Place::Free).collect()),
             dead: RefCell::new(vec![false; count]),
-            killed: RefCell::new(vec![false; count]),
+            ended: RefCell::new(vec![false; count]),
             calm: RefCell::default(),
             starts: Cell::new(0),
             begun: Cell::new(0),
             returned: Cell::new(0),
             is_struck: Cell::new(false),
+            has_lost_memory: Cell::new(false),
             is_cut: Cell::new(false),
             is_lost: Cell::new(false),
             found: RefCell::default(),
@@ -272,13 +281,24 @@ impl Ground {
             self.begin_another();
             self.hall.run_for(pause);
         }
+        self.lose_memory();
         if self.happens(self.plan.kills) {
             self.dead.borrow_mut()[process] = true;
-            self.killed.borrow_mut()[process] = true;
+            self.ended.borrow_mut()[process] = true;
             return (self.draw(|rng| rng.random_bool(0.5)), false);
         }
         let lost = self.happens(self.plan.loss);
         (!lost, !lost && !self.happens(self.plan.loss))
+    }
+
+    /// Loses a memory node, now and then, if none is lost.
+    fn lose_memory(&self) {
+        let share = self.plan.memory_loss;
+        // Where none may be lost nothing is drawn: starts of before are what they were.
+        if share > 0.0 && !self.has_lost_memory.get() && self.happens(share) {
+            self.has_lost_memory.set(true);
+            self.hall.lose(NodeId(self.draw(|rng| rng.random_range(0..MEMORY_NODES))));
+        }
     }
 
     /// A process waits for others: whether it goes on.
@@ -325,7 +345,15 @@ impl Ground {
                 Place::Cut
             }
             // It is started again.
-            Ok(Err(_)) => Place::Free,
+            Ok(Err(error)) => {
+                let gives_up = match error {
+                    ClusterError::Unreachable(_) => self.has_lost_memory.get(),
+                    ClusterError::Authority(_) => self.is_struck.get(),
+                    _ => false,
+                };
+                self.ended.borrow_mut()[process] |= gives_up;
+                Place::Free
+            }
             Err(panic) if panic.is::<Ended>() => Place::Free,
             Err(panic) => resume_unwind(panic),
         };
@@ -383,6 +411,8 @@ impl Ground {
         }
         match rows(&cluster) {
             Ok(ROWS) => Ok(Rc::new(cluster)),
+            // The others may not have left it yet: the judge looks again.
+            Err(ClusterError::Unreachable(_)) if self.has_lost_memory.get() => Ok(Rc::new(cluster)),
             // It was taken for dead.
             Err(ClusterError::Unreachable(_)) => Err(ClusterError::Interrupted),
             found => {
@@ -479,8 +509,14 @@ fn rows(cluster: &Cluster<Hall>) -> Result<u64, ClusterError> {
 mod tests {
     use super::*;
 
-    const PLAN: Starts =
-        Starts { processes: 3, loss: 0.05, pauses: 0.1, pause_max_us: 150_000, kills: 0.03 };
+    const PLAN: Starts = Starts {
+        processes: 3,
+        loss: 0.05,
+        pauses: 0.1,
+        pause_max_us: 150_000,
+        kills: 0.03,
+        memory_loss: 0.0,
+    };
 
     #[test]
     fn clusters_start_whatever_strikes_between_two_questions() {
@@ -500,10 +536,38 @@ mod tests {
     /// that for a place that is lost for ever.
     #[test]
     fn nodes_that_all_end_once_all_rows_are_there_are_refused() {
-        let plan = Starts { processes: 2, loss: 0.0, pauses: 0.0, pause_max_us: 0, kills: 0.02 };
+        let plan = Starts { processes: 2, kills: 0.02, ..Starts::default() };
         let Started { violations, is_cut, is_lost, .. } = start(&plan, 1694);
         assert!(violations.is_empty(), "{violations:?}");
         assert!(is_lost && !is_cut);
+    }
+
+    #[test]
+    fn clusters_start_with_the_memory_node_that_is_left() {
+        let plan = Starts { memory_loss: 0.01, ..PLAN };
+        let mut outlived = 0;
+        for seed in 8..20 {
+            let started = start(&plan, seed);
+            assert!(started.violations.is_empty(), "seed {seed}: {started:?}");
+            let all_take_part = !started.is_cut && !started.is_lost;
+            outlived += u32::from(started.has_lost_memory && all_take_part);
+        }
+        assert!(outlived > 0, "no cluster has lost a memory node and started");
+    }
+
+    /// The founder took part, a memory node was lost, and the others were not started yet: they
+    /// complain of nothing, so the founder took itself out as if it alone did not reach the memory
+    /// node. Nobody was left to recover it, and its place was lost for ever.
+    #[test]
+    fn a_founder_outlives_a_memory_node_before_the_others_are_started() {
+        let slow = Starts { processes: 4, pauses: 0.3, kills: 0.02, memory_loss: 0.02, ..PLAN };
+        let few = Starts { processes: 4, pause_max_us: 1_000, pauses: 0.3, loss: 0.2, ..slow };
+        let plans = [(790, Starts { loss: 0.0, ..slow }), (142, Starts { kills: 0.0, ..few })];
+        for (seed, plan) in plans {
+            let started = start(&plan, seed);
+            assert!(started.violations.is_empty() && started.has_lost_memory, "{started:?}");
+            assert!(!started.is_cut && !started.is_lost, "{started:?}");
+        }
     }
 
     #[test]

@@ -142,6 +142,8 @@ fn starts(rng: &mut SmallRng) -> Starts {
         pauses: pick(rng, &[0.0, 0.1, 0.3]),
         pause_max_us: pick(rng, &[1_000, 30_000, 150_000]),
         kills: pick(rng, &[0.0, 0.02, 0.1]),
+        // Drawn last: all else is as it was.
+        memory_loss: pick(rng, &[0.0, 0.0, 0.01, 0.05]),
     }
 }
 

@@ -10,7 +10,7 @@ use async_channel::Receiver;
 use lotus_fabric::env::Env;
 use lotus_fabric::ids::NodeId;
 use lotus_fabric::machines::{Courier, Errand, Machines, Program};
-use lotus_fabric::sim::{SimCore, SimError, SimMachines};
+use lotus_fabric::sim::{MemoryFate, SimCore, SimError, SimMachines};
 use lotus_fabric::transport::Fabric;
 
 /// See the module's essay.
@@ -33,6 +33,11 @@ impl Hall {
     /// Why the world has stopped for good, if it has.
     pub(super) fn failure(&self) -> Option<SimError> {
         self.machines.failure()
+    }
+
+    /// Ends a memory node, which loses all it has.
+    pub(super) fn lose(&self, node: NodeId) {
+        self.machines.world().crash(node, MemoryFate::Lost).expect("it is one of the world's");
     }
 
     /// Lets time pass.

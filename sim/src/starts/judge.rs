@@ -10,7 +10,9 @@
 //! Anything else is a violation. After the last one no node is left to settle what they have left:
 //! all compute nodes but one may die, and an operator ends such a cluster. It is recognised by what
 //! the simulator has done and by what processes say, not by the membership: every node was struck
-//! down, none took part when the strikes ended, and none has since.
+//! down or gave up unanswered, none took part when the strikes ended, and none has since.
+//!
+//! A memory node that is lost changes nothing of this: every row has another copy.
 //!
 //! # What it is not
 //! A judge of the rows that a node finds when it begins to take part; [`super::WHOLE`] is.
@@ -20,7 +22,7 @@ use std::rc::Rc;
 use lotus::{Cluster, ClusterError, Data, Isolation, TxnError};
 
 use super::hall::Hall;
-use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK};
+use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK, WHOLE, rows};
 
 /// The time after the last strike.
 pub(super) struct Calm {
@@ -84,12 +86,12 @@ impl Ground {
         self.try_out(&up);
     }
 
-    /// Whether all rows were there, and then every node was struck down, so that each process since
+    /// Whether all rows were there, and every node has come to its end, so that each process since
     /// has been told that its node has been started before.
     fn all_have_ended(&self) -> bool {
         let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
-        let killed = self.killed.borrow().iter().all(|killed| *killed);
-        refused && killed && matches!(Data::read(&*self.store), Ok(Data::Loaded))
+        let ended = self.ended.borrow().iter().all(|ended| *ended);
+        refused && ended && matches!(Data::read(&*self.store), Ok(Data::Loaded))
     }
 
     /// All nodes take part: whether the cluster works.
@@ -99,6 +101,10 @@ impl Ground {
             let settled = added.and_then(|()| cluster.settle());
             if let Err(error) = settled {
                 self.violated(STARTED, format!("compute node {node} does not work: {error}"));
+            }
+            let found = rows(cluster);
+            if !matches!(found, Ok(ROWS)) {
+                self.violated(WHOLE, format!("compute node {node} finds {found:?} in the end"));
             }
         }
         for cluster in up {

@@ -173,6 +173,42 @@ fn whoever_was_never_started_is_waited_for() {
     assert!(!one.has_returned() && most.is_serving());
 }
 
+/// Those that were never started complain of no memory node, so the others are not half of the
+/// members. The only one that was started took itself out as if it alone did not reach the memory
+/// node, and nobody was left to recover it.
+#[test]
+fn a_memory_node_that_is_lost_before_all_are_started_ends_none_of_the_others() {
+    let ground = Ground::new(EmbeddedAuthority::new());
+    let lease = Duration::from_secs(1);
+    let first = ground.start(builder(Some(lease)), &[0]).expect("it founds");
+    let table = first.fill(|| Ok(load_rows(&first))).expect("nothing fails");
+    ground.fabric.set_reachable(NodeId(1), false).expect("there is such a node");
+    let begun = Env::real(0).now();
+    wait_until("it is silent for long", || Env::real(0).now().since(begun) > lease * 12);
+    assert!(first.is_serving());
+    let attempt = |node: usize| {
+        let machines = Threads::over(ground.fabric.clone(), Env::real(0));
+        let authority = Arc::clone(&ground.authority);
+        builder(Some(lease)).part([node], authority, lease).start_on(machines).ok()
+    };
+    let mut others = [None, None];
+    wait_until("the others take part, started again and again", || {
+        for (node, part) in (1..).zip(&mut others) {
+            if part.is_none() {
+                *part = attempt(node);
+            }
+        }
+        others.iter().all(Option::is_some)
+    });
+    for part in others.iter().flatten().chain([&first]) {
+        assert!(part.is_serving());
+        for row in 0..ROWS {
+            wait_until("rows can be used", || transfer(part, table, row, (row + 1) % ROWS).is_ok());
+        }
+    }
+    assert_eq!(sound_total(&first, table), ROWS * BALANCE);
+}
+
 /// There was no memory for the lock table of a node that had joined: started again with a smaller
 /// one it was refused.
 #[test]
