@@ -333,7 +333,7 @@ impl Ground {
         self.dead.borrow_mut()[process] = false;
         let begun = catch_unwind(AssertUnwindSafe(|| self.start_process(process)));
         if let (Some(calm), Ok(outcome)) = (&mut *self.calm.borrow_mut(), &begun) {
-            calm.note(process, outcome);
+            calm.note(process, outcome, self.has_lost_memory.get());
         }
         let place = match begun {
             Ok(Ok(cluster)) => {
@@ -568,6 +568,16 @@ mod tests {
             assert!(started.violations.is_empty() && started.has_lost_memory, "{started:?}");
             assert!(!started.is_cut && !started.is_lost, "{started:?}");
         }
+    }
+
+    /// The founder was expelled and settled, and then the other node ended. The founder's next
+    /// process could take part again but for a memory node that no member was left to give up.
+    #[test]
+    fn nodes_that_all_end_beside_a_memory_node_are_told_that_it_does_not_answer() {
+        let plan = Starts { processes: 2, loss: 0.0, kills: 0.1, memory_loss: 0.02, ..PLAN };
+        let started = start(&plan, 22_558);
+        assert!(started.violations.is_empty() && started.has_lost_memory, "{started:?}");
+        assert!(started.is_lost, "{started:?}");
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! the simulator has done and by what processes say, not by the membership: every node was struck
 //! down or gave up unanswered, none took part when the strikes ended, and none has since.
 //!
-//! A memory node that is lost changes nothing of this: every row has another copy.
+//! A memory node that is lost changes little: every row has another copy. But where all nodes have
+//! ended none is left to give it up, and processes may be told that it does not answer.
 //!
 //! # What it is not
 //! A judge of the rows that a node finds when it begins to take part; [`super::WHOLE`] is.
@@ -28,7 +29,8 @@ use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK, WHOLE, rows};
 pub(super) struct Calm {
     /// A node took part when it began, or has since.
     lived: bool,
-    /// All starts since were refused because the node had been started before.
+    /// All starts since were refused because the node had been started before, or did not get on
+    /// without a memory node that is lost.
     refuses: bool,
 }
 
@@ -43,13 +45,15 @@ impl Calm {
         &mut self,
         process: usize,
         outcome: &Result<Rc<Cluster<Hall>>, ClusterError>,
+        has_lost_memory: bool,
     ) {
-        let before = |error: &ClusterError| match error {
+        let refused = |error: &ClusterError| match error {
             ClusterError::JoinedBefore { node } => *node == process,
+            ClusterError::Unreachable(_) => has_lost_memory,
             _ => false,
         };
         self.lived |= outcome.is_ok();
-        self.refuses &= outcome.as_ref().is_err_and(before);
+        self.refuses &= outcome.as_ref().is_err_and(refused);
     }
 }
 
@@ -87,7 +91,7 @@ impl Ground {
     }
 
     /// Whether all rows were there, and every node has come to its end, so that each process since
-    /// has been told that its node has been started before.
+    /// has been refused.
     fn all_have_ended(&self) -> bool {
         let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
         let ended = self.ended.borrow().iter().all(|ended| *ended);
