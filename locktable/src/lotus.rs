@@ -3,9 +3,8 @@
 //! Coordinator i talks to coordinator i of the owner. The locks that one round wants from one
 //! owner travel in one datagram, together with the ends that the owner has not acknowledged. One
 //! background task for each owner sends ends that found no datagram to travel in, and repeats
-//! them until they are acknowledged (H10): with a lease as often as nodes beat, so that a message
-//! that is lost holds no lock, and makes nobody suspected, for longer than a part of the lease. A
-//! fresh end waits for no answer to another one.
+//! them until they are acknowledged (H10): with a lease as often as nodes beat, so that a lost
+//! message holds locks, or keeps an owner suspected, for a part of the lease at most.
 //!
 //! Nobody waits long for an owner that does not answer, if nodes have a lease: it is suspected
 //! ([`crate::suspicion`]), by each coordinator for itself. What was asked of it is given up then,
@@ -52,7 +51,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// An end without an acknowledgement is repeated after this long at most; a request for a sign of
 /// life too.
 const RESEND_END_AFTER: Duration = Duration::from_millis(20);
-/// Where nodes have a lease, so often in it at least: as often as they beat.
+/// Where nodes have a lease, ends are repeated at least this often in it: as often as nodes beat.
 const RESENDS_PER_LEASE: u32 = 8;
 
 /// See the module's essay. Cheap to clone.
@@ -70,8 +69,8 @@ struct Core<H> {
     datagram: RefCell<Vec<u8>>,
     /// For how long owners may be silent at least; for ever without a lease.
     tolerance: Option<Duration>,
-    /// When ends are repeated, and for how long an answer to them is waited for.
-    insistence: Patience,
+    /// How often a datagram of ends is sent, and how long its answer is waited for.
+    ends_patience: Patience,
     /// How many of the peers are suspected.
     suspects: Cell<usize>,
     /// Looks for owners that are silent. Started by the first request.
@@ -88,19 +87,6 @@ struct Peer {
     /// It was expelled: nothing that it held counts any more, and it acknowledges nothing.
     lost: Cell<bool>,
     silence: RefCell<Silence>,
-}
-
-impl Peer {
-    /// When to send something, in nanoseconds; `None` until its task is woken. What is `asked`
-    /// already, and not answered, is repeated by itself, and its end wakes the task.
-    fn due_ns(&self, asked: bool) -> Option<u64> {
-        match self.ends.borrow().next_due_ns() {
-            Some(0) => Some(0),
-            _ if asked => None,
-            None => self.silence.borrow().is_suspected().then_some(0),
-            due => due,
-        }
-    }
 }
 
 impl<H> Clone for LotusLocks<H> {
@@ -137,7 +123,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
             peers: RefCell::default(),
             datagram,
             tolerance: lease.map(least_tolerance),
-            insistence: insistence(lease),
+            ends_patience: ends_patience(lease),
             suspects: Cell::new(0),
             watch: Cell::new(None),
             next_look: Cell::new(Nanos::NEVER),
@@ -189,7 +175,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         if let Some(peer) = peers.iter().find(|peer| peer.at == at) {
             return Rc::clone(peer);
         }
-        let resend = self.core.insistence.retry_after;
+        let resend = self.core.ends_patience.retry_after;
         let ends = EndTracker::new(resend.as_nanos() as u64);
         let (sender, lost) = (Cell::new(None), Cell::new(false));
         let (ends, silence) = (RefCell::new(ends), RefCell::default());
@@ -365,8 +351,8 @@ fn patience(time: Duration) -> Patience {
     Patience::constant(retry_after, tries as u32)
 }
 
-/// How often ends are sent where nodes have this lease.
-fn insistence(lease: Option<Duration>) -> Patience {
+/// How often a datagram of ends is sent where nodes have this lease.
+fn ends_patience(lease: Option<Duration>) -> Patience {
     match lease {
         None => Patience::constant(RESEND_END_AFTER, 1),
         Some(lease) => {
@@ -437,47 +423,29 @@ where
     H: LockHost + LockRoutes + 'static,
 {
     let executor = core.rpc.lane().executor().clone();
-    let mut asked = Vec::new();
     loop {
-        take_answers(&core, &peer, &mut asked).await;
-        let due = peer.due_ns(!asked.is_empty());
-        if due.is_none_or(|due| due > executor.now().0) {
-            // Not a sleep: an end that comes meanwhile is due at once, and wakes this task.
-            due.into_iter().for_each(|due| executor.wake_at(Nanos(due), executor.current()));
-            executor.suspend().await;
-            continue;
-        }
-        // One round of the other coroutines: their ends travel along, or a lock request takes
-        // these ends with it.
-        executor.yield_now().await;
-        let Some(call) = call_ends(&core, &peer) else { continue };
-        point!(core.rpc.lane().at().node.0, UnlockSent);
-        asked.push(call);
-    }
-}
-
-/// Takes in what has been answered of these calls, without waiting, and drops those that ended.
-async fn take_answers<H>(core: &Core<H>, peer: &Peer, asked: &mut Vec<(PendingCall, Sent)>)
-where
-    H: LockHost + LockRoutes + 'static,
-{
-    let mut answers = Vec::new();
-    let poll_all = std::future::poll_fn(|cx| {
-        asked.retain_mut(|(call, sent)| match Pin::new(call).poll(cx) {
-            Poll::Pending => true,
-            Poll::Ready(answer) => {
-                answers.extend(answer.map(|replies| (replies, *sent)));
-                false
+        let due = peer.ends.borrow().next_due_ns();
+        match due {
+            None if !peer.silence.borrow().is_suspected() => executor.suspend().await,
+            Some(due) if due > executor.now().0 => {
+                // Not a sleep: an end that comes meanwhile is due at once, and wakes this task.
+                executor.wake_at(Nanos(due), executor.current());
+                executor.suspend().await;
             }
-        });
-        Poll::Ready(())
-    });
-    poll_all.await;
-    for (replies, sent) in answers {
-        core.hears(peer, sent.again(replies.sent()));
-        point!(core.rpc.lane().at().node.0, UnlockAcknowledged);
-        let mut ends = peer.ends.borrow_mut();
-        wire::replies(&replies).map_while(Result::ok).for_each(|reply| ends.learn(&reply));
+            _ => {
+                // One round of the other coroutines: their ends travel along, or a lock request
+                // takes these ends with it.
+                executor.yield_now().await;
+                let Some((call, sent)) = call_ends(&core, &peer) else { continue };
+                point!(core.rpc.lane().at().node.0, UnlockSent);
+                if let Ok(replies) = call.await {
+                    core.hears(&peer, sent.again(replies.sent()));
+                    point!(core.rpc.lane().at().node.0, UnlockAcknowledged);
+                    let mut ends = peer.ends.borrow_mut();
+                    wire::replies(&replies).map_while(Result::ok).for_each(|r| ends.learn(&r));
+                }
+            }
+        }
     }
 }
 
@@ -495,11 +463,11 @@ where
         return None;
     }
     let bytes = writer.finish(core.host.configuration_epoch());
-    let mut insistence = core.insistence;
+    let mut patience = core.ends_patience;
     if broken(Rule::EndsAreRepeated) {
-        insistence.tries = 1;
+        patience.tries = 1;
     }
-    let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], insistence);
+    let call = core.rpc.call(peer.at, LOCK_SERVICE, &datagram[..bytes], patience);
     Some((call, core.asks(peer)))
 }
 

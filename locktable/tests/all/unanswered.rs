@@ -1,5 +1,5 @@
 //! Owners of locks whose answers are lost for a while: what was lost is asked again in a part of
-//! the lease, whatever else is under way.
+//! the lease.
 #![cfg(not(lotus_loom))]
 
 use std::cell::Cell;
@@ -127,7 +127,7 @@ fn an_owner_whose_answers_were_lost_is_heard_again_in_a_part_of_the_lease() {
 }
 
 #[test]
-fn a_fresh_end_waits_for_no_answer_to_another() {
+fn an_end_that_is_lost_holds_up_others_for_a_part_of_the_lease() {
     let owned = table();
     let table = Arc::clone(&owned);
     run(&owned, |locks, executor, fabric| async move {
@@ -143,9 +143,6 @@ fn a_fresh_end_waits_for_no_answer_to_another() {
         assert_eq!(table.holders_of(txn(0, 1).incarnation()).len(), 2, "its end is lost");
         lose(&fabric, 0.0);
         locks.release(&mut other);
-        executor.sleep(LEASE / 100).await;
-        let left = table.holders_of(txn(0, 1).incarnation());
-        assert!(left.iter().all(|holder| holder.txn == txn(0, 1)), "{left:?}");
         executor.sleep(LEASE / 4).await;
         assert!(table.holders_of(txn(0, 1).incarnation()).is_empty());
     });
