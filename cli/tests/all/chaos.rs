@@ -110,19 +110,21 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
 fn h2_nodes_that_are_started_again_take_part_again() {
     let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
                     {\"at_ms\":600,\"node\":\"cn-1\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":5500,\"fault\":\"wait\"}\n\
                     {\"at_ms\":6000,\"node\":\"cn-0\",\"fault\":\"restart\"}\n\
+                    {\"at_ms\":10500,\"fault\":\"wait\"}\n\
                     {\"at_ms\":11000,\"node\":\"cn-1\",\"fault\":\"pause\"}\n\
                     {\"at_ms\":11500,\"node\":\"cn-1\",\"fault\":\"restart\"}\n";
     let described = Described::new("restarts", schedule);
-    let output = described.chaos(&described.path("schedule"), &["--secs", "12", "--json", "-"]);
+    let output = described.chaos(&described.path("schedule"), &["--secs", "15", "--json", "-"]);
     assert!(output.status.success(), "{}", text(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
-    // Each was expelled and taken in, three times in all; but for one that was started again before
-    // it had come to take part, as on a machine that is busy.
-    let count = |of: &str| report[of].as_u64().expect("a number");
-    assert!(count("epoch") + 2 * count("starts_struck") >= 7, "{report}");
+    // Each was expelled and taken in, three times in all, however long that took.
+    assert_eq!(report["schedule"].as_array().map(Vec::len), Some(5), "{report}");
+    assert_eq!(report["starts_struck"], 0, "{report}");
+    assert!(report["epoch"].as_u64() >= Some(7), "{report}");
     let checks = report["audit"]["checks"].as_array().expect("a list");
     for node in ["cn-0", "cn-1", "cn-2"] {
         let name = format!("{node}: the sum of all balances");
@@ -207,10 +209,12 @@ fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
     let host = host();
     let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
     let nodes: String = (7500..7503).map(node).collect();
-    let settings = SMALL.replace("lease_ms = 3000", "lease_ms = 1000");
-    let described = Described::of("random", &[&settings, "[[memory_node]]\n", &nodes].concat(), "");
+    // A lease that nodes keep on a machine that is busy: whoever misses it though nothing was done
+    // to it was expelled for what applications did, as far as chaos can tell. All strikes of this
+    // seed come in the first half of the load.
+    let described = Described::of("random", &[SMALL, "[[memory_node]]\n", &nodes].concat(), "");
     let history = described.path("history");
-    let flags = ["--seed", "5", "--secs", "16", "--json", "-", "--history", &history];
+    let flags = ["--seed", "339", "--secs", "24", "--json", "-", "--history", &history];
     let output = described.chaos("random", &flags);
     assert!(output.status.success(), "{}", text(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");

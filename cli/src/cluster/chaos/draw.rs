@@ -338,6 +338,7 @@ mod tests {
                 match event {
                     Event::Strike(strike) => strikes.push(*strike),
                     Event::Snapshot { .. } => snapshots.push(event.clone()),
+                    Event::Wait { .. } => panic!("none is drawn"),
                     Event::Restore(restore) => restores.push(restore),
                 }
             }

@@ -1,5 +1,5 @@
-//! What a schedule is made of: strikes, snapshots and restores, in the order of time; and the
-//! rounds that restores divide it into.
+//! What a schedule is made of: strikes, waits, snapshots and restores, in the order of time; and
+//! the rounds that restores divide it into.
 
 use std::time::Duration;
 
@@ -32,6 +32,11 @@ pub enum Event {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
+    /// What comes behind it is put off until every node that was started again takes part.
+    Wait {
+        /// Milliseconds since the load began.
+        at_ms: u64,
+    },
     /// The cluster is ended, and started from a snapshot.
     Restore(Restore),
 }
@@ -40,14 +45,18 @@ impl Event {
     /// When it happens, in milliseconds since the load began.
     pub fn at_ms(&self) -> u64 {
         match self {
-            Self::Strike(Strike { at_ms, .. }) | Self::Snapshot { at_ms } => *at_ms,
+            Self::Strike(Strike { at_ms, .. })
+            | Self::Snapshot { at_ms }
+            | Self::Wait { at_ms } => *at_ms,
             Self::Restore(restore) => restore.at_ms,
         }
     }
 
     fn set_at_ms(&mut self, to: u64) {
         match self {
-            Self::Strike(Strike { at_ms, .. }) | Self::Snapshot { at_ms } => *at_ms = to,
+            Self::Strike(Strike { at_ms, .. })
+            | Self::Snapshot { at_ms }
+            | Self::Wait { at_ms } => *at_ms = to,
             Self::Restore(restore) => restore.at_ms = to,
         }
     }
@@ -69,10 +78,11 @@ impl Event {
         };
         let word = fields.get("fault").and_then(serde_json::Value::as_str).map(str::to_owned);
         match word.as_deref() {
-            Some(SNAPSHOT) => {
+            Some(word @ (SNAPSHOT | WAIT)) => {
+                let waits = word == WAIT;
                 fields.remove("fault");
                 let Moment { at_ms } = serde_json::from_value(fields.into())?;
-                Ok(Self::Snapshot { at_ms })
+                Ok(if waits { Self::Wait { at_ms } } else { Self::Snapshot { at_ms } })
             }
             Some(RESTORE) => {
                 fields.remove("fault");
@@ -84,11 +94,13 @@ impl Event {
 
     /// As it is written.
     pub fn write(&self) -> String {
+        let moment = |at_ms: &u64, word| {
+            serde_json::to_string(&serde_json::json!({ "at_ms": at_ms, "fault": word }))
+        };
         let line = match self {
             Self::Strike(strike) => serde_json::to_string(strike),
-            Self::Snapshot { at_ms } => {
-                serde_json::to_string(&serde_json::json!({ "at_ms": at_ms, "fault": SNAPSHOT }))
-            }
+            Self::Snapshot { at_ms } => moment(at_ms, SNAPSHOT),
+            Self::Wait { at_ms } => moment(at_ms, WAIT),
             Self::Restore(restore) => {
                 let mut fields = serde_json::json!({ "at_ms": restore.at_ms, "fault": RESTORE });
                 for (list, strikes) in
@@ -114,6 +126,7 @@ struct Moment {
 
 /// The words for what is done to no node.
 const SNAPSHOT: &str = "snapshot";
+const WAIT: &str = "wait";
 const RESTORE: &str = "restore";
 
 /// What happens until the cluster is restored, or the load ends. Times count from its beginning.
@@ -127,6 +140,8 @@ pub struct Round {
     pub strikes: Vec<Strike>,
     /// When snapshots are taken.
     pub snapshots_ms: Vec<u64>,
+    /// From when on strikes are put off until every node that was started again takes part.
+    pub waits_ms: Vec<u64>,
     /// What comes behind it.
     pub restore: Option<Restore>,
 }
@@ -142,6 +157,7 @@ pub fn rounds(events: &[Event], span: Duration) -> Vec<Round> {
                 round.strikes.push(Strike { at_ms: strike.at_ms - began_ms, ..*strike });
             }
             Event::Snapshot { at_ms } => round.snapshots_ms.push(at_ms - began_ms),
+            Event::Wait { at_ms } => round.waits_ms.push(at_ms - began_ms),
             Event::Restore(restore) => {
                 round.span = Duration::from_millis(restore.at_ms - began_ms);
                 round.restore = Some(restore.clone());
@@ -162,6 +178,7 @@ impl Round {
             span: Duration::ZERO,
             strikes: Vec::new(),
             snapshots_ms: Vec::new(),
+            waits_ms: Vec::new(),
             restore: None,
         }
     }
@@ -183,20 +200,22 @@ mod tests {
             Event::Snapshot { at_ms: 200 },
             Event::Restore(restore(1000)),
             Event::Snapshot { at_ms: 1000 },
+            Event::Wait { at_ms: 1200 },
             Event::Strike(strike(1500, 1)),
             Event::Restore(restore(4000)),
         ];
-        let round = |began_ms, span_ms, strikes, snapshots_ms, restore| Round {
-            began: Duration::from_millis(began_ms),
+        let round = |began_ms, span_ms, strikes, restore| Round {
             span: Duration::from_millis(span_ms),
             strikes,
-            snapshots_ms,
             restore,
+            ..Round::beginning(began_ms)
         };
+        let first = round(0, 1000, vec![strike(100, 0)], Some(restore(1000)));
+        let second = round(1000, 3000, vec![strike(500, 1)], Some(restore(4000)));
         let expected = [
-            round(0, 1000, vec![strike(100, 0)], vec![200], Some(restore(1000))),
-            round(1000, 3000, vec![strike(500, 1)], vec![0], Some(restore(4000))),
-            round(4000, 500, Vec::new(), Vec::new(), None),
+            Round { snapshots_ms: vec![200], ..first },
+            Round { snapshots_ms: vec![0], waits_ms: vec![200], ..second },
+            round(4000, 500, Vec::new(), None),
         ];
         assert_eq!(rounds(&events, Duration::from_millis(4500)), expected);
         for event in events {

@@ -3,8 +3,9 @@
 //! # What it is
 //! [`Keeper::step`] is asked again and again, told what the [`Standings`] are, and says what is to
 //! be done now. A schedule from a file is kept to by the millisecond ([`Pace::Exact`]): its writer
-//! may want what the cluster does not survive. It waits for one thing only: no memory node is taken
-//! away while another one returns. One that was drawn ([`Pace::Careful`]) was drawn for a cluster
+//! may want what the cluster does not survive. It waits for two things only: no memory node is
+//! taken away while another one returns, and nothing comes behind a `wait` before every node that
+//! was started again takes part. One that was drawn ([`Pace::Careful`]) was drawn for a cluster
 //! that recovers in time, on a machine that may be too busy for that. So
 //! * a strike waits, with all later ones of its kind of node, until the cluster can do without the
 //!   node: until all other memory nodes have all that they are to have, or a majority of compute
@@ -56,6 +57,8 @@ pub struct Keeper {
     compute: Queue,
     /// When snapshots are taken. They come with the strikes at compute nodes.
     snapshots_ms: VecDeque<u64>,
+    /// From when on all is put off until every node that was started again takes part.
+    waits_ms: VecDeque<u64>,
     /// What was done last to a node.
     last: BTreeMap<Node, Fault>,
     /// Since when a node is out that was not struck.
@@ -94,6 +97,7 @@ impl Keeper {
             memory: queue(Kind::Memory),
             compute: queue(Kind::Compute),
             snapshots_ms: VecDeque::new(),
+            waits_ms: VecDeque::new(),
             last: BTreeMap::new(),
             out_since_ms: BTreeMap::new(),
             started_ms: BTreeMap::new(),
@@ -108,11 +112,20 @@ impl Keeper {
         self
     }
 
+    /// Puts off what comes at these times, or later, until every node that was started again takes
+    /// part.
+    #[must_use]
+    pub fn with_waits(mut self, at_ms: &[u64]) -> Self {
+        self.waits_ms = at_ms.iter().copied().collect();
+        self
+    }
+
     /// Whether a snapshot is to be taken now.
     pub fn takes_snapshot(&mut self, now_ms: u64) -> bool {
         let late_ms = self.compute.late_ms;
         let is_over = self.pace == Pace::Careful && now_ms >= self.span_ms();
-        let is_due = |at_ms: &u64| !is_over && at_ms + late_ms <= now_ms;
+        let is_due =
+            |at_ms: &u64| !is_over && !self.is_put_off(*at_ms) && at_ms + late_ms <= now_ms;
         let due = self.snapshots_ms.front().is_some_and(is_due);
         if due {
             self.snapshots_ms.pop_front();
@@ -152,7 +165,7 @@ impl Keeper {
     pub fn is_done(&self, now_ms: u64, standings: &Standings) -> bool {
         let idle = self.memory.strikes.is_empty() && self.compute.strikes.is_empty();
         match self.pace {
-            Pace::Exact => idle && self.snapshots_ms.is_empty(),
+            Pace::Exact => idle && self.snapshots_ms.is_empty() && self.waits_ms.is_empty(),
             Pace::Careful => {
                 let whole = standings.values().all(|standing| *standing == Standing::Whole);
                 now_ms >= self.span_ms() && idle && whole && !standings.is_empty()
@@ -174,10 +187,31 @@ impl Keeper {
         self.bounds.span.as_millis() as u64
     }
 
+    /// Whether what was to come then waits for nodes that start.
+    fn is_put_off(&self, at_ms: u64) -> bool {
+        self.waits_ms.front().is_some_and(|wait| *wait <= at_ms)
+    }
+
+    /// Ends the next wait, if all before it is done and nobody starts any more.
+    fn end_wait(&mut self, now_ms: u64) {
+        let Some(at_ms) = self.waits_ms.front().copied() else { return };
+        let is_before = |queue: &Queue| queue.strikes.front().is_some_and(|it| it.at_ms < at_ms);
+        let comes_first = is_before(&self.memory) || is_before(&self.compute);
+        let due_ms = at_ms + self.memory.late_ms.max(self.compute.late_ms);
+        if comes_first || now_ms < due_ms || !self.started_ms.is_empty() {
+            return;
+        }
+        self.waits_ms.pop_front();
+        // What comes behind it keeps its distance.
+        self.memory.late_ms = now_ms - at_ms;
+        self.compute.late_ms = now_ms - at_ms;
+    }
+
     fn due(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
+        self.end_wait(now_ms);
         let mut due = Vec::new();
         for kind in [Kind::Memory, Kind::Compute] {
-            while let Some(next) = self.queue(kind).next().filter(|next| next.at_ms <= now_ms) {
+            while let Some(next) = self.next(kind).filter(|next| next.at_ms <= now_ms) {
                 // Those behind it keep their distance.
                 if self.pace == Pace::Careful {
                     self.queue_mut(kind).late_ms += now_ms - next.at_ms;
@@ -192,6 +226,13 @@ impl Keeper {
             }
         }
         due
+    }
+
+    /// The next strike at such a node, unless it is put off.
+    fn next(&self, kind: Kind) -> Option<Strike> {
+        let queue = self.queue(kind);
+        let scheduled_ms = queue.strikes.front()?.at_ms;
+        queue.next().filter(|_| !self.is_put_off(scheduled_ms))
     }
 
     /// Whether a strike may be carried out now.
@@ -435,6 +476,33 @@ mod tests {
         assert_eq!(keeper.step(5000, &filling), []);
         assert!(keeper.looks() && !keeper.is_done(5000, &filling));
         assert_eq!(keeper.step(5100, &but(&[])), [strike(5100, MN_1, Fault::Kill)]);
+    }
+
+    /// How long a start takes depends on the machine.
+    #[test]
+    fn what_comes_behind_a_wait_is_put_off_until_whoever_was_started_takes_part() {
+        let cn_1 = Node::compute(1);
+        let restart = strike(600, cn_1, Fault::Restart);
+        let pause = strike(1500, cn_1, Fault::Pause);
+        let memory = strike(1700, MN_1, Fault::Kill);
+        let mut keeper = Keeper::new(bounds(), Pace::Exact, &[restart, pause, memory])
+            .with_snapshots(&[1600])
+            .with_waits(&[1000, 2000]);
+        assert_eq!(keeper.step(600, &but(&[])), [restart]);
+        let starts = but(&[(cn_1, Standing::Filling)]);
+        for now in (700..30_000).step_by(100) {
+            assert_eq!(keeper.step(now, &starts), []);
+            assert!(keeper.looks() && !keeper.takes_snapshot(now) && !keeper.is_done(now, &starts));
+        }
+        assert_eq!(keeper.step(30_000, &but(&[])), [], "half a second behind the wait");
+        assert_eq!(keeper.step(30_499, &but(&[])), []);
+        assert_eq!(keeper.step(30_500, &but(&[])), [Strike { at_ms: 30_500, ..pause }]);
+        assert!(!keeper.takes_snapshot(30_599) && keeper.takes_snapshot(30_600));
+        assert_eq!(keeper.starts_struck(), 0, "it took part");
+        assert_eq!(keeper.step(30_700, &but(&[])), [Strike { at_ms: 30_700, ..memory }]);
+        assert!(!keeper.is_done(30_999, &but(&[])));
+        assert_eq!(keeper.step(31_000, &but(&[])), []);
+        assert!(keeper.is_done(31_000, &but(&[])));
     }
 
     #[test]

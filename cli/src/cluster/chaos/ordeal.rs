@@ -93,7 +93,7 @@ impl Ordeal<'_> {
             life: life as u32,
             span,
             all: self.bounds.span,
-            keeper: keeper.with_snapshots(&round.snapshots_ms),
+            keeper: keeper.with_snapshots(&round.snapshots_ms).with_waits(&round.waits_ms),
             copies: std::mem::take(&mut sum.copies),
             traced,
             hostile,

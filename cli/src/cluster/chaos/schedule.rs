@@ -10,7 +10,15 @@
 //! Faults come in the order of time. Empty lines, and those that begin with `#`, say nothing. What
 //! makes no sense is an error that names the line.
 //!
-//! Two faults have no node: a `snapshot` is taken while there is load, and a `restore` ends the
+//! A `wait` has no node: what comes behind it is put off until every node that was started again
+//! takes part, and keeps its distances. How long that takes depends on the machine:
+//! ```text
+//! {"at_ms":4000,"node":"cn-1","fault":"restart"}
+//! {"at_ms":4500,"fault":"wait"}
+//! {"at_ms":5000,"node":"cn-0","fault":"kill"}
+//! ```
+//!
+//! Nor have these: a `snapshot` is taken while there is load, and a `restore` ends the
 //! cluster with a snapshot and starts it from there. Nodes are struck meanwhile as its own two
 //! lists say, whose times count from the beginning of either:
 //! ```text
@@ -165,6 +173,7 @@ impl Bounds {
                     strikes.push(*strike);
                 }
                 Event::Snapshot { .. } => self.check_snapshots().map_err(refuse)?,
+                Event::Wait { .. } => {}
                 Event::Restore(restore) => {
                     self.check_restore(restore).map_err(refuse)?;
                     strikes.clear();
