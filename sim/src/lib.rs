@@ -28,6 +28,7 @@ pub mod named;
 pub mod pairs;
 pub mod properties;
 mod returns;
+pub mod room;
 pub mod run;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;

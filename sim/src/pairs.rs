@@ -58,6 +58,9 @@ enum Kind {
     Look,
 }
 
+/// The transaction that does nothing but delete.
+pub const LEAVES: &str = "Leave";
+
 const KINDS: [Kind; 6] =
     [Kind::EnterBoth, Kind::Enter, Kind::Leave, Kind::Swap, Kind::Touch, Kind::Look];
 
@@ -110,7 +113,7 @@ impl Workload for Pairs {
     const NAME: &'static str = "pairs";
     const FILLS_MEMORY: bool = true;
     const TRANSACTIONS: &'static [&'static str] =
-        &["EnterBoth", "Enter", "Leave", "Swap", "Touch", "Look"];
+        &["EnterBoth", "Enter", LEAVES, "Swap", "Touch", "Look"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
         // Room for half of them, so that buckets overflow.

@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lotus::MemoryStanding;
+use lotus::{ClusterBuilder, MemoryStanding};
 use lotus_benchmarks::AbortReason;
+use lotus_benchmarks::config::LoadConfig;
 use lotus_benchmarks::deployment::DeployError;
 use lotus_benchmarks::harness::{self, BenchError, Options};
 use lotus_benchmarks::history::{History, Status};
@@ -25,7 +26,8 @@ use lotus_mvcc::layout::region::SLAB_BYTES;
 use crate::authority::Post;
 use crate::memory_returns;
 use crate::pairs::Pairs;
-use crate::properties::{balance, durability, isolation, losses, progress};
+use crate::properties::{balance, deletions, durability, isolation, losses, progress};
+use crate::room;
 use crate::scenario::{Scenario, ScenarioError, Workload};
 use crate::starts;
 #[cfg(feature = "fault-points")]
@@ -178,20 +180,7 @@ pub fn run(
         })
     };
     let (cluster, load) = (scenario.cluster_config(), scenario.load_config(seed));
-    let max_writes = match scenario.workload {
-        Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
-        _ => MAX_WRITES,
-    };
-    // Clients have all the coroutines but that of whoever reads all rows.
-    let copiers = usize::from(scenario.cluster.snapshots_us > 0);
-    let builder = builder(&cluster, &load)
-        .coroutines(cluster.coroutines + load.helpers() + copiers)
-        .memory_limit(scenario.cluster.group_slabs * SLAB_BYTES * cluster.replicas as u64)
-        .max_writes(max_writes)
-        .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
-        .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us))
-        .lease(scenario.lease())
-        .drain_patience(Duration::from_micros(scenario.cluster.drain_us));
+    let builder = settings(scenario, &load);
     let embedded =
         Embedded::start_on(builder, world).map_err(|error| scenario.impossible(error))?;
     let mut watched = Watched::new(embedded, scenario, seed);
@@ -221,6 +210,25 @@ pub fn run(
     violations.extend(end(watched));
     violations.extend(started(scenario, seed));
     Ok(Outcome { violations, figures, trace_hash })
+}
+
+/// The settings of a scenario's cluster.
+pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder {
+    let cluster = scenario.cluster_config();
+    let max_writes = match scenario.workload {
+        Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
+        _ => MAX_WRITES,
+    };
+    // Clients have all the coroutines but that of whoever reads all rows.
+    let copiers = usize::from(scenario.cluster.snapshots_us > 0);
+    builder(&cluster, load)
+        .coroutines(cluster.coroutines + load.helpers() + copiers)
+        .memory_limit(scenario.cluster.group_slabs * SLAB_BYTES * cluster.replicas as u64)
+        .max_writes(max_writes)
+        .commit_timeout(Duration::from_micros(scenario.cluster.commit_timeout_us))
+        .lock_timeout(Duration::from_micros(scenario.cluster.lock_timeout_us))
+        .lease(scenario.lease())
+        .drain_patience(Duration::from_micros(scenario.cluster.drain_us))
 }
 
 /// What goes wrong as processes start.
@@ -305,6 +313,9 @@ fn drive(
     let healed = started.after(scenario.storm());
     violations.extend(isolation::violations(history));
     violations.extend(progress::violations(history, healed.0));
+    violations.extend(deletions::violations(transactions(&scenario.workload), &outcome.tally));
+    let kept_back = room::kept_back(scenario);
+    violations.extend(deletions::without_room(history, &outcome.tally, kept_back, healed.0));
     if scenario.steady {
         let owners = watched.owners().map_err(|error| scenario.impossible(error))?;
         violations.extend(balance::circles(&owners));

@@ -25,11 +25,11 @@ use crate::authority::Distance;
 use crate::hazard::Hazard;
 use crate::memory_returns;
 use crate::pairs::SHORTEST;
+use crate::room::FEWEST_SLABS;
 use crate::strike::Strike;
 
 /// The most virtual time that a run may be asked to cover.
 const LONGEST: Duration = Duration::from_secs(60);
-
 /// How many leases the calm must last: one until a loss is noticed, and as long as it takes.
 const CALM_LEASES: u64 = 5;
 
@@ -384,7 +384,7 @@ impl Scenario {
         }
         must((2..=8).contains(&self.cluster.versions), "versions are not from 2 to 8")?;
         let slabs = self.cluster.group_slabs;
-        must((4..=1 << 12).contains(&slabs), "group-slabs are not from 4 to 2^12")?;
+        must((FEWEST_SLABS..=1 << 12).contains(&slabs), "group-slabs are not from 4 to 2^12")?;
         let cached = self.cluster.version_table_cache;
         must(cached <= 1 << 20, "version-table-cache is more than 2^20")?;
         must(self.cluster.horizon_us > 0, "the horizon's interval is zero")?;

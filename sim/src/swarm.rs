@@ -14,12 +14,16 @@ use rand::{Rng, SeedableRng};
 
 use crate::authority::{Distance, Silence};
 use crate::memory_returns;
-use crate::pairs::SHORTEST;
+use crate::pairs::{Pairs, SHORTEST};
+use crate::room::{FEWEST_SLABS, groups_used, loaded_slabs};
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
 use crate::starts::Starts;
 
 /// How slow a part of a node may be where nodes have leases.
 const SLOW_PERCENT: u32 = 300;
+
+/// The share of seeds that try to fill memory; a third of them cannot.
+const FILLS_MEMORY: f64 = 0.15;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
@@ -96,7 +100,43 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.2) {
         scenario.authority.starts = starts(&mut rng);
     }
+    // The same.
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
+    if rng.random_bool(FILLS_MEMORY) {
+        fill_memory(&mut rng, &mut scenario);
+    }
     scenario
+}
+
+/// The scenario of a seed with memory that fills, drawn or not; `None` if it cannot.
+pub fn with_full_memory(seed: u64) -> Option<Scenario> {
+    let mut scenario = scenario(seed);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F02);
+    fill_memory(&mut rng, &mut scenario).then_some(scenario)
+}
+
+/// Lets inserts fill the memory, where deletions and updates make room again, among all else that
+/// was drawn. Says whether it does: other locks than the protocol's leave slots where they are, and
+/// few transactions fill nothing.
+fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
+    let cluster = &mut scenario.cluster;
+    if cluster.locks != Locks::Lotus || scenario.load.rate_tps.is_some() {
+        return false;
+    }
+    // Rows of the same number of slabs: 31 or 63 to one.
+    let (record_bytes, scale) = pick(rng, &[(8192, 1), (8192, 1), (4096, 2)]);
+    let pairs = pick(rng, &[60, 80, 120]) * scale * groups_used(cluster);
+    // What is deleted is to be free long before the run is over.
+    cluster.horizon_us = cluster.horizon_us.min(100);
+    scenario.workload = Workload::Pairs { pairs, record_bytes };
+    scenario.load.isolation = Isolation::Serializable;
+    scenario.load.other_isolation = 0.0;
+    let spare = rng.random_range(0..=2);
+    let workload = Pairs::new(pairs, record_bytes);
+    let loaded = loaded_slabs(&workload, &scenario.cluster_config(), scenario.cluster.shards);
+    let most = loaded.into_iter().max().unwrap_or(0);
+    scenario.cluster.group_slabs = (most + spare).max(FEWEST_SLABS);
+    true
 }
 
 /// Lets happen besides losses whatever else was drawn, as far as it lets nobody lose a lease who
@@ -376,7 +416,10 @@ fn schedule(rng: &mut SmallRng, scenario: &Scenario) -> Vec<Vec<Scheduled>> {
 
 #[cfg(test)]
 mod tests {
+    use lotus_benchmarks::AbortReason;
+
     use super::*;
+    use crate::run::{Budget, run};
 
     #[test]
     fn every_seed_has_a_scenario_of_its_own_that_can_be_run() {
@@ -410,6 +453,38 @@ mod tests {
             compute >= 40 && memory >= 50 && again >= 10 && both >= 5,
             "{compute} {memory} {again} {both}"
         );
+    }
+
+    #[test]
+    fn memory_fills_in_about_a_tenth_of_the_seeds_among_the_other_faults() {
+        let fills = |one: &Scenario| one.cluster.group_slabs < Topology::default().group_slabs;
+        let (mut all, mut crashes, mut cuts, mut lost) = (0, 0, 0, 0);
+        for one in (0..1000).map(scenario).filter(fills) {
+            all += 1;
+            let has = |of: &dyn Fn(&Fault) -> bool| {
+                u32::from(one.schedule.iter().any(|entry| of(&entry.fault)))
+            };
+            let is_memory = |node: &NodeId| *node < one.first_compute_node();
+            let dies = |node: &NodeId| !is_memory(node);
+            crashes += has(&|it| matches!(it, Fault::Crash { node, .. } if dies(node)));
+            lost += has(&|it| matches!(it, Fault::Crash { node, .. } if is_memory(node)));
+            cuts += has(&|it| matches!(it, Fault::Cut { .. } | Fault::Isolate { .. }));
+        }
+        assert!((80..=120).contains(&all), "{all}");
+        assert!(crashes >= 10 && lost >= 10 && cuts >= 10, "{crashes} {lost} {cuts}");
+    }
+
+    #[test]
+    fn inserts_fill_the_memory_where_it_is_drawn_that_they_do() {
+        let (mut all, mut full) = (0, 0);
+        for seed in 0..17 {
+            let Some(scenario) = with_full_memory(seed) else { continue };
+            let outcome = run(&scenario, seed, Budget::default(), None).expect("it can be run");
+            assert_eq!(outcome.violations, [], "seed {seed}");
+            all += 1;
+            full += u32::from(outcome.figures.aborted[AbortReason::MemoryFull.index()] > 0);
+        }
+        assert!(all >= 10 && 3 * full >= 2 * all, "{full} of {all}");
     }
 
     #[test]

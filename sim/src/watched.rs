@@ -15,6 +15,7 @@ use crate::copies::Copies;
 use crate::impatient::{Client, Patience};
 use crate::properties::losses;
 use crate::returns::Returns;
+use crate::room::with_shards;
 use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
 use crate::turns::Turns;
@@ -250,7 +251,6 @@ impl Wrapper for Watched {
     }
 
     fn spec(&self, asked: TableSpec) -> TableSpec {
-        let shards = asked.shards.min(self.shards);
-        asked.shards(shards)
+        with_shards(asked, self.shards)
     }
 }

@@ -4,6 +4,7 @@
 //! say what is wrong, never what to do about it.
 
 pub mod balance;
+pub mod deletions;
 pub mod durability;
 pub mod isolation;
 pub mod losses;

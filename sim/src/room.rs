@@ -1,0 +1,199 @@
+//! Memory that the rows of the beginning take, by arithmetic: what a limit must leave room for
+//! before there is a cluster, and how much of it is left for those that come later.
+//!
+//! # What takes slabs
+//! In the region of each replica group, in this order:
+//! * the header and the slab directory, the first ones;
+//! * for each table the home buckets of the shards that belong to the group, in slabs of their own;
+//! * the records of its loaded rows, and the overflow buckets of chains that are full, each kind
+//!   cut from slabs of its own. A simulated cluster has one loader, which begins no slab twice.
+//!
+//! Which shard a row belongs to follows from its key, so rows need not spread evenly over the
+//! groups: each is looked up. What the loader leaves of its last slabs is the first compute node's.
+
+use lotus_benchmarks::config::ClusterConfig;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::ids::{Key, TableId};
+use lotus_mvcc::layout::WORD_BYTES;
+use lotus_mvcc::layout::record::slot_bytes;
+use lotus_mvcc::layout::region::{HEADER_BYTES, SLAB_BYTES};
+use lotus_mvcc::loader::{LoadedRow, PlaceError, ShardImage};
+use lotus_mvcc::slab::reserve;
+use lotus_mvcc::{TableDef, TableSpec};
+
+use crate::scenario::{self, Scenario, Topology};
+
+/// The fewest slabs of a group that a cluster is made with.
+pub const FEWEST_SLABS: u64 = 4;
+/// Where an index begins in a region that does not exist. Nothing depends on it.
+const ANYWHERE: u64 = SLAB_BYTES;
+
+/// The table that is made of what a workload asks for, in a scenario of so many shards.
+pub(crate) fn with_shards(asked: TableSpec, shards: u32) -> TableSpec {
+    let fewer = asked.shards.min(shards);
+    asked.shards(fewer)
+}
+
+/// Number of slabs that each replica group has in use once a workload is loaded, the header's among
+/// them, in a cluster with so many `shards`.
+///
+/// # Panics
+/// If the workload's tables or rows could not be loaded with any amount of memory.
+pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: u32) -> Vec<u64> {
+    // A directory of more than a slab takes terabytes.
+    let mut slabs = vec![HEADER_BYTES.div_ceil(SLAB_BYTES); cluster.mns];
+    for (index, asked) in workload.tables(cluster).into_iter().enumerate() {
+        let bases = vec![ANYWHERE; cluster.mns];
+        let spec = with_shards(asked, shards);
+        let table = TableDef::new(TableId(index as u16), spec, bases).expect("a valid table");
+        let mut value = Vec::new();
+        let key = |row| {
+            value.clear();
+            table.key(&workload.row(index, row, &mut value))
+        };
+        let mut keys: Vec<Key> = (0..workload.rows(index)).map(key).collect();
+        keys.sort_unstable_by_key(|key| (key.shard(), key.hash()));
+        for (group, taken) in slabs.iter_mut().enumerate() {
+            *taken += table_slabs(&table, &keys, group);
+        }
+    }
+    slabs
+}
+
+/// Number of record slots that all compute nodes of a scenario keep back for updates, in all groups
+/// that rows come to and go from; 0 if none do.
+pub(crate) fn kept_back(scenario: &Scenario) -> u64 {
+    let scenario::Workload::Pairs { record_bytes, .. } = scenario.workload else { return 0 };
+    let cluster = &scenario.cluster;
+    let slot_bytes = slot_bytes(size_of::<u64>(), record_bytes) as u64;
+    reserve(slot_bytes) * cluster.compute_nodes as u64 * groups_used(cluster)
+}
+
+/// Number of replica groups that the rows of a table spread over.
+pub(crate) fn groups_used(cluster: &Topology) -> u64 {
+    u64::from(cluster.shards).min(cluster.memory_nodes as u64)
+}
+
+/// Number of slabs that a table takes in one group; its rows have these keys, in the order of
+/// shards.
+fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
+    let shape = table.geometry().shape();
+    let (mut records, mut buckets) = (0, 0);
+    let of_group = |shard: &&[Key]| shape.group(shard[0].shard()) == group;
+    for shard in keys.chunk_by(|one, other| one.shard() == other.shard()).filter(of_group) {
+        records += shard.len() as u64;
+        buckets += overflow_buckets(table, shard);
+    }
+    let bucket_bytes = (table.bucket_words() * WORD_BYTES) as u64;
+    let cut = |slots: u64, bytes: u64| slots.div_ceil(SLAB_BYTES / bytes);
+    let index = shape.index_bytes(group).div_ceil(SLAB_BYTES);
+    index + cut(records, table.slot_bytes()) + cut(buckets, bucket_bytes)
+}
+
+/// Number of overflow buckets that the rows of a shard take.
+fn overflow_buckets(table: &TableDef, shard: &[Key]) -> u64 {
+    let mut image = ShardImage::new(table, shard[0].shard());
+    let mut buckets = 0;
+    for key in shard {
+        let row = LoadedRow { record: ANYWHERE, length: 0 };
+        while let Err(error) = image.place(*key, row) {
+            assert_eq!(error, PlaceError::NeedsOverflow, "a row that can be loaded");
+            buckets += 1;
+            image.add_overflow(ANYWHERE);
+        }
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use lotus::ClusterError;
+    use lotus_benchmarks::lotus::Embedded;
+    use lotus_benchmarks::smallbank::SmallBank;
+    use lotus_benchmarks::tatp::Tatp;
+    use lotus_fabric::sim::{Config, Profile, SimMachines, World};
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::pairs::Pairs;
+    use crate::run::settings;
+    use crate::swarm;
+
+    /// Loads a workload in a cluster of a scenario with so many slabs: those in use afterwards, by
+    /// group.
+    fn load<W: Workload>(
+        workload: &W,
+        scenario: &Scenario,
+        slabs: u64,
+    ) -> Result<Vec<u64>, ClusterError> {
+        let mut scenario = scenario.clone();
+        scenario.cluster.group_slabs = slabs;
+        let config = scenario.cluster_config();
+        let world = |nodes| {
+            let world = World::new(Config::new(1, nodes, Profile::ideal()));
+            Ok(SimMachines::new(world.expect("a world")))
+        };
+        let builder = settings(&scenario, &scenario.load_config(1));
+        let cluster = Embedded::start_on(builder, world).expect("a cluster");
+        let loaded = AtomicU64::new(0);
+        for (index, asked) in workload.tables(&config).into_iter().enumerate() {
+            let spec = with_shards(asked, scenario.cluster.shards);
+            let table = cluster.cluster().create_table(spec)?;
+            let row = |row, value: &mut Vec<u8>| workload.row(index, row, value);
+            cluster.cluster().load(table, workload.rows(index), &row, &loaded)?;
+        }
+        let figures = cluster.outcomes(vec![cluster.cluster().memory_figures(0)]);
+        let groups = figures.expect("an answer").remove(0).groups;
+        let free = |limit: u64, allocated: u64| (limit - allocated) / SLAB_BYTES;
+        Ok(groups.iter().map(|it| slabs - free(it.limit_bytes, it.allocated_bytes)).collect())
+    }
+
+    /// The arithmetic against the loader: it takes as many slabs in each group, and has no room in
+    /// one less than the fullest group takes.
+    fn check<W: Workload>(workload: &W, scenario: &Scenario) {
+        let (config, shards) = (scenario.cluster_config(), scenario.cluster.shards);
+        let expected = loaded_slabs(workload, &config, shards);
+        let most = *expected.iter().max().expect("a group").max(&FEWEST_SLABS);
+        assert_eq!(load(workload, scenario, most).ok().as_ref(), Some(&expected), "{config:?}");
+        assert_eq!(load(workload, scenario, most + 3).ok(), Some(expected), "{config:?}");
+        if most > FEWEST_SLABS {
+            let refused = load(workload, scenario, most - 1).err();
+            let full = matches!(refused, Some(ClusterError::OutOfMemory { .. }));
+            assert!(full, "{refused:?}: {config:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_takes_as_many_slabs_as_arithmetic_says() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        for seed in 0..60 {
+            // Any topology.
+            let scenario = swarm::scenario(seed);
+            let bytes = [16, 100, 4096, 8192][rng.random_range(0..4)];
+            check(&Pairs::new(rng.random_range(1..600), bytes), &scenario);
+            if seed % 10 == 0 {
+                check(&SmallBank::new(rng.random_range(2..3000), 0, 0.0, 1), &scenario);
+                check(&Tatp::new(rng.random_range(1..500), 1), &scenario);
+            }
+        }
+    }
+
+    #[test]
+    fn the_rows_of_every_drawn_scenario_that_fills_memory_fit() {
+        let (mut fit, mut full) = (0, 0);
+        for one in (500_000..500_100).filter_map(swarm::with_full_memory) {
+            let scenario::Workload::Pairs { pairs, record_bytes } = one.workload else {
+                panic!("{one:?}")
+            };
+            let workload = Pairs::new(pairs, record_bytes);
+            let slabs = one.cluster.group_slabs;
+            let taken = load(&workload, &one, slabs).expect("they fit");
+            fit += 1;
+            full += u32::from(taken.contains(&slabs));
+        }
+        assert!(fit >= 50 && full >= 10, "{fit} {full}");
+    }
+}
