@@ -86,26 +86,29 @@ pub fn scenario(seed: u64) -> Scenario {
     if rng.random_bool(0.5) {
         return_memory(&mut rng, &mut scenario);
     }
-    // From a stream of its own, so that all else is as it was.
+    draw_apart(seed, drawn, &mut scenario);
+    scenario
+}
+
+/// What was added to the draws later, each from a stream of its own, so that all else of a seed is
+/// as it was.
+fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
     // Nobody asks without a lease.
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
-        scenario.authority = distance(&mut rng, &scenario);
+        scenario.authority = distance(&mut rng, scenario);
     }
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
-        put_back(drawn, &mut scenario);
+        put_back(drawn, scenario);
     }
-    // The same.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x57A2_7ED5);
     if rng.random_bool(0.2) {
         scenario.authority.starts = starts(&mut rng);
     }
-    // The same.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F01);
     if rng.random_bool(FILLS_MEMORY) {
-        fill_memory(&mut rng, &mut scenario);
+        fill_memory(&mut rng, scenario);
     }
-    scenario
 }
 
 /// The scenario of a seed with memory that fills, drawn or not; `None` if it cannot.
