@@ -5,7 +5,7 @@
 //! started in a world of its own, each node by a process, along the way that processes go
 //! ([`ClusterBuilder::part`]). Whenever one of them asks the authority, time passes for all others,
 //! sometimes some leases; another one begins; the question or its answer is lost; or the process
-//! ends there, and its node is started again later. [`judge`] says what may come of it.
+//! ends there, and its node is started again later. `starts/judge.rs` says what may come of it.
 //!
 //! # The order of events
 //! A start blocks, so processes start one inside the other: who has begun last goes on first. One
