@@ -350,12 +350,16 @@ pub(crate) fn run(
                 let _ = all_idle.recv().await;
                 coordinator.settle(coordinator.shared.config.lock_timeout).await;
             };
-            let purging = purge::purge(Rc::clone(&coordinator));
-            let keeping = beside(members::keep(&coordinator), beside(purging, ended));
-            let balancing = beside(balance::keep(&coordinator), keeping);
-            let asking = beside(orders::keep(&coordinator), balancing);
-            let moving = beside(hand_over::keep(&coordinator), asking);
-            let life = beside(horizon::keep(&coordinator), moving);
+            // Boxed, each by itself: one future of them all would fill the stack of a thread.
+            let chores: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
+                Box::pin(horizon::keep(&coordinator)),
+                Box::pin(hand_over::keep(&coordinator)),
+                Box::pin(orders::keep(&coordinator)),
+                Box::pin(balance::keep(&coordinator)),
+                Box::pin(members::keep(&coordinator)),
+                Box::pin(purge::purge(Rc::clone(&coordinator))),
+            ];
+            let life = beside(all_of(chores), ended);
             if !unless_killed(&coordinator.node, life).await {
                 return;
             }
@@ -382,6 +386,15 @@ pub(crate) async fn beside(work: impl Future<Output = ()>, end: impl Future<Outp
     poll_fn(|cx| {
         over = over || work.as_mut().poll(cx).is_ready();
         end.as_mut().poll(cx)
+    })
+    .await;
+}
+
+/// Does all of them at once.
+async fn all_of(mut works: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    poll_fn(|cx| {
+        works.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+        if works.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
