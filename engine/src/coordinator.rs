@@ -390,7 +390,7 @@ pub(crate) async fn beside(work: impl Future<Output = ()>, end: impl Future<Outp
     .await;
 }
 
-/// Does all of them at once.
+/// Runs futures side by side until all have ended.
 async fn all_of(mut works: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
     poll_fn(|cx| {
         works.retain_mut(|work| work.as_mut().poll(cx).is_pending());

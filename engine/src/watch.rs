@@ -138,8 +138,8 @@ impl Watch {
 struct Lives(Vec<Option<(Epoch, Nanos)>>);
 
 impl Lives {
-    /// Takes note of the latest beats. For how long each of these lives has been known, not at all
-    /// where none has beaten.
+    /// Notes the latest beats. Returns for how long the life of each has been known: zero where none
+    /// has beaten.
     fn hear(&mut self, now: Nanos, beats: &[Beat]) -> Vec<Duration> {
         let known_for = |(life, beat): (&mut Option<(Epoch, Nanos)>, &Beat)| match *life {
             _ if *beat == Beat::NONE => Duration::ZERO,

@@ -42,7 +42,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The same request, sent for the last time then.
+    /// The same request, sent for the last time then: how long its answer took is counted from
+    /// there, since a lost message says nothing about how fast the owner is.
     pub(crate) fn again(self, at: Nanos) -> Self {
         Self { at, ..self }
     }

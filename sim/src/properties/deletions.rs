@@ -12,8 +12,9 @@ pub const DELETIONS: &str = "no deletion fails for want of memory";
 /// The name of the property that they give some back.
 pub const ROOM: &str = "inserts find the room that deletions leave";
 
-/// So many more rows than compute nodes keep slots back for updates are deleted before an insert
-/// must have found room.
+/// Number of deletions, beyond the slots that compute nodes keep back for updates, after which an
+/// insert must have found room. A judgement: slots that were given back and have not reached a
+/// coordinator that inserts are a few for each coordinator.
 const MORE: u64 = 24;
 
 /// Whether a transaction that does nothing but delete failed for want of memory; `names` are those
@@ -61,7 +62,7 @@ fn judge(effects: impl Iterator<Item = Effect>, kept_back: u64) -> Option<Violat
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Effect {
     Deletes,
-    /// Whatever else it does.
+    /// At least one row, beside reads, updates and deletions.
     Inserts,
 }
 
