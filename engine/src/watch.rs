@@ -138,8 +138,8 @@ impl Watch {
 struct Lives(Vec<Option<(Epoch, Nanos)>>);
 
 impl Lives {
-    /// Notes the latest beats. Returns for how long the life of each has been known: zero where none
-    /// has beaten.
+    /// Notes the latest beats. Returns for how long the life of each node has been known: zero
+    /// where none has beaten.
     fn hear(&mut self, now: Nanos, beats: &[Beat]) -> Vec<Duration> {
         let known_for = |(life, beat): (&mut Option<(Epoch, Nanos)>, &Beat)| match *life {
             _ if *beat == Beat::NONE => Duration::ZERO,
