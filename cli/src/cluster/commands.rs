@@ -28,16 +28,16 @@ use super::status::{self, Addresses, Status, Survey};
 use crate::Verdict;
 use crate::steps::Steps;
 
-/// Whose process keeps the authority, or begins its life elsewhere.
+/// Node that hosts the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
-/// How long a node may take to end when it is asked, before it is made to.
+/// Time that a node may take to end after SIGTERM, before it is killed.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `lotus cluster up`: starts the nodes of this host, or those that have ended beside others, and
-/// waits until all nodes serve. Unsound if the cluster goes on, but not with all nodes.
+/// `lotus cluster up`: starts the nodes of this host, or those of them that have ended, and waits
+/// until all nodes serve. Unsound if the cluster serves, but not with all nodes.
 ///
 /// # Errors
-/// A sentence; then nothing that was started is left.
+/// A sentence; then every node that was started has been ended again.
 pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     let Started { count, status } = start(file, patience, &Steps::start(""))?;
     let (path, state) = (file.path.display(), file.state.display());
@@ -57,7 +57,7 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
             format!("{path}: {serving} of {all} nodes serve{again}; {unwell}")
         }
     };
-    // Strings take all that is written to them.
+    // Writing to a string cannot fail.
     let _ = writeln!(said, "; logs in {state}");
     if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
         let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
@@ -69,20 +69,20 @@ pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// What has come of starting nodes.
+/// Result of starting nodes.
 pub struct Started {
-    /// How many.
+    /// Number of nodes that were started.
     pub count: usize,
-    /// How all nodes of the cluster are.
+    /// State of all nodes of the cluster.
     pub status: Status,
 }
 
 /// Starts the nodes of this host that do not run, and waits until all nodes serve. If some do not
-/// after `patience`, though all that were started here have come up and the cluster goes on, the
+/// after `patience`, though all that were started here have come up and the cluster serves, the
 /// status says so.
 ///
 /// # Errors
-/// A sentence; then nothing that was started is left.
+/// A sentence; then every node that was started has been ended again.
 pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
     let state = State::lock(file)?;
     let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
@@ -106,7 +106,7 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     }
     file.security().map_err(|error| error.to_string())?;
     if let Some(warning) = warning {
-        // Nobody listens if this fails.
+        // A failed write to standard error is ignored.
         let _ = writeln!(io::stderr(), "warning: {warning}");
     }
     let before = Life::seen(file)?;
@@ -129,19 +129,20 @@ pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<St
     Ok(Started { count: ours.len(), status: outcome? })
 }
 
-/// What is left of a cluster when the nodes have been ended that a command had started in vain.
+/// State of a cluster after a failed command has ended the nodes that it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Aftermath {
-    /// Nothing: all nodes were started here.
+    /// No node runs: all of them had been started here.
     Nothing,
-    /// Nodes that ran before, or run on other hosts.
+    /// Other nodes ran before, or run on other hosts.
     Others,
-    /// The same, of a cluster that will never serve.
+    /// As `Others`, in a cluster that will never serve.
     OthersInVain,
 }
 
 impl Aftermath {
-    /// Once it is known that they do not come up, and while they run.
+    /// Judges the state while the started nodes still run, once it is known that they do not come
+    /// up.
     fn of(file: &ClusterFile, started: &[Node]) -> Self {
         let in_vain = || {
             let data = authority(file).ok().and_then(|authority| Data::read(&authority).ok());
@@ -166,28 +167,30 @@ impl Aftermath {
     }
 }
 
-/// Lets nodes serve that rest for good since a `down` that did not end them all. Whether they did.
+/// Lets nodes serve that a `down` brought to rest for good and did not end. Returns whether there
+/// was such a rest.
 fn resume(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<bool, String> {
     let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
     let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
     if file.snapshots.is_none() || !lives {
         return Ok(false);
     }
-    // One that does not answer is met again.
+    // An authority that does not answer is reported by a later step.
     let authority = authority(file)?;
     if authority.connect().is_err() { Ok(false) } else { copier::let_serve(&authority) }
 }
 
-/// Those of our nodes that are to be started: all, or those that have ended beside others that run,
-/// which take part again.
+/// Nodes to start, of this host's: all, or those that have ended beside others that run; these join
+/// again.
 fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
-    // Who was killed a moment ago is to be started, too. If it does not end it counts as running.
+    // A node that was killed a moment ago is to be started, too. If it does not end it counts as
+    // running.
     let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
     wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
     let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
     let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
     let path = file.path.display();
-    // With the authority all has gone that the others have agreed on.
+    // Without the authority, all that the other nodes have agreed on is gone.
     let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
     let return_alone = file.lease.is_some() && authority_is_left;
     if !running.is_empty() && !return_alone {
@@ -201,10 +204,10 @@ fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Nod
     Ok(missing)
 }
 
-/// Starts a node of this host again, whatever runs there.
+/// Restarts a node of this host; kills its process if it runs.
 ///
 /// # Errors
-/// A sentence: it does not end, or cannot be started.
+/// A sentence: the process does not end, or cannot be started.
 pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
     let state = State::lock(file)?;
     state.signal(node, Signal::KILL);
@@ -215,8 +218,8 @@ pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
     start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
 }
 
-/// Starts the processes of nodes of this host that do not run, as an init system would, and waits
-/// for none but the one that begins the cluster's life elsewhere.
+/// Starts the processes of these nodes, as an init system would. Waits for none of them, except for
+/// the node that begins the cluster's life elsewhere.
 ///
 /// # Errors
 /// A sentence.
@@ -271,11 +274,11 @@ pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child,
     child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
 }
 
-/// The life of the cluster that the authority knew before nodes were started.
+/// Life of the cluster that the authority knew before nodes were started.
 struct Life {
     authority: Seat,
     number: Option<Version>,
-    /// What the host of the authority has said in it.
+    /// Version of the last record of the authority's host in this life.
     said: Version,
 }
 
@@ -290,8 +293,8 @@ impl Life {
         Ok(Self { authority, number, said })
     }
 
-    /// Waits until the host of the authority has begun another one, or has taken part in this one
-    /// again: the others join the one that they find.
+    /// Waits until the authority's host has begun another life, or takes part in this one again:
+    /// the other nodes join the life that they find.
     fn await_next(
         &self,
         state: &State,
@@ -316,7 +319,7 @@ impl Life {
     }
 }
 
-/// Why a node has ended that was just started.
+/// Error message: why a node that was just started has ended.
 fn obituary(state: &State, node: Node) -> String {
     let log = state.log(node);
     let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
@@ -341,7 +344,7 @@ fn await_health(
         let now = survey.insert(Survey::take(file, state, &authority));
         steps.say_how_far(now.in_words(), now.rows_in_words());
         let is_over = ended.is_some() || now.all_serve();
-        // Rows that are filled in are worth waiting for, however many there are.
+        // Filling tables may take longer than `patience`, as long as rows are added.
         *goes_on = !is_over && now.is_loading() && now.data() != data.as_ref();
         data = now.data().cloned();
         is_over || *goes_on
@@ -355,8 +358,8 @@ fn await_health(
         return Err(obituary(state, started[index].0));
     }
     let survey = survey.expect("it was looked at once at least");
-    // Whoever was started here must have come up. What becomes of others in a cluster that goes on
-    // is no reason to end anybody.
+    // All nodes that were started here must have come up. The state of other nodes, in a cluster
+    // that serves, is no reason to end any.
     let late = match survey.goes_on() {
         true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
         false => Node::all(file).find(|node| survey.state(*node) != status::SERVING),
@@ -367,7 +370,7 @@ fn await_health(
     }
 }
 
-/// `lotus cluster snapshot`: has one taken, and says what is in it.
+/// `lotus cluster snapshot`: has a snapshot taken, and prints its contents.
 ///
 /// # Errors
 /// A sentence.
@@ -383,11 +386,11 @@ pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result
     say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))
 }
 
-/// `lotus cluster down`: ends the nodes of this host. Where the file says where snapshots are, it
-/// takes one first, for at most `snapshot`, after which nothing is committed.
+/// `lotus cluster down`: ends the nodes of this host. Where the file names a snapshot directory, it
+/// takes a snapshot first, for at most `snapshot`; nothing is committed after it.
 ///
 /// # Errors
-/// A sentence: there is no snapshot, and nothing was ended; or as [`stop`].
+/// A sentence: no snapshot was taken, and nothing was ended; or as [`stop`].
 pub fn down(
     file: &ClusterFile,
     snapshot: Option<Duration>,
@@ -423,12 +426,14 @@ pub fn down(
     }
 }
 
-/// Ends the nodes of this host: how many ran, and how many were started here. Where memory node 0
-/// is one of them, the life of the cluster in etcd ends as well, unless other nodes live in it.
+/// Ends the nodes of this host; returns how many ran, and how many were started here. If memory
+/// node 0 is one of them, the life of the cluster in etcd ends as well, unless other nodes live in
+/// it.
 ///
 /// # Errors
-/// A sentence: another command is at work, or a node does not end. Or all have ended here, and the
-/// life in etcd was not ended: compute nodes of other hosts take part in it, or may (`silent`).
+/// A sentence: another command is at work, or a node does not end. Or all nodes here have ended,
+/// but the life in etcd was not ended: compute nodes of other hosts take part in it, or may
+/// (`silent`).
 pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize, usize), String> {
     if !file.state.exists() {
         return Ok((0, 0));
@@ -457,7 +462,7 @@ fn end_here(
         return Err(format!("{} cannot be ended", left.join(", ")));
     }
     remove_sockets(file);
-    // If it was killed, nobody else has said so; and if others lived when it ended, it has not.
+    // If memory node 0 was killed, or ended while others lived, it has not ended the life itself.
     if begins_lives && file.authority.outlives_the_cluster() {
         steps.say("the life of the cluster ends");
         let ended = authority(file)?.end_life(file, &Env::real(0), silent);
@@ -466,8 +471,8 @@ fn end_here(
     Ok((ran, known.len()))
 }
 
-/// Ends nodes: compute nodes first, which need the others; the authority's host last. Children of
-/// this process are waited for.
+/// Ends nodes: compute nodes first, which need the others; the authority's host last. Reaps
+/// children of this process.
 fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
     let env = Env::real(0);
     for kind in [Kind::Compute, Kind::Memory] {
@@ -482,7 +487,7 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
             }
         }
         for (_, child) in children.iter_mut().filter(|(node, _)| node.kind == kind) {
-            // Reaped if it has ended; otherwise there is nothing more that we could do.
+            // Reaped if it has ended; otherwise nothing more can be done.
             let _ = child.try_wait();
         }
         if kind == Kind::Compute {
@@ -493,22 +498,22 @@ fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
     ended.for_each(|node| state.forget(*node));
 }
 
-/// Removes what hosts that were killed have left.
+/// Removes the sockets that killed processes have left.
 fn remove_sockets(file: &ClusterFile) {
     let Net::Shm { directory } = &file.net else { return };
     crate::nodes::remove_sockets(directory, file.node_count());
     if let Place::Hosted(Hosted::Unix(path)) = &file.authority {
-        // What is not there need not go.
+        // A missing file is as good as a removed one.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Whether a node is to live on this host: its address is one of ours.
+/// Whether a node belongs on this host: its address is one of this host's.
 fn is_here(file: &ClusterFile, node: Node) -> bool {
     match Addresses::of(file, node).address {
-        // It is this host's, whatever its address.
+        // With namespaces, every node runs on this host.
         _ if file.namespaces.is_some() => true,
-        // A name that nobody knows here is not this host's.
+        // A name that cannot be resolved here is not this host's.
         Some(address) => {
             let found = address.look_up();
             found.is_ok_and(|address| UdpSocket::bind((address.ip(), 0)).is_ok())
@@ -517,7 +522,7 @@ fn is_here(file: &ClusterFile, node: Node) -> bool {
     }
 }
 
-/// Says something to whoever has given the command.
+/// Prints to standard output.
 pub fn say(what: &str) -> Result<Verdict, String> {
     let written = io::stdout().write_all(what.as_bytes());
     written.map_err(|error| format!("cannot write: {error}"))?;

@@ -1,9 +1,9 @@
-//! Taking a snapshot of a running cluster, and letting it rest before it is ended: what
-//! `lotus cluster snapshot` and `down` ask of compute nodes, and the nodes' side of that. The
-//! questions go by [`Mailbox`].
+//! Snapshots of a running cluster, and bringing it to rest before it is ended: the requests of
+//! `lotus cluster snapshot` and `down` to compute nodes, and the nodes' side. They go through a
+//! [`Mailbox`].
 //!
 //! A node at rest takes no calls of applications and has answered all it had taken. It serves again
-//! when what it rests for is taken back ([`Rest`]).
+//! when the order to rest is taken back ([`Rest`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,23 +28,23 @@ use super::records::{Record, Stage};
 use super::rest::{Next, Rest};
 use super::snapshots::{Snapshot, Snapshots};
 
-/// How long a node rests beyond the patience of whoever told it to.
+/// Time for which a node rests beyond the patience of the command that ordered it.
 const LONGER: Duration = Duration::from_secs(60);
-/// How long a node may take to come to rest.
+/// Time that a node may take to come to rest.
 const RESTING_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a node is asked for.
+/// Request to a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Question {
-    /// A snapshot.
+    /// Take a snapshot.
     Take,
-    /// To rest, for so many seconds, as that version of [`Rest`] says.
+    /// Rest for this number of seconds, by the [`Rest`] with this version.
     Rest { secs: u64, version: u64 },
-    /// To look at once whether it may serve again.
+    /// Check at once whether it may serve again.
     Look,
 }
 
-/// What it says.
+/// Answer of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Answer {
     Taken(Snapshot),
@@ -57,19 +57,19 @@ fn mailbox(node: Node) -> Mailbox {
     Mailbox::new("snapshot", node)
 }
 
-/// What lets applications in, and can be closed and opened.
+/// The server for applications, which can be stopped and started.
 pub struct Door {
     open: Box<dyn Fn() -> Result<Server, String>>,
     server: Option<Server>,
 }
 
 impl Door {
-    /// Closed.
+    /// Creates a door that is closed; `open` starts the server.
     pub fn closed(open: Box<dyn Fn() -> Result<Server, String>>) -> Self {
         Self { open, server: None }
     }
 
-    /// Takes nothing new, and answers what is in flight.
+    /// Stops to take calls, and answers those in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.
@@ -78,7 +78,7 @@ impl Door {
         self.server.take().map_or(Ok(()), stop)
     }
 
-    /// Opens it, if it is closed.
+    /// Starts the server, if it is stopped.
     ///
     /// # Errors
     /// A sentence: a port is taken, or a key cannot be read.
@@ -90,7 +90,7 @@ impl Door {
     }
 }
 
-/// The side of a node.
+/// The node's side: answers the requests in its mailbox.
 pub struct Copier<M: Machines> {
     mailbox: Mailbox,
     index: usize,
@@ -99,7 +99,7 @@ pub struct Copier<M: Machines> {
     snapshots: Snapshots,
     door: Option<Rc<RefCell<Door>>>,
     env: Env,
-    /// What it rests for, and until when that was said; `None` for good.
+    /// Order that the node rests for, and when it expires; `None` for good.
     resting: Option<(Rest, Option<Nanos>)>,
     under_way: Option<(Version, JoinHandle<Result<Snapshot, String>>)>,
 }
@@ -108,7 +108,7 @@ impl<M: Machines + 'static> Copier<M>
 where
     Cluster<M>: Send + Sync,
 {
-    /// For the compute node `node`, whose part of the cluster is `cluster`.
+    /// Creates the copier of compute node `node`; `cluster` is the node's part of the cluster.
     pub fn new(
         node: Node,
         cluster: &Arc<Cluster<M>>,
@@ -129,7 +129,7 @@ where
         }
     }
 
-    /// Begins to take one, on a thread of its own: the daemon has to look around meanwhile.
+    /// Starts a snapshot on a thread of its own: the daemon has other things to poll meanwhile.
     fn take(&self) -> Result<JoinHandle<Result<Snapshot, String>>, String> {
         let (cluster, authority) = (Arc::clone(&self.cluster), Arc::clone(&self.authority));
         let snapshots = self.snapshots.clone();
@@ -142,8 +142,8 @@ where
         (rest, rest.secs.map(|secs| self.env.now().after(Duration::from_secs(secs))))
     }
 
-    /// Serves again once what it rests for is taken back, which it does itself if it has rested for
-    /// as long as was said. Where the authority does not answer it rests on.
+    /// Serves again once the order to rest is taken back; takes it back itself when the ordered
+    /// time is over. Rests on while the authority does not answer.
     fn look_for_the_end(&mut self, authority: &dyn Authority) {
         let Some((rest, until)) = self.resting else { return };
         let Ok(said) = Rest::read(authority) else { return };
@@ -163,7 +163,7 @@ where
     }
 
     fn rest(&mut self, rest: Rest) -> Result<Answer, String> {
-        // What is in flight would wait for it, and whoever looks around here with it.
+        // Calls in flight would wait for the memory node, and block the daemon's loop here.
         if let Some(silent) = self.cluster.silent_memory(self.index).first() {
             return Err(format!("memory node {silent} does not answer"));
         }
@@ -178,7 +178,7 @@ where
     }
 
     fn serve(&mut self) -> Result<(), String> {
-        // A door that cannot be opened is tried again, since it rests still.
+        // If the door cannot be opened, the node still rests and tries again at the next look.
         if let Some(door) = &self.door {
             door.borrow_mut().open()?;
         }
@@ -236,7 +236,7 @@ where
 impl<M: Machines> Drop for Copier<M> {
     fn drop(&mut self) {
         if let Some((_, taking)) = self.under_way.take() {
-            // Nobody waits for it, but it uses the cluster.
+            // The result is not needed, but the thread uses the cluster.
             let _ = taking.join();
         }
     }
@@ -255,7 +255,7 @@ fn ask(
     }
 }
 
-/// Refuses while not all data is there: what is copied then would pass for whole.
+/// Refuses while not all data is there: a snapshot of a part would pass for the whole.
 fn check_data(authority: &dyn Authority) -> Result<(), String> {
     match Data::read(authority).map_err(|error| error.to_string())? {
         Data::Loaded => Ok(()),
@@ -266,7 +266,7 @@ fn check_data(authority: &dyn Authority) -> Result<(), String> {
     }
 }
 
-/// The compute nodes that serve, one at least, when all data is there.
+/// Compute nodes that serve, at least one, once all data is there.
 ///
 /// # Errors
 /// A sentence.
@@ -306,8 +306,8 @@ pub fn take(
     }
 }
 
-/// Lets all compute nodes that serve come to rest, and has one take a snapshot, after which nothing
-/// is committed: nodes rest until they are ended, or another command lets them serve. If any of it
+/// Brings all compute nodes that serve to rest, and has one take a snapshot, after which nothing is
+/// committed: nodes rest until they are ended, or another command lets them serve. If any of it
 /// fails, they serve again.
 ///
 /// # Errors
@@ -329,10 +329,10 @@ pub fn take_last(
         take(file, authority, patience)
     });
     let Ok(taken) = taken else {
-        // Unanswered, nodes take it back that have rested for as long as was said.
+        // If this fails too, a node takes the order back when the ordered time is over.
         let _ = said.end_patiently(authority);
         for node in nodes.unwrap_or_default() {
-            // One that does not hear of it serves again by itself.
+            // A node that this does not reach serves again by itself.
             let _ = ask(authority, node, Question::Look, RESTING_PATIENCE);
         }
         return taken;
@@ -359,8 +359,8 @@ fn bring_to_rest(
     nodes.iter().try_for_each(rest)
 }
 
-/// Takes back that nodes rest for good, which a command has said that has not ended all of them.
-/// Whether it was said.
+/// Takes back an order to rest for good, of a command that has not ended all nodes. Returns whether
+/// there was one.
 ///
 /// # Errors
 /// A sentence: the authority does not answer, or another command is at work.

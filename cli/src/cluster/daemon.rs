@@ -1,7 +1,7 @@
 //! `lotus mn` and `lotus cn`: one node of a cluster, until a signal ends it.
 //!
-//! A daemon starts in any order with the others and waits for those that it needs. It says what it
-//! does on its standard error, one line for each event, and how far it has come at the authority.
+//! Daemons start in any order; each waits for those that it needs. It logs to standard error, one
+//! line for each event, and reports its stage at the authority.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,18 +31,18 @@ use super::stop::{Early, Stop, Vigil, Waited};
 use super::turned_away::{Counts, TurnedAway};
 use super::{authority, host, log};
 
-/// How long a node waits for those that it needs.
+/// Time for which a node waits for others.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a compute node looks around.
+/// Interval at which a compute node polls its surroundings.
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 
-/// How often a memory node looks who was turned away. It has nothing else to do.
+/// Interval at which a memory node looks for refused connections, its only periodic work.
 const LOOK_AT_PORTS: Duration = Duration::from_secs(2);
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// A sentence that says why it cannot, or cannot any more.
+/// A sentence that says why the node cannot run, or go on.
 pub fn run(file: &ClusterFile, node: Node) -> Result<(), String> {
     let count = match node.kind {
         Kind::Memory => file.settings.mns,
@@ -78,8 +78,8 @@ fn sentence(error: &dyn std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Why a compute node does not take part. What its operator can do is in the log: `up`, which shows
-/// the reason, has ended the nodes by then that it has started.
+/// Error message: why a compute node does not take part. The remedy goes to the log, since `up`,
+/// which shows the reason, has ended the nodes that it started by then.
 fn refusal(error: &ClusterError) -> String {
     if matches!(error, ClusterError::CutShort { .. }) {
         error!("lotus cluster down --no-snapshot ends this cluster, memory nodes too");
@@ -93,12 +93,12 @@ struct Daemon<'a> {
     node: Node,
     env: Env,
     stop: Stop,
-    /// What it says of itself as it starts.
+    /// Its first record for the authority.
     record: Record,
 }
 
 impl Daemon<'_> {
-    /// Waits until the names of hosts can be looked up, which may be made with them.
+    /// Waits until all host names resolve; they may be created together with the hosts.
     fn await_names(&self) -> Result<(), Early> {
         let mut known = Ok(());
         self.stop.wait_until(&self.env, PATIENCE, || {
@@ -116,7 +116,7 @@ impl Daemon<'_> {
         if let Some(warning) = host::check_memory(file, 1)? {
             warn!("{warning}");
         }
-        // The first one hosts the authority of all, or begins its life in etcd.
+        // Memory node 0 hosts the authority, or begins its life in etcd.
         if node.index == 0 {
             let hosted = seat::Host::start(file, &self.env, PATIENCE, &self.stop)?;
             self.lend_until_told(hosted.store(), || Counts {
@@ -137,7 +137,7 @@ impl Daemon<'_> {
         authority: &dyn Authority,
         counts: impl Fn() -> Counts,
     ) -> Result<(), Early> {
-        // Memory that is new to a cluster that exists is not used before it was made ready.
+        // Memory that is new to an existing cluster is not used before it was made ready.
         self.record.found = self.ask(|| match membership::read(authority) {
             Ok(found) => Ok(Some(found.epoch().0)),
             Err(MembershipError::Authority(error)) => Err(error),
@@ -154,7 +154,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Asks the authority until it answers: others may take this node for a member by now, whose
+    /// Asks the authority until it answers: others may take this node for a member by now, and its
     /// end would cost them more than its wait.
     fn ask<T>(&self, ask: impl FnMut() -> Result<T, AuthorityError>) -> Result<T, Early> {
         let mut vigil = Vigil::new(&self.stop, &self.env);
@@ -165,12 +165,12 @@ impl Daemon<'_> {
         }
     }
 
-    /// Says how far it has come.
+    /// Reports its stage.
     fn say(&self, stage: Stage, authority: &dyn Authority) -> Result<(), Early> {
         self.ask(|| self.record.at(stage).write(self.node, authority))
     }
 
-    /// Remembers on this host that this process is the node's, once nobody else can be.
+    /// Remembers on this host that this process is the node's, once no other process can be.
     fn is_here(&self) {
         if let Err(why) = State::look(self.file).remember_this_process(self.node) {
             warn!("lotus cluster status on this host knows this process by the authority: {why}");
@@ -183,7 +183,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Connects to the authority, which may start later than this.
+    /// Connects to the authority, which may start later than this node.
     fn connect(&self) -> Result<Seat, Early> {
         let authority = authority(self.file)?;
         let mut outcome = Ok(());
@@ -227,7 +227,7 @@ impl Daemon<'_> {
         machines: Threads<F>,
         counts: &dyn Fn() -> Counts,
     ) -> Result<(), Early> {
-        // Only now: whoever is started by mistake beside the node has found its address in use.
+        // Only now: a second process of this node would have found its address in use before this.
         self.is_here();
         self.say(Stage::Starting, &*authority)?;
         let started = self.start(&authority, machines);
@@ -256,7 +256,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Waits until compute node 0 has made and filled all tables, for as long as it is at it.
+    /// Waits until compute node 0 has created and filled all tables, as long as it makes progress.
     fn await_data<M: Machines>(&self, cluster: &Cluster<M>) -> Result<(), Early> {
         let founder = Node::compute(0).in_words();
         let mut load = LoadWatch::new(PATIENCE);
@@ -272,7 +272,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Takes a place in the cluster, which is made and filled if this is its founder.
+    /// Joins the cluster; as its founder, creates and fills it.
     fn start<F: Fabric + Clone + 'static>(
         &self,
         authority: &Arc<Seat>,
@@ -308,18 +308,18 @@ impl Daemon<'_> {
         Ok(cluster)
     }
 
-    /// What all nodes are told to rest for just now, if they are. What is said of this node comes
-    /// first: whoever tells them sees it, or is seen.
+    /// The order to rest that all nodes have, if there is one. The node's own stage is written
+    /// first: the process that gives the order sees it, or this node sees the order.
     fn told_to_rest(&self, authority: &dyn Authority) -> Result<Option<Rest>, Early> {
         self.say(Stage::Opening, authority)?;
         match &self.file.snapshots {
             Some(_) => self.ask(|| Rest::read(authority)),
-            // Nobody tells a cluster without snapshots to rest.
+            // A cluster without snapshots is never told to rest.
             None => Ok(None),
         }
     }
 
-    /// Opens the door for applications, unless all nodes are told to rest just now.
+    /// Starts to serve applications, unless all nodes are told to rest.
     fn open(&self, service: &mut Service, authority: &dyn Authority) -> Result<(), Early> {
         match self.told_to_rest(authority)? {
             Some(rest) => {
@@ -373,7 +373,7 @@ impl Daemon<'_> {
             warn!("the authority does not answer");
         }
         if !watch.silent.is_empty() {
-            // What was begun waits for them, and may wait for ever.
+            // Transactions that have begun wait for the memory nodes, perhaps for ever.
             warn!("transactions are cut short: a memory node does not answer");
             std::mem::forget((service, cluster));
             return Ok(());
@@ -383,8 +383,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Fills a cluster that has just been made, with the newest snapshot or else with what its file
-/// says.
+/// Fills a new cluster with the newest snapshot, or else with the load of its file.
 fn fill<M: Machines>(
     file: &ClusterFile,
     cluster: &Cluster<M>,
@@ -416,24 +415,24 @@ fn end<M: Machines>(cluster: Arc<Cluster<M>>) -> Result<(), String> {
     if let Err(error) = cluster.settle() {
         warn!(%error, "not settled");
     }
-    // If a connection is still being closed, the cluster stops with it.
+    // If a connection is still being closed, the cluster stops when it drops its handle.
     let stopped = Arc::into_inner(cluster).map_or(Ok(()), Cluster::stop);
     stopped.map_err(|error| sentence(&error))
 }
 
-/// Says what becomes of the others.
+/// Logs changes of the other nodes.
 struct Watch<'a> {
     authority: &'a dyn Authority,
     epoch: lotus_fabric::ids::Epoch,
     answered: bool,
     /// Memory nodes that do not answer.
     silent: Vec<usize>,
-    /// Those that are lost.
+    /// Memory nodes that are lost.
     lost: Vec<usize>,
 }
 
 impl Watch<'_> {
-    /// Says which memory nodes do not answer any more, or do again.
+    /// Logs which memory nodes do not answer any more, or answer again.
     fn look_at_memory<M: Machines>(&mut self, cluster: &Cluster<M>, compute_node: usize) {
         if !self.silent.is_empty() {
             cluster.look_for_memory();
@@ -498,7 +497,7 @@ mod tests {
         Daemon { file, node: Node::compute(0), env, stop, record }
     }
 
-    /// One question that was lost ended the process of a node that was a member already.
+    /// A lost request once ended the process of a node that was a member already.
     #[test]
     fn a_node_begins_to_serve_whichever_answers_are_lost() {
         let (file, authority) = (file(), TestAuthority::lossy());
@@ -510,7 +509,7 @@ mod tests {
         }
         assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), None);
         assert_eq!(stage().map(|record| record.stage), Some(Stage::Opening));
-        // Questions and answers, of its record and of the rest.
+        // Requests and answers, for its record and for the rest.
         assert_eq!(authority.lost(), 2 + 2 + 2);
         let said = Rest::begin(&authority, 7).expect("it answers");
         assert_eq!(daemon.told_to_rest(&authority).expect("it answers"), Some(said));

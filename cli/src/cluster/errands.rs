@@ -1,5 +1,5 @@
-//! What `lotus bench --cluster` asks of compute nodes beside transactions: counts, and an audit.
-//! The questions go by [`Mailbox`].
+//! Requests of `lotus bench --cluster` to compute nodes beside transactions: counts, and an audit.
+//! They go through a [`Mailbox`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,43 +17,43 @@ use super::node::Node;
 use super::rest::Rest;
 use crate::applications::{AbortCounts, Aborts};
 
-/// What a node is asked for.
+/// Request to a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Errand {
-    /// What it has counted, once its transactions have settled.
+    /// Report its counts, once its transactions have settled.
     Count,
-    /// Whether all data is as it must be after transactions of this effect. Nothing else may run.
+    /// Audit the data after transactions with these effects. Nothing else may run.
     Audit(Effects),
 }
 
-/// What came of it.
+/// Answer of a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Done {
-    /// Since the node was started.
+    /// Counts since the node was started.
     Counted(Counted),
-    /// The checks.
+    /// Results of the checks.
     Audited(Vec<Check>),
-    /// It could not be done.
+    /// The request could not be carried out; the text says why.
     Failed(String),
 }
 
-/// What a node has counted.
+/// Counts of a node.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
-    /// What it has sent.
+    /// Messages and verbs that it has sent.
     pub traffic: Traffic,
     /// Attempts that were aborted.
     pub aborts: AbortCounts,
-    /// Where its transactions took locks, and the shards that it gave away.
+    /// Lock requests by where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
 }
 
-/// Where a node is sent on errands.
+/// Mailbox for errands of `node`.
 pub fn mailbox(node: Node) -> Mailbox {
     Mailbox::new("errand", node)
 }
 
-/// Asks a node, and waits.
+/// Sends a request to a node, and waits for the answer.
 ///
 /// # Errors
 /// A sentence.
@@ -70,25 +70,25 @@ pub fn ask(
     }
 }
 
-/// The side of a node.
+/// The node's side: carries out the requests in its mailbox.
 pub struct Errands<M: Machines, W> {
-    /// Where it looks for errands.
+    /// Mailbox that requests come through.
     pub mailbox: Mailbox,
-    /// Its part of the cluster.
+    /// The node's part of the cluster.
     pub cluster: Arc<Cluster<M>>,
-    /// What it was loaded with.
+    /// Workload that the node was loaded with.
     pub workload: Arc<W>,
-    /// What its stored transactions count.
+    /// Aborts counted by its stored transactions.
     pub aborts: Arc<Aborts>,
 }
 
-/// Somebody who looks for questions.
+/// Part of a daemon that answers questions when it is polled.
 pub trait Look {
-    /// It is said that all nodes rest, before this one has begun to serve. Nothing is done unless
-    /// it looks after that.
+    /// Reports, before the node begins to serve, that all nodes are ordered to rest. Ignored by
+    /// default.
     fn find(&mut self, _rest: Rest) {}
 
-    /// Answers what is asked, if anything is that was not answered.
+    /// Answers the next unanswered question, if there is one.
     fn look(&mut self, authority: &dyn Authority);
 }
 

@@ -1,8 +1,8 @@
 //! The configuration of a cluster: one file, the same for every node (docs/operations.md).
 //!
-//! [`ClusterFile::read`] believes nothing: a field that nobody knows, a value out of range, an
-//! address that is missing or named twice is an error that names the line. What is left to go wrong
-//! later depends on the machine: ports, memory, directories.
+//! [`ClusterFile::read`] checks everything that the file alone can show: an unknown field, a value
+//! out of range, an address that is missing or named twice is an error that names the line. Later
+//! errors depend on the machine: ports, memory, directories.
 
 mod addresses;
 
@@ -30,48 +30,48 @@ use super::snapshots::{IfDamaged, Snapshots};
 use super::trust::{TlsFiles, Trust};
 use crate::args;
 
-/// The authority's socket, and those of the nodes' hosts, in the cluster's directory.
+/// File name of the authority's socket in the cluster's directory.
 const AUTHORITY_SOCKET: &str = "authority.sock";
-/// What the name of the applications' key file ends in, unless the file says otherwise.
+/// Extension of the applications' key file, unless the file names one.
 const CLIENT_KEY_EXTENSION: &str = "client.key";
-/// The most nodes of either kind.
+/// Maximum number of nodes of either kind.
 const MAX_NODES: usize = 64;
-/// Coroutines of a coordinator that serves applications: one for calls, one for interactive
-/// transactions, one for the engine's own errands.
+/// Minimum coroutines of a coordinator that serves applications: one for calls, one for interactive
+/// transactions, one for the engine's own work.
 const MIN_SERVING_COROUTINES: usize = 3;
-/// How often compute nodes compare their loads, in microseconds (LOTUS §4.3).
+/// Interval at which compute nodes compare their loads, in microseconds (LOTUS §4.3).
 const BALANCE_US: u64 = 100_000;
-/// The shortest lease that a real cluster may have, in milliseconds.
+/// Shortest lease that a real cluster may have, in milliseconds.
 const MIN_LEASE_MS: u64 = 20;
-/// Bytes of a row that remembers calls: room for one, and what any row may have at most.
+/// Permitted bytes of a row that remembers calls: from room for one call to the largest row.
 const CALL_BYTES: RangeInclusive<u64> = 256..=8192;
 
-/// Why a file is no description of a cluster. Correct what the sentence names.
+/// Invalid cluster file. The message names what to correct.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// It makes no sense.
+    /// A line of the file is invalid.
     #[error("{}, line {line}: {why}", path.display())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from one.
+        /// Line number, counted from one.
         line: usize,
-        /// What is wrong there.
+        /// Error message, without the place.
         why: String,
     },
-    /// The key file is of no use.
+    /// The key file is unusable.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The files of TLS are of no use.
+    /// The TLS files are unusable.
     #[cfg(feature = "tls")]
     #[error(transparent)]
     Tls(#[from] tcp::TlsError),
@@ -79,26 +79,26 @@ pub enum FileError {
     #[cfg(not(feature = "tls"))]
     #[error("TLS is not available in this build")]
     NoTls,
-    /// Applications must show certificates, and there is none to show.
+    /// Applications must show certificates, and the file names none to show.
     #[error(
         "{}: [tls] names no client_certificate and client_key, which applications must show",
         .0.display()
     )]
     NoClient(PathBuf),
-    /// A name means nothing here, perhaps not yet.
+    /// A host name cannot be resolved here, perhaps not yet.
     #[error(transparent)]
     Unknown(#[from] Unknown),
-    /// The engine refuses settings that are sound one by one.
+    /// The engine refuses the settings, though each of them is valid by itself.
     #[error("{}: {why}", path.display())]
     Settings {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// Error message of the engine.
         why: String,
     },
 }
 
-/// The file as it is written. Every field is described in docs/operations.md.
+/// The file's contents, before the checks. docs/operations.md describes every field.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -164,93 +164,93 @@ struct WrittenCompute {
     metrics: Option<Spanned<HostPort>>,
 }
 
-/// An etcd cluster that keeps what all agree on.
+/// etcd cluster that stores the authority's values.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nothing can be done with it"))]
 pub struct WrittenEtcd {
-    /// Its members.
+    /// URLs of etcd's members.
     pub endpoints: Vec<String>,
-    /// In front of all keys.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// Who asks, and a file with the password.
+    /// User name, and the file with its password.
     pub user: Option<String>,
     pub password_file: Option<PathBuf>,
-    /// TLS: whom to believe, and what to show.
+    /// TLS: the CA to trust, then the client's certificate and its key.
     pub ca: Option<PathBuf>,
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }
 
-/// How the nodes reach each other.
+/// Transport between the nodes.
 #[derive(Clone, Debug)]
 pub enum Net {
-    /// Through the sockets in a directory.
+    /// Shared memory, through sockets in a directory.
     Shm {
-        /// Where they are.
+        /// Directory of the sockets.
         directory: PathBuf,
     },
-    /// At their addresses.
+    /// TCP, at the nodes' addresses.
     Tcp {
-        /// Of every node, memory nodes first.
+        /// Address of every node, memory nodes first.
         addresses: BTreeMap<NodeId, Advertised>,
-        /// Who is let in.
+        /// Credentials by which nodes admit each other.
         trust: Trust,
     },
 }
 
-/// A memory node, beside what the fabric needs to know.
+/// Memory node: settings that the fabric does not need.
 #[derive(Clone, Debug)]
 pub struct MemoryNode {
-    /// Where it answers about itself.
+    /// Address of its metrics, if it serves them.
     pub metrics: Option<HostPort>,
 }
 
-/// A compute node, beside what the fabric needs to know.
+/// Compute node: settings that the fabric does not need.
 #[derive(Clone, Debug)]
 pub struct ComputeNode {
-    /// Where applications reach it.
+    /// Address for applications, if it serves them.
     pub client: Option<Advertised>,
-    /// Where it answers about itself.
+    /// Address of its metrics, if it serves them.
     pub metrics: Option<HostPort>,
 }
 
 /// A checked description of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
-    /// Where it was read.
+    /// Path that it was read from.
     pub path: PathBuf,
-    /// Where this host keeps process ids, logs and, for `shm`, sockets.
+    /// Directory in which this host keeps process ids, logs and, for `shm`, sockets.
     pub state: PathBuf,
-    /// How the nodes reach each other.
+    /// Transport between the nodes.
     pub net: Net,
     /// The memory nodes.
     pub memory_nodes: Vec<MemoryNode>,
     /// The compute nodes.
     pub compute_nodes: Vec<ComputeNode>,
-    /// Where the authority is.
+    /// Place of the authority.
     pub authority: Place,
-    /// Whom compute nodes let in as applications.
+    /// Credentials by which compute nodes admit applications.
     pub clients: Trust,
-    /// What this host shows as an application.
+    /// Credentials that this host shows as an application.
     application: Option<Trust>,
-    /// What the first compute node loads when it makes the cluster.
+    /// Load that the first compute node carries out when it makes the cluster.
     pub load: Option<Load>,
-    /// Where snapshots are.
+    /// Directory of snapshots and how many to keep, if the cluster takes them.
     pub snapshots: Option<Snapshots>,
-    /// What is remembered of calls that have an id.
+    /// Size of the table that remembers calls with an id.
     pub calls: CallRecords,
-    /// How long a compute node may be silent.
+    /// Time for which a compute node may be silent; `None` for no lease.
     pub lease: Option<Duration>,
-    /// Everything else.
+    /// All other settings, as the benchmarks' builder takes them.
     pub settings: ClusterConfig,
-    /// Where nodes are started; not in the file. In this process's network if `None`.
+    /// Network namespaces to start nodes in; not in the file. `None` for this process's own.
     pub namespaces: Option<Namespaces>,
 }
 
 impl ClusterFile {
-    /// Reads and checks a file. `state` is the state directory, if it is not to be the one beside
-    /// the file.
+    /// Reads and checks a file. `state` replaces the state directory, which is beside the file by
+    /// default.
     ///
     /// # Errors
     /// [`FileError`].
@@ -321,21 +321,21 @@ impl ClusterFile {
         Ok(file)
     }
 
-    /// The engine's settings.
+    /// Builder of the engine with these settings.
     pub fn builder(&self) -> ClusterBuilder {
         let load = LoadConfig { seed: 0, ..no_load() };
         lotus_benchmarks::lotus::builder(&self.settings, &load).lease(self.lease)
     }
 
-    /// How many nodes of both kinds.
+    /// Number of nodes of both kinds.
     pub fn node_count(&self) -> u16 {
         (self.settings.mns + self.settings.cns) as u16
     }
 
-    /// Which nodes are let in.
+    /// Credentials by which nodes admit each other.
     ///
     /// # Errors
-    /// [`FileError::Key`], or what is wrong with the files of TLS.
+    /// [`FileError::Key`], or an error in the TLS files.
     pub fn security(&self) -> Result<Security, FileError> {
         match &self.net {
             Net::Tcp { trust, .. } => trust.security(),
@@ -343,15 +343,15 @@ impl ClusterFile {
         }
     }
 
-    /// Whether applications are served, by all compute nodes.
+    /// Whether compute nodes serve applications; either all of them do or none.
     pub fn serves_applications(&self) -> bool {
         self.compute_nodes.iter().any(|node| node.client.is_some())
     }
 
-    /// What this host shows to compute nodes as an application.
+    /// Credentials that this host shows to compute nodes as an application.
     ///
     /// # Errors
-    /// [`FileError`]: a file is of no use, or none is named.
+    /// [`FileError`]: a file is unusable, or the cluster file names none.
     pub fn as_application(&self) -> Result<Security, FileError> {
         match &self.application {
             Some(trust) => trust.security(),
@@ -359,10 +359,10 @@ impl ClusterFile {
         }
     }
 
-    /// Looks up the names that a node has to know. What is found may change.
+    /// Resolves the host names that a node needs. A later look-up may find other addresses.
     ///
     /// # Errors
-    /// [`Unknown`]: one of them means nothing here, perhaps not yet.
+    /// [`Unknown`]: a name cannot be resolved here, perhaps not yet.
     pub fn look_up_names(&self) -> Result<(), Unknown> {
         match &self.authority {
             Place::Hosted(hosted) => drop(hosted.address()?),
@@ -377,7 +377,7 @@ impl ClusterFile {
         }
     }
 
-    /// The `tcp` fabric of a process that serves `node`; `None` on `shm`.
+    /// Configuration of the `tcp` fabric for a process that serves `node`; `None` on `shm`.
     ///
     /// # Errors
     /// [`FileError::Key`], [`FileError::Unknown`].
@@ -397,7 +397,7 @@ impl ClusterFile {
     }
 }
 
-/// What clients do is none of the cluster's business.
+/// Empty load: the builder takes one, but a cluster's settings do not depend on its clients.
 fn no_load() -> LoadConfig {
     LoadConfig {
         isolation: lotus_benchmarks::engine::Isolation::Serializable,
@@ -413,7 +413,7 @@ fn no_load() -> LoadConfig {
     }
 }
 
-/// Finds lines for complaints.
+/// Checks the contents; finds the lines of errors.
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
@@ -427,7 +427,7 @@ impl Reader<'_> {
         FileError::Line { path: self.path.to_owned(), line, why }
     }
 
-    /// At a field, or at the top where it is not written.
+    /// Error at a field, or at the top of the file if the field is not written.
     fn at<T>(&self, field: Option<&Spanned<T>>, why: &str) -> FileError {
         self.wrong(field.map_or(0..0, Spanned::span), why)
     }
@@ -552,7 +552,7 @@ impl Reader<'_> {
         Ok(Net::Tcp { addresses, trust })
     }
 
-    /// Where the authority is.
+    /// Place of the authority.
     fn authority(&self, written: &Written, net: &Net) -> Result<Place, FileError> {
         match (&written.etcd, &written.authority, net) {
             (Some(etcd), Some(_), _) => {
@@ -598,13 +598,14 @@ impl Reader<'_> {
         Err(self.wrong(written.span(), why))
     }
 
-    /// Whom compute nodes let in as applications, and what this host shows as one.
+    /// Credentials by which compute nodes admit applications, and those that this host shows as
+    /// one.
     fn clients(&self, written: &Written, net: &Net) -> Result<(Trust, Option<Trust>), FileError> {
         let with_key = |path: PathBuf| (Trust::KeyFile(path.clone()), Some(Trust::KeyFile(path)));
         let serves = written.compute_node.iter().any(|node| node.as_ref().client.is_some());
         Ok(match (&written.client_key_file, net, &written.tls) {
             (Some(key), ..) => with_key(self.home().join(key)),
-            // Beside the nodes' own, which no application should have.
+            // Beside the nodes' own key, which no application should have.
             (None, Net::Tcp { trust: Trust::KeyFile(key), .. }, _) if serves => {
                 with_key(key.with_extension(CLIENT_KEY_EXTENSION))
             }
@@ -621,7 +622,7 @@ impl Reader<'_> {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// Whether what is said of applications makes sense.
+    /// Checks that client addresses, metrics, credentials and coroutines fit together.
     fn check_applications(
         &self,
         written: &Written,

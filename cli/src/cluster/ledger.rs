@@ -1,13 +1,13 @@
-//! What benchmarks have done to the balances of a running cluster.
+//! Effects of benchmarks on the balances of a running cluster.
 //!
-//! Balances move from one benchmark to the next, so what all of them have done stands at the
-//! authority, and every one changes it by compare-and-swap: several may run at a time. A benchmark
-//! that runs, or was cut short, has an open entry: what it has done is not known then, and no other
-//! one can judge the balances. Nor can any after a benchmark of whose calls some have an unknown
-//! outcome: the entry says of how many.
+//! Balances move from one benchmark to the next, so the sum of all effects is kept at the
+//! authority, and each benchmark changes it by compare-and-swap: several may run at a time. A
+//! benchmark that runs, or was cut short, has an open entry: its effects are not known then, and no
+//! other benchmark can judge the balances. Nor can any after a benchmark with calls of unknown
+//! outcome: the entry counts them.
 //!
-//! Calls of benchmarks have ids, for which there is room for so many in some time
-//! ([`CallRecords`]): who has used how many stands there as well.
+//! Benchmarks' calls have ids, and the table that remembers ids has room for a limited number in a
+//! period ([`CallRecords`]): their use is recorded here as well.
 
 use lotus_benchmarks::audit::Effects;
 use lotus_fabric::env::Nanos;
@@ -17,24 +17,25 @@ use serde::{Deserialize, Serialize};
 
 use super::records;
 
-/// Where it is.
+/// Key of the ledger.
 const LEDGER: &str = "benchmarks/effects";
-/// Where it is written how many ids benchmarks have given to calls, and when.
+/// Key of the list of ids that benchmarks have given to calls, with times.
 const IDS: &str = "benchmarks/ids";
-/// What is remembered of a call with an id and a small result, in bytes.
+/// Bytes remembered for a call with an id and a small result.
 const CALL_BYTES: u64 = 48;
 
 /// All entries since the cluster was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// What those have done that have ended.
+    /// Effects of the benchmarks that have ended.
     pub effects: Effects,
-    /// How many have begun and not ended.
+    /// Number of benchmarks that have begun and not ended.
     pub open: u32,
 }
 
 impl Ledger {
-    /// What balances are judged by: whoever has not ended may have moved them.
+    /// Effects to judge balances by: an open benchmark counts as unjudged, since it may have moved
+    /// them.
     pub fn to_judge(self) -> Effects {
         Effects { unjudged: self.effects.unjudged + u64::from(self.open), ..self.effects }
     }
@@ -47,8 +48,8 @@ struct Given {
     ids: u64,
 }
 
-/// For how many calls with ids there is room. Some rows get more of them than others, so half of
-/// what the rows hold is counted upon.
+/// Number of calls with ids that there is room for. Some rows get more of them than others, so only
+/// half of the rows' capacity is counted on.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -64,7 +65,7 @@ pub fn room_for_ids(
     Ok((holds / 2).saturating_sub(used))
 }
 
-/// So many ids were given to calls until now.
+/// Records that this number of ids was given to calls until now.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -88,7 +89,7 @@ impl Given {
     }
 }
 
-/// What the ledger says.
+/// Reads the ledger.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -96,7 +97,7 @@ pub fn read(authority: &dyn Authority) -> Result<Ledger, AuthorityError> {
     records::read(authority, LEDGER).map(|(_, found)| found.unwrap_or_default())
 }
 
-/// The cluster begins with what these entries are about.
+/// Sets the ledger of a cluster that begins with a snapshot, to the snapshot's entries.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -104,7 +105,7 @@ pub fn restore(authority: &dyn Authority, entries: &Ledger) -> Result<(), Author
     records::write(authority, LEDGER, entries).map(drop)
 }
 
-/// A benchmark begins.
+/// Opens the entry of a benchmark that begins; returns the ledger.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -112,14 +113,14 @@ pub fn open(authority: &dyn Authority) -> Result<Ledger, AuthorityError> {
     records::update(authority, LEDGER, |ledger: &mut Ledger| ledger.open += 1)
 }
 
-/// A benchmark that had begun has ended, and done this; what the ledger says now.
+/// Closes the entry of a benchmark, and adds its effects; returns the ledger.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
 pub fn close(authority: &dyn Authority, effects: &Effects) -> Result<Ledger, AuthorityError> {
     records::update(authority, LEDGER, |ledger: &mut Ledger| {
         ledger.effects.merge(effects);
-        // Whoever has thrown the entries away does not want to hear of this one.
+        // If the ledger was reset meanwhile, no entry is open.
         ledger.open = ledger.open.saturating_sub(1);
     })
 }
@@ -166,8 +167,8 @@ mod tests {
         assert_eq!(ledger.to_judge(), Effects { unjudged: 3, ..effect(5) });
     }
 
-    /// The benchmark that wrote last used to write what it had read first: whatever had been
-    /// entered meanwhile was lost, and every later audit failed.
+    /// The benchmark that wrote last used to write what it had read first: entries made meanwhile
+    /// were lost, and every later audit failed.
     #[test]
     fn an_entry_that_comes_between_reading_and_writing_stays() {
         let authority = EmbeddedAuthority::new();

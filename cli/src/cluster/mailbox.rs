@@ -1,16 +1,16 @@
-//! Questions to nodes, and their answers, by way of the authority.
+//! Questions to nodes, and their answers, through the authority.
 //!
 //! A question is a value at the authority, and so is the answer, which names the question's
-//! version. A node's daemon looks for a new one every time it looks around. Nobody hurries, and
-//! nothing of the cluster rests on it. Whoever finds a question that is not answered yet waits, so
-//! that two commands at a time get their answers one after the other.
+//! version. A node's daemon polls for questions. This is slow, and the protocol does not depend on
+//! it. An asker that finds an unanswered question waits, so that two commands at a time get their
+//! answers one after the other.
 //!
 //! # At most once
-//! A node writes down which question it takes, and which process it is, before it does what is
-//! asked, by compare-and-swap. So a process that is started again carries out nothing that one
-//! before it has taken: what was answered is over, and what was not is answered with "cut short",
-//! because it may have been done. One that finds its own word there, of which it was not told that
-//! it was written, goes on with the question. A question whose asker waits no more is withdrawn,
+//! Before it carries out a question, a node records by compare-and-swap which question it takes,
+//! and which process it is. So a restarted process carries out nothing that an earlier one has
+//! taken: an answered question is over, and an unanswered one is answered with "cut short", because
+//! it may have been carried out. A process that finds its own record, though the write was not
+//! acknowledged, goes on with the question. A question is withdrawn when its asker stops waiting,
 //! unless it was taken.
 //!
 //! A question has one answer, the first; and an answer never replaces that of a later question. So
@@ -29,14 +29,14 @@ use super::node::Node;
 use super::processes::{Process, process_space, wait_until};
 use super::records;
 
-/// Mailboxes that this process has made.
+/// Number of mailboxes that this process has created.
 static MAILBOXES: AtomicU64 = AtomicU64::new(0);
 
-/// What stands where questions do.
+/// Value at a mailbox's question key.
 #[derive(Debug, Serialize, Deserialize)]
 enum Asked<Q> {
     Question(Q),
-    /// It was one that nobody waits for any more.
+    /// The asker has stopped waiting.
     Withdrawn,
 }
 
@@ -61,7 +61,7 @@ struct Taken {
     by: Taker,
 }
 
-/// A process, and the mailbox there: nothing else ever has the same.
+/// A process, and its mailbox's number: together never used twice.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Taker {
     process: Process,
@@ -69,18 +69,18 @@ struct Taker {
     mailbox: u64,
 }
 
-/// Where one node is asked for things of one sort.
+/// Channel for questions of one sort to one node.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     node: Node,
-    /// The place of this mailbox among those of this process.
+    /// Number of this mailbox among those of this process.
     number: u64,
     asked: String,
     taken: String,
     answered: String,
-    /// The node's side: the question that it has seen last.
+    /// Node's side: version of the last question seen.
     seen: Version,
-    /// The node's side: an answer that the authority has not taken yet.
+    /// Node's side: an answer that the authority has not accepted yet.
     unwritten: Option<(Version, serde_json::Value)>,
 }
 
@@ -92,16 +92,16 @@ pub struct Pending {
 }
 
 impl Mailbox {
-    /// The `sort` is part of the name at the authority.
+    /// Creates a mailbox; `sort` is part of its keys at the authority.
     pub fn new(sort: &str, node: Node) -> Self {
         let asked = format!("{sort}/{node}");
         let (taken, answered) = (format!("{asked}/taken"), format!("{asked}/done"));
-        // Numbers only have to differ.
+        // Relaxed: numbers only have to differ.
         let number = MAILBOXES.fetch_add(1, Ordering::Relaxed);
         Self { node, number, asked, taken, answered, seen: Version::ABSENT, unwritten: None }
     }
 
-    /// Asks, once the question before is answered or `patience` is over.
+    /// Asks, once the last question is answered or `patience` is over.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -116,7 +116,7 @@ impl Mailbox {
         Ok(Pending { mailbox: self.clone(), version })
     }
 
-    /// Whether the last question was answered or withdrawn, if there was any.
+    /// Whether the last question, if there was any, was answered or withdrawn.
     fn is_free(&self, authority: &dyn Authority) -> bool {
         let asked = records::read::<Asked<IgnoredAny>>(authority, &self.asked);
         match (asked, self.last_answered(authority)) {
@@ -126,16 +126,16 @@ impl Mailbox {
         }
     }
 
-    /// The last question that was answered.
+    /// Version of the last question that was answered.
     fn last_answered(&self, authority: &dyn Authority) -> Result<Version, AuthorityError> {
         let (_, found) = records::read::<Answered<IgnoredAny>>(authority, &self.answered)?;
         Ok(found.map_or(Version::ABSENT, |found| Version(found.of)))
     }
 
-    /// The node's side: a question that no process of this node has taken. Whoever gets it carries
-    /// it out; nobody gets it again.
+    /// Node's side: takes the next question, if there is one that no process of this node has
+    /// taken. The caller carries it out; it is not returned again.
     pub fn next<Q: DeserializeOwned>(&mut self, authority: &dyn Authority) -> Option<(Version, Q)> {
-        // Whatever is not answered is asked again the next time that the daemon looks around.
+        // Anything that fails here is repeated at the daemon's next poll.
         if !self.write_unwritten(authority) {
             return None;
         }
@@ -169,14 +169,15 @@ impl Mailbox {
         Some(Taker { process, space: process_space(), mailbox: self.number })
     }
 
-    /// The node's side: answers, again and again if the authority does not answer.
+    /// Node's side: answers a question; repeated by later polls until the authority accepts the
+    /// answer.
     pub fn answer(&mut self, authority: &dyn Authority, of: Version, answer: &impl Serialize) {
         let answer = serde_json::to_value(answer).expect("strings and numbers");
         self.unwritten = Some((of, answer));
         self.write_unwritten(authority);
     }
 
-    /// Whether no answer is left to be written.
+    /// Writes the pending answer; returns whether none is left.
     fn write_unwritten(&mut self, authority: &dyn Authority) -> bool {
         if let Some((of, answer)) = &self.unwritten
             && self.write_answer(authority, *of, Outcome::Done(answer)).is_ok()
@@ -210,7 +211,7 @@ impl Mailbox {
 }
 
 impl Pending {
-    /// Waits for the answer. The question is withdrawn if there is none in time.
+    /// Waits for the answer. Withdraws the question if there is none in time.
     ///
     /// # Errors
     /// A sentence.
@@ -240,14 +241,14 @@ impl Pending {
         }
     }
 
-    /// Lets no process begin with it that is started later.
+    /// Withdraws the question, so that no later process begins with it.
     fn withdraw(&self, authority: &dyn Authority) {
         let withdrawn = serde_json::to_vec(&Asked::<()>::Withdrawn).expect("a word");
-        // If another question stands there by now, it is another asker's.
+        // On a conflict another asker's question stands there by now.
         let _ = authority.compare_and_swap(&self.mailbox.asked, self.version, &withdrawn);
     }
 
-    /// Whether it was answered, or a later one was.
+    /// Whether this question, or a later one, was answered.
     pub fn is_answered<A: DeserializeOwned>(&self, authority: &dyn Authority) -> bool {
         self.answered::<A>(authority).is_some()
     }
@@ -283,8 +284,8 @@ mod tests {
         pending.wait(authority, Duration::ZERO)
     }
 
-    /// A node that was started again took the last snapshot anew, or came to rest anew, that its
-    /// process before had been asked for.
+    /// A restarted node repeated the last snapshot, or the rest, that its earlier process had been
+    /// asked for.
     #[test]
     fn what_was_answered_is_not_done_again_by_the_next_process() {
         let authority = EmbeddedAuthority::new();
@@ -312,7 +313,7 @@ mod tests {
         assert!(mailbox().is_free(&authority));
     }
 
-    /// An answer that the authority did not take was given up, and who had asked waited in vain.
+    /// An answer that the authority did not accept was dropped, and the asker waited in vain.
     #[test]
     fn an_answer_is_written_when_the_authority_is_back() {
         let authority = EmbeddedAuthority::new();
@@ -328,8 +329,8 @@ mod tests {
         assert_eq!(told(&asked, &authority), Ok("rests".to_owned()));
     }
 
-    /// A process that had stood still wrote its answer over the one of the next process, which
-    /// was waited for in vain.
+    /// A process that had stood still overwrote the answer of the next process, and the asker of
+    /// that one waited in vain.
     #[test]
     fn a_late_answer_of_an_earlier_process_hides_no_later_one() {
         let authority = EmbeddedAuthority::new();
@@ -350,8 +351,9 @@ mod tests {
         assert!(mailbox().is_free(&authority));
     }
 
-    /// A node whose word that it takes a question was written, and the authority's answer lost,
-    /// took that word for another process's: the question was answered as cut short, never begun.
+    /// The record that a node takes a question was written, and the authority's answer lost. The
+    /// node took the record for another process's: the question was answered as cut short, never
+    /// begun.
     #[test]
     fn a_question_is_carried_out_once_whichever_answers_of_the_authority_are_lost() {
         let authority = TestAuthority::default();

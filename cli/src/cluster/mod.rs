@@ -2,20 +2,20 @@
 //! them together (docs/operations.md).
 //!
 //! # What it is
-//! * `file`: the configuration, the same for all nodes; `address`, `key`, `trust`, `load`: what it
-//!   names;
-//! * `seat`, `in_etcd`: where all agree; `alive`: whether there is anybody to agree with;
-//! * `daemon`: one node; `stop`: how it is told to end; `log`: what it says meanwhile;
-//! * `service`: what a compute node does for applications; `drive`: `lotus bench` on a running
-//!   cluster; `errands`: what it asks of the nodes;
-//! * `shards`: who owns what, and moving it; `operator`: the nodes' side of that; `ranges`: sets of
-//!   shards in few words; `mailbox`: how nodes are asked;
-//! * `snapshots`: files that the cluster begins with; `copier`: how nodes are asked for one, and to
-//!   rest before they are ended; `rest`: that they do, for those that start meanwhile;
-//! * `chaos`: processes that are killed and paused while they are driven;
-//! * `commands`: all nodes of a host; `processes`: what this host remembers of them; `host`: what
-//!   it has; `status`: how all nodes of the cluster are;
-//! * `node`, `records`: names of nodes, and what they say of themselves;
+//! * `file`: the configuration, the same for all nodes; `address`, `key`, `trust`, `load`: its
+//!   parts;
+//! * `seat`, `in_etcd`: the authority's place; `alive`: whether compute nodes still take part;
+//! * `daemon`: one node; `stop`: how it is told to end; `log`: its log lines;
+//! * `service`: a compute node's work for applications; `drive`: `lotus bench` on a running
+//!   cluster; `errands`: its questions to the nodes;
+//! * `shards`: showing and moving shards; `operator`: the nodes' side of that; `ranges`: compact
+//!   text for sets of shards; `mailbox`: how nodes are asked;
+//! * `snapshots`: files that the cluster begins with; `copier`: asks nodes for a snapshot, and to
+//!   rest before they are ended; `rest`: tells nodes that start meanwhile to rest;
+//! * `chaos`: kills and pauses processes under load;
+//! * `commands`: all nodes of a host; `processes`: this host's list of them; `host`: its
+//!   resources; `status`: the state of all nodes of the cluster;
+//! * `node`, `records`: names of nodes, and their reports about themselves;
 //! * `fuzzing`: made-up files and values.
 //!
 //! # What it is not
@@ -77,7 +77,7 @@ use operator::Switch;
 use seat::{Seat, Silent};
 use snapshots::IfDamaged;
 
-/// The authority that the file names; nobody has been asked yet.
+/// The authority that the file names, without connecting.
 fn authority(file: &ClusterFile) -> Result<Seat, String> {
     Seat::of(file)
 }
@@ -117,7 +117,7 @@ pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
 /// `lotus chaos`.
 ///
 /// # Errors
-/// A sentence; then nothing runs any more.
+/// A sentence. Nothing of the cluster runs any more then.
 pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
     let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
     let mut file = file.map_err(|error| error.to_string())?;
@@ -149,7 +149,7 @@ pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
     }
 }
 
-/// Enters what the operator has decided about the snapshot that the cluster begins with.
+/// Applies the operator's choice about the snapshot that the cluster begins with.
 fn begin(file: &mut ClusterFile, beginning: BeginningArgs) -> Result<(), String> {
     let BeginningArgs { older_snapshot } = beginning;
     match &mut file.snapshots {

@@ -1,9 +1,9 @@
-//! What an operator asks of a running compute node, and the node's side of that: who owns what, how
-//! it is doing, moving shards. The questions go by [`Mailbox`].
+//! An operator's questions to a running compute node, and the node's answers: shard owners,
+//! figures, memory, moving shards. They go through a [`Mailbox`].
 //!
-//! Whichever node is asked, it says what the memory pool says, and passes orders on to the owners
-//! of the shards. It waits for nothing: what takes time is looked at again the next time that the
-//! daemon looks around.
+//! Any node can be asked: it answers from the memory pool, and passes orders on to the owners of
+//! the shards. It does not block: unfinished work is polled the next time that the daemon looks
+//! around.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,37 +21,37 @@ use super::errands::Look;
 use super::mailbox::Mailbox;
 use super::node::Node;
 
-/// The most shards that one order names.
+/// Maximum number of shards in one order.
 const MOST_AT_ONCE: usize = 128;
 
-/// What a node is asked.
+/// Question to a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Question {
-    /// How it is doing.
+    /// Figures of the node.
     Figures,
     /// Memory in use.
     Memory,
-    /// Who owns what.
+    /// Owner of every shard.
     Owners,
-    /// To have these shards moved to that compute node.
+    /// Move these shards to that compute node.
     Move { shards: Vec<u16>, to: u16 },
-    /// To give shards away by itself, or not to.
+    /// Turn load balancing on or off.
     Balance(Switch),
 }
 
-/// Whether load balancing is on.
+/// State of load balancing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
-    /// It is.
+    /// Load balancing is on.
     On,
-    /// It was, and somebody has turned it off.
+    /// An operator has turned it off.
     Paused,
-    /// The cluster was made without.
+    /// The cluster was made without it.
     Never,
 }
 
-/// What it says.
+/// Answer of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
     Figures(Figures),
@@ -59,18 +59,18 @@ pub enum Answer {
     Owners(Owners),
     Moved(Outcome),
     Switched(Switch),
-    /// It could not be done.
+    /// The question could not be answered; the text says why.
     Failed(String),
 }
 
-/// How a compute node is doing.
+/// Figures of a compute node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Figures {
-    /// Shards whose locks it grants.
+    /// Shards that it owns, and grants the locks of.
     pub shards_owned: usize,
-    /// Where its transactions took locks, and the shards that it gave away.
+    /// Lock requests by where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
-    /// Memory nodes that do not answer it, a bit for each.
+    /// Bit mask of the memory nodes that do not answer it.
     pub silent: u64,
     /// Whether it gives shards away by itself.
     pub balancing: Switch,
@@ -83,56 +83,56 @@ pub struct Group {
     pub limit: u64,
     /// Bytes of slabs that were handed out.
     pub allocated: u64,
-    /// Bytes of these that are free at the node that says so.
+    /// Allocated bytes that are free at the node that answers.
     pub free: u64,
 }
 
-/// Who owns what.
+/// Owners of all shards.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Owners {
-    /// Of every shard, in order.
+    /// Every shard, in order.
     pub shards: Vec<Shard>,
-    /// Names of the tables, and on how many shards, from the first on, their rows are.
+    /// Name of each table, and the number of shards, from the first on, that its rows are in.
     pub tables: Vec<(String, u32)>,
 }
 
-/// A shard.
+/// Ownership of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Shard {
     /// The place of the compute node that grants its locks, if one does.
     pub owner: Option<u16>,
-    /// Since which epoch of the shard.
+    /// Shard epoch since which it owns the shard.
     pub epoch: u32,
-    /// Locks of it that were asked for in the last interval of load balancing.
+    /// Lock requests for it in the last interval of load balancing.
     pub requests: u64,
 }
 
-/// What has become of shards that were to be moved.
+/// Result of moving shards.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How many are where they were to go.
+    /// Number of shards that are where they were to go.
     pub moved: usize,
-    /// The longest time for which nobody granted locks of some of them, in microseconds.
+    /// Longest time for which locks of a moved shard were not granted, in microseconds.
     pub longest_us: u64,
-    /// Those that are not.
+    /// Shards that were not moved.
     pub refused: Vec<Refused>,
 }
 
-/// Shards that were not moved.
+/// Shards that were not moved, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refused {
     pub shards: Vec<u16>,
     pub why: String,
-    /// Some of them went somewhere else meanwhile: try again.
+    /// Whether some of them had changed owner meanwhile: try again.
     pub outrun: bool,
 }
 
-/// Where a node is asked.
+/// Mailbox for an operator's questions to `node`.
 pub fn mailbox(node: Node) -> Mailbox {
     Mailbox::new("operator", node)
 }
 
-/// The side of a node.
+/// The node's side: answers the questions in its mailbox.
 pub struct Operator<M: Machines> {
     mailbox: Mailbox,
     index: usize,
@@ -147,20 +147,20 @@ enum Pending {
     Move(Vec<(Vec<u16>, Progress)>),
 }
 
-/// What is known of an order.
+/// State of an order to move shards.
 enum Progress {
     UnderWay(Moving),
     Over(Result<Moved, MoveError>),
 }
 
 impl<M: Machines> Operator<M> {
-    /// For the compute node `node`, whose part of the cluster is `cluster`.
+    /// Creates the operator of compute node `node`; `cluster` is the node's part of the cluster.
     pub fn new(node: Node, cluster: &Arc<Cluster<M>>) -> Self {
         let (index, cluster) = (usize::from(node.index), Arc::clone(cluster));
         Self { mailbox: mailbox(node), index, cluster, pending: None }
     }
 
-    /// The answer, or what has to be waited for.
+    /// Starts to answer a question; `Err` holds an answer that is ready at once.
     fn begin(&self, question: Question) -> Result<Pending, Answer> {
         match question {
             Question::Figures => {
@@ -197,7 +197,7 @@ impl<M: Machines> Operator<M> {
         Ok(Owners { shards: shards.into_iter().map(shard).collect(), tables })
     }
 
-    /// Orders the shards of each owner to be moved, so many at a time.
+    /// Orders the moves, for each owner in orders of at most [`MOST_AT_ONCE`] shards.
     fn order(&self, shards: &[u16], to: usize) -> Result<Vec<(Vec<u16>, Progress)>, String> {
         self.check_memory()?;
         let owners = self.owners()?.shards;
@@ -216,7 +216,8 @@ impl<M: Machines> Operator<M> {
         Ok(of.values().flat_map(|shards| shards.chunks(MOST_AT_ONCE)).map(order).collect())
     }
 
-    /// Who owns a shard is written to all replicas: without one of them a hand-over waits.
+    /// Fails if a memory node is silent: ownership is written to all replicas, so a hand-over would
+    /// wait for it.
     fn check_memory(&self) -> Result<(), String> {
         let silent = self.cluster.silent_memory(self.index);
         let why = |node| Err(format!("memory node {node} does not answer"));
@@ -251,7 +252,7 @@ impl<M: Machines> Operator<M> {
 }
 
 impl Pending {
-    /// Looks again.
+    /// Polls what is under way; returns whether all of it is over.
     fn is_over(&mut self) -> bool {
         match self {
             Self::Figures(asked) => asked.iter().all(Submitted::is_finished),
@@ -277,7 +278,7 @@ impl Group {
     }
 }
 
-/// The sum of what has become of all orders.
+/// Sums up the results of all orders.
 fn sum_up(orders: Vec<(Vec<u16>, Progress)>) -> Outcome {
     let mut all = Outcome::default();
     for (shards, progress) in orders {
@@ -331,7 +332,7 @@ where
                 Err(error) => Answer::Failed(error.to_string()),
             },
             Pending::Figures(asked) => {
-                // A coordinator that has failed has counted nothing that matters any more.
+                // The counts of a coordinator that has failed do not matter any more.
                 let counted = asked.into_iter().filter_map(|one| self.cluster.wait(one).ok());
                 Answer::Figures(self.figures(counted.collect()))
             }

@@ -1,14 +1,14 @@
 //! The processes of a cluster on this host, and the directory that remembers them.
 //!
 //! # What it is
-//! [`State`] is a directory with a file for each node that was started here: its process id and
-//! when that process began, by which a process that has got the same id later is told from ours.
-//! The command that starts a node writes it, and so does the node, which may have been started by
-//! hand. A node's logs are beside it, one for each of its last lives. Commands of one cluster on
-//! one host exclude each other by a lock.
+//! [`State`] is a directory with a file for each node that was started here: its process id and the
+//! time at which that process began, which tells it from a later process with the same id. The
+//! command that starts a node writes the file, and so does the node, which may have been started by
+//! hand. The logs of a node's last lives are beside it. Commands of one cluster on one host exclude
+//! each other by a lock.
 //!
 //! # What it is not
-//! Supervision: nobody starts a node again that has ended.
+//! Supervision: a node that has ended is not started again from here.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -30,53 +30,53 @@ use super::file::ClusterFile;
 use super::namespaces::Namespaces;
 use super::node::Node;
 
-/// How often something is looked at again.
+/// Interval of polling.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// How many logs of former lives of a node are kept.
+/// Number of logs that are kept of a node's former lives.
 const FORMER_LOGS: u32 = 5;
 
 /// The state of one cluster on this host.
 pub struct State {
     directory: PathBuf,
-    /// Where nodes are started, if not in this process's network.
+    /// Network namespaces to start nodes in; `None` for this process's own.
     namespaces: Option<Namespaces>,
-    /// Held while a command changes something.
+    /// Lock of the directory, held while a command changes something.
     _lock: Option<File>,
 }
 
-/// What is known of a node's process.
+/// State of a node's process, as this host knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It was not started here.
+    /// Not started here.
     Never,
-    /// It runs.
+    /// Running, with this process id.
     Running(u32),
-    /// It was started here, and has ended.
+    /// Started here, and ended by itself or killed.
     Ended(u32),
-    /// It was started here, and `lotus cluster down` has ended it.
+    /// Started here, and ended by `lotus cluster down`.
     Down,
 }
 
-/// A process that cannot be mistaken for another of its host.
+/// A process, identified beyond reuse of its process id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Process {
-    /// Its process id.
+    /// Process id.
     pub id: u32,
-    /// In the kernel's ticks since it booted.
+    /// Start time, in the kernel's ticks since boot.
     began: u64,
 }
 
 impl State {
-    /// For looking.
+    /// Opens the state for reading.
     pub fn look(file: &ClusterFile) -> Self {
         let namespaces = file.namespaces.clone();
         Self { directory: file.state.clone(), namespaces, _lock: None }
     }
 
-    /// For changing something: makes the directory, for this user only.
+    /// Opens the state for changes: creates the directory, for this user only, and locks it.
     ///
     /// # Errors
-    /// A sentence: the directory cannot be made, or another command is at work.
+    /// A sentence: the directory cannot be created, or another command is at work.
     pub fn lock(file: &ClusterFile) -> Result<Self, String> {
         let directory = file.state.clone();
         make_private(&directory)?;
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// What is known of a node.
+    /// State of a node's process.
     pub fn seen(&self, node: Node) -> Seen {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         match Process::parse(&text) {
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Remembers this process as that of a node: it may have been started by hand.
+    /// Records this process as that of a node: it may have been started by hand.
     ///
     /// # Errors
     /// A sentence: the directory cannot be written.
@@ -118,23 +118,23 @@ impl State {
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Whether a node runs, or has ended and nobody has noticed.
+    /// Whether a node runs, or has ended without `lotus cluster down`.
     pub fn remembers(&self, node: Node) -> bool {
         matches!(self.seen(node), Seen::Running(_) | Seen::Ended(_))
     }
 
-    /// Whether a node was killed and has not ended yet. Its memory and its sockets go one by one,
-    /// which takes a while.
+    /// Whether a node was killed and has not ended yet. The kernel frees its memory and sockets one
+    /// by one, which takes a while.
     pub fn is_ending(&self, node: Node) -> bool {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         Process::parse(&text).is_some_and(|process| process.runs() && process.is_killed())
     }
 
-    /// Starts a node with these arguments, in a group of its own, and remembers it. What it says
-    /// goes to its log; that of its life before is kept.
+    /// Starts a node with these arguments, in a process group of its own, and records it. Its
+    /// output goes to its log; the log of its last life is kept.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn start(&self, node: Node, arguments: &[&Path]) -> io::Result<Child> {
         self.keep_log(node)?;
         let log = File::create(self.log(node))?;
@@ -151,13 +151,13 @@ impl State {
             .process_group(0)
             .spawn()?;
         let id = child.id();
-        // It is ours and not waited for, so it is there, ended or not.
+        // It is our child and not waited for, so `/proc` has it, ended or not.
         let remembered =
             Process::of(id).and_then(|process| remember(&Disk, &self.pid_file(node), process));
         match remembered {
             Ok(()) => Ok(child),
             Err(error) => {
-                // Nobody would know of it.
+                // No command would know of it.
                 child.kill()?;
                 child.wait()?;
                 Err(error)
@@ -165,33 +165,33 @@ impl State {
         }
     }
 
-    /// Asks a node to end, or makes it. One that has ended is no error.
+    /// Sends a signal to a node's process. Does nothing if the process has ended.
     pub fn signal(&self, node: Node, signal: Signal) {
         let text = fs::read_to_string(self.pid_file(node)).unwrap_or_default();
         let Some((process, handle)) = Process::parse(&text).and_then(Process::hold) else { return };
-        // What is held cannot be mistaken for another any more, so now it is looked at.
+        // The handle pins the process, so whether it is the right one is checked only now.
         if process.runs() {
             let _ = pidfd_send_signal(&handle, signal);
         }
     }
 
-    /// Forgets a node that has ended.
+    /// Forgets the process of a node that has ended.
     pub fn forget(&self, node: Node) {
-        // What is not there need not go.
+        // A missing file is as good as a removed one.
         let _ = fs::remove_file(self.pid_file(node));
     }
 
-    /// Where a node's log is.
+    /// Path of a node's log.
     pub fn log(&self, node: Node) -> PathBuf {
         self.directory.join(format!("{node}.log"))
     }
 
-    /// Where the log of a former life is; the last one's has number 1.
+    /// Path of a former life's log; number 1 is the last life.
     fn former_log(&self, node: Node, number: u32) -> PathBuf {
         self.directory.join(format!("{node}.{number}.log"))
     }
 
-    /// Makes room for the log of another life.
+    /// Renames the logs of former lives, so that a new log can be created.
     fn keep_log(&self, node: Node) -> io::Result<()> {
         let mut from = (1..FORMER_LOGS)
             .rev()
@@ -203,7 +203,7 @@ impl State {
         })
     }
 
-    /// The last line of a node's log that is an error.
+    /// Last line of a node's log that is an error.
     pub fn complaint(&self, node: Node) -> Option<String> {
         let log = fs::read_to_string(self.log(node)).ok()?;
         let complaint = log.lines().rev().find_map(|line| line.strip_prefix("error: "));
@@ -215,7 +215,7 @@ impl State {
     }
 }
 
-/// Writes down a process: whole, or what was there before stays.
+/// Writes a process's file atomically: either all of it is new, or the old content stays.
 fn remember(files: &dyn Files, path: &Path, process: Process) -> io::Result<()> {
     write_whole(files, path, Readers::Owner, Existing::Replaced, |file| {
         file.write_all(process.to_line().as_bytes())
@@ -233,7 +233,7 @@ impl Process {
         format!("{id} {began}\n")
     }
 
-    /// This one.
+    /// This process.
     ///
     /// # Errors
     /// There is no `/proc`.
@@ -241,19 +241,19 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// The one of that id, whether it has ended or not.
+    /// Process with this id, whether it has ended or not.
     fn of(id: u32) -> io::Result<Self> {
         let began = stat(id).and_then(|fields| fields.get(19)?.parse().ok());
         began.map(|began| Self { id, began }).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Whether it still runs. One that has ended and was not waited for does not.
+    /// Whether it still runs. A zombie does not.
     pub fn runs(&self) -> bool {
         stat(self.id).is_some_and(|fields| self.is_alive(&fields))
     }
 
-    /// Whether it is the process of which the kernel says this, and any thread of it is left. Its
-    /// files and sockets are until the last one has ended, and the first may end long before.
+    /// Whether these fields of `stat` are this process's, and a thread of it is left. Its files and
+    /// sockets stay until the last thread has ended, and the first may end long before.
     fn is_alive(&self, fields: &[String]) -> bool {
         let number = |index: usize| fields.get(index).and_then(|field| field.parse().ok());
         let ended = matches!(fields.first().map(String::as_str), Some("Z" | "X"));
@@ -261,7 +261,7 @@ impl Process {
         (!ended || other_threads) && number(19) == Some(self.began)
     }
 
-    /// Whether the kernel was told to end it at once. The signal stays pending to the last.
+    /// Whether SIGKILL is pending; it stays pending to the end of the process.
     fn is_killed(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id)).unwrap_or_default();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -275,8 +275,8 @@ impl Process {
     }
 }
 
-/// Names what process ids are unique in: a boot of a kernel, and one of its spaces of process ids.
-/// Empty where the kernel does not say.
+/// Names the scope in which process ids are unique: a boot of a kernel, and a process id namespace.
+/// Empty where the kernel does not tell.
 pub fn process_space() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let space = fs::read_link("/proc/self/ns/pid");
@@ -292,8 +292,8 @@ pub fn is_stopped(process: u32) -> bool {
     stat(process).is_some_and(|fields| fields.first().is_some_and(|state| state == "T"))
 }
 
-/// What the kernel says of a process, after its name: the state is field 0, how many threads it
-/// has 17, its beginning 19.
+/// Fields of `/proc/PID/stat` after the name: the state is field 0, the number of threads 17, the
+/// start time 19.
 fn stat(process: u32) -> Option<Vec<String>> {
     fields(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
@@ -303,7 +303,7 @@ fn fields(stat: &str) -> Option<Vec<String>> {
     Some(after.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Makes a directory that only this user can enter, if there is none.
+/// Creates a directory that only this user can enter, if there is none.
 ///
 /// # Errors
 /// A sentence.
@@ -312,7 +312,7 @@ pub fn make_private(directory: &Path) -> Result<(), String> {
     made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
 }
 
-/// Looks until something is so, for at most `patience`. Whether it came to be so.
+/// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
 pub fn wait_until(env: &Env, patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let mut executor = Executor::new(env.clone());
     let handle = executor.handle().clone();
@@ -333,9 +333,9 @@ mod tests {
     use super::*;
     use lotus_files::faults::{Fault, Faulty};
 
-    /// A node was killed and started again at once. Its first thread had ended already, so it
-    /// passed for dead; another one had not, and its socket was still in use: the new process met
-    /// a node in its own place, and gave up.
+    /// A node was killed and started again at once. Its first thread had ended, so the node passed
+    /// for dead; another thread had not, and its socket was still in use: the new process found its
+    /// address taken, and gave up.
     #[test]
     fn a_process_has_ended_when_its_last_thread_has() {
         let process = Process { id: 7, began: 4321 };

@@ -1,7 +1,7 @@
-//! What nodes say of themselves at the authority, for whoever wants to know how the cluster is; and
-//! how such values are read and written.
+//! Nodes' reports about themselves at the authority, for commands that show the state of the
+//! cluster; and functions that read and write such values.
 //!
-//! Nothing rests on it: who takes part is decided by the membership.
+//! The protocol does not depend on them: the membership decides which nodes take part.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -15,40 +15,40 @@ use serde::{Deserialize, Serialize};
 use super::node::Node;
 use super::processes::{Process, process_space, wait_until};
 
-/// A node's own view.
+/// Report of a node about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// The process that it lives in.
+    /// Process of the node.
     pub process: Process,
-    /// What the process's id is unique in ([`process_space`]).
+    /// Scope in which the process's id is unique ([`process_space`]).
     pub space: String,
-    /// The version of the program.
+    /// Version of the program.
     pub version: String,
-    /// How far it has come.
+    /// Stage of the node's life.
     pub stage: Stage,
-    /// The epoch of the cluster that it found when it started; `None` if it found none, and for
-    /// compute nodes.
+    /// Epoch of the cluster that it found when it started; `None` if it found none, and for compute
+    /// nodes.
     pub found: Option<u32>,
 }
 
-/// How far a node has come.
+/// Stage of a node's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// It waits for others, or loads.
+    /// Waits for others, or loads.
     Starting,
-    /// It is ready, and looks whether it may begin.
+    /// Is ready, and checks whether it may begin to serve.
     Opening,
-    /// It does what it is for.
+    /// Serves.
     Serving,
-    /// It was told to end.
+    /// Was told to end.
     Ending,
-    /// It has ended as it was told to.
+    /// Has ended as it was told to.
     Ended,
 }
 
 impl Record {
-    /// This process, at a stage.
+    /// Record of this process, at a stage.
     ///
     /// # Errors
     /// A sentence: there is no `/proc`.
@@ -60,19 +60,19 @@ impl Record {
         Ok(Self { process, space: process_space(), version, stage, found: None })
     }
 
-    /// The same, at another stage.
+    /// Copy of the record, at another stage.
     #[must_use]
     pub fn at(&self, stage: Stage) -> Self {
         Self { stage, ..self.clone() }
     }
 
-    /// Whether its process runs; `None` if that cannot be seen from here.
+    /// Whether its process runs; `None` if that cannot be seen from this host.
     pub fn runs(&self) -> Option<bool> {
         let is_near = !self.space.is_empty() && self.space == process_space();
         is_near.then(|| self.process.runs())
     }
 
-    /// Says it, whatever was said before.
+    /// Writes the record, whatever was there before.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -80,7 +80,7 @@ impl Record {
         write(authority, &key(node), self).map(drop)
     }
 
-    /// Says that this process has ended, unless another one has spoken for the node since.
+    /// Writes that this process has ended, unless another one has written for the node since.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -96,7 +96,7 @@ impl Record {
         }
     }
 
-    /// What a node has said last.
+    /// Last record of a node.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -104,7 +104,7 @@ impl Record {
         read(authority, &key(node)).map(|(_, found)| found)
     }
 
-    /// The version of what a node has said last.
+    /// Version of a node's last record.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -117,8 +117,8 @@ fn key(node: Node) -> String {
     format!("node/{node}")
 }
 
-/// Asks until the authority answers, for at most `patience`, and for as long as `waits` says so.
-/// What is asked may have been done, and is done again.
+/// Repeats `ask` until the authority answers, for at most `patience`, and while `waits` continues.
+/// A request without an answer may have been carried out, and is repeated.
 ///
 /// # Errors
 /// Those of `ask`; [`AuthorityError::Unavailable`] only when the time is over.
@@ -136,7 +136,7 @@ pub fn until_answered<T>(
     answer
 }
 
-/// Reads a value and its version. What makes no sense is as good as nothing.
+/// Reads a value and its version. A value that cannot be decoded counts as absent.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -148,7 +148,7 @@ pub fn read<T: DeserializeOwned>(
     Ok((found.version, serde_json::from_slice(&found.value).ok()))
 }
 
-/// Writes a value, whatever was there. Its version.
+/// Writes a value, whatever was there; returns its version.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -167,11 +167,11 @@ pub fn write(
     }
 }
 
-/// Changes a value to what `change` makes of it, or of the default if there is none, although
-/// others may change it at the same time: it is then called anew. What the value is now.
+/// Changes a value, or the default if there is none, by `change`, which is repeated if others
+/// change the value at the same time. Returns the new value.
 ///
 /// # Errors
-/// [`AuthorityError::Unavailable`]; then it may have been changed, and may not.
+/// [`AuthorityError::Unavailable`]; the value may have been changed, or not.
 pub fn update<T: Serialize + DeserializeOwned + Default>(
     authority: &dyn Authority,
     key: &str,

@@ -1,24 +1,24 @@
-//! That a cluster comes to rest, said to nodes that do not serve yet.
+//! The order that all nodes rest, kept at the authority for nodes that do not serve yet.
 //!
 //! `lotus cluster down` asks the compute nodes that serve to rest, and then takes the last
 //! snapshot. A node that begins to serve in between would commit what is in no snapshot. So the
-//! command says at the authority that all rest before it looks who serves, and a node says that it
-//! opens its door before it looks whether all rest. Of two at the same moment one sees the other.
+//! command writes the order at the authority before it looks which nodes serve, and a node writes
+//! that it opens before it looks for an order. Of two at the same moment one sees the other.
 //!
-//! # Who ends it
-//! What is said has a version, and is taken back by compare-and-swap: by the command when there is
-//! no snapshot, or by a node that has rested for as long as was said, should the command have been
-//! killed. A node opens its door only once what it rests for is taken back, or was already.
+//! # End of a rest
+//! The order has a version, and is taken back by compare-and-swap: by the command if there is no
+//! snapshot, or by a node that has rested for the ordered time, should the command have been
+//! killed. A node serves only once the order that it rests for is taken back, or had been already.
 //!
-//! Between the snapshot and the end of the nodes the command says that they rest [for
+//! Between the snapshot and the end of the nodes the command orders that they rest [for
 //! good](Rest::for_good). If that fails, some node may serve again, and nothing is ended. If it
 //! succeeds, no node ever takes it back, so the command may stand still for as long as it likes
-//! before it ends them. Should it be killed there, another command decides: `up` takes it back,
-//! and `down` begins anew.
+//! before it ends them. Should it be killed there, another command decides: `up` takes the order
+//! back, and `down` begins anew.
 //!
-//! # Answers that are lost
-//! Each command that says it gives it a name of its own. What stands there under that name it has
-//! written itself, whether or not it was told so.
+//! # Lost answers
+//! Each command gives its order a number of its own. An order with that number at the authority is
+//! the command's own, whether or not the write was acknowledged.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -31,23 +31,23 @@ use serde::{Deserialize, Serialize};
 use super::records::{self, until_answered};
 
 const KEY: &str = "resting";
-/// Written anew for every name.
+/// Key whose versions number the orders: written for every new one.
 const NAMES: &str = "resting/names";
-/// How long a command asks an authority that does not answer.
+/// Time for which a command asks an authority that does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Said {
-    /// For so many seconds, from when a node reads it.
+    /// Nodes rest for so many seconds, from when a node reads it.
     Rest {
         secs: u64,
-        /// The name that it has.
+        /// Number of the order.
         #[serde(default)]
         name: u64,
     },
-    /// Until a command takes it back.
+    /// Nodes rest until a command takes the order back.
     ForGood {
-        /// The name that it has.
+        /// Number of the order.
         name: u64,
     },
     Over,
@@ -63,18 +63,18 @@ fn go_on() -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// That all rest, as it was said.
+/// An order to rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
     version: Version,
-    /// For how many seconds, from when this was read; `None` for good.
+    /// Duration in seconds, from when this was read; `None` for good.
     pub secs: Option<u64>,
-    /// The name that it has, where that is known.
+    /// Number of the order; 0 where it is not known.
     name: u64,
 }
 
 impl Rest {
-    /// Says it, whatever was said before.
+    /// Writes a new order, whatever was there before.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`], after [`PATIENCE`].
@@ -98,7 +98,7 @@ impl Rest {
         Ok(Self { version, secs: Some(secs), name })
     }
 
-    /// What is said now; `None` if nodes may serve.
+    /// The order in force; `None` if nodes may serve.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -111,18 +111,18 @@ impl Rest {
         })
     }
 
-    /// As a node is told: the version, and the seconds.
+    /// The order as a node is told of it: its version, and the seconds.
     pub fn told(version: u64, secs: u64) -> Self {
         Self { version: Version(version), secs: Some(secs), name: 0 }
     }
 
-    /// The number of what was said.
+    /// Version of the order at the authority.
     pub fn version(self) -> u64 {
         self.version.0
     }
 
-    /// Says that nodes rest until a command takes it back, if this has not been taken back or
-    /// replaced.
+    /// Turns the order into one for good, until a command takes it back, if it has not been taken
+    /// back or replaced.
     ///
     /// # Errors
     /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`], after [`PATIENCE`].
@@ -133,7 +133,7 @@ impl Rest {
         Ok(Self { version, secs: None, ..self })
     }
 
-    /// Takes it back, unless it has been said anew.
+    /// Takes the order back, unless it has been replaced.
     ///
     /// # Errors
     /// [`AuthorityError::Conflict`] if it has; [`AuthorityError::Unavailable`]: ask again.
@@ -141,7 +141,7 @@ impl Rest {
         self.replace(Said::Over, authority).map(drop)
     }
 
-    /// As [`Self::end`], for as long as an authority may be silent.
+    /// As [`Self::end`], but asks a silent authority again for up to [`PATIENCE`].
     ///
     /// # Errors
     /// As [`Self::end`], after [`PATIENCE`].
@@ -149,7 +149,7 @@ impl Rest {
         until_answered(&Env::real(0), PATIENCE, go_on, || self.end(authority))
     }
 
-    /// Says this in its place, or finds that it has.
+    /// Replaces the order by `said`, or finds that it has done so.
     fn replace(self, said: Said, authority: &dyn Authority) -> Result<Version, AuthorityError> {
         match authority.compare_and_swap(KEY, self.version, &said.bytes()) {
             Err(conflict @ AuthorityError::Conflict { .. }) => {
@@ -162,7 +162,7 @@ impl Rest {
         }
     }
 
-    /// What a node does that rests for this, where `said` is what stands at the authority.
+    /// Next step of a node that rests for this order; `said` is the order at the authority.
     pub fn next(self, said: Option<Self>, is_late: bool) -> Next {
         match said {
             None => Next::Serve,
@@ -173,16 +173,16 @@ impl Rest {
     }
 }
 
-/// See [`Rest::next`].
+/// Next step of a node that rests; see [`Rest::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// It rests.
+    /// Rest on.
     Wait,
-    /// It rests for what was said since, and for as long as that says.
+    /// Rest for this newer order, for as long as it says.
     RestFor(Rest),
-    /// It takes back what was said, and serves if that succeeds.
+    /// Take the order back, and serve if that succeeds.
     TakeBack,
-    /// It serves.
+    /// Serve.
     Serve,
 }
 
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(read(), None);
     }
 
-    /// A command whose answer was lost gave up, and left nodes closed that began to serve then.
+    /// A command whose answer was lost gave up, and left nodes at rest that began to serve then.
     #[test]
     fn a_rest_is_known_as_ones_own_whichever_answer_is_lost() {
         let authority = TestAuthority::lossy();
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Rest::read(authority.values()), Ok(None));
         assert!(authority.lost() > 1);
 
-        // Another command says it at the same moment.
+        // Another command gives an order at the same moment.
         let authority = TestAuthority::lossy();
         let theirs = Rest::begin(authority.values(), 7).expect("it answers");
         let ours = Rest::begin(&authority, 7).expect("it answers, sooner or later");

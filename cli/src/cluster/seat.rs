@@ -1,14 +1,14 @@
-//! The authority of a cluster, where its file says that it is: in the process of memory node 0, or
-//! in etcd.
+//! The authority of a cluster, at the place that the cluster's file names: in the process of memory
+//! node 0, or in etcd.
 //!
 //! # Lives
 //! The authority in memory node 0 begins empty and ends with that node, as all data does. etcd
-//! would remember a cluster whose memory is gone, and its next life would take that for its own.
-//! So memory node 0 begins a *life* in etcd: it writes a word, and the version that this write is
-//! given becomes part of the prefix of all other keys. When it ends, or `lotus cluster down`
-//! finds that it was killed, and no compute node takes part any more (`alive`), the word says so,
-//! and nobody joins until there is a new life. Where others live without it the life goes on, and
-//! memory node 0 returns to it as any other memory node does.
+//! would remember a cluster whose memory is gone, and the next cluster would take that state for
+//! its own. So memory node 0 begins a *life* in etcd: it writes a key, and the version that etcd
+//! gives this write becomes part of the prefix of all other keys. When memory node 0 ends, or
+//! `lotus cluster down` finds that it was killed, and no compute node takes part any more
+//! (`alive`), the key says so, and no node joins until there is a new life. While compute nodes
+//! live without it the life goes on, and memory node 0 returns to it as any other memory node does.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ use super::in_etcd::{InEtcd, LastWord, Members};
 use super::node::Node;
 use super::stop::{Early, Stop};
 
-/// How long the authority may take to answer once.
+/// Time that the authority may take for one answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long compute nodes that take part may take to say so. They look five times a second; an
-/// audit may keep one of them for long, and etcd be out of their reach.
+/// Time that compute nodes which take part may take to answer. They look five times a second, but
+/// an audit may keep one of them busy for long, or etcd may be out of their reach.
 #[cfg(feature = "etcd")]
 const ANSWERING: Duration = Duration::from_secs(20);
 
-/// Why no life begins beside one that may go on.
+/// Error: no new life begins beside one that may go on.
 #[cfg(feature = "etcd")]
 fn silent_life(file: &ClusterFile, nodes: &[Node]) -> String {
     format!(
@@ -47,7 +47,7 @@ fn silent_life(file: &ClusterFile, nodes: &[Node]) -> String {
     )
 }
 
-/// Why a life is not ended that goes on, or may.
+/// Error: a life is not ended because compute nodes take part in it, or may.
 #[cfg(feature = "etcd")]
 fn lived_life(file: &ClusterFile, others: &Others) -> String {
     let not_ended = "the life of the cluster in etcd was not ended";
@@ -73,48 +73,48 @@ fn in_words(nodes: &[Node]) -> String {
     nodes.join(", ")
 }
 
-/// What an operator says of compute nodes that do not answer.
+/// The operator's word on compute nodes that do not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Silent {
-    /// Nothing: they may live.
+    /// Nothing is known of them: they may live.
     MayLive,
-    /// They have ended.
+    /// The operator says that they have ended.
     HaveEnded,
 }
 
-/// Where the authority is.
+/// Place of the authority.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In the process of memory node 0, which listens here.
+    /// The process of memory node 0, which listens at this address.
     Hosted(Hosted),
-    /// In etcd.
+    /// An etcd cluster.
     #[cfg(feature = "etcd")]
     Etcd(Members),
 }
 
 impl Place {
-    /// Whether it may speak of a cluster of which nothing runs any more.
+    /// Whether it may still hold values of a cluster of which nothing runs any more.
     pub const fn outlives_the_cluster(&self) -> bool {
         !matches!(self, Self::Hosted(_))
     }
 }
 
-/// The authority, as everybody but its host sees it.
+/// The authority, as every process but its host reaches it.
 pub enum Seat {
-    /// In another process.
+    /// Hosted by memory node 0's process.
     Hosted(RemoteAuthority),
-    /// In etcd.
+    /// Stored in etcd.
     #[cfg(feature = "etcd")]
     Etcd(InEtcd),
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreached {
-    /// Nobody answers, or the cluster has not begun: try again later.
+    /// No answer, or the cluster has not begun: try again later.
     #[error("{0}")]
     Silent(String),
-    /// Somebody answers, but not to us.
+    /// The authority answers, but refuses this process.
     #[error("{0}")]
     Refused(String),
 }
@@ -129,10 +129,10 @@ impl From<ConnectError> for Unreached {
 }
 
 impl Seat {
-    /// The authority that the file names; nobody has been asked yet.
+    /// Creates the authority that the file names, without connecting.
     ///
     /// # Errors
-    /// A sentence: keys or certificates are of no use.
+    /// A sentence: keys or certificates are unusable.
     pub fn of(file: &ClusterFile) -> Result<Self, String> {
         match &file.authority {
             Place::Hosted(address) => {
@@ -145,7 +145,7 @@ impl Seat {
         }
     }
 
-    /// Connects now, so that what is wrong with that is said.
+    /// Connects now, so that connection errors are reported.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -157,7 +157,7 @@ impl Seat {
         }
     }
 
-    /// Whether what it says may be of another life of the cluster.
+    /// Whether its values may belong to another life of the cluster.
     pub const fn has_lives(&self) -> bool {
         match self {
             Self::Hosted(_) => false,
@@ -166,7 +166,7 @@ impl Seat {
         }
     }
 
-    /// The life that goes on there, or was cut short; `None` where there are no lives.
+    /// The life that is under way or was cut short; `None` where there are no lives.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -178,8 +178,8 @@ impl Seat {
         }
     }
 
-    /// Ends the life that goes on there, unless compute nodes take part in it. If etcd does not
-    /// answer the life is left, and the next start of memory node 0 looks.
+    /// Ends the life that is under way, unless compute nodes take part in it. If etcd does not
+    /// answer the life is left as it is, and the next start of memory node 0 decides.
     ///
     /// # Errors
     /// A sentence: compute nodes take part in it, or may.
@@ -199,7 +199,7 @@ impl Seat {
                     Ok(Others::Silent(_)) if silent == Silent::HaveEnded => {}
                     Ok(others) => return Err(lived_life(file, &others)),
                 }
-                // If this fails, the next start says so.
+                // If this fails, the next start of memory node 0 reports it.
                 let _ = etcd.end();
                 Ok(())
             }
@@ -234,18 +234,18 @@ impl Authority for Seat {
     }
 }
 
-/// What memory node 0 does for the authority while it lives.
+/// Memory node 0's part in the authority while it lives.
 pub enum Host {
-    /// It serves it.
+    /// Serves the authority.
     Server(AuthorityServer),
-    /// It has begun the cluster's life there.
+    /// Has begun the cluster's life in etcd.
     #[cfg(feature = "etcd")]
     Etcd(InEtcd),
 }
 
 impl Host {
-    /// Begins, in the process that has memory node 0; where a life goes on without it, returns to
-    /// that. Waits for etcd.
+    /// Starts the authority in the process of memory node 0, or begins a life in etcd; where a life
+    /// goes on without this node, returns to it. Waits for etcd.
     ///
     /// # Errors
     /// [`Early`].
@@ -302,7 +302,7 @@ impl Host {
         }
     }
 
-    /// The values.
+    /// The authority's values.
     pub fn store(&self) -> &dyn Authority {
         match self {
             Self::Server(server) => server.store(),
@@ -311,7 +311,7 @@ impl Host {
         }
     }
 
-    /// Connections that the authority has not let in, where this process serves it.
+    /// Number of connections that the authority has refused, where this process serves it.
     pub fn refused(&self) -> u64 {
         match self {
             Self::Server(server) => server.refused(),
@@ -320,11 +320,11 @@ impl Host {
         }
     }
 
-    /// Ends the cluster's life, unless others live.
+    /// Ends the cluster's life, unless compute nodes live.
     #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody outlives it"))]
     pub fn end(&self, file: &ClusterFile, env: &Env) {
         match self {
-            // When it is dropped.
+            // It ends when it is dropped.
             Self::Server(_) => {}
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => match alive::look(file, etcd, env, PATIENCE, || false) {

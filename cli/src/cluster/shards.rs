@@ -1,7 +1,7 @@
-//! `lotus shards`: which compute node owns what, and moving shards by hand.
+//! `lotus shards`: owners of shards, and moving shards by hand.
 //!
-//! The nodes are asked ([`super::operator`]): one of them who owns what, each how it is doing, and
-//! one to have shards moved, which passes that on to their owners.
+//! The nodes are asked ([`super::operator`]): one of them for all owners, each for its figures, and
+//! one to move shards, which passes the order on to their owners.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use super::records::{Record, Stage};
 use super::{authority, ranges};
 use crate::Verdict;
 
-/// How long a node may take to say something.
+/// Timeout of a node's answer.
 const ANSWERING: Duration = Duration::from_secs(5);
-/// How long shards may take to move: each owner is asked for 128 at a time, and waits for those who
+/// Timeout of a move: each owner is asked for 128 shards at a time, and waits for transactions that
 /// hold locks of them.
 const MOVING: Duration = Duration::from_secs(60);
-/// How often shards are ordered to move that somebody else, load balancing perhaps, moves at the
-/// same time.
+/// Number of times that shards are ordered to move which load balancing, or another command, moves
+/// at the same time.
 const ROUNDS: usize = 5;
-/// A line for people names so many ranges, and so many of the hottest shards.
+/// Maximum number of ranges in a line, and of hottest shards that are shown.
 const MOST_RANGES: usize = 6;
 const HOTTEST: usize = 8;
 
-/// Which shards are shown.
+/// Selection of shards to show.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Those that have rows of this table.
+    /// Shards with rows of this table.
     pub table: Option<String>,
-    /// Those of this compute node.
+    /// Shards of this compute node.
     pub cn: Option<u16>,
 }
 
-/// The compute nodes that can be asked.
+/// Compute nodes that can be asked.
 struct Nodes<'a> {
     file: &'a ClusterFile,
     authority: Box<dyn Authority>,
@@ -69,7 +69,7 @@ impl<'a> Nodes<'a> {
         Ok(Self { file, authority: Box::new(authority), serving })
     }
 
-    /// A compute node that the file describes.
+    /// Compute node with this index, if the file describes it.
     fn describes(&self, index: u16) -> Result<Node, String> {
         let (path, count) = (self.file.path.display(), self.file.settings.cns);
         let node = Node { kind: Kind::Compute, index };
@@ -79,7 +79,7 @@ impl<'a> Nodes<'a> {
         is_there.then_some(node).ok_or_else(why)
     }
 
-    /// Asks one after the other until one answers.
+    /// Asks the nodes one after the other until one answers.
     fn ask_any(&self, question: &Question, patience: Duration) -> Result<Answer, String> {
         let mut why = String::new();
         for node in &self.serving {
@@ -111,7 +111,7 @@ impl Nodes<'_> {
     }
 }
 
-/// What compute nodes say of themselves; of those that say nothing, nothing.
+/// Figures of compute nodes; `None` for a node that does not answer.
 pub fn figures(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Figures>> {
     let figures = |answer| match answer {
         Answer::Figures(figures) => Some(figures),
@@ -120,7 +120,7 @@ pub fn figures(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Figures>
     ask_each(authority, nodes, &Question::Figures, figures)
 }
 
-/// The memory of all groups, as each of these compute nodes sees it.
+/// Memory of all groups, as each of these compute nodes sees it.
 pub fn memory(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Vec<Group>>> {
     let memory = |answer| match answer {
         Answer::Memory(groups) => Some(groups),
@@ -129,7 +129,7 @@ pub fn memory(authority: &dyn Authority, nodes: &[Node]) -> Vec<Option<Vec<Group
     ask_each(authority, nodes, &Question::Memory, memory)
 }
 
-/// Asks all before it waits for the first.
+/// Asks all nodes before it waits for the first.
 fn ask_each<T>(
     authority: &dyn Authority,
     nodes: &[Node],
@@ -144,7 +144,7 @@ fn ask_each<T>(
     asked.into_iter().map(answer).collect()
 }
 
-/// A memory node that does not answer some of these compute nodes, as they say.
+/// First memory node that does not answer some of these compute nodes, as they report.
 pub fn silent_memory(authority: &dyn Authority, nodes: &[Node]) -> Option<Node> {
     let silent = figures(authority, nodes).into_iter().flatten().map(|said| said.silent);
     let silent = silent.fold(0, |all, one| all | one);
@@ -152,7 +152,7 @@ pub fn silent_memory(authority: &dyn Authority, nodes: &[Node]) -> Option<Node> 
     Some(Node { kind: Kind::Memory, index })
 }
 
-/// `lotus shards`: who owns what.
+/// `lotus shards`: shows the owners of shards.
 ///
 /// # Errors
 /// A sentence.
@@ -202,33 +202,33 @@ fn numbers(shards: &[(u16, Shard)]) -> Vec<u16> {
     shards.iter().map(|(number, _)| *number).collect()
 }
 
-/// The interval over which requests are counted.
+/// Interval over which requests are counted.
 fn interval(file: &ClusterFile) -> Option<Duration> {
     file.settings.balance_us.map(Duration::from_micros)
 }
 
 #[derive(Debug, Serialize)]
 struct View {
-    /// Of the first node that says it.
+    /// State of load balancing, from the first node that reports it.
     balancing: Option<Switch>,
     nodes: Vec<NodeShards>,
-    /// Shards that nobody grants locks of.
+    /// Ranges of shards without an owner.
     unowned: Vec<String>,
 }
 
-/// What a compute node has.
+/// Shards of a compute node.
 #[derive(Debug, Serialize)]
 struct NodeShards {
     node: String,
     shards: usize,
     ranges: Vec<String>,
-    /// The lowest and the highest.
+    /// Lowest and highest shard epoch.
     epochs: Option<(u32, u32)>,
-    /// Locks that were asked for; without load balancing nobody counts them.
+    /// Lock requests per second; counted only with load balancing.
     requests_per_s: Option<f64>,
-    /// The share of locks that its transactions took at home.
+    /// Share of its transactions' locks that it granted itself.
     local_locks: Option<f64>,
-    /// Shards that it gave to others, and in how many hand-overs.
+    /// Shards that it gave to other nodes, and the number of hand-overs.
     shards_given: Option<u64>,
     hand_overs: Option<u64>,
     interruption_us_max: Option<u64>,
@@ -282,7 +282,7 @@ impl NodeShards {
     }
 }
 
-/// The share of locks that a node's transactions took at home, if they took any.
+/// Share of its transactions' locks that a node granted itself; `None` if there were no locks.
 pub fn local_locks(figures: &Figures) -> Option<f64> {
     let locks = figures.ownership.locks;
     (locks.lookups > 0).then(|| locks.hits as f64 / locks.lookups as f64)
@@ -297,7 +297,7 @@ pub fn percent(share: f64) -> String {
 }
 
 impl View {
-    /// For people; with all ranges if they have asked for one node.
+    /// Formats the view for people; with all ranges if they have asked for one node.
     fn table(&self, in_full: bool) -> String {
         let mut table = Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
@@ -319,7 +319,7 @@ impl View {
             ]);
         }
         let mut text = format!("{}\n", table.trim_fmt());
-        // Strings take all that is written to them.
+        // Writing to a string cannot fail.
         if !self.unowned.is_empty() {
             let _ = writeln!(text, "nobody grants locks of {}", self.unowned.join(","));
         }
@@ -348,7 +348,7 @@ impl View {
 /// `lotus shards move`: has shards moved to a compute node.
 ///
 /// # Errors
-/// A sentence. Some of the shards may have moved; it says so.
+/// A sentence. Some of the shards may have moved; the sentence tells how many.
 pub fn start_move(file: &ClusterFile, shards: &[u16], to: Node) -> Result<Verdict, String> {
     let nodes = Nodes::find(file)?;
     nodes.describes(to.index)?;

@@ -1,11 +1,11 @@
-//! `lotus cluster status`: how the nodes of a cluster are, from what is known of their processes on
-//! this host, what they say of themselves at the authority, and what the members have agreed on.
+//! `lotus cluster status`: the state of a cluster's nodes, from what this host knows of their
+//! processes, what the nodes report at the authority, and what the members have agreed on.
 //!
-//! # Whom to believe
-//! A process that is seen to run, or to have ended, is believed before anything that was said. The
-//! one that spoke last for a node at the authority is looked for on this host as well, so that a
-//! node which was started by hand is not taken for the one that ended before it. A word at the
-//! authority counts for the process that said it, and for no other.
+//! # Which source is believed
+//! A process that is seen to run, or to have ended, is believed before any report. The process that
+//! reported last for a node at the authority is looked for on this host as well, so that a node
+//! which was started by hand is not taken for the one that ended before it. A report at the
+//! authority counts for the process that made it, and for no other.
 
 use std::fmt::Write as _;
 
@@ -31,17 +31,17 @@ use super::shards::{self, or_dash, percent};
 use crate::Verdict;
 use crate::nodes::processor_time;
 
-/// The share of memory in use from which status warns.
+/// Share of memory in use from which status warns.
 const NEARLY_FULL: f64 = 0.9;
 
-/// The state of a node that does what it is for.
+/// State of a node that does its work.
 pub const SERVING: &str = "serving";
-/// What is said of a memory node that the others have given up.
+/// State of a memory node that the membership has given up.
 pub const LOST: &str = "lost";
-/// The state of a compute node that takes no calls, so that the cluster can be ended.
+/// State of a compute node that takes no calls, so that the cluster can be ended.
 const RESTING: &str = "resting";
 
-/// A node as `lotus cluster status` shows it.
+/// One row of `lotus cluster status`.
 #[derive(Debug, Serialize)]
 struct NodeStatus {
     node: Node,
@@ -49,44 +49,45 @@ struct NodeStatus {
     client: Option<HostPort>,
     metrics: Option<HostPort>,
     process: Option<u32>,
-    /// What its process has used of this host's cores since it began.
+    /// Processor time that its process has used since it began, in seconds; only for processes of
+    /// this host.
     processor_s: Option<f64>,
     shards: Option<usize>,
-    /// Shards that it gave to others.
+    /// Shards that it gave to other nodes.
     shards_given: Option<u64>,
-    /// The share of locks that its transactions took at home.
+    /// Share of its transactions' locks that it granted itself.
     local_locks: Option<f64>,
     state: &'static str,
 }
 
-/// How a cluster is.
+/// State of a cluster.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Whether all nodes serve.
+    /// Whether all nodes serve and all data is there.
     pub healthy: bool,
     authority: &'static str,
-    /// Why the authority does not answer.
+    /// Reason why the authority does not answer.
     reason: Option<String>,
     epoch: Option<u32>,
-    /// Of each row, at least, on memory nodes that are in use.
+    /// Minimum number of copies of any row on memory nodes that are in use.
     copies: Option<usize>,
-    /// Whether all data is there.
+    /// Whether all data is there, in words.
     data: Option<&'static str>,
-    /// Why not, if it never will be.
+    /// Reason why the data never will be complete.
     cut_short: Option<String>,
-    /// The share of the memory for rows and indexes that is in use, where it is fullest.
+    /// Share in use of the memory for rows and indexes, of the fullest group.
     memory_used: Option<f64>,
     nodes: Vec<NodeStatus>,
 }
 
 impl Status {
-    /// How many nodes serve, of how many.
+    /// Number of nodes that serve, and of all nodes.
     pub fn serving(&self) -> (usize, usize) {
         let serving = self.nodes.iter().filter(|node| node.state == SERVING).count();
         (serving, self.nodes.len())
     }
 
-    /// The nodes that do not serve, and what they do instead, in words.
+    /// Nodes that do not serve, with their states, in words.
     pub fn unwell(&self) -> String {
         let unwell = self.nodes.iter().filter(|node| node.state != SERVING);
         let in_words = unwell.map(|one| format!("{} is {}", one.node.in_words(), one.state));
@@ -94,8 +95,8 @@ impl Status {
     }
 }
 
-/// `lotus cluster status`: what every node says, and what is known of its process. Unsound unless
-/// all serve.
+/// `lotus cluster status`: what every node reports, and what is known of its process. The verdict
+/// is unsound unless all nodes serve and all data is there.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -104,7 +105,7 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     let survey = Survey::take(file, &State::look(file), &authority);
     let asked = survey.serving(Kind::Compute);
     let said = shards::figures(&authority, &asked);
-    // Where a memory node does not answer, nobody can say.
+    // With a silent memory node no compute node could answer.
     let silent = said.iter().flatten().any(|figures| figures.silent != 0);
     let memory = if silent { Vec::new() } else { shards::memory(&authority, &asked) };
     let survey = survey.with_figures(&asked, &said);
@@ -118,10 +119,10 @@ pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
     Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// What can be learnt of all nodes without asking them.
+/// State of all nodes, as far as it can be learnt without asking them.
 pub struct Survey<'a> {
     file: &'a ClusterFile,
-    /// Why the authority says nothing, if it does not: in a word, and as it was told.
+    /// Reason why the authority does not answer, if so: one word, and the error's text.
     refused: Option<(&'static str, String)>,
     members: Option<Membership>,
     copies: Option<usize>,
@@ -129,13 +130,13 @@ pub struct Survey<'a> {
     nodes: Vec<Known>,
 }
 
-/// What is known of a node.
+/// State of one node.
 struct Known {
     node: Node,
     process: Option<u32>,
-    /// Its process runs on this host.
+    /// Whether its process runs on this host.
     is_here: bool,
-    /// What its process has said last.
+    /// Last stage that its process has reported.
     stage: Option<Stage>,
     state: &'static str,
     figures: Option<Figures>,
@@ -183,17 +184,17 @@ impl<'a> Survey<'a> {
         Self { file, refused, members, copies, data, nodes }
     }
 
-    /// What is known of the data.
+    /// State of the data, if the authority has told it.
     pub fn data(&self) -> Option<&Data> {
         self.data.as_ref()
     }
 
-    /// Whether compute node 0 makes and fills the tables.
+    /// Whether compute node 0 is creating and filling the tables.
     pub fn is_loading(&self) -> bool {
         matches!(self.data, Some(Data::Loading { .. })) && self.members.is_some()
     }
 
-    /// The nodes of a kind that serve.
+    /// Nodes of a kind that serve.
     pub fn serving(&self, kind: Kind) -> Vec<Node> {
         let serving = self.nodes.iter().filter(|one| one.node.kind == kind);
         serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
@@ -205,7 +206,7 @@ impl<'a> Survey<'a> {
         serve && self.data == Some(Data::Loaded)
     }
 
-    /// How far the tables are filled, in words; nothing, if they are not being filled.
+    /// Progress of filling the tables, in words; empty if they are not being filled.
     pub fn rows_in_words(&self) -> String {
         match &self.data {
             Some(Data::Loading { rows, .. }) if self.is_loading() => format!("{rows} rows so far"),
@@ -213,7 +214,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// How many nodes serve, and what the first one does that does not, in words.
+    /// Number of nodes that serve, and the state of the first that does not, in words.
     pub fn in_words(&self) -> String {
         let serving = self.nodes.iter().filter(|one| one.state == SERVING).count();
         let first = self.nodes.iter().find(|one| one.state != SERVING);
@@ -221,24 +222,24 @@ impl<'a> Survey<'a> {
         format!("{serving} of {} nodes serve{}", self.nodes.len(), first.unwrap_or_default())
     }
 
-    /// Whether there is a cluster that serves somebody.
+    /// Whether the cluster exists and a compute node serves.
     pub fn goes_on(&self) -> bool {
         self.members.is_some() && !self.serving(Kind::Compute).is_empty()
     }
 
-    /// Whether a node has said that it serves, and its process lives; the others need not use it
-    /// yet.
+    /// Whether a node has reported that it serves, and its process runs on this host; the others
+    /// need not use it yet.
     pub fn has_come_up(&self, node: Node) -> bool {
         let is_up = |one: &Known| one.is_here && one.stage == Some(Stage::Serving);
         self.nodes.iter().any(|one| one.node == node && is_up(one))
     }
 
-    /// One word for a node.
+    /// State of a node, in one word.
     pub fn state(&self, node: Node) -> &'static str {
         self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
     }
 
-    /// With what compute nodes have said of themselves, and of memory nodes.
+    /// Adds what compute nodes have reported of themselves, and of memory nodes.
     fn with_figures(mut self, asked: &[Node], said: &[Option<Figures>]) -> Self {
         let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
         for one in &mut self.nodes {
@@ -252,7 +253,7 @@ impl<'a> Survey<'a> {
         self
     }
 
-    /// As it is shown.
+    /// Turns the survey into the form that is shown.
     pub fn into_status(self) -> Status {
         let node = |one: &Known| {
             let Addresses { address, client, metrics } = Addresses::of(self.file, one.node);
@@ -290,29 +291,29 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Whether a `down` has brought all compute nodes to rest and not ended them, yet.
+/// Whether `lotus cluster down` has brought all compute nodes to rest, and not ended them yet.
 fn rest_for_good(authority: &Seat) -> bool {
     matches!(Rest::read(authority), Ok(Some(rest)) if rest.secs.is_none())
 }
 
-/// What is known of a node's process from what this host remembers and what was said last for the
-/// node; and what that process has said.
+/// Combines what this host remembers of a node's process with the node's last record. Returns the
+/// process, and the last stage that this process has reported.
 fn reconcile(remembered: Seen, record: Option<&Record>) -> (Seen, Option<Stage>) {
     let Some(record) = record else { return (remembered, None) };
     let (spoke, stage) = (record.process.id, Some(record.stage));
     match (remembered, record.runs()) {
         (Seen::Running(process), _) if process == spoke => (remembered, stage),
-        // It has said nothing yet.
+        // It has reported nothing yet.
         (Seen::Running(_), _) => (remembered, None),
         (_, Some(true)) => (Seen::Running(spoke), stage),
         (Seen::Never, Some(false)) => (Seen::Ended(spoke), stage),
         (_, Some(false)) => (remembered, stage),
-        // It may live, where this process cannot see it.
+        // It may live where this process cannot see it.
         (_, None) => (Seen::Never, stage),
     }
 }
 
-/// Whether a memory node's process began beside a cluster that has not begun to use its memory.
+/// Whether a memory node's process joined an existing cluster that does not use its memory yet.
 fn is_new(
     file: &ClusterFile,
     node: Node,
@@ -326,7 +327,7 @@ fn is_new(
     node.kind == Kind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
 }
 
-/// What the members have agreed on about the memory nodes.
+/// State of the memory nodes, as the members have agreed on it.
 fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
     let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
@@ -334,8 +335,8 @@ fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
     Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
 }
 
-/// The share of its memory that the fullest group uses: what is allocated and free at no compute
-/// node. `None` if none of them has said anything.
+/// Share of memory in use in the fullest group: allocated, and free at no compute node. `None` if
+/// no node has answered.
 fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
     let said: Vec<_> = said.iter().flatten().collect();
     let groups = said.iter().map(|groups| groups.len()).min().filter(|groups| *groups > 0)?;
@@ -349,7 +350,7 @@ fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
     used.reduce(f64::max)
 }
 
-/// One word for a node. What it has `said` is not known where the authority does not answer.
+/// State of a node, in one word. `said` is `None` where the authority does not answer.
 fn judge(
     file: &ClusterFile,
     node: Node,
@@ -373,16 +374,16 @@ fn judge(
     }
 }
 
-/// Where a node listens: for other nodes, applications, and whoever watches it.
+/// Addresses at which a node listens: for other nodes, for applications, and for its metrics.
 pub struct Addresses {
-    /// For other nodes.
+    /// Address for other nodes.
     pub address: Option<HostPort>,
     client: Option<HostPort>,
     metrics: Option<HostPort>,
 }
 
 impl Addresses {
-    /// Those that the file gives a node.
+    /// Addresses that the file gives a node.
     pub fn of(file: &ClusterFile, node: Node) -> Self {
         let address = match &file.net {
             Net::Shm { .. } => None,
@@ -429,7 +430,7 @@ fn table(status: &Status) -> String {
     let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
     let used = status.memory_used.map(|used| format!(", memory used {}", percent(used)));
     let used = used.unwrap_or_default();
-    // Strings take all that is written to them.
+    // Writing to a string cannot fail.
     let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
     let reason = status.reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
     let said = format!("the authority: {}{reason}{epoch}{copies}{data}{used}", status.authority);

@@ -1,8 +1,8 @@
-//! Who is let in, and by what: at the nodes, and at the doors for applications.
+//! Authentication: of nodes by each other, and of applications by compute nodes.
 //!
-//! Two borders, two secrets: whoever passes the first can read and change all memory, whoever
-//! passes the second can run transactions (docs/security.md). So nothing here lets the secret of
-//! one stand for that of the other.
+//! The two have separate secrets: the nodes' secret opens all memory to reading and changes, the
+//! applications' secret lets its holder run transactions (docs/security.md). Nothing here accepts
+//! one secret in place of the other.
 
 use std::path::{Path, PathBuf};
 
@@ -16,32 +16,32 @@ use super::key;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The certificates of the authority that has signed all others.
+    /// Certificate of the CA that has signed all others.
     ca: PathBuf,
-    /// This host's chain of certificates, as a node.
+    /// Certificate chain of this host, as a node.
     certificate: PathBuf,
-    /// Its private key.
+    /// Private key of `certificate`.
     key: PathBuf,
-    /// The cluster's name, which all certificates bear.
+    /// Name of the cluster, which all certificates bear.
     cluster: String,
-    /// What this host shows as an application.
+    /// Certificate chain of this host, as an application.
     client_certificate: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of `client_certificate`.
     client_key: Option<PathBuf>,
 }
 
-/// Who is let in at one of the borders.
+/// Credentials that are demanded of a peer, and shown to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// Everybody, on loopback addresses.
+    /// None: loopback addresses only.
     Loopback,
-    /// Whoever has the key in this file.
+    /// The shared key in this file.
     KeyFile(PathBuf),
-    /// Whoever has a certificate.
+    /// A certificate signed by the CA, for the cluster's name.
     Tls(Identity),
 }
 
-/// What somebody shows of himself, and whom he believes.
+/// A certificate to show, and the CA that a peer's must be signed by.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     ca: PathBuf,
@@ -51,15 +51,15 @@ pub struct Identity {
 }
 
 impl TlsFiles {
-    /// As a node, with paths relative to the directory of the cluster's file.
+    /// Identity as a node; paths are relative to the directory of the cluster's file.
     pub fn of_node(&self, home: &Path) -> Identity {
         self.identity(home, &self.certificate, &self.key)
     }
 
-    /// As an application; `None` if the file names no files for that.
+    /// Identity as an application; `None` if the file names no files for that.
     ///
     /// # Errors
-    /// A sentence: one of both is missing.
+    /// A sentence: either the certificate or the key is missing.
     pub fn of_application(&self, home: &Path) -> Result<Option<Identity>, &'static str> {
         match (&self.client_certificate, &self.client_key) {
             (Some(certificate), Some(key)) => Ok(Some(self.identity(home, certificate, key))),
@@ -75,10 +75,10 @@ impl TlsFiles {
 }
 
 impl Trust {
-    /// What is demanded and shown.
+    /// Loads the credentials.
     ///
     /// # Errors
-    /// [`FileError::Key`], or what is wrong with the files of TLS.
+    /// [`FileError::Key`], or an error in the TLS files.
     pub fn security(&self) -> Result<Security, FileError> {
         match self {
             Self::Loopback => Ok(Security::PlainOnLoopback),
@@ -93,7 +93,7 @@ impl Trust {
         }
     }
 
-    /// The key file, if there is to be one.
+    /// Path of the key file, if keys are used.
     pub fn key_file(&self) -> Option<&Path> {
         match self {
             Self::KeyFile(path) => Some(path),

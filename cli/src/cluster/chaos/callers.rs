@@ -1,13 +1,13 @@
-//! The load of `lotus chaos`: applications whose calls have ids, so that what became of each is
+//! The load of `lotus chaos`: applications whose calls have ids, so that the outcome of each is
 //! known in the end.
 //!
-//! A call that has no answer is repeated by the client library, at other nodes too: with an id it
-//! takes effect once (I80). Where that does not help either, its outcome is asked for until
-//! somebody knows it. So the balances are known exactly, whoever was killed.
+//! The client library repeats a call that has no answer, at other nodes too: with an id it takes
+//! effect once (I80). If that does not help either, its outcome is asked for until a node knows it.
+//! So the balances are known exactly, whichever node was killed.
 //!
-//! What is remembered of ids has room for a quarter of a million calls in ten minutes, and for
+//! The table that remembers ids has room for a quarter of a million calls in ten minutes, and for
 //! fewer where a history is wanted, since a call's operations are part of its result; the callers
-//! pause between calls so that it suffices.
+//! pause between calls so that the room suffices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,81 +31,82 @@ use crate::cluster::drive::connect;
 use crate::cluster::file::ClusterFile;
 use crate::traced::{Nonsense, Traced};
 
-/// Applications, each with one call at a time.
+/// Number of applications, each with one call at a time.
 const CALLERS: usize = 16;
-/// How much of the room for what is remembered of calls is used in ten minutes, at most: some rows
-/// get more calls than others.
+/// Share of the remembered calls' room to use in ten minutes. Below one, since some rows get more
+/// calls than others.
 const USED_ROOM: f64 = 0.3;
-/// What is remembered of a call beside its operations, in bytes, about.
+/// Approximate bytes remembered for a call, without its operations.
 const CALL_BYTES: usize = 40;
-/// What is remembered of an operation.
+/// Bytes remembered for each operation.
 const OPERATION_BYTES: usize = 18;
-/// How long what is remembered of a call is kept.
+/// Time for which a call is remembered.
 const RETENTION: Duration = Duration::from_secs(600);
-/// The most calls in a second: what is looked for is not throughput.
+/// Maximum calls per second: the test is not about throughput.
 const MOST_TPS: f64 = 5_000.0;
-/// What the calls ask for.
+/// Isolation level of the calls.
 const ISOLATION: Isolation = Isolation::Serializable;
-/// How long a call may take: somebody has to notice first that a node is gone.
+/// Timeout of a call: long enough for the cluster to notice that a node is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of how many calls of a caller it is remembered what became of them, at least.
+/// Minimum number of outcomes kept of a caller's last calls, to ask for them again.
 const REMEMBERED: usize = 32;
 
-/// What the callers have seen.
+/// Results of the callers.
 pub struct Seen {
-    /// What has committed.
+    /// Committed calls.
     pub tally: Tally,
-    /// What the workload itself refused.
+    /// Calls that the workload itself rejected.
     pub refused: u64,
-    /// Calls that ended without an answer, or with an error.
+    /// Calls that ended without an answer, or with an error that a fault explains.
     pub unanswered: u64,
-    /// How many of those turned out to be committed.
+    /// Number of unanswered calls that turned out to be committed.
     pub found: u64,
-    /// Writes of which nobody knows what became.
+    /// Read-write calls of unknown outcome: looking them up did not help either.
     pub open: u64,
-    /// The longest time in which nothing committed.
+    /// Longest time in which nothing committed.
     pub silence: Duration,
-    /// What the calls read and wrote, by caller, if that was wanted.
+    /// Reads and writes of the calls, by caller, if `traced`.
     pub logs: Vec<Log>,
-    /// What is known of the last calls with ids.
+    /// Outcomes of the last calls with ids.
     pub known: Vec<Known>,
 }
 
-/// What became of a call, for good.
+/// Final outcome of a call.
 pub struct Known {
     id: CallId,
-    /// Its result, if it has committed.
+    /// Result of the call; `None` if it has not committed.
     told: Option<Value>,
 }
 
-/// Those who call.
+/// Applications that call until a point in time.
 pub struct Callers<W> {
-    /// What they ask for.
+    /// Source of the calls.
     pub workload: Arc<W>,
-    /// Their clock, and where their choices start.
+    /// Clock, and seed of the callers' choices.
     pub clock: Env,
-    /// When they stop.
+    /// Time at which they stop.
     pub until: Nanos,
-    /// How long that is from when they began.
+    /// Time from their start to `until`.
     pub span: Duration,
-    /// Whether to find out what they read and write.
+    /// Whether calls report what they read and wrote.
     pub traced: bool,
-    /// The room for what is remembered of calls, in bytes.
+    /// Room for remembered calls, in bytes.
     pub room: f64,
-    /// How often the cluster was restored before: ids of calls are not used again.
+    /// Number of times the cluster was restored before; part of each id, so that none is used
+    /// twice.
     pub life: u32,
 }
 
-/// What a call returns.
+/// Result type of a call.
 trait Told: DeserializeOwned + Serialize + Send + 'static {
-    /// The stored transactions that return it.
+    /// Stored transactions that return this type.
     fn procedures<W: Workload>() -> Procedures;
 
-    /// By how much the balance has moved.
+    /// Change of the balance.
     fn effect(&self) -> i64;
 
-    /// The attempt and what it read and wrote, if it says so.
+    /// Attempt and its operations; `None` if the type does not report them.
     fn operations(&self) -> Option<Result<(TxnId, Vec<Operation>), Nonsense>>;
 }
 
@@ -137,7 +138,7 @@ impl Told for Traced {
     }
 }
 
-/// A call that was made.
+/// A call that was issued.
 #[derive(Clone, Copy)]
 struct Made {
     caller: usize,
@@ -146,7 +147,7 @@ struct Made {
     issued: Nanos,
 }
 
-/// When somebody committed last, and the longest time in between. All callers share a thread.
+/// Time of the last commit, and the longest gap between two. All callers share a thread.
 struct Silence {
     last: AtomicU64,
     longest: AtomicU64,
@@ -173,7 +174,7 @@ impl Seen {
         }
     }
 
-    /// Adds what others have seen.
+    /// Adds the results of others.
     pub fn merge(&mut self, other: Self) {
         self.tally.merge(&other.tally);
         self.refused += other.refused;
@@ -185,7 +186,7 @@ impl Seen {
         self.known.extend(other.known);
     }
 
-    /// What became of a call is known now. Of all that are known, the last ones are remembered.
+    /// Keeps the outcome of a call; old outcomes are dropped in batches.
     fn remember<T: Told>(&mut self, id: CallId, told: Option<&T>) {
         if self.known.len() >= 2 * REMEMBERED {
             self.known.drain(..REMEMBERED);
@@ -194,7 +195,7 @@ impl Seen {
         self.known.push(Known { id, told });
     }
 
-    /// Writes down that a call has committed, and when that was known; how many operations it had.
+    /// Records a commit and, if it was answered, when; returns the number of its operations.
     fn note<T: Told>(
         &mut self,
         made: Made,
@@ -211,7 +212,7 @@ impl Seen {
             start_ns: made.issued.0,
             end_ns: end.map_or(0, |end| end.0),
             isolation: ISOLATION,
-            // Of one that had no answer nobody knows when it took effect.
+            // An unanswered call may have taken effect at any time since it was issued.
             status: if end.is_some() { Status::Ok } else { Status::Info },
             receipt: Receipt::default(),
         };
@@ -225,7 +226,7 @@ impl Seen {
 }
 
 impl<W: Workload> Callers<W> {
-    /// Calls until the time is up, and finds out what became of every call.
+    /// Calls until the time is up, then finds out the outcome of every call.
     ///
     /// # Errors
     /// A call failed in a way that no fault explains.
@@ -253,7 +254,7 @@ impl<W: Workload> Callers<W> {
         Ok(seen)
     }
 
-    /// How long a caller waits after a call with so many operations.
+    /// Pause after a call with this number of operations, so that remembered calls fit their room.
     fn pause(&self, operations: usize) -> Duration {
         let bytes = (CALL_BYTES + OPERATION_BYTES * operations) as f64;
         let tps =
@@ -328,7 +329,7 @@ impl<W: Workload> Callers<W> {
     }
 }
 
-/// Asks again what became of these calls: how many there were, and what differs now.
+/// Asks again for the outcomes of these calls. Returns their number, and what differs now.
 ///
 /// # Errors
 /// The operating system's; no compute node lets an application in.
@@ -357,7 +358,7 @@ pub fn ask_again(
     })
 }
 
-/// What became of a call: its result, if it has committed. `None` if nobody says.
+/// Outcome of a call: its result, if it has committed. `None` if no node could say in time.
 async fn found_again<T: Told>(
     client: &Client,
     id: CallId,

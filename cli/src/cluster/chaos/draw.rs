@@ -1,20 +1,21 @@
 //! Random schedules: every node that may be struck is, and returns, again and again.
 //!
 //! # What it is
-//! [`Bounds::draw`] makes a schedule of a seed. It deals the nodes out to *lanes*, in each of which
-//! one at a time is struck: one lane for memory nodes, whose copies are needed, and as many for
-//! compute nodes as leave a majority of them. In a lane all nodes have their *turn* before any has
-//! another. A turn is at most three pauses shorter than the lease; then a kill, or a pause that
-//! the lease outlasts; then a restart. Half of the starts are struck as well, once or twice: at any
-//! time until a node takes part it is killed, or paused, and started again. Where there are cables,
-//! half of the pauses are cuts.
+//! [`Bounds::draw`] makes a schedule from a seed. It deals the nodes out to *lanes*; in each lane
+//! one node at a time is struck. There is one lane for memory nodes, whose copies are needed, and
+//! as many for compute nodes as leave a majority of them. In a lane all nodes have their *turn*
+//! before any has another. A turn is up to three pauses shorter than the lease; then a kill, or a
+//! pause longer than the lease; then a restart. Half of the starts are struck as well, once or
+//! twice: at any time until the node takes part it is killed, or paused, and started again. Where
+//! there are cables, half of the pauses are cuts.
 //!
-//! [`Bounds::draw_all`] puts as many of those one behind the other as there are restores, and one
-//! more, with snapshots just before strikes at compute nodes, so that many are struck themselves.
+//! [`Bounds::draw_all`] puts several such schedules one behind the other, one more than there are
+//! restores, with snapshots just before strikes at compute nodes, so that many snapshots are
+//! struck.
 //!
 //! # What it is not
-//! Knowledge of how the cluster fares: turns are so far apart that a cluster in good health is
-//! whole again in between. [`super::keeper`] waits for one that is not.
+//! Knowledge of the cluster's state: turns are so far apart that a cluster in good health is whole
+//! again in between. [`super::keeper`] waits for one that is not.
 
 use std::time::Duration;
 
@@ -27,19 +28,19 @@ use super::events::{Event, Restore};
 use super::schedule::{Bounds, Fault, LEASES_TO_FILL, Strike};
 use crate::cluster::node::{Kind, Node};
 
-/// What restores are drawn from, beside the lanes.
+/// Stream of random numbers that restores are drawn from, beside those of the lanes.
 const RESTORES: u64 = 1 << 32;
-/// How far the seeds of rounds are apart.
+/// Distance between the seeds of two rounds.
 const SEEDS_APART: u64 = 1_000_003;
-/// How long a snapshot is expected to take, at most.
+/// Maximum duration that a snapshot is expected to have.
 const SNAPSHOT_MS: u64 = 400;
-/// So many leases there are between two snapshots, at least.
+/// Minimum number of leases between two snapshots.
 const LEASES_BETWEEN_SNAPSHOTS: u64 = 3;
-/// The most that is done to nodes while they start from a snapshot.
+/// Maximum number of blows at nodes while they start from a snapshot.
 const MOST_BLOWS: usize = 3;
 
 impl Bounds {
-    /// Draws a whole schedule, with so many restores.
+    /// Draws a whole schedule, with this number of restores.
     pub fn draw_all(&self, seed: u64, restores: usize) -> Vec<Event> {
         let span_ms = self.span.as_millis() as u64;
         let rounds = restores as u64 + 1;
@@ -47,7 +48,7 @@ impl Bounds {
         let mut events = Vec::new();
         let mut began_ms = 0;
         for round in 1..=rounds {
-            // Somewhere about where they would be at equal distances.
+            // Not far from where it would be at equal distances.
             let sway = span_ms / rounds / 4;
             let ends_ms = match round == rounds {
                 true => span_ms,
@@ -67,13 +68,13 @@ impl Bounds {
         events
     }
 
-    /// Draws snapshots of which these strikes may meet many.
+    /// Draws snapshots, at times when many of these strikes meet them.
     fn draw_snapshots(&self, strikes: &[Strike], rng: &mut SmallRng) -> Vec<Event> {
         let Some(lease) = self.lease.filter(|_| self.snapshots) else { return Vec::new() };
         let apart_ms = lease.as_millis() as u64 * LEASES_BETWEEN_SNAPSHOTS;
         let mut drawn: Vec<Event> = Vec::new();
         for strike in strikes.iter().filter(|strike| strike.node.kind == Kind::Compute) {
-            // Half of them take but moments.
+            // Half of them take only moments.
             let most = if rng.random() { SNAPSHOT_MS } else { SNAPSHOT_MS / 8 };
             let at_ms = strike.at_ms.saturating_sub(rng.random_range(0..=most));
             let is_apart = drawn.last().is_none_or(|last| at_ms >= last.at_ms() + apart_ms);
@@ -84,7 +85,7 @@ impl Bounds {
         drawn
     }
 
-    /// Draws what is done while the cluster is ended and started.
+    /// Draws the strikes of one restore, while the cluster is ended and started.
     fn draw_restore(&self, at_ms: u64, rng: &mut SmallRng) -> Restore {
         let mut restore = Restore { at_ms, ending: Vec::new(), starting: Vec::new() };
         let Some(lease) = self.lease else { return restore };
@@ -115,7 +116,7 @@ impl Bounds {
                 (_, 0 | 1) => any(rng, Kind::Memory, self.memory_nodes),
                 _ => any(rng, Kind::Compute, self.compute_nodes),
             };
-            // Processes are there after moments; whoever takes part later waits for the founder.
+            // Processes run after moments; a node that takes part later waits for the founder.
             let most = if rng.random() { 500 } else { lease_ms * 3 };
             let now = rng.random_range(0..=most);
             match rng.random_bool(0.6) {
@@ -132,8 +133,8 @@ impl Bounds {
         restore
     }
 
-    /// Draws strikes, until the load ends. There are none where nobody may be struck, or there is
-    /// no time for it.
+    /// Draws strikes until the load ends. There are none where no node may be struck, or the time
+    /// is too short.
     pub fn draw(&self, seed: u64) -> Vec<Strike> {
         let Some(lease) = self.lease else { return Vec::new() };
         let env = Env::real(seed);
@@ -142,12 +143,12 @@ impl Bounds {
         };
         let mut strikes: Vec<Strike> =
             self.lanes().into_iter().enumerate().flat_map(lane).collect();
-        // Of one node's they keep their order.
+        // The sort is stable: the strikes of one node keep their order.
         strikes.sort_by_key(|strike| strike.at_ms);
         strikes
     }
 
-    /// How many compute nodes may be away at once.
+    /// Maximum number of compute nodes that may be away at once.
     pub fn compute_away(&self) -> usize {
         match self.compute_nodes {
             0 | 1 => 0,
@@ -155,7 +156,7 @@ impl Bounds {
         }
     }
 
-    /// The nodes that are struck one at a time.
+    /// Groups of nodes that are struck one at a time.
     fn lanes(&self) -> Vec<Vec<Node>> {
         let memory = (0..self.memory_nodes as u16).map(|index| Node { kind: Kind::Memory, index });
         let returns = |node: &Node| self.may_strike(*node, Fault::Restart).is_ok();
@@ -168,7 +169,7 @@ impl Bounds {
     }
 }
 
-/// Where one node at a time is struck.
+/// Draws the strikes of one lane: one node at a time.
 struct Lane<'a> {
     bounds: &'a Bounds,
     lease: Duration,
@@ -195,7 +196,7 @@ impl Lane<'_> {
         }
     }
 
-    /// What a node goes through from `now` until it is started again.
+    /// Draws a node's strikes from `now` until it is started again.
     fn turn(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let mut strikes = Vec::new();
@@ -213,14 +214,14 @@ impl Lane<'_> {
             now += self.rng.random_range(lease * 3 / 2..=lease * 2);
             strike(now, returns);
             now += self.rng.random_range(0..=lease / 2);
-            // Nobody asks it any more, and what it has is of old.
+            // The others do not use it any more, and its content is out of date.
             if node.kind == Kind::Memory {
                 strike(now, Fault::Kill);
                 now += self.rng.random_range(0..=lease / 2);
             }
         } else {
             strike(now, Fault::Kill);
-            // Before the others have noticed, or when it has been recovered, or is just being.
+            // Restart before the others have noticed, or during its recovery, or after it.
             now += match self.rng.random_bool(0.3) {
                 true => self.rng.random_range(0..=lease / 2),
                 false => self.rng.random_range(lease..=lease * 3),
@@ -231,14 +232,14 @@ impl Lane<'_> {
         strikes
     }
 
-    /// What a node that was started at `now` goes through before it may take part.
+    /// Draws the strikes of a node that was started at `now`, before it may take part.
     fn struck_starts(&mut self, node: Node, mut now: u64) -> Vec<Strike> {
         let lease = self.lease.as_millis() as u64;
         let count = if self.rng.random_bool(0.5) { self.rng.random_range(1..=2) } else { 0 };
         let mut strikes = Vec::new();
         let mut strike = |at_ms, fault| strikes.push(Strike { at_ms, node, fault });
         for _ in 0..count {
-            // A process is there after moments; until it takes part, or is filled, leases pass.
+            // A process runs after moments; until it takes part, or is filled, leases pass.
             let longest = if self.rng.random() { lease / 2 } else { lease * 3 };
             now += self.rng.random_range(0..=longest);
             let is_paused = self.rng.random_bool(0.4);
@@ -250,7 +251,7 @@ impl Lane<'_> {
                     false => self.rng.random_range(lease * 3 / 2..=lease * 2),
                 };
                 strike(now, returns);
-                // It goes on from where it was.
+                // The start goes on from where it was.
                 now += self.rng.random_range(0..=lease * 2);
             }
             if node.kind == Kind::Memory || !is_paused {
@@ -262,9 +263,9 @@ impl Lane<'_> {
         strikes
     }
 
-    /// A way to be silent, and to be heard again.
+    /// Draws a pair of faults: one silences a node, the other ends that.
     fn away(&mut self) -> [Fault; 2] {
-        // No draw where there is nothing to choose.
+        // No random number is drawn where there is no choice.
         match self.bounds.cables && self.rng.random() {
             true => [Fault::Partition, Fault::Heal],
             false => [Fault::Pause, Fault::Resume],
@@ -292,7 +293,7 @@ mod tests {
         }
     }
 
-    /// Who is away at some time, by what was done to them before.
+    /// Nodes that are away after these strikes.
     fn away(strikes: &[Strike]) -> BTreeSet<Node> {
         let mut away = BTreeSet::new();
         for strike in strikes {

@@ -1,8 +1,8 @@
-//! Applications that are let in and ask for more than their share, all through a run.
+//! Hostile applications: authenticated clients that demand more than their share throughout a run.
 //!
 //! They run on a thread of their own, beside the callers, and are closed, refused or made to wait.
-//! Whatever they do, callers are served and no node is lost: that is for the report to say. What
-//! they find out themselves is whether a server gives what it must not give.
+//! Whatever they do, callers must be served and no node be lost; the report checks that. These
+//! clients check only whether a server grants what it must refuse.
 
 use std::io;
 use std::time::Duration;
@@ -21,31 +21,31 @@ use tokio::task::JoinSet;
 use crate::cluster::drive::addresses;
 use crate::cluster::file::ClusterFile;
 
-/// How long a client goes on that nobody closes: longer than a server is patient.
+/// Duration of a visit that the server does not close: longer than a server's patience.
 const VISIT: Duration = Duration::from_secs(15);
-/// How long a client waits that was not let in, or whose node is gone.
+/// Pause of a client after a visit, or a connection that failed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Requests for the directory in one batch, and how long a client that reads the answers waits
-/// between two of them: the callers need processors as well.
+/// Directory requests in one batch, and the pause between two batches of a client that reads the
+/// answers: the callers need processors as well.
 const BATCH: u32 = 256;
 const BATCH_PAUSE: Duration = Duration::from_millis(50);
-/// Rows of a step: what fits in the longest request.
+/// Rows of one step: as many as fit in the longest request.
 const ROWS: usize = 23_000;
 
-/// What a client does.
+/// Behaviour of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Habit {
-    /// It asks and never reads.
+    /// Sends requests and never reads.
     AsksOnly,
-    /// It asks and reads a byte a second.
+    /// Sends requests and reads a byte a second.
     ReadsAByteASecond,
-    /// It asks again and again, and reads all answers.
+    /// Sends requests without end, and reads all answers.
     AsksWithoutEnd,
-    /// It begins a request and sends a byte of it a second.
+    /// Begins a request and sends a byte of it a second.
     SendsAByteASecond,
-    /// It asks for thousands of rows in one step.
+    /// Asks for thousands of rows in one step.
     AsksForTooMuch,
-    /// It sends what is no message.
+    /// Sends bytes that are no message.
     SendsGarbage,
 }
 
@@ -60,18 +60,18 @@ impl Habit {
     ];
 }
 
-/// What became of such clients.
+/// Results of hostile clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Met {
-    /// How many connections were let in.
+    /// Number of connections that were let in.
     pub admitted: u64,
-    /// How many of them the server has closed.
+    /// Number of those that the server has closed.
     pub closed: u64,
     /// Steps that were answered although they ask for too much.
     pub granted: u64,
 }
 
-/// Such clients, before they begin.
+/// Hostile clients, before they begin.
 pub struct Hostile {
     addresses: Vec<String>,
     security: Security,
@@ -81,10 +81,10 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// So many clients of a cluster, until then.
+    /// Prepares this number of clients of a cluster, to run until `until`.
     ///
     /// # Errors
-    /// A sentence: this host has nothing to show as an application.
+    /// A sentence: this host has no credentials as an application.
     pub fn of(
         file: &ClusterFile,
         clients: usize,
@@ -95,10 +95,10 @@ impl Hostile {
         Ok(Self { addresses: addresses(file), security, clients, clock, until })
     }
 
-    /// Lets all of them do what they do, each with a habit of its own in turn.
+    /// Runs all clients, with the habits in turn.
     ///
     /// # Errors
-    /// A sentence: the system has no runtime to give.
+    /// A sentence: the runtime cannot be created.
     pub fn beset(self) -> Result<Met, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
@@ -132,14 +132,14 @@ impl Hostile {
             let address = &self.addresses[rng.random_range(0..self.addresses.len())];
             let noise = rng.random();
             let visit = self.visit(address, habit, noise, &mut met);
-            // Whoever is not closed goes away by itself.
+            // A client that is not closed leaves by itself.
             let ended = tokio::time::timeout(VISIT.min(left), visit).await;
             met.closed += u64::from(matches!(ended, Ok(Ok(()))));
             tokio::time::sleep(PAUSE.min(left)).await;
         }
     }
 
-    /// One connection. Ends well if the server has closed it after it was let in.
+    /// Makes one connection. `Ok` if the server has closed it after letting it in.
     async fn visit(
         &self,
         address: &str,
@@ -150,7 +150,7 @@ impl Hostile {
         let opened = Stream::open(address, &self.security).await;
         let (mut stream, incoming, directory) = opened.map_err(io::Error::other)?;
         met.admitted += 1;
-        // What fails from now on is a connection that was closed.
+        // An error from now on means that the connection was closed.
         let _ = match habit {
             Habit::AsksOnly => ask_only(&mut stream).await,
             Habit::ReadsAByteASecond => read_slowly(&mut stream).await,
@@ -182,7 +182,7 @@ async fn ask_only(stream: &mut Stream) -> io::Result<()> {
 async fn read_slowly(stream: &mut Stream) -> io::Result<()> {
     let (batch, mut at) = (batch(), 0);
     loop {
-        // A write that was cut short has written nothing.
+        // A write that timed out has written nothing.
         let written = tokio::time::timeout(Duration::from_secs(1), stream.write(&batch[at..]));
         match written.await {
             Ok(count) => at = (at + count?) % batch.len(),
@@ -216,7 +216,7 @@ async fn send_slowly(stream: &mut Stream) -> io::Result<()> {
 }
 
 async fn send_garbage(stream: &mut Stream, noise: &[u8; 32]) -> io::Result<()> {
-    // A frame that may be taken, for its length; what is in it is no message.
+    // The frame's length is valid; its content is no message.
     let mut garbage = Vec::new();
     frame::append(&mut garbage, |out| {
         out.extend_from_slice(&noise[..4]);
@@ -225,7 +225,7 @@ async fn send_garbage(stream: &mut Stream, noise: &[u8; 32]) -> io::Result<()> {
     });
     debug_assert!(garbage.len() > HEADER_BYTES);
     stream.write_all(&garbage).await?;
-    // Closed, at the latest when this has been refused.
+    // The server closes the connection, at the latest when it refuses this.
     while stream.read(&mut [0; 64]).await? > 0 {}
     Ok(())
 }

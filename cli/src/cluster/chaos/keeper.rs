@@ -1,50 +1,50 @@
-//! When a strike is due, and who is helped up: a schedule, kept to as far as the cluster bears it.
+//! Decides when a strike is due and which nodes to start again: a schedule, kept as far as the
+//! cluster bears it.
 //!
 //! # What it is
-//! [`Keeper::step`] is asked again and again, told what the [`Standings`] are, and says what is to
-//! be done now. A schedule from a file is kept to by the millisecond ([`Pace::Exact`]): its writer
-//! may want what the cluster does not survive. It waits for two things only: no memory node is
-//! taken away while another one returns, and nothing comes behind a `wait` before every node that
-//! was started again takes part. One that was drawn ([`Pace::Careful`]) was drawn for a cluster
-//! that recovers in time, on a machine that may be too busy for that. So
-//! * a strike waits, with all later ones of its kind of node, until the cluster can do without the
-//!   node: until all other memory nodes have all that they are to have, or a majority of compute
-//!   nodes stays;
-//! * who is out for long, though nothing in the schedule says so, is started again. A busy machine
-//!   makes nodes that nothing has struck miss their lease;
-//! * in the end nobody is struck any more, and all come back.
+//! [`Keeper::step`] is called again and again with the [`Standings`] and returns what to do now. A
+//! schedule from a file is kept to the millisecond ([`Pace::Exact`]): its writer may want what the
+//! cluster does not survive. It waits for two things only: no memory node is taken away while
+//! another one returns, and nothing behind a `wait` begins before every node that was started again
+//! takes part. A drawn schedule ([`Pace::Careful`]) was drawn for a cluster that recovers in time,
+//! on a machine that may be too busy for that. So
+//! * a strike waits, with all later ones at its kind of node, until the cluster can do without the
+//!   node: until all other memory nodes are whole, or a majority of compute nodes stays;
+//! * a node that is out for long, though nothing in the schedule explains it, is started again. On
+//!   a busy machine nodes miss their lease that nothing has struck;
+//! * in the end strikes stop, and all nodes come back.
 //!
 //! # What it is not
-//! Nothing is done here, and nobody asked; all of it is pure.
+//! Actions: nothing is carried out or asked here; all of it is pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::schedule::{Bounds, Fault, Strike};
 use crate::cluster::node::{Kind, Node};
 
-/// After so many leases somebody who is out is not expected to come back by himself.
+/// Leases after which a node that is out is not expected to come back by itself.
 const LEASES_OUT: u64 = 5;
 
-/// What the cluster says of a node.
+/// State of a node, as the cluster reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It takes part, with all that it is to have.
+    /// Takes part, with all data that it is to have.
     Whole,
-    /// It is given what it missed.
+    /// Takes part, and is being filled with what it missed.
     Filling,
-    /// It takes no part.
+    /// Takes no part.
     Out,
 }
 
-/// What the cluster says of all nodes.
+/// State of all nodes.
 pub type Standings = BTreeMap<Node, Standing>;
 
-/// How a schedule is kept to.
+/// Strictness with which a schedule is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// By the millisecond.
+    /// Keeps to the millisecond.
     Exact,
-    /// As the cluster bears it.
+    /// Delays strikes until the cluster bears them.
     Careful,
 }
 
@@ -52,24 +52,24 @@ pub enum Pace {
 pub struct Keeper {
     bounds: Bounds,
     pace: Pace,
-    /// What is left, by the kind of node.
+    /// Strikes left, by the kind of node.
     memory: Queue,
     compute: Queue,
-    /// When snapshots are taken. They come with the strikes at compute nodes.
+    /// Times of snapshots still to take. They are delayed along with strikes at compute nodes.
     snapshots_ms: VecDeque<u64>,
-    /// From when on all is put off until every node that was started again takes part.
+    /// Times from which on everything waits until every node that was started again takes part.
     waits_ms: VecDeque<u64>,
-    /// What was done last to a node.
+    /// Last fault of each node.
     last: BTreeMap<Node, Fault>,
-    /// Since when a node is out that was not struck.
+    /// Time since which each node is out without having been struck.
     out_since_ms: BTreeMap<Node, u64>,
-    /// When nodes were started that have not come to take part since.
+    /// Start times of nodes that do not take part yet.
     started_ms: BTreeMap<Node, u64>,
-    /// How many starts were struck before the node took part.
+    /// Number of starts that were struck before the node took part.
     starts_struck: usize,
 }
 
-/// Strikes that wait for one another.
+/// Strikes in order, with the delay that they have gathered.
 #[derive(Default)]
 struct Queue {
     strikes: VecDeque<Strike>,
@@ -77,7 +77,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The next one, with the time at which it is due.
+    /// Next strike, with the time at which it is due.
     fn next(&self) -> Option<Strike> {
         let next = self.strikes.front()?;
         Some(Strike { at_ms: next.at_ms + self.late_ms, ..*next })
@@ -85,7 +85,7 @@ impl Queue {
 }
 
 impl Keeper {
-    /// Keeps to these strikes.
+    /// Creates a keeper of these strikes.
     pub fn new(bounds: Bounds, pace: Pace, strikes: &[Strike]) -> Self {
         let queue = |kind| Queue {
             strikes: strikes.iter().copied().filter(|strike| strike.node.kind == kind).collect(),
@@ -105,22 +105,22 @@ impl Keeper {
         }
     }
 
-    /// Has snapshots taken as well.
+    /// Adds snapshots at these times.
     #[must_use]
     pub fn with_snapshots(mut self, at_ms: &[u64]) -> Self {
         self.snapshots_ms = at_ms.iter().copied().collect();
         self
     }
 
-    /// Puts off what comes at these times, or later, until every node that was started again takes
-    /// part.
+    /// Adds waits: what is scheduled at one of these times, or later, is put off until every node
+    /// that was started again takes part.
     #[must_use]
     pub fn with_waits(mut self, at_ms: &[u64]) -> Self {
         self.waits_ms = at_ms.iter().copied().collect();
         self
     }
 
-    /// Whether a snapshot is to be taken now.
+    /// Whether a snapshot is to be taken now; each is reported once.
     pub fn takes_snapshot(&mut self, now_ms: u64) -> bool {
         let late_ms = self.compute.late_ms;
         let is_over = self.pace == Pace::Careful && now_ms >= self.span_ms();
@@ -133,23 +133,23 @@ impl Keeper {
         due
     }
 
-    /// Whether it wants to know what the standings are.
+    /// Whether the next step needs the standings.
     pub fn looks(&self) -> bool {
         let waits = !self.memory.strikes.is_empty() || !self.started_ms.is_empty();
         self.pace == Pace::Careful || waits
     }
 
-    /// Whether a node was started and has not come to take part since.
+    /// Whether a node was started and does not take part yet.
     pub fn is_starting(&self, node: Node) -> bool {
         self.started_ms.contains_key(&node)
     }
 
-    /// How many starts were struck so far before the node took part.
+    /// Number of starts so far that were struck before the node took part.
     pub fn starts_struck(&self) -> usize {
         self.starts_struck
     }
 
-    /// What is to be done now, in this order. `standings` are empty as long as nobody knows them.
+    /// Returns the strikes to carry out now, in order. `standings` is empty while they are unknown.
     pub fn step(&mut self, now_ms: u64, standings: &Standings) -> Vec<Strike> {
         self.see_who_has_started(now_ms, standings);
         if self.pace == Pace::Exact {
@@ -161,7 +161,7 @@ impl Keeper {
         }
     }
 
-    /// Whether nothing is to be done any more.
+    /// Whether nothing is left to do.
     pub fn is_done(&self, now_ms: u64, standings: &Standings) -> bool {
         let idle = self.memory.strikes.is_empty() && self.compute.strikes.is_empty();
         match self.pace {
@@ -173,8 +173,8 @@ impl Keeper {
         }
     }
 
-    /// Nodes that take part have started. One that was started again within its lease passes for
-    /// the one before it for a while.
+    /// Ends the start of nodes that take part, two leases after it at the earliest: a node that was
+    /// restarted within its lease passes for its earlier process for a while.
     fn see_who_has_started(&mut self, now_ms: u64, standings: &Standings) {
         let noticed_ms = 2 * self.bounds.lease.unwrap_or_default().as_millis() as u64;
         self.started_ms.retain(|node, started_ms| {
@@ -187,12 +187,12 @@ impl Keeper {
         self.bounds.span.as_millis() as u64
     }
 
-    /// Whether what was to come then waits for nodes that start.
+    /// Whether what is scheduled at this time waits for nodes that start.
     fn is_put_off(&self, at_ms: u64) -> bool {
         self.waits_ms.front().is_some_and(|wait| *wait <= at_ms)
     }
 
-    /// Ends the next wait, if all before it is done and nobody starts any more.
+    /// Ends the next wait, if everything before it is done and no node is starting any more.
     fn end_wait(&mut self, now_ms: u64) {
         let Some(at_ms) = self.waits_ms.front().copied() else { return };
         let is_before = |queue: &Queue| queue.strikes.front().is_some_and(|it| it.at_ms < at_ms);
@@ -202,7 +202,7 @@ impl Keeper {
             return;
         }
         self.waits_ms.pop_front();
-        // What comes behind it keeps its distance.
+        // What is scheduled behind the wait keeps its distance from it.
         self.memory.late_ms = now_ms - at_ms;
         self.compute.late_ms = now_ms - at_ms;
     }
@@ -212,7 +212,7 @@ impl Keeper {
         let mut due = Vec::new();
         for kind in [Kind::Memory, Kind::Compute] {
             while let Some(next) = self.next(kind).filter(|next| next.at_ms <= now_ms) {
-                // Those behind it keep their distance.
+                // Later strikes keep their distance from this one.
                 if self.pace == Pace::Careful {
                     self.queue_mut(kind).late_ms += now_ms - next.at_ms;
                 }
@@ -220,7 +220,7 @@ impl Keeper {
                     break;
                 }
                 self.queue_mut(kind).strikes.pop_front();
-                // The standings do not tell of it yet.
+                // The standings do not show it yet.
                 self.note(next);
                 due.push(Strike { at_ms: now_ms, ..next });
             }
@@ -228,14 +228,14 @@ impl Keeper {
         due
     }
 
-    /// The next strike at such a node, unless it is put off.
+    /// Next strike at a node of this kind, unless it is put off.
     fn next(&self, kind: Kind) -> Option<Strike> {
         let queue = self.queue(kind);
         let scheduled_ms = queue.strikes.front()?.at_ms;
         queue.next().filter(|_| !self.is_put_off(scheduled_ms))
     }
 
-    /// Whether a strike may be carried out now.
+    /// Whether a strike may be carried out now, given the nodes that would be left.
     fn can_do_without(&self, Strike { node, fault, .. }: Strike, standings: &Standings) -> bool {
         let is_out = standings.get(&node) == Some(&Standing::Out);
         if !fault.goes_away() || is_out {
@@ -260,9 +260,9 @@ impl Keeper {
         others.count() >= needed
     }
 
-    /// Whether the schedule has struck a node and is about to start it again. What it does to a
-    /// node that it has started again, or has not struck yet, comes when all are whole, and may
-    /// wait for this one.
+    /// Whether the schedule has struck a node and is about to start it again. Its strikes at a node
+    /// that was started again, or was not struck yet, are no reason to expect its return: they come
+    /// when all are whole, and may wait for this node.
     fn will_return(&self, node: Node) -> bool {
         let next = self.queue(node.kind).strikes.iter().find(|strike| strike.node == node);
         let returns = next.is_some_and(|next| matches!(next.fault, Fault::Kill | Fault::Restart));
@@ -274,7 +274,7 @@ impl Keeper {
         self.last.get(&node).is_some_and(|fault| fault.goes_away())
     }
 
-    /// Whoever was struck goes on; what was still to come is dropped.
+    /// Undoes the last fault of every node; drops the strikes that are left.
     fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
         self.memory.strikes.clear();
         self.compute.strikes.clear();
@@ -292,7 +292,8 @@ impl Keeper {
         returning
     }
 
-    /// Who is to be started again now, because he is out for long without a reason.
+    /// Returns restarts for nodes that have been out for [`LEASES_OUT`] leases without a reason in
+    /// the schedule.
     pub fn help_up(&mut self, at_ms: u64, standings: &Standings) -> Vec<Strike> {
         if self.pace == Pace::Exact {
             return Vec::new();
@@ -313,7 +314,7 @@ impl Keeper {
                 Kind::Memory => &[Fault::Kill, Fault::Restart],
                 Kind::Compute => &[Fault::Restart],
             };
-            // It had its time, so this is no blow.
+            // It had time enough, so this does not count as a struck start.
             self.started_ms.remove(&node);
             helped.extend(faults.iter().map(|&fault| Strike { at_ms, node, fault }));
         }
@@ -371,7 +372,7 @@ mod tests {
         }
     }
 
-    /// All are whole, but for these.
+    /// All nodes are whole, except these.
     fn but(others: &[(Node, Standing)]) -> Standings {
         let memory = [MN_0, MN_1, MN_2];
         let all = memory.into_iter().chain((0..3).map(Node::compute));
@@ -425,7 +426,7 @@ mod tests {
         let mut keeper = careful(&[kill(1000, 0), kill(1000, 1)]);
         assert_eq!(keeper.step(1000, &but(&[])), [kill(1000, 0)]);
         assert_eq!(keeper.step(1100, &but(&[(Node::compute(0), Standing::Out)])), []);
-        // So it does with two: one of them.
+        // With two compute nodes, one may go.
         let bounds = Bounds { compute_nodes: 2, ..bounds() };
         let mut keeper = Keeper::new(bounds, Pace::Careful, &[kill(1000, 1)]);
         let mut two = but(&[]);
@@ -463,7 +464,7 @@ mod tests {
         assert!(exact.takes_snapshot(950) && exact.is_done(950, &but(&[])));
     }
 
-    /// A busy machine fills more slowly than a file's writer has expected.
+    /// A busy machine fills a memory node more slowly than the file's writer expected.
     #[test]
     fn what_was_written_by_hand_waits_for_a_memory_node_that_is_filled() {
         let kill = strike(1000, MN_1, Fault::Kill);
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(keeper.step(5100, &but(&[])), [strike(5100, MN_1, Fault::Kill)]);
     }
 
-    /// How long a start takes depends on the machine.
+    /// The duration of a start depends on the machine.
     #[test]
     fn what_comes_behind_a_wait_is_put_off_until_whoever_was_started_takes_part() {
         let cn_1 = Node::compute(1);
@@ -529,7 +530,7 @@ mod tests {
         assert_eq!(struck_at(2000, Standing::Filling), (1, true));
         // Started again while it starts.
         assert_eq!(struck_at(2500, Standing::Filling), (2, true));
-        // The others have not noticed yet.
+        // The others have not noticed the restart yet.
         assert_eq!(struck_at(2600, Standing::Whole), (2, true));
         assert_eq!(struck_at(8000, Standing::Whole), (2, false));
         assert_eq!(struck_at(9000, Standing::Whole), (2, false), "it took part");
@@ -546,7 +547,7 @@ mod tests {
         let restart = |node| strike(6000, node, Fault::Restart);
         assert_eq!(keeper.help_up(6000, &out), [kill, restart(MN_2), restart(cn_1)]);
         assert_eq!(keeper.help_up(6100, &out), []);
-        // Whoever was in meanwhile has as long again.
+        // A node that took part meanwhile has the full time again.
         let filling = but(&[(MN_2, Standing::Filling), (cn_1, Standing::Out)]);
         assert_eq!(keeper.help_up(9000, &filling), []);
         assert_eq!(keeper.help_up(11_100, &out), [strike(11_100, cn_1, Fault::Restart)]);
@@ -571,9 +572,8 @@ mod tests {
     }
 
     /// A memory node was lost again after it had been started again, for no reason in the schedule.
-    /// Its own turn was to begin with a kill, for which it was taken as about to return; but the
-    /// turn before that, another memory node's, waited for it to be whole. Both were left alone
-    /// until the end.
+    /// Its next strike was a kill, so it was taken as about to return; but the strike before that,
+    /// at another memory node, waited for it to be whole. Both waited until the end.
     #[test]
     fn whoever_is_out_before_its_turn_does_not_keep_the_others_waiting() {
         let strikes = [

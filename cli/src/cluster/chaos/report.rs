@@ -1,4 +1,4 @@
-//! What `lotus chaos` says: a table for a person, JSON for a program.
+//! Report of `lotus chaos`: a table for people, JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -9,53 +9,53 @@ use serde::Serialize;
 use super::schedule::Strike;
 use crate::cluster::node::Node;
 
-/// What came of an ordeal.
+/// Result of a run of `lotus chaos`.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The description of the cluster.
+    /// Path of the cluster's file.
     pub file: String,
-    /// Where random choices started.
+    /// Seed of random choices.
     pub seed: u64,
-    /// How long there was load.
+    /// Duration of the load, in seconds.
     pub secs: f64,
-    /// What was called.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// What was done to the nodes.
+    /// Strikes that were carried out.
     pub schedule: Vec<Strike>,
-    /// How many starts of nodes were struck before the node took part.
+    /// Number of starts of nodes that were struck before the node took part.
     pub starts_struck: usize,
-    /// How many snapshots were reported as taken, `down`'s and those of checks included.
+    /// Number of snapshots reported as taken, `down`'s and those of checks included.
     pub snapshots: usize,
-    /// How many that were asked for were not.
+    /// Number of snapshots that were asked for and not taken.
     pub snapshots_failed: usize,
-    /// How many were struck while they were taken.
+    /// Number of snapshots that were struck while they were taken.
     pub snapshots_struck: usize,
-    /// How often the cluster was ended with a snapshot and started from it.
+    /// Number of times the cluster was ended with a snapshot and started from it.
     pub restores: usize,
-    /// How many of those were struck.
+    /// Number of restores that were struck.
     pub restores_struck: usize,
-    /// How often all was to be begun anew before it served.
+    /// Number of times that all had to be begun anew before it served.
     pub begun_anew: usize,
-    /// The epoch of the membership afterwards.
+    /// Epoch of the membership afterwards.
     pub epoch: Option<u32>,
-    /// Who does not take part any more.
+    /// Nodes that do not take part any more.
     pub expelled: Vec<Node>,
     /// Calls that have committed.
     pub committed: u64,
-    /// Calls that the workload itself refused.
+    /// Calls that the workload itself rejected.
     pub refused: u64,
     /// Calls that had no answer, or an error.
     pub unanswered: u64,
-    /// How many of those turned out to be committed.
+    /// Number of unanswered calls that turned out to be committed.
     pub found_committed: u64,
-    /// The longest time in which nothing committed, in milliseconds.
+    /// Longest time in which nothing committed, in milliseconds.
     pub longest_silence_ms: u64,
-    /// What was found.
+    /// Checks of the data and of the run.
     pub audit: Audit,
 }
 
 impl Report {
-    /// For a person.
+    /// Formats the report for people.
     pub fn table(&self) -> String {
         let mut strikes = Table::new();
         strikes.load_preset(comfy_table::presets::NOTHING);
@@ -69,7 +69,7 @@ impl Report {
             checks.add_row([check.mark(), &check.name, &check.detail]);
         }
         let mut text = format!("{}\n\n", strikes.trim_fmt());
-        // Strings take all that is written to them.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{} on {}, {} s, seed {}: {} committed, {} refused, {} unanswered of which {} had \

@@ -1,10 +1,10 @@
-//! The cluster is ended with a snapshot, as `lotus cluster down` ends it, and started again from
-//! it, while nodes are struck.
+//! Restores under faults: the cluster is ended with a snapshot, as `lotus cluster down` ends it,
+//! and started again from the snapshot, while nodes are struck.
 //!
-//! # What an operator does
-//! A node that has ended is started again, as by an init system. Where that is of no use all is
-//! ended, without a snapshot, and begun anew with the last one ([`next`] says when): where the
-//! founder has ended before all data was there, or the host of the authority has.
+//! # The operator's part
+//! A node that has ended is started again, as by an init system. Where that does not help, all
+//! nodes are ended, without a snapshot, and begun anew with the last one ([`next`] says when): when
+//! the founder has ended before all data was there, or the host of the authority has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,15 +28,15 @@ use crate::cluster::snapshots::{Digest, Snapshot};
 use crate::cluster::status::LOST;
 use crate::steps::Steps;
 
-/// How long it may take until all nodes serve, before all is begun anew.
+/// Time until all nodes must serve, before all is begun anew.
 const STARTING: Duration = Duration::from_secs(120);
-/// How often nodes are started again in one attempt.
+/// Maximum number of restarts of nodes in one attempt.
 const MOST_RESTARTS: usize = 12;
-/// How often the cluster may be begun anew, and told to end.
+/// Maximum number of attempts to start the cluster, and to end it with a snapshot.
 const MOST_ATTEMPTS: usize = 6;
-/// After so long a memory node that is lost is not expected to come back by itself.
+/// Time after which a lost memory node is not expected to come back by itself.
 const OUT_FOR_LONG: Duration = Duration::from_secs(20);
-/// Whose process keeps the authority, or begins its life elsewhere.
+/// Node that hosts the authority, or begins its life elsewhere.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 
 /// A cluster that is to be ended and started.
@@ -46,48 +46,48 @@ pub struct Restoring<'a> {
     pub steps: &'a Steps,
 }
 
-/// What came of it.
+/// Result of a restore.
 pub struct Restored {
-    /// How many nodes were struck that ran.
+    /// Number of running nodes that were struck.
     pub blows: usize,
-    /// How often all was begun anew.
+    /// Number of times that all was begun anew.
     pub begun_anew: usize,
-    /// Whether all is there that was.
+    /// Whether all data is there that was there before.
     pub check: Check,
 }
 
-/// What is known of nodes that start.
+/// State of nodes that start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Look {
     all_serve: bool,
-    /// The founder has ended before all data was there.
+    /// Whether the founder has ended before all data was there.
     not_whole: bool,
     ended: Vec<Node>,
-    /// Memory nodes that the others have given up. Their processes do not end by themselves.
+    /// Memory nodes that the membership has given up. Their processes do not end by themselves.
     lost: Vec<Node>,
 }
 
-/// What is done next.
+/// Next step of the operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Move {
     Wait,
-    /// These are started again.
+    /// Start these nodes again.
     Start(Vec<Node>),
-    /// Nothing else helps, for this reason.
+    /// End all nodes and begin anew, for this reason.
     BeginAnew(&'static str),
     Done,
 }
 
-/// What an operator has done, and for how long.
+/// Steps taken so far, and the time they took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Efforts {
-    /// How often nodes were started again.
+    /// Number of restarts of nodes.
     restarts: usize,
     waited: Duration,
     since_last_start: Duration,
 }
 
-/// What an operator does who sees this, and has done so much.
+/// Next step of an operator, given the state of the nodes and the steps so far.
 fn next(look: &Look, hosts_authority: bool, efforts: Efforts) -> Move {
     let Efforts { restarts, waited, since_last_start } = efforts;
     match look {
@@ -109,7 +109,7 @@ fn next(look: &Look, hosts_authority: bool, efforts: Efforts) -> Move {
 }
 
 impl Restoring<'_> {
-    /// Does it.
+    /// Ends the cluster with a snapshot and starts it from there, under the strikes of `restore`.
     ///
     /// # Errors
     /// A sentence: no snapshot is taken however often the cluster is told to end, or it does not
@@ -153,7 +153,7 @@ impl Restoring<'_> {
         }
     }
 
-    /// Starts all nodes until they serve: how often all was begun anew.
+    /// Starts all nodes until they serve; returns the number of times that all was begun anew.
     fn start(&self) -> Result<usize, String> {
         let mut begun_anew = 0;
         loop {
@@ -167,20 +167,22 @@ impl Restoring<'_> {
                 return Err(format!("the cluster does not start from its snapshot: {why}"));
             }
             self.steps.say(format!("all is begun anew: {why}"));
-            // Whoever stands still could not even end.
+            // A node that stands still could not even end.
             self.nodes.resume_all()?;
             stop(self.file, Silent::MayLive, self.steps)?;
         }
     }
 
-    /// Starts all nodes until all serve; or why all is to be begun anew.
+    /// Starts all nodes and waits until all serve; returns a reason to begin all anew, if there is
+    /// one.
     fn start_once(&self) -> Result<Option<&'static str>, String> {
         let all: Vec<Node> = self.nodes.all().collect();
         start_processes(self.file, &all, STARTING)?;
         self.await_all()
     }
 
-    /// Starts those again that end, until all serve; or why all is to be begun anew.
+    /// Restarts nodes that end, until all serve; returns a reason to begin all anew, if there is
+    /// one.
     fn await_all(&self) -> Result<Option<&'static str>, String> {
         let hosts_authority = !self.file.authority.outlives_the_cluster();
         let env = Env::real(0);
@@ -191,7 +193,7 @@ impl Restoring<'_> {
             let (waited, since_last_start) = (now.since(began), now.since(last_start));
             let efforts = Efforts { restarts, waited, since_last_start };
             match next(&self.look()?, hosts_authority, efforts) {
-                // Whoever stood still may learn only now that it was expelled.
+                // A node that stood still may learn only now that it was expelled.
                 Move::Done if !whole => {
                     whole = true;
                     let lease = self.file.lease.unwrap_or_default();
@@ -223,8 +225,8 @@ impl Restoring<'_> {
         })
     }
 
-    /// Whether the cluster has begun with that snapshot, and all that was in it is there: asks for
-    /// another one, before anything is called.
+    /// Checks that the cluster has begun with the snapshot `last`, and has all its data: takes
+    /// another one, before there is load.
     fn look_at_data(
         &self,
         last: &Snapshot,
@@ -239,8 +241,8 @@ impl Restoring<'_> {
         Ok(judge(last.sequence, before, restored, &after))
     }
 
-    /// Does something, while nodes are struck as the clock says: what came of it, and how many were
-    /// struck that ran. In the end all go on.
+    /// Runs `doing` while nodes are struck at their times; returns its result, and the number of
+    /// running nodes struck. Resumes all nodes in the end.
     fn while_struck<T>(
         &self,
         strikes: &[Strike],
@@ -275,7 +277,7 @@ impl Restoring<'_> {
                 break;
             }
             let runs = self.nodes.process(strike.node).is_some();
-            // Somebody who was killed may have been started again by now.
+            // A node that was killed may have been started again by now.
             if strike.fault != Fault::Restart || !runs {
                 self.nodes.carry_out(*strike)?;
             }
@@ -285,7 +287,7 @@ impl Restoring<'_> {
     }
 }
 
-/// Whether a cluster that has begun with the snapshot `restored` has all that was in its last one.
+/// Checks that a cluster that has begun with the snapshot `restored` has all data of its last one.
 fn judge(last: u64, before: &Digest, restored: Option<u64>, after: &Digest) -> Check {
     let begun = restored.map_or("none".to_owned(), |restored| format!("number {restored}"));
     let detail = match (restored == Some(last), before == after) {
@@ -329,8 +331,8 @@ mod tests {
         assert_eq!(next(&serve, Efforts { waited: late.waited, ..many }), Move::Done);
     }
 
-    /// One had stood still for longer than the lease as it started. Its process lived, so it was
-    /// not started again, and nothing else brought it back.
+    /// A memory node had stood still for longer than the lease as it started. Its process lived, so
+    /// it was not started again, and nothing else brought it back.
     #[test]
     fn a_memory_node_that_is_lost_is_started_again_after_a_while() {
         let memory = Node { kind: Kind::Memory, index: 2 };

@@ -1,4 +1,4 @@
-//! What is done to the nodes, and when: JSON lines, one fault each.
+//! Schedules of faults: JSON lines, one fault each.
 //!
 //! # What it is
 //! ```text
@@ -7,20 +7,20 @@
 //! # from here on it is gone
 //! {"at_ms":4000,"node":"cn-1","fault":"kill"}
 //! ```
-//! Faults come in the order of time. Empty lines, and those that begin with `#`, say nothing. What
-//! makes no sense is an error that names the line.
+//! Faults come in the order of time. Empty lines, and lines that begin with `#`, are ignored. An
+//! invalid line is an error that names it.
 //!
 //! A `wait` has no node: what comes behind it is put off until every node that was started again
-//! takes part, and keeps its distances. How long that takes depends on the machine:
+//! takes part, and keeps its distances. The length of the wait depends on the machine:
 //! ```text
 //! {"at_ms":4000,"node":"cn-1","fault":"restart"}
 //! {"at_ms":4500,"fault":"wait"}
 //! {"at_ms":5000,"node":"cn-0","fault":"kill"}
 //! ```
 //!
-//! Nor have these: a `snapshot` is taken while there is load, and a `restore` ends the
-//! cluster with a snapshot and starts it from there. Nodes are struck meanwhile as its own two
-//! lists say, whose times count from the beginning of either:
+//! Two more events have no node: a `snapshot` is taken under load, and a `restore` ends the cluster
+//! with a snapshot and starts it from there. Faults meanwhile are in the restore's own two lists,
+//! with times that count from the beginning of the ending or of the start:
 //! ```text
 //! {"at_ms":5000,"fault":"snapshot"}
 //! {"at_ms":9000,"fault":"restore","ending":[{"at_ms":90,"node":"cn-1","fault":"kill"}],
@@ -28,10 +28,10 @@
 //! ```
 //!
 //! # What may be struck
-//! [`Bounds::may_strike`] is the one place that knows what a cluster survives.
+//! [`Bounds::may_strike`] alone decides what a cluster survives.
 //!
 //! # What it is not
-//! Nothing is done here; all of it is pure.
+//! Actions: nothing is carried out here; all of it is pure.
 
 use std::time::Duration;
 
@@ -40,26 +40,26 @@ use serde::{Deserialize, Serialize};
 use super::events::{Event, Restore};
 use crate::cluster::node::{Kind, Node};
 
-/// What is done to a node's process, or to its network.
+/// A fault of a node's process, or of its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// It ends at once (SIGKILL).
+    /// The process ends at once (SIGKILL).
     Kill,
-    /// It stands still (SIGSTOP).
+    /// The process stands still (SIGSTOP).
     Pause,
-    /// It goes on (SIGCONT).
+    /// The process goes on (SIGCONT).
     Resume,
-    /// It is started again, as a new incarnation; if it runs it ends at once before.
+    /// The node is started again, as a new incarnation; a running process is killed first.
     Restart,
-    /// Its cable is pulled.
+    /// The node's cable is pulled.
     Partition,
-    /// Its cable is plugged in again.
+    /// The node's cable is plugged in again.
     Heal,
 }
 
 impl Fault {
-    /// As it is written.
+    /// Name in a schedule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -71,60 +71,60 @@ impl Fault {
         }
     }
 
-    /// Whether nobody hears of a node that this is done to, until something else is.
+    /// Whether the fault silences the node until another one brings it back.
     pub fn goes_away(self) -> bool {
         matches!(self, Self::Kill | Self::Pause | Self::Partition)
     }
 }
 
-/// One fault.
+/// One fault at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Strike {
     /// Milliseconds since the load began.
     pub at_ms: u64,
-    /// Whom it strikes.
+    /// Node that it strikes.
     pub node: Node,
-    /// What is done.
+    /// Fault.
     pub fault: Fault,
 }
 
-/// Why a schedule cannot be used.
+/// Invalid schedule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct ScheduleError {
-    /// Counted from one.
+    /// Line number, counted from one.
     pub line: usize,
     /// A sentence.
     pub why: String,
 }
 
-/// What a schedule has to keep to.
+/// Properties of the cluster and of the run that limit a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: usize,
-    /// How many of them have a copy of each row.
+    /// Number of memory nodes with a copy of each row.
     pub replicas: usize,
     /// Whether nodes have cables that can be pulled.
     pub cables: bool,
     /// Whether memory node 0 hosts the authority.
     pub hosts_authority: bool,
-    /// Compute nodes.
+    /// Number of compute nodes.
     pub compute_nodes: usize,
-    /// How long a compute node may be silent, if that matters at all.
+    /// Time for which a compute node may be silent; `None` without leases.
     pub lease: Option<Duration>,
-    /// How long there is load.
+    /// Duration of the load.
     pub span: Duration,
     /// Whether there is a directory for snapshots.
     pub snapshots: bool,
 }
 
-/// So many leases after it was started again, a memory node counts as a copy that others may rely
-/// on. It takes one until its loss is noticed, and a small load is copied in less than another.
+/// Leases after its restart at which a memory node counts as a copy that may be relied on. Its loss
+/// is noticed after one, and a small load is copied in less than another.
 pub const LEASES_TO_FILL: u64 = 4;
 
-/// What a schedule has made of a node so far.
+/// State of a node after the strikes so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Runs,
@@ -134,7 +134,7 @@ enum Fate {
 }
 
 impl Bounds {
-    /// Whether a cluster survives that this is done to this node, now.
+    /// Checks that a cluster survives this fault of this node.
     ///
     /// # Errors
     /// A sentence that says why it would not.
@@ -158,7 +158,7 @@ impl Bounds {
     /// [`ScheduleError`].
     pub fn parse(&self, text: &str) -> Result<Vec<Event>, ScheduleError> {
         let mut events: Vec<Event> = Vec::new();
-        // Those that the cluster has not been started anew since.
+        // Strikes since the cluster was last started anew.
         let mut strikes: Vec<Strike> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             if line.trim().is_empty() || line.trim_start().starts_with('#') {
@@ -211,7 +211,7 @@ impl Bounds {
         }
     }
 
-    /// Whether this can be done while the cluster is ended and started.
+    /// Checks strikes while the cluster is ended and started.
     fn check_restore(&self, restore: &Restore) -> Result<(), String> {
         self.check_snapshots()?;
         for (list, strikes) in [("ending", &restore.ending), ("starting", &restore.starting)] {
@@ -240,7 +240,7 @@ impl Bounds {
         Ok(())
     }
 
-    /// Whether a fault can follow what comes before it.
+    /// Checks that a fault can follow the strikes before it.
     fn check(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { node, fault, .. } = strike;
         self.check_node(node)?;
@@ -275,7 +275,7 @@ impl Bounds {
         }
     }
 
-    /// Whether enough of its kind are left alone when a node is struck as well.
+    /// Checks that enough nodes of its kind are left unstruck when this node is struck as well.
     fn check_survivors(&self, before: &[Strike], strike: Strike) -> Result<(), String> {
         let Strike { at_ms, node, .. } = strike;
         let is_struck = |other: Node| {
@@ -295,23 +295,22 @@ impl Bounds {
         }
     }
 
-    /// Whether a node that was made anew, if that is what was done to it, has all that it is to
-    /// have after so long.
+    /// Whether the last strike restarted the node so long ago that it has been filled since.
     fn is_filled(&self, last: &Strike, at_ms: u64) -> bool {
         let lease = self.lease.unwrap_or_default().as_millis() as u64;
         last.fault == Fault::Restart && at_ms >= last.at_ms + lease * LEASES_TO_FILL
     }
 }
 
-/// A schedule as it is written.
+/// Formats a schedule.
 pub fn write(events: &[Event]) -> String {
     events.iter().map(|event| event.write() + "\n").collect()
 }
 
-/// What is wrong with a line, which is one line itself.
+/// Error message for a line, without line breaks.
 fn in_one_line(error: &serde_json::Error) -> String {
     let said = error.to_string();
-    // Which line it is, is known better.
+    // The caller knows the line's number better.
     said.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
@@ -420,9 +419,9 @@ mod tests {
             let refused = bounds().parse(&text).expect_err(&text);
             assert!(refused.why.contains(why), "{text}: {refused}");
         }
-        // The host of the authority may go while it starts: then all of it is begun anew.
+        // The authority's host may be killed during a start: then all is begun anew.
         assert!(bounds().parse(&restore("starting", "mn-0", "kill")).is_ok());
-        // Whoever was killed before runs again.
+        // A node that was killed before the restore runs again after it.
         let kill = r#"{"at_ms":8,"node":"cn-1","fault":"kill"}"#;
         let again = kill.replace('8', "10");
         let both = [kill, &restore("ending", "cn-0", "pause"), &again].join("\n");

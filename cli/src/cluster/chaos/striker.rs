@@ -1,5 +1,5 @@
-//! What a schedule says, done to processes and cables, on a thread of its own; and what the
-//! cluster says of its nodes meanwhile.
+//! Carries out a schedule on processes and cables, on a thread of its own, and reads the state of
+//! the nodes meanwhile.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -25,42 +25,42 @@ use crate::cluster::records::{Record, Stage};
 use crate::cluster::seat::Seat;
 use crate::cluster::status::Survey;
 
-/// How often the standings are looked at.
+/// Interval at which the standings are read.
 const LOOKING: Duration = Duration::from_millis(100);
 
-/// Of how many shards it is said which they are.
+/// Number of lacking shards that a message names.
 const SOME: usize = 8;
 
-/// The nodes of a cluster, from outside.
+/// The nodes of a cluster, seen from outside.
 pub struct Nodes {
     file: ClusterFile,
     state: State,
 }
 
 impl Nodes {
-    /// Those of a file.
+    /// Nodes that a file describes.
     pub fn of(file: &ClusterFile) -> Self {
         Self { file: file.clone(), state: State::look(file) }
     }
 
-    /// All of them.
+    /// All nodes.
     pub fn all(&self) -> impl Iterator<Item = Node> + use<> {
         Node::all(&self.file)
     }
 
-    /// Who takes no part any more.
+    /// Nodes that do not take part any more.
     pub fn out(&self, now: &Membership) -> Vec<Node> {
         self.all().filter(|node| self.is_out(now, *node)).collect()
     }
 
-    /// Whether a memory node is given what it missed.
+    /// Whether a memory node is being filled with what it missed.
     fn is_filled(&self, now: &Membership, node: Node) -> bool {
         let id = node.id(&self.file);
         node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
     }
 
-    /// What memory nodes that are being filled have not been given, in words; nothing, if there
-    /// are none.
+    /// Shards that memory nodes which are being filled still lack, in words; empty if none is being
+    /// filled.
     pub fn lacking(&self, now: &Membership) -> String {
         let memory: Vec<NodeId> = (0..self.file.settings.mns as u16).map(NodeId).collect();
         let Ok(first) = Placement::new(&memory, self.file.settings.replicas) else {
@@ -81,7 +81,7 @@ impl Nodes {
         lacking.collect()
     }
 
-    /// Whether a node's process, and not that of before, answers errands.
+    /// Whether a node's current process, and not an earlier one, serves and answers errands.
     pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
         let record = Record::read(node, authority).ok().flatten();
         record.is_some_and(|record| {
@@ -90,7 +90,7 @@ impl Nodes {
         })
     }
 
-    /// The process of a node, while it runs.
+    /// Process id of a node, while it runs.
     pub fn process(&self, node: Node) -> Option<u32> {
         match self.state.seen(node) {
             Seen::Running(process) => Some(process),
@@ -98,7 +98,7 @@ impl Nodes {
         }
     }
 
-    /// How all of them are.
+    /// State of all nodes.
     pub fn survey<'a>(&'a self, authority: &Seat) -> Survey<'a> {
         Survey::take(&self.file, &self.state, authority)
     }
@@ -116,7 +116,7 @@ impl Nodes {
         }
     }
 
-    /// What the cluster says of all; of nobody, if it does not answer.
+    /// Standings of all nodes; empty if the authority does not answer.
     fn standings(&self, authority: &dyn Authority) -> Standings {
         let Ok(now) = membership::read(authority) else { return Standings::new() };
         let standing = |node: Node| match node.kind {
@@ -128,8 +128,8 @@ impl Nodes {
         self.all().map(|node| (node, standing(node))).collect()
     }
 
-    /// Lets everybody go on: whoever stands still could not even end, and whoever is cut off could
-    /// not be asked.
+    /// Resumes all nodes and plugs in all cables: a node that stands still could not even end, and
+    /// one that is cut off could not be asked.
     ///
     /// # Errors
     /// A sentence: a cable cannot be plugged in.
@@ -139,23 +139,23 @@ impl Nodes {
         self.all().try_for_each(|node| cables.set_cable(node, true))
     }
 
-    /// What a node has complained of last.
+    /// Last error in a node's log.
     pub fn last_words(&self, node: Node) -> String {
         self.state.complaint(node).unwrap_or_else(|| "it has said nothing".to_owned())
     }
 
-    /// Says who is helped up, and what he has said last: it was not in the schedule.
+    /// Reports nodes that are helped up, with their last errors: the schedule did not say so.
     fn report(&self, helped: &[Strike]) {
         for strike in helped {
             let last = self.last_words(strike.node);
             let event = schedule::write(&[Event::Strike(*strike)]);
             let line = format!("# out for long: {last}\n{event}");
-            // Nobody listens if this fails.
+            // A failed write to standard error is ignored.
             let _ = io::stderr().write_all(line.as_bytes());
         }
     }
 
-    /// Does it.
+    /// Carries out a strike.
     ///
     /// # Errors
     /// A sentence.
@@ -176,20 +176,20 @@ impl Nodes {
     }
 }
 
-/// What was done to the nodes.
+/// Record of what was done to the nodes.
 #[derive(Default)]
 pub struct Struck {
-    /// All of it, in order.
+    /// All strikes, in order.
     pub strikes: Vec<Strike>,
     /// Nodes that had to be helped up although nothing had been done to them since they were last
-    /// started, and what they said last.
+    /// started, with their last errors.
     pub unexplained: Vec<(Node, String)>,
-    /// How many starts were struck before the node took part.
+    /// Number of starts that were struck before the node took part.
     pub starts: usize,
 }
 
 impl Struck {
-    /// Whether nothing was done to a node since it was last started that may have it expelled: a
+    /// Whether nothing was done to a node since it was last started that may have it expelled. A
     /// pause or a cut of less than half a lease may not.
     pub fn is_untouched(&self, node: Node, lease: Option<Duration>) -> bool {
         let mut before = self.strikes.iter().rev().filter(|strike| strike.node == node);
@@ -206,11 +206,11 @@ impl Struck {
     }
 }
 
-/// Strikes as the keeper says, then lets everybody go on: what was done, and when; and what was
-/// said of snapshots that were taken meanwhile, after what was said before.
+/// Strikes as the keeper decides, then resumes all nodes. Returns what was done, and when; and
+/// `copies` with the outcomes of the snapshots that were taken meanwhile.
 ///
 /// # Errors
-/// A sentence: something cannot be done.
+/// A sentence: a strike or a snapshot could not be carried out.
 pub fn strike(
     nodes: &Nodes,
     authority: &Seat,
@@ -232,7 +232,7 @@ pub fn strike(
             looked = env.now();
         }
         let mut steps = keeper.step(now_ms, &standings);
-        // Whoever has not come to take part was not expelled: its start takes long.
+        // A node that does not take part yet was not expelled: its start takes long.
         let starting: Vec<Node> = nodes.all().filter(|node| keeper.is_starting(*node)).collect();
         let helped = keeper.help_up(now_ms, &standings);
         nodes.report(&helped);
