@@ -1,14 +1,14 @@
 //! Compute nodes that have joined and have never beaten.
 //!
-//! # What it is
-//! A process takes its node's place at the authority before the node's first beat, and others expel
-//! by beats only. A process that ends in between would keep the place for ever: a beat of zero is
-//! also that of a node that was never started, which is expelled by no one. So coordinator 0 looks
-//! now and then which members without a beat have joined, and suspects those that have not beaten
-//! [some leases](JOINING_LEASES) later.
+//! # Why beats are not enough
+//! A process claims its node's place at the authority before the node's first beat, and other nodes
+//! expel by beats only. A process that ends between the two would keep the place for ever: a beat
+//! of zero also belongs to a node that was never started, which no node expels. So coordinator 0
+//! checks now and then which members without a beat have joined, and suspects those that have not
+//! beaten [some leases](JOINING_LEASES) later.
 //!
-//! # What it is not
-//! Of any use for lives that return: those beat before they are members ([`crate::rejoin`]).
+//! # What it does not cover
+//! Lives that return: those beat before they become members ([`crate::rejoin`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,21 +22,21 @@ use crate::coordinator::Coordinator;
 use crate::members::{Heard, Suspect};
 use crate::part::joined_key;
 
-/// For so many leases a node may have joined and not beaten. A batch of verbs is between the two,
-/// and an answer of the authority.
+/// Number of leases a node may have joined without beating. Joining and the first beat are one
+/// batch of verbs and one answer of the authority apart.
 const JOINING_LEASES: u32 = 8;
 
-/// See the module's essay.
+/// Compute nodes that have joined without beating; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Absent {
     looked: Option<Nanos>,
-    /// By place: since when a node without a beat is known to have joined.
+    /// Time at which a node without a beat was first known to have joined, by place.
     joined: BTreeMap<usize, Nanos>,
 }
 
 impl Absent {
-    /// Adds those to the suspects who are absent for too long. Those of which it is to be found out
-    /// whether they have joined.
+    /// Adds nodes that have been absent for too long to the suspects. Returns the places of nodes
+    /// to [look](Self::look) up at the authority.
     pub(crate) fn judge(
         &mut self,
         coordinator: &Coordinator,
@@ -46,7 +46,7 @@ impl Absent {
         let Some(asked) = heard.asked else { return Vec::new() };
         let (peers, members) = (&coordinator.shared.peers, &coordinator.node.members);
         let first_life = |index: usize| Suspect::at(peers[index].id, Beat::NONE);
-        // Whoever is out has been waited for.
+        // Nodes that are out, or in a later life, need no verdict.
         let unseen = heard.unseen.iter().copied().filter(|index| members.knows(first_life(*index)));
         let Verdict { late, unknown } = self.decide(asked, &unseen.collect::<Vec<_>>(), lease);
         let late = late.into_iter().filter(|_| !broken(Rule::TheAbsentAreExpelled));
@@ -54,7 +54,7 @@ impl Absent {
         unknown
     }
 
-    /// What follows from `unseen` members' having no beat in what was asked for then.
+    /// Verdict on the `unseen` members, which had no beat in the words read at time `asked`.
     fn decide(&mut self, asked: Nanos, unseen: &[usize], lease: Duration) -> Verdict {
         self.joined.retain(|index, _| unseen.contains(index));
         let is_late = |since: &Nanos| asked.since(*since) >= lease * JOINING_LEASES;
@@ -69,7 +69,7 @@ impl Absent {
         Verdict { late, unknown }
     }
 
-    /// Finds out which of these have joined. It may take as long as the authority does.
+    /// Asks the authority which of the `unknown` nodes have joined. Waits for its answer.
     pub(crate) async fn look(&mut self, coordinator: &Coordinator, unknown: Vec<usize>) {
         if unknown.is_empty() {
             return;
@@ -88,12 +88,12 @@ impl Absent {
     }
 }
 
-/// See [`Absent::decide`].
+/// Result of [`Absent::decide`].
 #[derive(PartialEq, Eq, Debug)]
 struct Verdict {
-    /// The places of those who are absent for too long.
+    /// Places of the nodes that have been absent for too long.
     late: Vec<usize>,
-    /// Of those who are not known to have joined, once in a lease.
+    /// Places of nodes not known to have joined; filled at most once in a lease.
     unknown: Vec<usize>,
 }
 

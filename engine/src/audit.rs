@@ -1,7 +1,7 @@
-//! What must be true of the memory nodes and lock tables when no transaction runs.
+//! Checks of the memory nodes and lock tables that hold when no transaction runs.
 //!
-//! Every check reads what is really there, through a lane like any other: no state of the
-//! coordinators is believed. Run it only while nothing else runs.
+//! Every check reads the memory itself, through a lane like any other, and trusts no state of the
+//! coordinators. Run it only while nothing else runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,35 +28,36 @@ use crate::memory;
 use crate::shared::Shared;
 use crate::silent::{MemoryStanding, MemoryStatus};
 
-/// The verdict on one property.
+/// Result of checking one property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What must hold.
+    /// The property that must hold.
     pub name: &'static str,
-    /// Whether it does.
+    /// Whether it holds.
     pub passed: bool,
-    /// What was looked at, and the first thing wrong.
+    /// Number of items checked, and the first violation.
     pub detail: String,
 }
 
-/// How much memory the tables take.
+/// Memory allocated to the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryUse {
-    /// Bytes that are allocated in all groups, counted for one replica each.
+    /// Bytes allocated in all groups, counting one replica of each.
     pub replica_bytes: u64,
-    /// Bytes that are allocated on all memory nodes together, logs not included.
+    /// Bytes allocated on all memory nodes together, logs not included.
     pub total_bytes: u64,
 }
 
-/// Sees one row: primary key, newest committed value, and who wrote it (`None` for the loader).
+/// Called with one row: primary key, newest committed value, and the transaction that wrote it
+/// (`None` for the loader).
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
 impl<M: Machines> Cluster<M> {
-    /// Looks at every replica, cell, record, log entry and lock. Let the cluster
+    /// Checks every replica, cell, record, log entry and lock. Let the cluster
     /// [settle](Cluster::settle) first.
     ///
     /// # Errors
-    /// If the memory nodes cannot be read. What is wrong with what is there is in the findings.
+    /// If the memory nodes cannot be read. Violations are no errors: they are in the findings.
     pub fn audit(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
         let (placement, groups) = (&shared.surviving(), shared.placement.group_count());
@@ -86,7 +87,8 @@ impl<M: Machines> Cluster<M> {
         Ok(findings)
     }
 
-    /// Shows every row of a table that exists. Let the cluster [settle](Cluster::settle) first.
+    /// Passes every existing row of a table to `visit`. Let the cluster [settle](Cluster::settle)
+    /// first.
     ///
     /// # Errors
     /// An unknown table, or memory nodes that cannot be read.
@@ -110,7 +112,7 @@ impl<M: Machines> Cluster<M> {
         scanned.map_err(unreachable_nodes)
     }
 
-    /// How much memory the tables take.
+    /// Memory allocated to the tables.
     ///
     /// # Errors
     /// If the memory nodes cannot be read.
@@ -130,7 +132,7 @@ impl<M: Machines> Cluster<M> {
         used.map_err(unreachable_nodes)
     }
 
-    /// Which memory nodes are lost, and how many copies of each row there are without them.
+    /// Checks that every row has a copy left, and names the memory nodes that are lost.
     fn copies_left(&self) -> Result<Finding, ClusterError> {
         let MemoryStatus { nodes, copies, .. } = self.memory_status()?;
         let fewest = copies.iter().copied().min().unwrap_or(0);
@@ -157,12 +159,12 @@ impl<M: Machines> Cluster<M> {
         let mut zeroed = Tally::new("a lock slot that nobody holds is all zeroes");
         let config = &self.shared.config;
         let fills = self.shared.nodes.iter().any(|node| node.configuration.placement().is_joined());
-        // No transaction waits for a memory node to be filled, nor does whoever lets all settle.
+        // Filling a memory node holds read locks; neither transactions nor `settle` wait for it.
         let is_filling = |holder: &Holder| {
             let of_no_client = usize::from(holder.txn.slot()) >= config.threads * config.coroutines;
             fills && of_no_client && holder.mode == LockMode::Read
         };
-        // The lock table of a node that has failed has gone with it.
+        // The lock table of a failed node is gone with it.
         for node in self.shared.nodes.iter().filter(|node| !node.has_failed()) {
             held.seen += 1;
             zeroed.seen += 1;
@@ -185,7 +187,7 @@ pub(crate) fn unreachable_nodes(error: BatchError) -> ClusterError {
     ClusterError::Unreachable(error.to_string())
 }
 
-/// What has been looked at for one property.
+/// Counts of one check: items seen and violations.
 pub(crate) struct Tally {
     name: &'static str,
     pub(crate) seen: u64,
@@ -222,20 +224,20 @@ impl Tally {
 /// One row's CVT and the records of its committed versions.
 struct SeenRow<'a> {
     offset: u64,
-    /// Whose CVT it is; `None` where the header is torn.
+    /// Key of the row; `None` where the header is torn.
     key: Option<Key>,
-    /// `None` where the words are torn.
+    /// `None` for a cell whose words are torn.
     cells: Vec<Option<SeenCell<'a>>>,
 }
 
 struct SeenCell<'a> {
     cell: Cell,
-    /// The words of the record, for a committed version.
+    /// Words of the record, for a committed version.
     record: Option<&'a [u64]>,
 }
 
 impl<'a> SeenRow<'a> {
-    /// The record of the newest committed version, and its words.
+    /// Record of the newest committed version, and its words.
     fn newest(&self) -> Option<(Record<'a>, &'a [u64])> {
         let cells = self.cells.iter().flatten();
         let newest = cells.max_by_key(|seen| match seen.cell.version {
@@ -246,8 +248,8 @@ impl<'a> SeenRow<'a> {
         Some((Record::decode(self.key?, words).ok()?, words))
     }
 
-    /// Whether a record names the right slot for the version that it follows, if that is still
-    /// here.
+    /// Whether a record names the right slot for its predecessor, if the CVT still has that
+    /// version.
     fn follows(&self, record: &Record<'_>) -> bool {
         let previous = Version::Committed(record.previous());
         let mut before = self.cells.iter().flatten().map(|seen| seen.cell);
@@ -287,17 +289,18 @@ impl<'a> SeenRow<'a> {
     }
 }
 
-/// Reads everything through one lane.
+/// Reader of all memory nodes, through one lane.
 pub(crate) struct Scan<'a> {
     pub(crate) shared: &'a Shared,
-    /// What is left of the memory nodes.
+    /// Placement over the memory nodes that are left.
     pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
 }
 
-/// The buckets of a table in one group, block by block, overflow buckets after what leads to them.
+/// The buckets of a table in one group, block by block; overflow buckets come after the bucket that
+/// links to them.
 pub(crate) struct IndexBlocks {
-    /// Offset and bytes of what is still to be read.
+    /// Offset and length in bytes of the blocks still to be read.
     pending: Vec<(u64, usize)>,
 }
 
@@ -317,7 +320,7 @@ impl IndexBlocks {
         Self { pending: blocks.map(|offset| (offset, length(offset))).collect() }
     }
 
-    /// The offset and the words of the next block, as one replica has it.
+    /// Returns the offset and words of the next block, read from `replica`; `None` at the end.
     pub(crate) async fn next(
         &mut self,
         scan: &Scan<'_>,
@@ -335,7 +338,7 @@ impl IndexBlocks {
 }
 
 impl Scan<'_> {
-    /// The replicas, cells and records of one group.
+    /// Checks the replicas, cells and records of one group.
     async fn group(self, group: GroupId) -> Result<[Tally; 3], BatchError> {
         let (mut replicas, mut cells) = (Tally::new(""), Tally::new(""));
         let mut records = Tally::new("");
@@ -367,7 +370,7 @@ impl Scan<'_> {
         self.placement.replicas(group).primary()
     }
 
-    /// The end of what is allocated in a group.
+    /// Offset of the end of what is allocated in a group.
     async fn end(&self, group: GroupId) -> Result<u64, BatchError> {
         memory::allocated_end(&self.lane, self.primary(group), &self.shared.region).await
     }
@@ -383,10 +386,11 @@ impl Scan<'_> {
         Ok(done.words(buffer).to_vec())
     }
 
-    /// Compares all that is allocated; of the header page, only the primary's cursor counts, so
-    /// that page is left out. A node that failed may have written a record on some replicas only,
-    /// and a copy that was made anew has only records that count; so from then on records count as
-    /// far as they are `named`: from where to where.
+    /// Compares all allocated memory across replicas. The header page is left out, because only the
+    /// primary's cursor counts there. A failed node may have written a record on some replicas
+    /// only, and a copy that was made anew has only the records that versions name. So once a node
+    /// has failed, record slabs are compared only where a version names them: `named` maps begin to
+    /// end.
     async fn compare_replicas(
         &self,
         group: GroupId,
@@ -422,7 +426,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The slabs of records, if a node has failed; none otherwise, so that all they hold counts.
+    /// Slabs of records, if a node has failed; otherwise none, so that all their words are
+    /// compared.
     async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
         let mut records = BTreeSet::new();
         if !self.shared.has_lost_a_node() {
@@ -439,7 +444,7 @@ impl Scan<'_> {
         Ok(records)
     }
 
-    /// Shows every CVT of a table in one group, with its records.
+    /// Passes every CVT of a table in one group, with its records, to `visit`.
     async fn rows(
         &self,
         table: &TableDef,
@@ -453,7 +458,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Shows the CVTs in adjacent buckets.
+    /// Passes the CVTs in adjacent buckets to `visit`.
     async fn buckets(
         &self,
         table: &TableDef,
@@ -479,7 +484,7 @@ impl Scan<'_> {
                     let cell = cell.ok()?;
                     let contents = Contents::Value { length: cell.length };
                     let bytes = table.record_words(contents) * WORD_BYTES;
-                    // A deletion may have none.
+                    // A deletion may have no record.
                     let has_record =
                         matches!(cell.version, Version::Committed(_)) && cell.record != 0;
                     let record =
@@ -501,7 +506,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Looks at every coroutine slot's log entry on every memory node.
+    /// Checks every coroutine slot's log entry on every memory node.
     async fn logs(self) -> Result<Tally, BatchError> {
         let mut tally = Tally::new("nothing is unresolved in the logs");
         let log = self.shared.log;

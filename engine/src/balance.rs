@@ -1,14 +1,15 @@
 //! Load balancing: measuring, publishing, and giving shards away (LOTUS §4.3).
 //!
 //! # What it is
-//! With [`balance`](crate::ClusterBuilder::balance) every compute node counts how long its
-//! transactions take, and how many locks each of its shards is asked for. Once in an interval its
-//! coordinator 0 publishes both in the first group's header, reads what the others have published,
-//! and carries out what [`lotus_router::balance`] says: it orders [hand-overs](crate::hand_over).
+//! With [`balance`](crate::ClusterBuilder::balance) every compute node measures how long its
+//! transactions take, and counts the lock requests for each of its shards. Once in an interval its
+//! coordinator 0 publishes both in the first group's header, reads the figures of the other nodes,
+//! and carries out the verdict of [`lotus_router::balance`]: it orders
+//! [hand-overs](crate::hand_over).
 //!
 //! # What it is not
-//! Exact. Counters are bumped without order, and a node that is late publishes late; nothing but
-//! speed depends on them. Without the setting nothing is counted and nothing runs.
+//! Exact. Counters are bumped without order, and a slow node publishes late; only speed depends on
+//! them. Without the setting nothing is counted and nothing runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -26,29 +27,29 @@ use crate::coordinator::Coordinator;
 use crate::hand_over::{MoveError, Moved, Order};
 use crate::ownership::Fenced;
 
-/// Whose header has the words.
+/// Group whose header page has the words.
 const LOADS_GROUP: GroupId = GroupId(0);
-/// How many words are written in one batch.
+/// Number of words written in one batch.
 const WRITES_AT_ONCE: usize = 256;
-/// What comes of an order.
+/// Result of an order.
 type Outcome = Result<Moved, MoveError>;
-/// The word of a node that has published, and has had nothing to do.
+/// Load of a node that has published and was idle.
 const IDLE: NodeLoad = NodeLoad { latency_ns: 1, transactions: 0 };
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 
-/// What a node has done since the last interval.
+/// Counters of one node's work since the last interval.
 pub(crate) struct NodeCounts {
     requests: Box<[AtomicU32]>,
     transactions: AtomicU64,
     busy_ns: AtomicU64,
-    /// For whoever asks.
+    /// Shard that is too hot to move, for status queries; see [`STUCK`].
     stuck: AtomicU32,
-    /// It publishes what it does, and gives nothing away.
+    /// Whether the node only publishes its load and gives no shard away.
     paused: AtomicBool,
 }
 
-/// Bit of [`NodeCounts::stuck`] that says that there is one.
+/// Bit of [`NodeCounts::stuck`] that is set if there is such a shard.
 const STUCK: u32 = 1 << 31;
 
 impl NodeCounts {
@@ -62,21 +63,21 @@ impl NodeCounts {
         }
     }
 
-    /// Somebody asks for a lock.
+    /// Counts a lock request.
     #[inline]
     pub(crate) fn count_request(&self, shard: ShardId) {
-        // Relaxed: a number, and nothing is read by it.
+        // Relaxed: a statistic; no other memory is read on account of it.
         self.requests[usize::from(shard.raw())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A transaction has ended.
+    /// Counts a transaction that has ended.
     #[inline]
     pub(crate) fn count_transaction(&self, took_ns: u64) {
         self.transactions.fetch_add(1, Ordering::Relaxed);
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 
-    /// The shard that takes most of the node's time and would take as much elsewhere.
+    /// Shard that takes most of the node's time and would take as much on any other node.
     pub(crate) fn stuck(&self) -> Option<ShardId> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         (stuck & STUCK != 0).then(|| ShardId::from_low_bits(u64::from(stuck & !STUCK)))
@@ -90,7 +91,7 @@ impl NodeCounts {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// What was counted, which is forgotten.
+    /// Returns the counts and resets them.
     fn take(&self) -> (NodeLoad, Vec<u32>) {
         let transactions = self.transactions.swap(0, Ordering::Relaxed);
         let busy_ns = self.busy_ns.swap(0, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl NodeCounts {
     }
 }
 
-/// Balances this node's load, until it is out; nothing without the setting.
+/// Balances this node's load until the node is out; returns at once without the setting.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     let Some(interval) = coordinator.shared.config.balance else { return };
     let Some(counts) = coordinator.node.counts.as_ref().filter(|_| coordinator.thread == 0) else {
@@ -120,7 +121,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         if std::mem::replace(&mut placed, coordinator.configuration.placed())
             < coordinator.configuration.placed()
         {
-            // A promoted copy has none of it.
+            // A promoted copy has none of the published words: publish all again.
             published.fill(u32::MAX);
         }
         let Ok(nodes) = coordinator.exchange_loads(load, &requests, &mut published).await else {
@@ -128,7 +129,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
         };
         ordered.retain(|outcome| matches!(outcome.try_recv(), Err(TryRecvError::Empty)));
         if !ordered.is_empty() {
-            // What is still under way changes the loads: they are judged when it is done.
+            // Hand-overs under way change the loads: judge them when those are done.
             balancer = Balancer::default();
             continue;
         }
@@ -153,7 +154,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
     }
 }
 
-/// What the owners of shards have published.
+/// Reads the lock requests for each shard, as published by the shards' owners.
 pub(crate) async fn read_rates(lane: &Lane, placement: &Placement) -> Result<Vec<u64>, BatchError> {
     let first = placement.replicas(LOADS_GROUP).primary().at(RATES_OFFSET);
     let bytes = usize::from(ShardId::COUNT) * WORD_BYTES;
@@ -165,7 +166,7 @@ pub(crate) async fn read_rates(lane: &Lane, placement: &Placement) -> Result<Vec
 }
 
 impl Coordinator {
-    /// Publishes this node's load and reads those of all; of who is out there is none.
+    /// Publishes this node's load and reads those of all nodes; `None` for a node that is out.
     async fn exchange_loads(
         &self,
         load: NodeLoad,
@@ -202,7 +203,7 @@ impl Coordinator {
         Ok(loads.collect())
     }
 
-    /// Lets shards be given away, one receiver after the other.
+    /// Orders the hand-over of shards, one receiver after the other.
     fn order(&self, gifts: Vec<Gift>) -> Vec<Receiver<Outcome>> {
         let order = |Gift { to, shards }| {
             let (reply, outcome) = async_channel::bounded(1);

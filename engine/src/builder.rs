@@ -15,7 +15,8 @@ use crate::error::ClusterError;
 use crate::part::{Part, Wait};
 use crate::plan::Plan;
 
-/// Collects settings; each method documents its default. See [`Config`] for the whole list.
+/// Settings of a cluster to be started; each method documents its default. [`Config`] has the whole
+/// list.
 ///
 /// ```
 /// # fn main() -> Result<(), lotus::ClusterError> {
@@ -42,63 +43,61 @@ macro_rules! settings {
 }
 
 settings! {
-    /// How many memory nodes; 3 unless told otherwise.
+    /// Number of memory nodes; default 3.
     memory_nodes: usize;
-    /// How many compute nodes; 1 unless told otherwise.
+    /// Number of compute nodes; default 1.
     compute_nodes: usize;
-    /// Copies of every record; 3 unless told otherwise.
+    /// Copies of every record; default 3.
     replicas: usize;
-    /// Coordinators (threads) on each compute node; 1 unless told otherwise.
+    /// Coordinators (threads) on each compute node; default 1.
     threads: usize;
-    /// Transactions that a coordinator interleaves; 16 unless told otherwise.
+    /// Transactions that a coordinator interleaves; default 16.
     coroutines: usize;
-    /// Bytes of each compute node's lock table; 32 MiB unless told otherwise.
+    /// Bytes of each compute node's lock table; default 32 MiB.
     lock_table_bytes: usize;
-    /// Rows whose CVTs each compute node caches; 64 K unless told otherwise, 0 for none.
+    /// Rows whose CVTs each compute node caches; default 64 K, 0 for no cache.
     version_table_cache: usize;
-    /// The most bytes that a memory node may hold; 16 GiB unless told otherwise.
+    /// Limit of a memory node's memory, in bytes; default 16 GiB.
     memory_limit: u64;
-    /// The most rows that a transaction may write; 512 unless told otherwise.
+    /// Limit of the rows that one transaction writes; default 512.
     max_writes: u16;
-    /// How long a commit keeps trying before it reports `Unknown`; 5 s unless told otherwise.
+    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
     commit_timeout: Duration;
-    /// How long a transaction waits for remote locks; 1 s unless told otherwise.
+    /// Time that a transaction waits for remote locks; default 1 s.
     lock_timeout: Duration;
-    /// Seed of all randomness; 0 unless told otherwise.
+    /// Seed of all randomness; default 0.
     seed: u64;
-    /// What serializable transactions read under a lock; the latest version unless told otherwise.
+    /// Version that serializable transactions read under a lock; default the latest.
     read_rule: ReadRule;
-    /// The order of visible writes; backups first unless told otherwise.
+    /// Order in which a commit's versions become visible; default backups first.
     visible_order: VisibleOrder;
-    /// Which locks; LOTUS's unless told otherwise.
+    /// Kind of locks; default LOTUS's lock tables.
     locks: LockKind;
-    /// Where timestamps come from; a shared clock unless told otherwise.
+    /// Source of timestamps; default a shared clock.
     timestamps: TimestampKind;
-    /// How transactions find their compute node; hybrid unless told otherwise.
+    /// Policy that chooses a transaction's compute node; default hybrid.
     routing: RoutingPolicy;
-    /// What becomes of displaced versions; kept while needed unless told otherwise.
+    /// Treatment of displaced versions; default to keep them while a snapshot needs them.
     retention: Retention;
-    /// How often compute nodes exchange what they still read; 1 ms unless told otherwise.
+    /// Interval at which compute nodes exchange the snapshots they still read; default 1 ms.
     horizon_interval: Duration;
-    /// How long a compute node may be silent before the others recover it; for ever unless told
-    /// otherwise.
+    /// Time that a compute node may be silent before the others expel and recover it; default for
+    /// ever.
     lease: Option<Duration>;
-    /// How long a hand-over waits for transactions before it asks them to give up; 10 ms unless
-    /// told otherwise.
+    /// Time that a hand-over waits for transactions before it asks them to give up; default 10 ms.
     drain_patience: Duration;
-    /// How often compute nodes compare their loads and give shards away; never unless told
-    /// otherwise.
+    /// Interval at which compute nodes compare their loads and give shards away; default never.
     balance: Option<Duration>;
 }
 
 impl ClusterBuilder {
-    /// This process has only these compute nodes of the cluster, by their places, in order; others
-    /// have the rest, and all agree by `authority`. The process that has compute node 0 makes the
-    /// cluster; the others wait for it, each for at most `patience`.
+    /// Makes this process one of several: it hosts only these compute nodes, given by their places
+    /// in order. Other processes host the rest, and all agree through `authority`. The process of
+    /// compute node 0 founds the cluster; each of the others waits for it for at most `patience`.
     ///
-    /// The founder makes and fills the tables that there are to be within
-    /// [`Cluster::fill`](crate::Cluster::fill). Until it has, no snapshot is taken and the first
-    /// life of compute node 0 has no successor.
+    /// The founder creates and fills the initial tables within
+    /// [`Cluster::fill`](crate::Cluster::fill). Until that is done, no snapshot is taken and the
+    /// first life of compute node 0 has no successor.
     ///
     /// All processes must have the same settings, [`TimestampKind::Oracle`] among them, and
     /// machines over the same memory nodes: [`Self::start_on`].
@@ -114,9 +113,9 @@ impl ClusterBuilder {
         self
     }
 
-    /// Calls `look` again and again while a process that has a [part](Self::part) of the cluster
-    /// waits for others as it starts. [`ControlFlow::Break`] ends the start with
-    /// [`ClusterError::Interrupted`]. Of no effect before [`Self::part`].
+    /// Calls `look` repeatedly while a process with a [part](Self::part) of the cluster waits for
+    /// others during its start. [`ControlFlow::Break`] ends the start with
+    /// [`ClusterError::Interrupted`]. Has no effect if called before [`Self::part`].
     pub fn while_waiting(
         mut self,
         look: impl Fn(Wait) -> ControlFlow<()> + Send + Sync + 'static,
@@ -130,13 +129,13 @@ impl ClusterBuilder {
     /// Starts the cluster.
     ///
     /// # Errors
-    /// Settings that do not add up, or memory or threads that cannot be had.
+    /// Inconsistent settings, or memory or threads that cannot be had.
     pub fn start(self) -> Result<Cluster, ClusterError> {
         let machines = Threads::new(self.node_count()?, self.config.seed);
         self.start_on(machines)
     }
 
-    /// Starts the cluster on other machines than threads of this process: a simulator's.
+    /// Starts the cluster on other machines than threads of this process, such as a simulator's.
     ///
     /// # Errors
     /// As [`ClusterBuilder::start`].
@@ -144,10 +143,11 @@ impl ClusterBuilder {
         Cluster::start(self.config, &self.part, machines)
     }
 
-    /// How many machines the cluster takes: memory nodes, which come first, and compute nodes.
+    /// Number of machines that the cluster takes: memory nodes, which come first, and compute
+    /// nodes.
     ///
     /// # Errors
-    /// Settings that do not add up.
+    /// Inconsistent settings.
     pub fn node_count(&self) -> Result<u16, ClusterError> {
         let plan = Plan::new(&self.config)?;
         Ok((plan.memory_nodes.len() + plan.compute_nodes.len()) as u16)

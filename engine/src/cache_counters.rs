@@ -1,18 +1,18 @@
-//! How often caches knew.
+//! Hit counters of a node's caches.
 
 use std::ops::{AddAssign, Sub};
 
-/// Look-ups in one cache.
+/// Look-ups and hits of one cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hits {
-    /// How often it was asked.
+    /// Number of look-ups.
     pub lookups: u64,
-    /// How often it knew.
+    /// Number of look-ups that the cache could answer.
     pub hits: u64,
 }
 
 impl Hits {
-    /// Counts several look-ups, of which so many hit.
+    /// Counts `lookups` look-ups, `hits` of which hit.
     #[inline]
     pub(crate) fn count_all(&mut self, lookups: usize, hits: usize) {
         self.lookups += lookups as u64;
@@ -26,14 +26,14 @@ impl Hits {
     }
 }
 
-/// Look-ups in the caches of a coordinator's node since it was started, by that coordinator.
+/// Look-ups by one coordinator in its node's caches since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
-    /// The version table cache, asked about rows whose locks are on the node (LOTUS §4.4).
+    /// The version table cache, for rows whose locks the node owns (LOTUS §4.4).
     pub version_tables: Hits,
-    /// The address cache, asked where the former did not know (LOTUS §5).
+    /// The address cache, asked after a miss in the version table cache (LOTUS §5).
     pub addresses: Hits,
-    /// Locks that were asked for; those that the node keeps itself count as hits (LOTUS §4.3).
+    /// Lock requests; one for a shard that the node itself owns counts as a hit (LOTUS §4.3).
     pub locks: Hits,
 }
 
@@ -47,7 +47,7 @@ impl AddAssign for Hits {
 impl Sub for Hits {
     type Output = Self;
 
-    /// What was asked between `earlier` and `self`.
+    /// Look-ups between `earlier` and `self`.
     fn sub(self, earlier: Self) -> Self {
         Self { lookups: self.lookups - earlier.lookups, hits: self.hits - earlier.hits }
     }

@@ -1,10 +1,10 @@
-//! Memory in use: what is allocated on each memory node, for which tables, and what of it is
+//! Memory in use: what is allocated on each memory node, for which tables, and how much of it is
 //! free again at a compute node.
 //!
-//! A group's slabs are counted in its directory, on the primary. Slabs are never given back, so
-//! what is allocated only grows; how much of it is in use, only the compute nodes know together:
-//! each says what is free at itself ([`GroupMemory::free_here`]). Whoever asks all of them has the
-//! whole.
+//! A group's slabs are counted in its directory, on the primary. Slabs are never given back, so the
+//! allocated memory only grows. How much of it is in use is known only to all compute nodes
+//! together: each reports the slots that are free at itself ([`GroupMemory::free_here_bytes`]), and
+//! the sum over all nodes is what is free.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,8 @@ pub struct GroupMemory {
     pub allocated_bytes: u64,
     /// Bytes of all slabs.
     pub limit_bytes: u64,
-    /// Bytes of allocated slots that are free at this compute node. Where slabs are left its
-    /// coordinators may have more.
+    /// Bytes of allocated slots that are free at this compute node. While the group has slabs left,
+    /// its other coordinators may keep more of their own.
     pub free_here_bytes: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct TableMemory {
     pub free_here_bytes: u64,
 }
 
-/// Bytes of slabs in one group, by table, and where the last of them ends.
+/// Bytes of one group's slabs by table, and the offset where the last slab ends.
 #[derive(Default)]
 struct Directory {
     end: u64,
@@ -75,10 +75,10 @@ struct Directory {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Memory in use, as a compute node sees it. Its coordinator 0 answers, between
-    /// transactions, and reads the directories of all groups.
+    /// Memory in use, as a compute node sees it. Its coordinator 0 answers, between transactions,
+    /// and reads the directories of all groups.
     ///
-    /// The answer is an error if a memory node that is in use cannot be read.
+    /// The result is an error if a memory node that is in use cannot be read.
     ///
     /// # Panics
     /// If there is no such compute node in this process.
@@ -131,7 +131,7 @@ impl Coordinator {
         Ok(figures)
     }
 
-    /// Bytes of a table's slots in a group that are free here or shared by the node.
+    /// Bytes of a table's slots in a group that are free at this coordinator or shared by its node.
     fn free_bytes(&self, group: GroupId, def: &TableDef) -> u64 {
         let bucket_bytes = (def.bucket_words() * WORD_BYTES) as u64;
         let kinds = [(SlotKind::Record, def.slot_bytes()), (SlotKind::Bucket, bucket_bytes)];

@@ -1,14 +1,14 @@
-//! The tables of the cluster, as all processes agree on them.
+//! The catalogue of the cluster's tables, on which all processes agree.
 //!
 //! # What it is
-//! One value at the authority: every table's specification, and where its index lies in each
-//! group. A table's number is its place in the list, and the list only grows, by compare-and-swap,
-//! so what a process knows of it is never wrong, only short. A process learns of the others' tables
-//! when it is asked for one by name, and before it recovers what another node was doing.
+//! One value at the authority: every table's specification, and where its index lies in each group.
+//! A table's number is its place in the list, and the list only grows, by compare-and-swap, so a
+//! process's copy of it is never wrong, only short. A process reads it again when it is asked for
+//! an unknown table by name, and before it recovers another node's transactions.
 //!
 //! # If it stops anywhere
-//! Memory is taken before the table is entered here. A process that dies in between, or that finds
-//! its table's name taken by then, leaves slabs that nobody uses.
+//! Memory is taken before the table is entered here. A process that dies in between, or that then
+//! finds its table's name taken, leaks the slabs.
 
 use std::sync::{Arc, PoisonError};
 
@@ -23,23 +23,24 @@ use crate::error::ClusterError;
 use crate::shared::{ComputeNode, NodeTable, Shared};
 
 const KEY: &str = "tables";
-/// The format that this module reads and writes.
+/// Version of the encoding that this module reads and writes.
 const FORMAT: u8 = 1;
 
-/// What part of memory the displaced versions of one table may take while somebody reads all rows.
+/// Share (one part in 16) of memory that the displaced versions of one table may take while a
+/// coordinator reads all rows.
 const PATIENT_SHARE: u64 = 16;
 
-/// The list, and its version.
+/// The list of tables, and the version of the value at the authority.
 pub(crate) struct Catalogue {
     version: Version,
     pub(crate) tables: Vec<TableDef>,
 }
 
 impl Catalogue {
-    /// Reads it.
+    /// Reads the catalogue.
     ///
     /// # Errors
-    /// The authority does not answer, or what is there is no catalogue of `groups` groups.
+    /// The authority does not answer, or the stored value is no catalogue of `groups` groups.
     pub(crate) fn read(authority: &dyn Authority, groups: usize) -> Result<Self, ClusterError> {
         let Some(found) = authority.read(KEY)? else {
             return Ok(Self { version: Version::ABSENT, tables: Vec::new() });
@@ -48,16 +49,16 @@ impl Catalogue {
         Ok(Self { version: found.version, tables })
     }
 
-    /// The number of the table `name`.
+    /// Number of the table `name`.
     pub(crate) fn find(&self, name: &str) -> Option<TableId> {
         let table = self.tables.iter().find(|table| table.spec().name == name);
         table.map(TableDef::id)
     }
 
-    /// Enters `table`, if nobody has changed the catalogue since it was read.
+    /// Enters `table`, unless the catalogue was changed since it was read.
     ///
     /// # Errors
-    /// [`AuthorityError`].
+    /// [`AuthorityError`]; `Conflict` if it was changed.
     pub(crate) fn enter(
         &mut self,
         table: TableDef,
@@ -69,7 +70,7 @@ impl Catalogue {
 }
 
 impl Shared {
-    /// Lets this process's nodes know of all tables that the authority knows of.
+    /// Reads the catalogue and adds its tables to this process's nodes.
     ///
     /// # Errors
     /// As [`Catalogue::read`], or there is no memory for a table's addresses.
@@ -80,7 +81,7 @@ impl Shared {
         Ok(catalogue)
     }
 
-    /// Lets this process's nodes know of `all` tables.
+    /// Adds those of `all` tables that this process's nodes do not know yet.
     pub(crate) fn install(&self, all: &[TableDef]) -> Result<(), ClusterError> {
         let mut known = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         for def in all.iter().skip(known.len()) {
@@ -96,9 +97,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the next life of a node of this process take its place, with all tables known to it.
+    /// Puts the next life of a node in its place in this process, with all known tables.
     pub(crate) fn replace_node(&self, node: &Arc<ComputeNode>) -> Result<(), ClusterError> {
-        // While this is locked there are no new ones.
+        // Holding this lock keeps new tables from being added.
         let known = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         let entries = known.iter().map(|table| self.node_table(table).map(Arc::new));
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
@@ -107,7 +108,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A table as a node sees it that has used nothing of it yet.
+    /// A table's state on one node, before the node has used the table.
     fn node_table(&self, table: &Arc<TableDef>) -> Result<NodeTable, ClusterError> {
         let capacity = table.spec().capacity;
         let coordinators = (self.config.compute_nodes * self.config.threads) as u64;
@@ -115,15 +116,15 @@ impl Shared {
         let retired_limit = retention::limit(capacity, sharers, table.slot_bytes());
         let share = self.region.bytes() / PATIENT_SHARE / coordinators;
         let patient_limit = retired_limit.max((share / table.slot_bytes()) as usize);
-        // A quarter more than there are rows, so that few of them compete for a line.
+        // A quarter more entries than rows, so that few rows compete for a line.
         let addresses = AddressCache::with_entries((capacity + capacity / 4) as usize)?;
         Ok(NodeTable { def: Arc::clone(table), addresses, retired_limit, patient_limit })
     }
 }
 
-/// Little-endian: `format:8`, then for each table `name_bytes:8 name record_bytes:32 key_bytes:32
-/// capacity:64 versions:32 shards:32 has_field:8 field_start:8 field_len:8 groups:8` and a base of
-/// 64 bits for each group.
+/// Encodes the tables. Little-endian: `format:8`, then for each table `name_bytes:8 name
+/// record_bytes:32 key_bytes:32 capacity:64 versions:32 shards:32 has_field:8 field_start:8
+/// field_len:8 groups:8` and a base of 64 bits for each group.
 pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for table in tables {
@@ -135,7 +136,7 @@ pub(crate) fn encode(tables: &[TableDef]) -> Vec<u8> {
     bytes
 }
 
-/// A specification, as it stands in the catalogue.
+/// Appends the encoding of one specification.
 pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
     bytes.push(spec.name.len() as u8);
     bytes.extend(spec.name.as_bytes());
@@ -150,14 +151,14 @@ pub(crate) fn encode_spec(spec: &TableSpec, bytes: &mut Vec<u8>) {
     });
 }
 
-/// The specification at the front of `bytes`, and what follows it; `None` if there is none.
+/// Decodes the specification at the front of `bytes`; also returns the rest. `None` if invalid.
 pub(crate) fn decode_spec(bytes: &[u8]) -> Option<(TableSpec, &[u8])> {
     let mut rest = Reader(bytes);
     let spec = rest.spec()?;
     Some((spec, rest.0))
 }
 
-/// The tables of a catalogue of `groups` groups; `None` if it is none.
+/// Decodes a catalogue of `groups` groups; `None` if invalid.
 pub(crate) fn decode(bytes: &[u8], groups: usize) -> Option<Vec<TableDef>> {
     let (&FORMAT, body) = bytes.split_first()? else { return None };
     let mut rest = Reader(body);

@@ -42,18 +42,18 @@ use crate::shared::{ComputeNode, Shared};
 use crate::submit::{Kind, Submitted, catch_panics, retry};
 use crate::txn::Transaction;
 
-/// See the module's essay. Dropping it stops the cluster.
+/// Handle of a cluster; see the module's documentation. Dropping it stops the cluster.
 pub struct Cluster<M: Machines = Threads> {
     machines: M,
     pub(crate) shared: Arc<Shared>,
     coordinators: RwLock<Vec<CoordinatorHandle<M::Core>>>,
-    /// Spreads transactions that name no row over the coordinators.
+    /// Counter that spreads transactions that name no row over the coordinators.
     next: AtomicU64,
-    /// This process has made the cluster.
+    /// Whether this process has founded the cluster.
     founded: bool,
-    /// Its nodes had been started before.
+    /// Whether this process's nodes had been started before.
     returned: bool,
-    /// There are no other processes.
+    /// Whether there are no other processes.
     alone: bool,
 }
 
@@ -63,32 +63,32 @@ struct CoordinatorHandle<C> {
     core: Option<C>,
 }
 
-/// Which coordinator a job runs on.
+/// Coordinator that a job runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seat {
-    /// The compute node, from zero.
+    /// Place of the compute node, from zero.
     pub compute_node: usize,
-    /// The coordinator on that node, from zero.
+    /// Number of the coordinator on that node, from zero.
     pub thread: usize,
 }
 
-/// What whoever takes slabs is told meanwhile.
+/// Error for allocations while a memory node is being removed.
 fn leaving() -> ClusterError {
     ClusterError::Unreachable("a memory node is being lost; try again".to_owned())
 }
 
 impl Cluster {
-    /// Sets up an embedded cluster; see [`ClusterBuilder`] for what can be chosen.
+    /// Settings for an embedded cluster, all at their defaults; see [`ClusterBuilder`].
     pub fn embedded() -> ClusterBuilder {
         ClusterBuilder::default()
     }
 
-    /// Ends a compute node on the spot, as if its process had died: no commit is finished, no lock
-    /// released, nobody told. What was submitted to it ends with `Fenced`.
+    /// Ends a compute node on the spot, as if its process had died: commits stay unfinished, locks
+    /// are not released, no other node is notified. Jobs submitted to it end with `Fenced`.
     ///
-    /// With a [lease](ClusterBuilder::lease) the others notice, settle what it was doing and take
-    /// its shards over; what it had reported as committed stays. Without one, its rows stay as they
-    /// are: locked.
+    /// With a [lease](ClusterBuilder::lease) the other nodes notice, resolve its transactions and
+    /// take over its shards; commits that it had reported are kept. Without one, the rows that it
+    /// was writing stay locked.
     ///
     /// # Panics
     /// If there is no such compute node in this process.
@@ -96,7 +96,7 @@ impl Cluster {
         self.shared.hosted(compute_node).expect("a compute node of this process").kill();
     }
 
-    /// The fabric underneath, for tests that let nodes fail. Memory nodes are numbered from zero,
+    /// The fabric underneath, for tests that make nodes fail. Memory nodes are numbered from zero,
     /// compute nodes after them.
     #[doc(hidden)]
     pub fn local_fabric(&self) -> &LocalFabric {
@@ -127,7 +127,7 @@ impl<M: Machines> Cluster<M> {
             part::found(&shared.config, part, entry.members(), control, authority)?;
             point_here!(shared.nodes.first().id.0, Chartered);
         }
-        // Others count on these nodes by now.
+        // From here on other processes count on these nodes.
         part.ask(&shared.control, || shared.learn_tables())?;
         part.ask(&shared.control, || shared.learn_losses())?;
         for node in &shared.nodes {
@@ -136,8 +136,8 @@ impl<M: Machines> Cluster<M> {
         Ok(cluster)
     }
 
-    /// Whether this process has made the cluster: there are no tables yet. It has not if it has the
-    /// first compute node, and that has returned.
+    /// Whether this process has founded the cluster, so that there are no tables yet. False for a
+    /// process that has compute node 0 as a returned incarnation.
     pub fn has_founded(&self) -> bool {
         self.founded
     }
@@ -152,17 +152,17 @@ impl<M: Machines> Cluster<M> {
         self.alone
     }
 
-    /// The settings it was started with.
+    /// Settings that the cluster was started with.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// Makes a table. Other processes find it by its name.
+    /// Creates a table. Other processes find it by its name.
     ///
     /// # Errors
     /// An invalid specification, a name that is taken, no room under the memory limit, or an
-    /// authority that has not answered for a minute: then [`Self::open_table`] tells whether it
-    /// was made.
+    /// authority that has not answered for a minute: then [`Self::open_table`] tells whether the
+    /// table was created.
     pub fn create_table(&self, spec: TableSpec) -> Result<TableId, ClusterError> {
         let shared = &self.shared;
         let shape = IndexShape::of(&spec, shared.placement.group_count())?;
@@ -172,7 +172,8 @@ impl<M: Machines> Cluster<M> {
         loop {
             let mut catalogue = shared.ask(|| shared.learn_tables())?;
             if let Some(id) = catalogue.find(&spec.name) {
-                // Nobody else has this memory: what was entered is ours, told so or not.
+                // Only this call has this memory: an equal entry is ours, even if the answer was
+                // lost.
                 let entered = catalogue.tables.get(usize::from(id.0));
                 if entered.is_some() && entered == ours.as_ref() {
                     return Ok(id);
@@ -191,9 +192,9 @@ impl<M: Machines> Cluster<M> {
                     shared.install(&catalogue.tables)?;
                     return Ok(id);
                 }
-                // Somebody else has made one meanwhile; ours gets another number.
+                // Another process has entered a table meanwhile; ours gets the next number.
                 Err(AuthorityError::Conflict { .. }) => {}
-                // It may be there.
+                // The entry may have been made.
                 Err(error) if error.is_unanswered() && shared.control.now() < deadline => {
                     shared.control.pause(once::PAUSE);
                 }
@@ -202,7 +203,7 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Takes the memory of an index in every group: where it begins in each.
+    /// Takes the memory of an index in every group; returns its offset in each.
     fn take_index(
         &self,
         placement: &Placement,
@@ -229,7 +230,7 @@ impl<M: Machines> Cluster<M> {
         Ok(bases)
     }
 
-    /// Enters slabs that were taken for an index under the number that its table has now.
+    /// Enters slabs that were taken for an index under the table's current number.
     fn name_slabs<'a>(
         &self,
         placement: &Placement,
@@ -253,13 +254,13 @@ impl<M: Machines> Cluster<M> {
         SlabEntry { kind: SlabKind::Index, table, owner }
     }
 
-    /// The table named `name`, as far as this process knows.
+    /// Number of the table `name`, if this process knows it.
     pub fn table(&self, name: &str) -> Option<TableId> {
         let tables = self.shared.tables.read().unwrap_or_else(PoisonError::into_inner);
         tables.iter().find(|table| table.spec().name == name).map(|table| table.id())
     }
 
-    /// The table named `name`, which another process may have made.
+    /// Number of the table `name`, which another process may have created.
     ///
     /// # Errors
     /// There is none, or the authority has not answered for a minute.
@@ -278,8 +279,7 @@ impl<M: Machines> Cluster<M> {
     /// may use the table meanwhile.
     ///
     /// # Errors
-    /// An unknown table, an invalid or duplicate row, or no room. The table is then in no state to
-    /// be used.
+    /// An unknown table, an invalid or duplicate row, or no room. The table is unusable afterwards.
     pub fn load(
         &self,
         table: TableId,
@@ -303,8 +303,8 @@ impl<M: Machines> Cluster<M> {
         loads.into_iter().collect()
     }
 
-    /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. It occupies the slot
-    /// until it ends.
+    /// Runs `job` in one of the coroutine slots of the coordinator at `seat`. The job occupies the
+    /// slot until it ends.
     ///
     /// # Panics
     /// If there is no such coordinator in this process.
@@ -324,25 +324,26 @@ impl<M: Machines> Cluster<M> {
                 reply.send(outcome);
             })
         });
-        // A coordinator that has failed takes nothing; the reply is then dropped, and says so.
+        // A failed coordinator takes no jobs; the reply is then dropped, and its receiver gets
+        // `Fenced`.
         let _ = coordinator.jobs.try_send(job);
         submitted
     }
 
-    /// Whether any compute node of this process takes part still: it has neither failed nor been
+    /// Whether any compute node of this process still takes part: it has neither failed nor been
     /// expelled.
     pub fn is_serving(&self) -> bool {
         self.shared.nodes.iter().any(|node| !node.has_failed())
     }
 
-    /// Every coordinator of this process.
+    /// Seats of all coordinators of this process.
     pub fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let coordinators = self.coordinators.read().unwrap_or_else(PoisonError::into_inner);
         let seats: Vec<Seat> = coordinators.iter().map(|coordinator| coordinator.seat).collect();
         seats.into_iter()
     }
 
-    /// Every coordinator of a compute node of this process that has not failed.
+    /// Seats of the coordinators whose compute node has not failed.
     fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let serves = |seat: &Seat| {
             let node = self.shared.hosted(seat.compute_node);
@@ -351,8 +352,7 @@ impl<M: Machines> Cluster<M> {
         self.seats().filter(serves)
     }
 
-    /// This seat, or the one with the same number on the next compute node of this process that has
-    /// not failed.
+    /// This seat, or the same thread on the next compute node of this process that has not failed.
     fn serving(&self, seat: Seat) -> Seat {
         let nodes: Vec<_> = self.shared.nodes.iter().collect();
         let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);
@@ -361,11 +361,11 @@ impl<M: Machines> Cluster<M> {
         Seat { compute_node: serving.index, ..seat }
     }
 
-    /// Runs a read-write transaction on some coordinator, and again as long as it fails for a
+    /// Runs a read-write transaction on some coordinator, and repeats it while it fails for a
     /// reason that a retry may cure.
     ///
-    /// The closure gets the transaction and must commit it; it runs anew in each attempt. Await
-    /// the result or [`Submitted::wait`] for it.
+    /// The closure gets the transaction and must commit it; it is called anew for each attempt.
+    /// Await the result or call [`Submitted::wait`].
     pub fn run<T, F, Fut>(&self, isolation: Isolation, body: F) -> Submitted<T>
     where
         T: Send + 'static,
@@ -401,7 +401,7 @@ impl<M: Machines> Cluster<M> {
         Ok(self.submit(seat, move |session| retry(session, Kind::Write(isolation), body)))
     }
 
-    /// Like [`Cluster::run`], for a transaction that only reads: one snapshot, no locks.
+    /// Like [`Cluster::run`], for a read-only transaction: one snapshot, no locks.
     pub fn run_read_only<T, F, Fut>(&self, body: F) -> Submitted<T>
     where
         T: Send + 'static,
@@ -411,12 +411,12 @@ impl<M: Machines> Cluster<M> {
         self.submit(self.any_seat(), move |session| retry(session, Kind::Read, body))
     }
 
-    /// Which compute node, by its place, the router would send a transaction to.
+    /// Place of the compute node that the router chooses for a transaction.
     pub fn route(&self, intent: Intent, random: u64) -> usize {
         self.shared.index_of(self.shared.router.route(intent, random)).unwrap_or(0)
     }
 
-    /// Verbs and messages of all coordinators since the start, but for those of nodes that failed.
+    /// Verbs and messages of all coordinators since the start, without those of failed nodes.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile.
@@ -429,8 +429,8 @@ impl<M: Machines> Cluster<M> {
         Ok(all)
     }
 
-    /// Look-ups of all coordinators in their nodes' caches since the start, but for those of nodes
-    /// that failed.
+    /// Look-ups of all coordinators in their nodes' caches since the start, without those of failed
+    /// nodes.
     ///
     /// # Errors
     /// `Fenced` if a coordinator fails meanwhile.
@@ -443,14 +443,14 @@ impl<M: Machines> Cluster<M> {
         Ok(all)
     }
 
-    /// Waits until what was reported is also over: a commit is reported when every copy shows it,
-    /// which is before its remote locks are released (H3). With a lease, waits for the recovery of
-    /// nodes that have failed as well. Gives up a second after the configured time-outs of commits
-    /// and locks, time enough for what has to be repeated; an audit then finds what is left. Memory
-    /// nodes that return go on being filled, and are not waited for.
+    /// Waits until reported commits are complete: a commit is reported when every copy shows it,
+    /// which is before its remote locks are released (H3). With a lease, also waits for the
+    /// recovery of failed nodes. Gives up one second after the configured time-outs of commits and
+    /// locks, enough for repeated messages; an audit then finds what is left. Does not wait for
+    /// returning memory nodes to be filled.
     ///
     /// # Errors
-    /// `Fenced` if a coordinator fails meanwhile, or if there is no lease and one has failed.
+    /// `Fenced` if a coordinator fails meanwhile, or if one has failed and there is no lease.
     pub fn settle(&self) -> Result<(), TxnError> {
         let config = &self.shared.config;
         let patience = config.commit_timeout + config.lock_timeout + Duration::from_secs(1);
@@ -466,13 +466,13 @@ impl<M: Machines> Cluster<M> {
         settled.into_iter().try_for_each(|settled| self.wait(settled))
     }
 
-    /// The machines that it runs on.
+    /// The machines that the cluster runs on.
     pub fn machines(&self) -> &M {
         &self.machines
     }
 
-    /// Waits for the outcome of a job. On threads [`Submitted::wait`] does the same; elsewhere the
-    /// cores run only while somebody waits like this.
+    /// Waits for the outcome of a job. On threads [`Submitted::wait`] does the same; on other
+    /// machines the cores run only during such a wait.
     ///
     /// # Errors
     /// As [`Submitted::wait`].
@@ -490,7 +490,7 @@ impl<M: Machines> Cluster<M> {
     }
 
     fn random(&self) -> u64 {
-        // Weyl's sequence: as even as routing needs, and no state but a counter.
+        // Weyl's sequence: even enough for routing, and its only state is a counter.
         self.next.load(Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
@@ -507,14 +507,14 @@ impl<M: Machines> Cluster<M> {
         Ok(())
     }
 
-    /// Waits until the coordinators of a node have ended that was told to.
+    /// Waits for the coordinators of a node to end, after the node was made to end.
     pub(crate) fn join_coordinators(&self, compute_node: usize) {
         let mut all = self.coordinators.write().unwrap_or_else(PoisonError::into_inner);
         let theirs = all.iter_mut().filter(|known| known.seat.compute_node == compute_node);
         let cores: Vec<_> = theirs.filter_map(|known| known.core.take()).collect();
         drop(all);
         for core in cores {
-            // Whether it has panicked its callers were told.
+            // If it panicked, its callers have been told.
             let _ = self.machines.join(core);
         }
     }
@@ -538,8 +538,8 @@ impl<M: Machines> Cluster<M> {
         Ok(CoordinatorHandle { seat, jobs, core: Some(core) })
     }
 
-    /// Announces this process's nodes where beats are counted; the founder writes the header page
-    /// of every replica of every group before that.
+    /// Writes the first beats of this process's nodes; before that, the founder writes the header
+    /// page of every replica of every group.
     fn write_headers(&self, entry: &Entry) -> Result<(), ClusterError> {
         let (shared, founds) = (&self.shared, entry.founds());
         let placement = entry.members().kept(&shared.placement);
@@ -592,7 +592,7 @@ impl<M: Machines> Cluster<M> {
 
 impl<M: Machines> Drop for Cluster<M> {
     fn drop(&mut self) {
-        // A failure was, or will be, reported to whoever waits for a transaction.
+        // A coordinator's failure was, or will be, reported to the callers of its transactions.
         let _ = self.join();
     }
 }

@@ -1,23 +1,23 @@
 //! The commit phase: log, data, timestamp, visible, unlock (LOTUS §5.1, phase 2).
 //!
-//! # The order, and what it is for
-//! 1. To every memory node that holds a replica of a written row, one batch: the log entry, the
-//!    records, the cells as INVISIBLE. On one connection verbs take effect in order, so wherever
-//!    a cell has landed, the log names the whole write set (H12).
+//! # The steps, and their purpose
+//! 1. One batch to every memory node that holds a replica of a written row: the log entry, the
+//!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so wherever a
+//!    cell has landed, the log names the whole write set (H12).
 //! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
 //! 3. The version words on all backups; wait. Now the outcome is certain, and the caller is told.
 //! 4. The version words on the primaries, which are what snapshots read; wait (H3).
-//! 5. What this node has cached of the rows is renewed (H11), and the locks are released, remote
-//!    ones by message. The slots that displaced versions have left may be used again, by anybody:
-//!    not before every copy of the cell names another one, or a commit that is undone would leave
+//! 5. The rows' entries in this node's version table cache are renewed (H11), and the locks are
+//!    released, remote ones by message. The slots of displaced versions become free for any use.
+//!    Not earlier: until every copy of the cell names another slot, undoing the commit would leave
 //!    two cells with one slot.
 //!
 //! # When something fails
-//! Before step 1 everything that could be refused has been: cells, slots and memory are
-//! reserved. From then on a commit only goes forward. A verb that failed is repeated after its
+//! Everything that could be refused has been refused before step 1: cells, slots and memory are
+//! reserved. From then on a commit only goes forward. A failed verb is repeated after its
 //! connection was closed and re-made, so that the first try can not land later (H22); every verb
-//! here may be repeated. Past the deadline the caller is told `Unknown` and the slot keeps
-//! trying, with all locks held. Once this node is fenced it stops for good, and recovery decides.
+//! here may be repeated. Past the deadline the caller is told `Unknown` and the slot keeps trying,
+//! with all locks held. Once this node is fenced, the commit stops for good, and recovery decides.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -47,21 +47,21 @@ use crate::slot::Slot;
 use crate::trim::Noted;
 use crate::txn::{Body, Change, Receipt, Row, Target};
 
-/// How long a commit waits before it tries a failed verb again.
+/// Pause before a failed verb is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a commit writes where, worked out before the first verb.
+/// Writes of one commit, worked out before the first verb.
 #[derive(Default)]
 pub(crate) struct CommitPlan {
     pub(crate) writes: Vec<PlannedWrite>,
     /// Overflow buckets that join their chains.
     links: Vec<PlannedLink>,
     logged: Vec<LoggedWrite>,
-    /// The memory nodes that hold a replica of any of the rows.
+    /// Memory nodes that hold a replica of any of the rows.
     pub(crate) nodes: Vec<NodeId>,
 }
 
-/// One write. Offsets are in the group's region.
+/// Write of one row. Offsets are in the group's region.
 #[derive(Clone, Copy)]
 pub(crate) struct PlannedWrite {
     /// Index in [`Body::rows`].
@@ -73,7 +73,7 @@ pub(crate) struct PlannedWrite {
     buffers: Option<StagedWrite>,
 }
 
-/// An overflow word to set: at `link`, to `bucket`.
+/// Link to a new overflow bucket: `bucket` is written to the word at `link`.
 struct PlannedLink {
     group: GroupId,
     link: u64,
@@ -82,9 +82,9 @@ struct PlannedLink {
 
 #[derive(Clone, Copy)]
 struct StagedWrite {
-    /// None for a deletion without a record.
+    /// `None` for a deletion without a record.
     record: Option<Buffer>,
-    /// The cell, with the CVT's header before it if that is new.
+    /// The cell, preceded by the CVT's header if the CVT is new.
     cell: Buffer,
 }
 
@@ -93,7 +93,7 @@ impl PlannedWrite {
         self.target.cvt + cell_offset(self.target.cell_index)
     }
 
-    /// Where the words of [`StagedWrite::cell`] go.
+    /// Offset at which the words of [`StagedWrite::cell`] go.
     fn cell_begins(&self) -> u64 {
         if self.target.new_cvt { self.target.cvt } else { self.version_word() }
     }
@@ -108,30 +108,30 @@ impl CommitPlan {
     }
 }
 
-/// Commits the write set in `body`, and unlocks.
+/// Commits the write set in `body`, and releases its locks.
 pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
     match commit.carry_out(&mut body).await {
         Ok(()) => slot.finish(body),
-        // The buffers go with the slot: the locks in them are not this node's to release.
+        // The buffers go with the slot: their locks are for recovery to release.
         Err(Expelled) => slot.expelled(commit.txn),
     }
 }
 
-/// Which replicas' version words a batch changes.
+/// Replicas that get the version words of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replicas {
-    /// All but the primary. Of a group that has lost all others, the primary, too: what nobody has
-    /// seen on any whole copy, nobody may be told of.
+    /// All but the primary. In a group with one whole copy left, that copy too: a commit must be on
+    /// a whole copy before the caller is told.
     Backups,
     Primaries,
     All,
 }
 
 impl Replicas {
-    /// These, which come after all others, if the placement is still the one of `placed`, by which
-    /// the others were told apart. By another one the primary of then may be a backup, and the
-    /// other way round: a memory node that returns takes its first place again (H23).
+    /// Replicas to write last, after others were written by the placement of `placed`. If the
+    /// placement has changed since, all: the former primary may be a backup now, and the other way
+    /// round, as a memory node that returns takes its first place again (H23).
     pub(crate) fn as_the_rest(self, coordinator: &Coordinator, placed: Epoch) -> Self {
         let same =
             placed == coordinator.configuration.placed() || broken(Rule::FormerPrimariesAreWritten);
@@ -148,13 +148,14 @@ impl Replicas {
     }
 }
 
-/// This node has been fenced: nothing that it does counts any more (H2).
+/// Error of a fenced node: none of its verbs has an effect any more (H2).
 pub(crate) struct Expelled;
 
 pub(crate) struct Commit<'a> {
     pub(crate) slot: &'a Slot,
     txn: TxnId,
-    /// When to give up waiting; set by the first failure, since most commits see none.
+    /// Time at which the caller stops waiting; set at the first failure, since most commits see
+    /// none.
     deadline: Cell<Option<Nanos>>,
 }
 
@@ -216,8 +217,9 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// What a commit would be without cells in doubt: the timestamp is drawn first, and cells begin
-    /// with it. Nobody could resolve it; its cost is what the visible step is compared with.
+    /// Commits without in-doubt cells, for comparison: draws the timestamp first and writes the
+    /// cells with it. Recovery could not resolve such cells; the difference in cost is that of the
+    /// visible step.
     async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
         let commit_ts = self.timestamp().await?;
         let version = Version::Committed(commit_ts);
@@ -226,9 +228,9 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Tells the caller, and then gives up the locks. Not before every copy shows the commit: the
-    /// backups may all be on memory nodes that are lost by now, and reached by nobody but a node
-    /// that is out and does not know (H2, H3).
+    /// Tells the caller, then releases the locks. Only when every copy shows the commit: the
+    /// backups may all be on memory nodes that are lost by now, and that only this node still
+    /// reaches, because it is out and does not know (H2, H3).
     async fn conclude(&self, body: &mut Body, commit_ts: Timestamp) {
         let coordinator = self.coordinator();
         self.reply(body, commit_ts);
@@ -252,7 +254,7 @@ impl<'a> Commit<'a> {
         &self.slot.coordinator
     }
 
-    /// Posts what `add` puts into a batch, again and again until every verb has taken effect.
+    /// Posts a batch built by `add`, and repeats it until every verb has taken effect.
     #[inline]
     pub(crate) async fn until_done(&self, mut add: impl FnMut(&mut Batch)) -> Result<(), Expelled> {
         let lane = &self.coordinator().lane;
@@ -271,14 +273,15 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Gets the connections of failed verbs working again, however long it takes.
+    /// Re-makes the connections of failed verbs, however long it takes.
     #[cold]
     async fn recover(&self, error: BatchError) -> Result<(), Expelled> {
         let coordinator = self.coordinator();
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                // Who is out may wait for a memory node that the others have left meanwhile.
+                // A node that is out could wait for ever for a memory node that the others have
+                // given up.
                 if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Expelled);
                 }
@@ -293,14 +296,14 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// The commit timestamp; asks again until there is one.
+    /// Draws the commit timestamp, asking until there is an answer.
     #[inline]
     async fn timestamp(&self) -> Result<Timestamp, Expelled> {
         let coordinator = self.coordinator();
         loop {
             let drawn = coordinator.timestamps.commit().await;
-            // Who is out asks whoever served timestamps then, and that one may be out as well. Also
-            // with an answer it makes nothing visible any more: recovery decides.
+            // An expelled node may have asked an oracle that is expelled as well. Even with an
+            // answer it must make nothing visible any more: recovery decides.
             if coordinator.node.has_failed() {
                 return Err(Expelled);
             }
@@ -329,8 +332,8 @@ impl<'a> Commit<'a> {
 }
 
 impl Coordinator {
-    /// Lets the slot of a displaced version wait until nobody needs it, if its cell is `bound` to
-    /// another slot now.
+    /// Retires the slot of a displaced version until no snapshot needs it, if the cell is now
+    /// `bound` to another slot.
     #[inline]
     fn retire(&self, row: &Row, target: &Target, bound: u64) {
         let left = target.cell.record;
@@ -339,7 +342,7 @@ impl Coordinator {
         }
     }
 
-    /// Where the entry of a commit's slot is on a memory node.
+    /// Address of the log entry of a commit's slot on a memory node.
     #[inline]
     pub(crate) fn log_place(&self, memory_node: NodeId, commit: &Commit<'_>) -> RemoteAddr {
         let slot = if broken(Rule::LogSlotsAreOwn) { 0 } else { commit.slot.number };
@@ -349,14 +352,14 @@ impl Coordinator {
 }
 
 impl Body {
-    /// Works out where everything goes.
+    /// Plans all writes, links and log entries.
     pub(crate) fn plan_commit(&mut self, coordinator: &Coordinator) {
         let placement = coordinator.placement();
         let plan = &mut self.plan;
         for (index, row) in self.rows.iter_mut().enumerate() {
             let Some(target) = row.target.filter(|_| row.change != Change::None) else { continue };
             let group = row.group;
-            // A reserved slot is the cell's from now on.
+            // A reserved slot belongs to the cell from now on.
             let bound = match row.reserved.take() {
                 Some(slot) => slot,
                 None if row.change == Change::Trim => 0,
@@ -388,7 +391,7 @@ impl Body {
             }
         }
         let tables = self.tables.as_ref().expect("a row was added");
-        // From here on the buckets belong to their chains.
+        // From here on the overflow buckets belong to their chains.
         for grown in self.grown.drain(..) {
             let cells = tables[usize::from(grown.table.0)].def.cell_count();
             let (group, link) = (grown.group, grown.tail + overflow_offset(cells));
@@ -404,7 +407,7 @@ impl Body {
         }
     }
 
-    /// Frees the slots of displaced versions, now that no copy names them any more.
+    /// Retires the slots of displaced versions, which no copy names any more.
     #[inline]
     fn leave_slots(&self, coordinator: &Coordinator, commit_ts: Timestamp) {
         for write in &self.plan.writes {
@@ -417,7 +420,7 @@ impl Body {
         }
     }
 
-    /// Notes a row that has one slot more than before, if memory is full.
+    /// Notes a row for trimming, if its group is full: it has one slot more than before.
     #[cold]
     fn note_trim(&self, coordinator: &Coordinator, row: &Row, commit_ts: Timestamp) {
         let slots = row.records();
@@ -429,7 +432,7 @@ impl Body {
         }
     }
 
-    /// Encodes the log entry.
+    /// Encodes the log entry into the batch.
     #[inline]
     pub(crate) fn stage_log(
         &self,
@@ -444,7 +447,8 @@ impl Body {
         log
     }
 
-    /// Log, records and cells of this version, in this order for each memory node (H12).
+    /// Adds the log entry, records and cells of this version, in this order for each memory node
+    /// (H12).
     #[inline]
     fn add_data(
         &mut self,
@@ -535,7 +539,7 @@ impl Body {
         StagedWrite { record: record_buffer, cell: cell_buffer }
     }
 
-    /// The cell that a write leaves, still INVISIBLE.
+    /// Contents of the cell after a write, still INVISIBLE.
     #[inline]
     fn cell(&self, write: &PlannedWrite, txn: TxnId) -> CvtCell {
         let contents = match &self.rows[write.row].change {
@@ -545,7 +549,7 @@ impl Body {
         write.target.cell.taken_by(txn, contents, write.record)
     }
 
-    /// Tells the version table cache what the write set has made of the rows.
+    /// Updates the version table cache with the committed versions.
     #[inline]
     fn renew_cached(&self, coordinator: &Coordinator, txn: TxnId, commit_ts: Timestamp) {
         for write in self.plan.writes.iter().filter(|write| !write.target.new_cvt) {
@@ -556,7 +560,7 @@ impl Body {
         }
     }
 
-    /// The version words on some of the replicas.
+    /// Adds the version words for `replicas`.
     #[inline]
     fn add_versions(
         &self,

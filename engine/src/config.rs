@@ -1,4 +1,4 @@
-//! What an embedded cluster can be told, with defaults and units.
+//! Settings of a cluster, with defaults and units.
 
 use std::time::Duration;
 
@@ -9,33 +9,35 @@ use lotus_recovery::log::{DEFAULT_MAX_WRITES, entry_words};
 
 use crate::error::ClusterError;
 
-/// The most rows that a version table cache may have room for: 72 GiB of them.
+/// Limit of a version table cache, in rows: 72 GiB.
 const MAX_VERSION_TABLES: usize = 1 << 30;
 
-/// The shortest lease: beats take round trips.
+/// Shortest lease: beats take round trips.
 const MIN_LEASE: Duration = Duration::from_micros(100);
 
-/// Which version a serializable read-write transaction reads under its lock.
+/// Version that a serializable read-write transaction reads under its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReadRule {
-    /// The newest: the lock keeps it current, so there is nothing to abort for.
+    /// The newest: the lock keeps it current, so that no abort is needed.
     #[default]
     Latest,
-    /// The newest up to T_start, and abort if there is a newer one (LOTUS §5.1, phase 1).
+    /// The newest up to T_start; aborts if there is a newer one (LOTUS §5.1, phase 1).
     Snapshot,
 }
 
-/// In which order a commit turns its versions visible.
+/// Order in which a commit makes its versions visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VisibleOrder {
-    /// All backups, wait, then the primaries: what a reader saw survives its coordinator (H3).
+    /// All backups, wait, then the primaries: a version that was read survives its coordinator
+    /// (H3).
     #[default]
     BackupsFirst,
-    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back what was read.
+    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back a version that was
+    /// read.
     AllAtOnce,
 }
 
-/// Which locks the cluster uses.
+/// Kind of locks that the cluster uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LockKind {
     /// Lock tables on compute nodes (LOTUS §4.1).
@@ -45,37 +47,37 @@ pub enum LockKind {
     CasSpin,
 }
 
-/// Where timestamps come from.
+/// Source of timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TimestampKind {
     /// One atomic clock shared by the process.
     #[default]
     Clock,
-    /// The first compute node serves all others by RPC.
+    /// The first compute node serves timestamps to all others by RPC.
     Oracle,
 }
 
-/// What becomes of a version that a writer displaces while a snapshot may still need it.
+/// Treatment of a version that a writer displaces while a snapshot may still need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Retention {
-    /// It stays where it is until no snapshot needs it, within bounds (DESIGN §7, H13).
+    /// The version stays in place until no snapshot needs it, within bounds (DESIGN §7, H13).
     #[default]
     UntilUnneeded,
-    /// It is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often written
-    /// must start again.
+    /// The version is overwritten, as in LOTUS §7.1. For comparison: readers of rows that are often
+    /// written must start again.
     None,
 }
 
-/// How transactions that name a row find their compute node.
+/// Policy that chooses the compute node for a transaction that names a row.
 pub use lotus_router::Policy as RoutingPolicy;
 
 /// All settings of an embedded cluster.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Memory nodes; default 3.
+    /// Number of memory nodes; default 3.
     pub memory_nodes: usize,
-    /// Compute nodes; default 1.
+    /// Number of compute nodes; default 1.
     pub compute_nodes: usize,
     /// Copies of every record, the primary included; default 3.
     pub replicas: usize,
@@ -85,17 +87,17 @@ pub struct Config {
     pub coroutines: usize,
     /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
     pub lock_table_bytes: usize,
-    /// Rows whose CVTs each compute node caches, of those whose locks it keeps; default 64 K, 0
-    /// for none (LOTUS §8.1). 72 bytes each, more if tables have more than two versions of a row.
-    /// Needs [`LockKind::Lotus`].
+    /// Rows whose CVTs each compute node caches, of the shards it owns; default 64 K, 0 for no
+    /// cache (LOTUS §8.1). Takes 72 bytes each, more if tables have more than two versions of a
+    /// row. Needs [`LockKind::Lotus`].
     pub version_table_cache: usize,
-    /// The most bytes that one memory node may hold; default 16 GiB. Backed only as it is used.
+    /// Limit of one memory node's memory, in bytes; default 16 GiB. Backed only as it is used.
     pub memory_limit: u64,
-    /// The most rows that one transaction may write; default 512.
+    /// Limit of the rows that one transaction writes; default 512.
     pub max_writes: u16,
-    /// How long a commit keeps trying before it reports `Unknown`; default 5 s.
+    /// Time that a commit keeps trying before it reports `Unknown`; default 5 s.
     pub commit_timeout: Duration,
-    /// How long a transaction waits for remote locks; default 1 s.
+    /// Time that a transaction waits for remote locks; default 1 s.
     pub lock_timeout: Duration,
     /// Seed of all randomness; default 0.
     pub seed: u64,
@@ -111,17 +113,18 @@ pub struct Config {
     pub routing: RoutingPolicy,
     /// See [`Retention`].
     pub retention: Retention,
-    /// How often each compute node says which snapshots it may read from; default 1 ms.
+    /// Interval at which each compute node publishes the oldest snapshot it may read from; default
+    /// 1 ms.
     pub horizon_interval: Duration,
-    /// How long a compute node may be silent before the others expel it and recover what it was
-    /// doing; `None`, the default, for ever. Where threads have cores of their own 20 ms will do,
-    /// elsewhere at least 500 ms. Needs [`LockKind::Lotus`].
+    /// Time that a compute node may be silent before the others expel it and recover its
+    /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their
+    /// own; elsewhere use at least 500 ms. Needs [`LockKind::Lotus`].
     pub lease: Option<Duration>,
-    /// How long an owner that gives a shard away waits for transactions that have locked some of
-    /// it, before it asks those to give up that are not committing; default 10 ms (LOTUS §4.3).
+    /// Time that an owner giving a shard away waits for transactions that hold its locks, before it
+    /// asks those that are not committing to give up; default 10 ms (LOTUS §4.3).
     pub drain_patience: Duration,
-    /// How often compute nodes compare their loads, so that one that has too much to do gives
-    /// shards away (LOTUS §4.3); `None`, the default, for never. The paper has 100 ms. Needs
+    /// Interval at which compute nodes compare their loads, so that an overloaded one gives shards
+    /// away (LOTUS §4.3); `None`, the default, for never. The paper has 100 ms. Needs
     /// [`LockKind::Lotus`].
     pub balance: Option<Duration>,
 }
@@ -156,13 +159,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Coroutine slots on each compute node: besides those of the applications, which come first,
-    /// each coordinator has one for itself.
+    /// Coroutine slots on each compute node: first those of the applications, then one of its own
+    /// for each coordinator.
     pub(crate) fn slots(&self) -> usize {
         self.threads.saturating_mul(self.coroutines.saturating_add(1))
     }
 
-    /// Checks what no other constructor checks.
+    /// Checks the settings that no other constructor checks.
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
         let setting = |ok: bool, sentence: &str| {
             if ok { Ok(()) } else { Err(ClusterError::Setting(sentence.to_owned())) }

@@ -1,44 +1,46 @@
-//! Which memory nodes are used, and how that changes when one is lost, joins or is whole (H23).
+//! Changes of the memory nodes in use: when one is lost, joins or becomes whole (H23).
 //!
-//! # The order, and what it is for
-//! The membership says which memory nodes are lost, and how far everybody has come with it
-//! ([`lotus_recovery::membership`]). Coordinator 0 of each node keeps that up to date
-//! ([`crate::members`]) and lets the others know here; each follows in turns of its own.
+//! # The steps, and their purpose
+//! The membership says which memory nodes are lost, and how far every compute node has come with
+//! that ([`lotus_recovery::membership`]). Coordinator 0 of each node follows it
+//! ([`crate::members`]) and publishes it to the node's other coordinators here; each follows in its
+//! own turns.
 //!
 //! 1. *Stop.* The coordinator begins no transactions, and gives up those that have not begun to
-//!    commit: what an attempt reads from now on counts for nothing. So nobody reads from the lost
-//!    node what others do not write there any more.
-//! 2. *Finish.* When every node has stopped, it uses the placement that is left. Commits under way
-//!    end without the lost node; so do slabs that are being taken, hand-overs, and recoveries of
-//!    dead nodes, which begin anew. Coordinator 0 brings along what only the lost node's copy said
-//!    for certain, and fences everybody who is out at memory nodes that have come back
-//!    ([`Coordinator::carry_over`]). Then the epoch is acknowledged.
-//! 3. *Resume.* When every node has, and nothing is in doubt of those who are out, transactions
-//!    begin again. So a promoted copy shows nothing that another copy may lack (H3).
+//!    commit: an attempt's reads no longer count. So no transaction relies on a read from the lost
+//!    node, where others do not write any more.
+//! 2. *Finish.* When every node has stopped, the coordinator uses the placement that is left.
+//!    Commits under way end without the lost node; so do slab allocations, hand-overs, and
+//!    recoveries of dead nodes, which begin anew. Coordinator 0 carries over the words that were
+//!    certain only on the lost node's copy, and fences every expelled node at memory nodes that
+//!    have come back ([`Coordinator::carry_over`]). Then it acknowledges the epoch.
+//! 3. *Resume.* When every node has acknowledged, and no transaction of an expelled node is in
+//!    doubt, transactions begin again. So a promoted copy shows nothing that another copy may lack
+//!    (H3).
 //!
-//! # What is promoted
-//! The first copy that is left of a group is its primary from step 2 on. Cells hold offsets within
+//! # Promotion
+//! The first copy of a group that is left is its primary from step 2 on. Cells hold offsets within
 //! the group, so nothing moves. Only words that stood on the primary alone need care:
 //!
-//! | word | what becomes of it |
+//! | word | treatment |
 //! |---|---|
-//! | cursor of slabs | raised beyond the last slab that the directory names, before one is taken |
-//! | owners of shards | every node raises them to what it knows, on all copies |
-//! | floors | written by each node before it acknowledges; taken out, for who is out, when read |
+//! | cursor of slabs | raised beyond the last slab in the directory, before a slab is taken |
+//! | owners of shards | raised by every node to what it knows, on all copies |
+//! | floors | written by each node before it acknowledges; removed, for expelled nodes, when read |
 //! | loads, rates, changes | written again |
 //!
 //! # Returns
-//! One that comes back ([`crate::returning`]) joins by the same three steps, behind the copies that
-//! there are: when transactions begin again, everybody writes there what it writes. When it has
-//! been [filled](crate::filling) all go through them once more, and it has the place that it had at
-//! first again. It counts as promoted there, because its header says no more than a backup's.
+//! A memory node that comes back ([`crate::returning`]) joins by the same three steps, as the last
+//! copy of its groups: when transactions begin again, every write goes there, too. When it has been
+//! [filled](crate::filling) all nodes go through the steps once more, and it gets its original
+//! place back. It counts as promoted there, because its header says no more than a backup's.
 //!
-//! # If somebody stops anywhere
-//! Who is expelled is not waited for, but until its transactions are settled. Another memory node
-//! that is lost begins with step 1 anew.
+//! # If a node stops anywhere
+//! An expelled node is not waited for, except until its transactions are settled. The loss of
+//! another memory node begins step 1 anew.
 //!
 //! # What it is not
-//! It decides about no loss, and copies nothing.
+//! It decides about no loss, and copies no data.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -62,36 +64,38 @@ use crate::ownership::{Fenced, Transfer};
 use crate::recover::{Stop, fence_at};
 use crate::shared::Shared;
 
-/// Whose header page has the floors.
+/// Group whose header page has the floors.
 pub(crate) const FLOORS_GROUP: GroupId = GroupId(0);
-/// So often in a lease a member looks whether another one has raised the words of owners.
+/// Times in a lease that a member checks whether another one has raised the words of owners.
 const LOOKS_PER_LEASE: u32 = 16;
-/// The floor of who reads nothing any more.
+/// Floor of a node that reads nothing any more.
 pub(crate) const NO_FLOOR: u64 = u64::MAX;
 
-/// How far the cluster has come with the losses of memory nodes, each by the epoch of the last one.
+/// Progress of the three steps, each as the epoch of the last change of memory nodes that has
+/// reached it.
 #[derive(Clone, Debug)]
 struct Progress {
-    /// Nothing more is read by the placement of before.
+    /// Reads by the placement before this change no longer count.
     stop: Epoch,
-    /// All have stopped, and `placement` is what is left.
+    /// All nodes have stopped for this change, and `placement` is in use.
     finish: Epoch,
     placement: Arc<Placement>,
-    /// Transactions may begin.
+    /// Transactions may begin by the placement of this change.
     resume: Epoch,
-    /// What is lost, unless these come back: they have last copies, and do not answer.
+    /// Memory nodes that do not answer but have the last copies of a group, so that their loss
+    /// waits.
     out_of_reach: Vec<NodeId>,
-    /// Memory nodes that are back, as far as is known.
+    /// Memory nodes that have come back, as far as this node knows.
     returns: Arc<[Return]>,
 }
 
-/// What the coordinators of a node tell each other about it.
+/// State of the memory nodes in use, shared by the coordinators of a compute node.
 #[derive(Debug)]
 pub(crate) struct NodeConfiguration {
     progress: Mutex<Progress>,
-    /// The last loss for which each coordinator has stopped.
+    /// Last change for which each coordinator has stopped.
     stopped: Box<[AtomicU32]>,
-    /// The last loss after which everything was carried over.
+    /// Last change after which [`Coordinator::carry_over`] is done.
     carried: AtomicU32,
 }
 
@@ -116,7 +120,7 @@ impl NodeConfiguration {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns of memory nodes that are lost; `placement` is the one of the beginning.
+    /// Takes over the progress of a membership; `placement` is the cluster's original one.
     pub(crate) fn learn(&self, now: &Membership, placement: &Placement) {
         let reduced = now.reduced();
         let mut progress = self.lock();
@@ -135,50 +139,51 @@ impl NodeConfiguration {
         }
     }
 
-    /// Whether a memory node that was lost is used again, or about to be, as far as is known.
+    /// Whether a memory node that was lost is in use again, or about to be, as far as this node
+    /// knows.
     pub(crate) fn uses_again(&self, node: NodeId) -> bool {
         let used = |one: &Return| one.node == node && !matches!(one.stage, Stage::Found(_));
         self.lock().returns.iter().any(used)
     }
 
-    /// The memory nodes that are back, as far as is known.
+    /// Memory nodes that have come back, as far as this node knows.
     pub(crate) fn returns(&self) -> Arc<[Return]> {
         Arc::clone(&self.lock().returns)
     }
 
-    /// The last loss for which all coordinators have stopped.
+    /// Last change for which all coordinators have stopped.
     pub(crate) fn stopped_by_all(&self) -> Epoch {
         let stopped = self.stopped.iter().map(|stopped| stopped.load(Ordering::Acquire));
         Epoch(stopped.min().expect("a node has a coordinator"))
     }
 
-    /// The last loss after which everything was carried over.
+    /// Last change after which everything was carried over.
     pub(crate) fn carried(&self) -> Epoch {
         Epoch(self.carried.load(Ordering::Acquire))
     }
 
-    /// Whether transactions run, as far as is known.
+    /// Whether transactions may run, as far as this node knows.
     pub(crate) fn is_open(&self) -> bool {
         let progress = self.lock();
         progress.resume == progress.stop
     }
 
-    /// Whether transactions run by the placement of after this loss, or a later one.
+    /// Whether transactions run by the placement after this change, or a later one.
     pub(crate) fn has_resumed(&self, since: Epoch) -> bool {
         self.lock().resume >= since
     }
 
-    /// The placement in use.
+    /// Placement in use.
     pub(crate) fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.lock().placement)
     }
 
-    /// Memory nodes that have last copies, and that half of the compute nodes get no answer from.
+    /// Memory nodes that have last copies, but do not answer half of the compute nodes.
     pub(crate) fn out_of_reach(&self) -> Vec<NodeId> {
         self.lock().out_of_reach.clone()
     }
 
-    /// What an attempt is told to which a memory node does not answer, or to whose node none does.
+    /// Error for an attempt that failed because a memory node does not answer.
     #[cold]
     pub(crate) fn why_timeout(&self) -> TxnError {
         match self.lock().out_of_reach.first() {
@@ -188,22 +193,22 @@ impl NodeConfiguration {
     }
 }
 
-/// What one coordinator goes by.
+/// One coordinator's view of the memory nodes in use.
 pub(crate) struct Configuration {
-    /// The last loss for which it has stopped.
+    /// Last change for which the coordinator has stopped.
     epoch: Cell<Epoch>,
     /// Whether transactions may begin.
     open: Cell<bool>,
     placement: RefCell<Arc<Placement>>,
-    /// The last loss without which the placement is.
+    /// Last change that `placement` includes.
     placed: Cell<Epoch>,
-    /// Slabs that are being taken.
+    /// Number of slab allocations under way.
     takes: Cell<usize>,
-    /// A bit for each group whose cursor was raised since.
+    /// Bit set of groups whose cursor was raised since `placed`.
     raised: Cell<u64>,
-    /// Which lives of memory nodes are used, where those are not their first.
+    /// Lives of the memory nodes in use that are not in their first life.
     lives: RefCell<Vec<(NodeId, Life)>>,
-    /// To how many that have joined it is not connected yet.
+    /// Number of joined memory nodes that the coordinator is not connected to yet.
     unattached: Cell<usize>,
 }
 
@@ -222,31 +227,31 @@ impl Configuration {
         }
     }
 
-    /// The life of a memory node that is used, if it is not the first.
+    /// Life of a memory node in use; `None` for its first.
     pub(crate) fn life_of(&self, node: NodeId) -> Option<Life> {
         let lives = self.lives.borrow();
         lives.iter().find(|(known, _)| *known == node).map(|(_, life)| *life)
     }
 
-    /// It begins to connect to so many more, or fewer.
+    /// Adds `more` to the number of joined memory nodes that are not connected yet.
     pub(crate) fn attaches(&self, more: isize) {
         self.unattached.set(self.unattached.get().saturating_add_signed(more));
     }
 
-    /// The last loss without which the placement is.
+    /// Last change that the placement in use includes.
     pub(crate) fn placed(&self) -> Epoch {
         self.placed.get()
     }
 }
 
-/// The lives of those that are used by the placement in use.
+/// Lives of the returned memory nodes that the placement uses.
 fn lives_of(progress: &Progress) -> Vec<(NodeId, Life)> {
     let used = progress.placement.nodes();
     let returns = progress.returns.iter().filter(|one| used.contains(&one.node));
     returns.map(|one| (one.node, one.life)).collect()
 }
 
-/// A slab is being taken for as long as this is there.
+/// Guard of a slab allocation under way.
 pub(crate) struct Taking<'a>(&'a Cell<usize>);
 
 impl Drop for Taking<'_> {
@@ -256,47 +261,47 @@ impl Drop for Taking<'_> {
 }
 
 impl Coordinator {
-    /// The placement in use. Not to be kept while anything is waited for.
+    /// Placement in use. Do not hold it across an await.
     #[inline]
     pub(crate) fn placement(&self) -> Ref<'_, Placement> {
         Ref::map(self.configuration.placement.borrow(), |placement| &**placement)
     }
 
-    /// The copies of a group that are in use.
+    /// Copies of a group that are in use.
     pub(crate) fn replicas(&self, group: GroupId) -> ReplicaSet {
         *self.placement().replicas(group)
     }
 
-    /// The primary of a group.
+    /// Primary of a group.
     pub(crate) fn primary(&self, group: GroupId) -> Replica {
         self.placement().replicas(group).primary()
     }
 
-    /// Whether a memory node is not used any more.
+    /// Whether the placement in use lacks a memory node.
     pub(crate) fn has_left(&self, memory_node: NodeId) -> bool {
         let placed = self.configuration.placed.get();
         placed != FIRST_EPOCH && !self.placement().nodes().contains(&memory_node)
     }
 
-    /// Whether a memory node was left since the placement of this epoch. It may be used again by
-    /// now, as another life; one that was used then had begun before.
+    /// Whether a memory node was lost since the placement of this epoch. It may be in use again by
+    /// now, in another life, which then began after `placed`.
     pub(crate) fn has_left_since(&self, memory_node: NodeId, placed: Epoch) -> bool {
         let is_another = |life: Life| life.is_since(placed);
         self.has_left(memory_node)
             || self.configuration.life_of(memory_node).is_some_and(is_another)
     }
 
-    /// What an attempt has that begins now, for [`Self::check_epoch`].
+    /// Epoch of an attempt that begins now, for [`Self::check_epoch`].
     ///
     /// # Errors
-    /// `Timeout`, while a memory node is being left.
+    /// `Timeout`, while a memory node is being removed.
     #[inline]
     pub(crate) fn enter_epoch(&self) -> Result<Epoch, TxnError> {
         let Configuration { open, epoch, .. } = &self.configuration;
         if open.get() { Ok(epoch.get()) } else { Err(TxnError::Timeout) }
     }
 
-    /// Whether what was read by an attempt of this epoch counts.
+    /// Checks that the reads of an attempt of this epoch still count.
     ///
     /// # Errors
     /// `Timeout`, if a memory node was lost meanwhile.
@@ -306,10 +311,10 @@ impl Coordinator {
         if current || broken(Rule::AllStopFirst) { Ok(()) } else { Err(TxnError::Timeout) }
     }
 
-    /// A slab begins to be taken.
+    /// Registers a slab allocation; it lasts until the guard is dropped.
     ///
     /// # Errors
-    /// `Timeout`, while a memory node is being left.
+    /// `Timeout`, while a memory node is being removed.
     pub(crate) fn begin_taking(&self) -> Result<Taking<'_>, TxnError> {
         self.enter_epoch()?;
         let takes = &self.configuration.takes;
@@ -317,19 +322,20 @@ impl Coordinator {
         Ok(Taking(takes))
     }
 
-    /// Whether the cursor of a group must be raised before a slab is taken: its copy was promoted.
+    /// Whether a group's cursor must be raised before a slab is taken, because its copy was
+    /// promoted.
     pub(crate) fn must_raise_cursor(&self, group: GroupId) -> bool {
         self.is_promoted(group) && self.configuration.raised.get() & (1 << group.0) == 0
     }
 
-    /// Whether the primary of a group is not the one that it has had since the beginning.
+    /// Whether the primary of a group is another one, or in another life, than at the beginning.
     pub(crate) fn is_promoted(&self, group: GroupId) -> bool {
         let primary = self.primary(group);
         let first = self.shared.placement.replicas(group).primary();
         primary != first || self.configuration.life_of(primary.node).is_some()
     }
 
-    /// The cursor was raised of the group's primary by the placement of then.
+    /// Notes that the group's cursor was raised on the primary of the placement `placed`.
     pub(crate) fn has_raised_cursor(&self, group: GroupId, placed: Epoch) {
         let Configuration { raised, placed: now, .. } = &self.configuration;
         if placed == now.get() {
@@ -337,7 +343,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes as far with the losses of memory nodes as the node has come.
+    /// Follows the node's progress with changes of memory nodes, as far as it has come.
     pub(crate) fn follow(self: &Rc<Self>) {
         let (node, mine) = (&self.node.configuration, &self.configuration);
         if mine.epoch.get() == FIRST_EPOCH && node.lock().stop == FIRST_EPOCH {
@@ -364,19 +370,19 @@ impl Coordinator {
         node.stopped[self.thread].store(mine.epoch.get().0, Ordering::Release);
     }
 
-    /// Whether nothing is under way, besides commits, that the placement of before was for.
+    /// Whether no work besides commits is under way that uses the previous placement.
     pub(crate) fn has_finished(&self) -> bool {
         let mine = &self.configuration;
         let idle = || mine.takes.get() == 0 && self.shared.takers.are_idle();
         mine.open.get() || (mine.unattached.get() == 0 && idle())
     }
 
-    /// Brings along what only the copy said for certain that was the primary: see the module's
-    /// essay. By coordinator 0, before the loss is acknowledged.
+    /// Carries over the words that were certain only on the former primary; see the module's
+    /// documentation. Done by coordinator 0, before it acknowledges the change.
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
         self.take_floors_out(now).await?;
         let (placed, carried) = (self.configuration.placed.get(), &self.node.configuration.carried);
-        // What joins by this placement is fenced by a membership of then, or later.
+        // Only a membership as late as the placement names all nodes to fence at what joins by it.
         if placed == FIRST_EPOCH || now.epoch() < placed {
             return Ok(());
         }
@@ -384,22 +390,22 @@ impl Coordinator {
             match self.fence_at_the_returned(now).await {
                 Ok(()) => {}
                 Err(Stop::Expelled) => return Err(Fenced),
-                // It is lost again: all this begins anew.
+                // The memory node is lost again: all this begins anew.
                 Err(_) => return Ok(()),
             }
-            // What stands there may be of a life before, when it was out.
+            // The word there may be from this node's former life, which was expelled.
             if !broken(Rule::FloorsAreCarried) {
                 self.write_floor(self.node.index, self.node.horizon.word()).await?;
             }
             self.raise_owners(now).await?;
-            // If another one was lost meanwhile, all this is done again.
+            // If another memory node was lost meanwhile, all this is done again.
             carried.store(placed.0, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Lets no verb of anybody who is out take effect at a memory node that has joined (H2). It was
-    /// made ready before, and whoever has been recovered meanwhile was fenced where it was used.
+    /// Fences all expelled nodes at memory nodes that have joined (H2): those were made ready
+    /// earlier, and nodes recovered since were fenced only at the memory nodes in use then.
     async fn fence_at_the_returned(&self, now: &Membership) -> Result<(), Stop> {
         if broken(Rule::JoiningNodesFence) {
             return Ok(());
@@ -409,9 +415,10 @@ impl Coordinator {
         fence_at(self, now.refused(), &targets).await
     }
 
-    /// Lets the words of all copies say of each shard what its latest owner is, as far as this node
-    /// or a copy knows: their movers may have died. What a copy shows all members see at once, and
-    /// one of them, the eldest, raises; the others wait, and do it after a lease if it is not done.
+    /// Raises the owner words of all copies to the latest owner that this node or a copy knows,
+    /// since the nodes that moved shards may have died. All members see what a copy shows, so only
+    /// the eldest raises those words; the others wait, and raise them themselves if it is not done
+    /// after a lease.
     async fn raise_owners(&self, now: &Membership) -> Result<(), Fenced> {
         let lease = self.shared.config.lease.unwrap_or_default();
         let is_eldest = now.by_age().first().is_some_and(|eldest| eldest.node == self.node.id);
@@ -437,11 +444,11 @@ impl Coordinator {
         }
     }
 
-    /// Who owns every shard by the words of each copy, which the node learns.
+    /// Reads the owners of all shards from each copy; the node learns them.
     async fn read_all_owners(&self) -> Result<Vec<(Replica, Vec<Owner>)>, Fenced> {
         let mut seen = Vec::new();
         for replica in self.replicas(crate::ownership::OWNERS_GROUP).members() {
-            // A copy that is lost now is no concern of anybody.
+            // A copy that is lost by now needs no words.
             let Some(owners) = self.read_owners_of(*replica).await? else { continue };
             for (shard, owner) in ShardId::all().zip(&owners) {
                 self.node.learn(shard, *owner);
@@ -451,13 +458,13 @@ impl Coordinator {
         Ok(seen)
     }
 
-    /// Takes those out of the horizon who are out, and resolved, and have a floor by what was read
-    /// last: another copy may have been promoted, or a process of theirs may have announced itself
-    /// and ended before it was taken in ([`crate::rejoin`]).
+    /// Removes the floors of expelled and resolved nodes that were there when last read: another
+    /// copy may have been promoted, or a new process of the node may have announced itself and
+    /// ended before it was taken in ([`crate::rejoin`]).
     ///
     /// A life that is taken in meanwhile may lose the floor that it was announced with. It reads
-    /// nothing before it has written another one, and does that when no member goes by a membership
-    /// any more in which it was out, and whoever is out is fenced
+    /// nothing before it has written another one, which it does only when no member goes by a
+    /// membership any more in which it was out, and every expelled node is fenced
     /// ([`is_admitted`](Self::is_admitted)).
     async fn take_floors_out(&self, now: &Membership) -> Result<(), Fenced> {
         let resolved = now.expelled().filter(|(member, _)| now.is_resolved(member.node));
@@ -481,26 +488,26 @@ impl Coordinator {
 
     async fn write_floor(&self, index: usize, floor: u64) -> Result<(), Fenced> {
         let word = floor_word(index);
-        // Whoever is the primary by then: the first one may be left meanwhile.
+        // The primary at the time of the write: the first one may be lost meanwhile.
         let add = |batch: &mut Batch| batch.write_word(self.primary(FLOORS_GROUP).at(word), floor);
         self.insist(add).await.map(drop)
     }
 }
 
-/// Where a compute node's floor stands in its group's region, by the node's place.
+/// Offset of a compute node's floor in its group's region, by the node's place.
 pub(crate) fn floor_word(index: usize) -> u64 {
     FLOORS_OFFSET + (index * WORD_BYTES) as u64
 }
 
-/// A word of a copy that names an earlier owner of its shard than is known.
+/// Word of a copy that names an earlier owner of its shard than the latest known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Late {
     transfer: Transfer,
-    /// Another copy shows as much as is known.
+    /// Whether another copy shows the latest known owner.
     shown: bool,
 }
 
-/// By copy, the words that are behind what is `known`.
+/// Words of each copy that are behind what is `known`.
 fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late>> {
     let mut behind = vec![Vec::new(); copies.len()];
     for (place, shard) in ShardId::all().enumerate() {
@@ -516,11 +523,11 @@ fn behind(copies: &[&[Owner]], known: impl Fn(ShardId) -> Owner) -> Vec<Vec<Late
     behind
 }
 
-/// Control threads that take slabs.
+/// Number of control threads that take slabs.
 #[derive(Debug, Default)]
 pub(crate) struct Takers(AtomicUsize);
 
-/// A control thread takes slabs for as long as this is there, and no memory node is left meanwhile.
+/// Guard of a control thread that takes slabs; no memory node is removed meanwhile.
 pub(crate) struct ControlTaking<'a> {
     takers: &'a Takers,
     pub(crate) placement: Placement,
@@ -539,10 +546,10 @@ impl Takers {
 }
 
 impl Shared {
-    /// Lets a control thread take slabs; `None` while a memory node is being left, or filled: what
-    /// it fills tables with it writes without locks.
+    /// Lets a control thread take slabs; `None` while a memory node is being removed or filled,
+    /// because control threads fill tables without locks.
     pub(crate) fn take_by_control(&self) -> Option<ControlTaking<'_>> {
-        // Counted first: whoever stops after this look finds it counted.
+        // Counted before the look: a coordinator that stops after it finds this thread counted.
         self.takers.0.fetch_add(1, Ordering::AcqRel);
         let mut taking = ControlTaking { takers: &self.takers, placement: self.placement.clone() };
         taking.placement = self.surviving();
@@ -553,7 +560,7 @@ impl Shared {
         open.then_some(taking)
     }
 
-    /// Lets the nodes of this process know what was lost before they were started.
+    /// Lets this process's nodes learn the losses from before their start.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -565,8 +572,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The placement without what is lost or not whole, as far as the authority or this process
-    /// knows.
+    /// Placement without memory nodes that are lost or not whole, as far as the authority, or else
+    /// this process, knows.
     pub(crate) fn surviving(&self) -> Placement {
         match membership::read(self.council.authority()) {
             Ok(now) => now.kept(&self.placement),

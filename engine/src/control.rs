@@ -1,6 +1,6 @@
-//! The way of set-up, loading and audits to the memory nodes: lanes beside the coordinators'.
+//! Access to the memory nodes for set-up, loading and audits, on lanes beside the coordinators'.
 //!
-//! Such work runs on the calling thread, while no transaction touches what it touches.
+//! Such work runs on the calling thread, while no transaction touches the same memory.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use lotus_fabric::transport::Fabric;
 
 use crate::error::ClusterError;
 
-/// Lanes of the control path are numbered from here, above those of any coordinator.
+/// First lane number of the control path, above those of all coordinators.
 const FIRST_LANE: u16 = 4096;
 const LANES: u16 = 1 << 15;
 
@@ -27,12 +27,13 @@ pub(crate) struct Control {
     node: NodeId,
     epoch: Epoch,
     next_lane: AtomicU16,
-    /// Whether time passes while control waits: not where it works outside of time.
+    /// Whether time passes while control waits; false in a simulation, where control works outside
+    /// of time.
     in_time: bool,
 }
 
 impl Control {
-    /// Control from `node`, with its access epoch.
+    /// Control acting as `node`, with its access epoch.
     pub(crate) fn new(machines: &impl Machines, node: NodeId, epoch: Epoch) -> Self {
         Self {
             fabric: machines.fabric(),
@@ -45,7 +46,7 @@ impl Control {
         }
     }
 
-    /// The same with another access epoch, unless this one's is later.
+    /// A copy with the later of this access epoch and `epoch`.
     pub(crate) fn under(&self, epoch: Epoch) -> Self {
         Self {
             fabric: Arc::clone(&self.fabric),
@@ -58,17 +59,18 @@ impl Control {
         }
     }
 
-    /// The time.
+    /// Current time of the node.
     pub(crate) fn now(&self) -> Nanos {
         self.env.now()
     }
 
-    /// Whether time passes while it waits. Elsewhere who is told of its waits lets it pass.
+    /// Whether time passes during its waits. If not, the callback that is told of a wait advances
+    /// time.
     pub(crate) fn is_in_time(&self) -> bool {
         self.in_time
     }
 
-    /// Lets time pass.
+    /// Sleeps for `duration`, if time passes here.
     pub(crate) fn pause(&self, duration: Duration) {
         if !self.in_time {
             return;
@@ -78,7 +80,7 @@ impl Control {
         executor.run(async move { handle.sleep(duration).await });
     }
 
-    /// How many workers share a large piece of work.
+    /// Number of workers that share a large piece of work.
     pub(crate) fn workers(&self) -> usize {
         self.workers
     }
@@ -97,7 +99,7 @@ impl Control {
         &self,
         work: impl FnOnce(Lane) -> Fut,
     ) -> Result<T, ClusterError> {
-        // Lanes are closed after use, so their numbers come round again.
+        // Lanes are closed after use, so their numbers may wrap around.
         let number = self.next_lane.fetch_add(1, Ordering::Relaxed) % LANES;
         let at = Endpoint { node: self.node, lane: LaneId(FIRST_LANE + number) };
         let mut executor = Executor::new(self.env.clone());

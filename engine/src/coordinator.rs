@@ -1,7 +1,7 @@
-//! One coordinator: a thread of a compute node, what it works with, and its coroutine slots.
+//! One coordinator: a thread of a compute node, its state, and its coroutine slots.
 //!
-//! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One
-//! hand-off brings a whole transaction (or a whole benchmark client), never a single operation.
+//! Work reaches a coordinator as [`Job`]s: closures that run a future in one of its slots. One job
+//! is a whole transaction (or a whole benchmark client), never a single operation.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -52,62 +52,62 @@ use crate::trim::Trims;
 pub(crate) type Job =
     Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
 
-/// The tables of a node as a transaction sees them, without reference counting on the way.
+/// Snapshot of a node's tables, shared by transactions without atomic reference counting.
 pub(crate) type Tables = Rc<[Arc<NodeTable>]>;
 
-/// What the coroutines of one thread share.
+/// State shared by the coroutines of one thread.
 pub(crate) struct Coordinator {
     pub(crate) shared: Arc<Shared>,
     pub(crate) node: Arc<ComputeNode>,
-    /// Its number on the node.
+    /// Number of this coordinator on its node.
     pub(crate) thread: usize,
     pub(crate) executor: Handle,
     pub(crate) lane: Lane,
     pub(crate) locks: Locks,
     pub(crate) timestamps: Timestamps,
-    /// Its own free slots; the node's are in [`ComputeNode::slots`].
+    /// Free slots of this coordinator; the node's are in [`ComputeNode::slots`].
     pub(crate) slabs: RefCell<SlabAllocator>,
-    /// Its asks for other nodes' free slots.
+    /// Requests for other nodes' free slots.
     pub(crate) asks: Asks,
-    /// Slots of displaced versions.
+    /// Slots of displaced versions, until the horizon has passed.
     pub(crate) retired: RefCell<Retired>,
-    /// What its slots read from.
+    /// Snapshots that its slots read from.
     pub(crate) snapshots: RefCell<Snapshots>,
-    /// What its transactions have deleted.
+    /// Rows that its transactions have deleted, to be purged.
     pub(crate) tombstones: Tombstones,
-    /// Rows that they have updated where memory is full.
+    /// Rows that its transactions have updated in full groups, to be trimmed.
     pub(crate) trims: Trims,
-    /// How many transactions have begun.
+    /// Number of attempts begun.
     pub(crate) begun: Cell<u64>,
     pub(crate) rng: RefCell<SmallRng>,
-    /// Somebody relies on nothing being done here until the next transaction begins.
+    /// Set by `settle`: nothing is purged until the next transaction begins.
     pub(crate) settled: Cell<bool>,
-    /// How many slots' drivers are at work, and who has more for them to do than they know.
+    /// Number of slot drivers at work, plus upkeep runs under way.
     pub(crate) at_work: Cell<usize>,
     pub(crate) caches: Cell<CacheCounters>,
-    /// Its commits under way.
+    /// Commits under way, for grace periods.
     pub(crate) grace: Grace,
     pub(crate) configuration: Configuration,
-    /// Slabs whose entry waits for a memory node, by what they are for.
+    /// Purposes of slabs that were taken and wait for a memory node to enter them.
     pub(crate) stalled: RefCell<Vec<Purpose>>,
-    /// The epoch whose losses it waits to take note of.
+    /// Epoch covered by the current grace period.
     pub(crate) waits_for: Cell<Epoch>,
-    /// The epoch whose losses it does not serve any more.
+    /// Last epoch whose expelled nodes are refused locks.
     pub(crate) refused: Cell<Epoch>,
-    /// It resolves what others have left.
+    /// Whether a recovery task is running.
     pub(crate) recovers: Cell<bool>,
-    /// It sees to it that its node may serve timestamps.
+    /// Whether a task is running that lets this node serve timestamps.
     pub(crate) ascends: Cell<bool>,
-    /// Whom it is just giving shards to.
+    /// Receiver of the shards that are being given away.
     pub(crate) gives: Cell<Option<NodeId>>,
-    /// It looks after shards and words that others have left.
+    /// Whether a task is running that carries over words and adopts shards.
     pub(crate) tends: Cell<bool>,
-    /// It reads all rows, for a snapshot file.
+    /// Whether this coordinator reads all rows, for a snapshot file.
     pub(crate) reads_all: Cell<bool>,
-    /// It looks for memory nodes that are lost.
+    /// Whether a task is running that looks for returned memory nodes.
     pub(crate) looks: Cell<bool>,
     pub(crate) rpc: Rpc,
-    /// Those that have begun.
+    /// Slots that have begun to serve.
     pub(crate) slots: RefCell<Vec<Weak<Slot>>>,
     tables: RefCell<Tables>,
 }
@@ -187,9 +187,9 @@ impl Coordinator {
         self.node.shards.is_current(shard, claim) || broken(Rule::LostLocksEndAttempts)
     }
 
-    /// What a transaction that has written nothing yet makes of failed verbs, once the broken
-    /// connections were closed and made anew: nothing of the batch can still take effect (H22),
-    /// and the next transaction finds them working.
+    /// Error for a transaction that has written nothing yet and whose verbs failed. First closes
+    /// and re-makes the broken connections, so that nothing of the batch can still take effect
+    /// (H22) and the next transaction finds them working.
     #[cold]
     pub(crate) async fn after_failure(&self, error: BatchError) -> TxnError {
         for failure in error.failures() {
@@ -205,7 +205,8 @@ impl Coordinator {
         self.node.configuration.why_timeout()
     }
 
-    /// Closes a broken connection and makes it anew (H22); the node knows who does not answer.
+    /// Closes a broken connection and re-makes it (H22); reports to the node whether the peer
+    /// answers.
     #[cold]
     pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
         let mut outcome = self.lane.reconnect(node).await;
@@ -220,11 +221,11 @@ impl Coordinator {
         outcome
     }
 
-    /// Gives everything that was begun `patience` to be finished: commits to be visible on all
-    /// replicas, the ends of remote locks to be acknowledged.
+    /// Waits for work under way for up to `patience`: commits to be visible on all replicas, ends
+    /// of remote locks to be acknowledged.
     ///
-    /// Nothing is purged before the next transaction begins. Memory nodes that return are filled
-    /// all the while: that may take long, and nobody looks at what is not whole.
+    /// Nothing is purged before the next transaction begins. Does not wait for returning memory
+    /// nodes to be filled: that may take long, and nothing reads a copy that is not whole.
     pub(crate) async fn settle(&self, patience: Duration) {
         self.settled.set(true);
         let deadline = self.executor.now().after(patience);
@@ -241,7 +242,7 @@ impl Coordinator {
         ended && self.at_work.get() == 0 && members::is_settled(&self.shared).await
     }
 
-    /// The group that stores a shard.
+    /// Group that stores a shard.
     #[inline]
     pub(crate) fn group_of(&self, shard: ShardId) -> GroupId {
         self.shared.placement.group_of(shard)
@@ -322,11 +323,11 @@ impl LockService for Locks {
     }
 }
 
-/// Starts a coordinator on its core's executor and says through `ready` whether it has started. The
-/// future takes jobs until their channel is closed, and is done when every slot is idle.
+/// Starts a coordinator on its core's executor and reports through `ready` whether it has started.
+/// The future takes jobs until their channel is closed, and is done when every slot is idle.
 ///
-/// A panic in here (not in a transaction's own code, which is caught where it runs) leaves locks
-/// and writes in doubt, so it expels the whole node (H21). So does the loss of the core.
+/// A panic here (not in a transaction's own code, which is caught where it runs) leaves locks and
+/// writes in doubt, so it expels the whole node (H21). So does the loss of the core.
 pub(crate) fn run(
     shared: Arc<Shared>,
     node: Arc<ComputeNode>,
@@ -340,7 +341,7 @@ pub(crate) fn run(
         Ok(coordinator) => (Some(coordinator), Ok(())),
         Err(error) => (None, Err(error)),
     };
-    // Whoever starts the cluster waits for this; if it has given up, the jobs are closed as well.
+    // The starter waits for this; if it has given up, the job channel is closed as well.
     let _ = ready.try_send(outcome);
     let running = started.map(|coordinator| (start_slots(&coordinator, &jobs), coordinator));
     async move {
@@ -368,8 +369,8 @@ pub(crate) fn run(
     }
 }
 
-/// Whether `life` came to its own end. If the node is killed it does not, and neither does anything
-/// else on its cores, which stop with it.
+/// Runs `life`; true if it came to its own end, false if the node was killed, which stops
+/// everything on its cores.
 async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bool {
     let (mut life, mut killed) = (pin!(life), pin!(node.killed()));
     poll_fn(|cx| match killed.as_mut().poll(cx) {
@@ -379,7 +380,7 @@ async fn unless_killed(node: &ComputeNode, life: impl Future<Output = ()>) -> bo
     .await
 }
 
-/// Does `work` until `end`; work that is over is not waited for.
+/// Runs `work` until `end` completes. If `work` ends first, keeps waiting for `end`.
 pub(crate) async fn beside(work: impl Future<Output = ()>, end: impl Future<Output = ()>) {
     let (mut work, mut end) = (pin!(work), pin!(end));
     let mut over = false;
@@ -421,7 +422,7 @@ struct ExpelOnLoss {
 }
 
 impl ExpelOnLoss {
-    /// The coordinator has ended as it should.
+    /// Marks that the coordinator has ended in order.
     fn disarm(mut self) {
         self.armed = false;
     }
@@ -433,7 +434,7 @@ impl Drop for ExpelOnLoss {
             return;
         }
         self.node.expel();
-        // Whoever waits for a job to be taken or answered must not wait for ever.
+        // Callers waiting for a job to be taken or answered must not wait for ever.
         self.jobs.close();
         while self.jobs.try_recv().is_ok() {}
         for orders in [&self.node.orders.1, &self.node.passed_on.1] {

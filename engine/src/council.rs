@@ -1,15 +1,15 @@
-//! Asking the authority on behalf of coordinators, which must not wait for it.
+//! Asynchronous access to the authority for coordinators, which must not block on it.
 //!
 //! # What it is
-//! A coordinator that wants to know or change what the cluster has agreed on asks its process's
-//! [`Council`] and gets the answer as a future. An authority in this process answers at once, on
-//! the spot. One that takes a round trip is asked by a thread that the council has for that, one
-//! question after the other, while the coordinator goes on with other tasks. In a simulation a
+//! A coordinator that reads or changes a value of the authority asks its process's [`Council`] and
+//! gets the answer as a future. An authority in this process answers on the spot. One that takes a
+//! round trip is asked by a thread of the council, one question after the other, while the
+//! coordinator goes on with other tasks. In a simulation a
 //! [courier](lotus_fabric::machines::Courier) says how long each question takes, and whether it and
 //! its answer arrive.
 //!
 //! # What it is not
-//! For control threads: those may wait, and ask [`Council::authority`] themselves.
+//! For control threads: those may block, and use [`Council::authority`] themselves.
 
 use std::io;
 use std::sync::Arc;
@@ -22,28 +22,28 @@ use lotus_fabric::machines::{Courier, Errand};
 use lotus_router::authority::{Version, Versioned};
 use lotus_router::{Authority, AuthorityError};
 
-/// Something to be done where waiting is allowed.
+/// Work for the thread that may block.
 type Work = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Council {
     authority: Arc<dyn Authority>,
-    /// To the thread that may wait, where there is one.
+    /// Channel to the thread that may block; `None` for an authority in this process.
     errands: Option<Sender<Work>>,
-    /// How far away the authority is, where that is modelled.
+    /// Model of the way to the authority, in a simulation.
     courier: Option<Arc<dyn Courier>>,
 }
 
-/// The thread that asks has ended: this process is coming to its end.
+/// Error: the council's thread has ended, because this process is ending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Adjourned;
 
 impl Council {
-    /// Around an authority that answers at once, unless a courier has to go there.
+    /// Council for an authority that answers at once, or over the simulated way of `courier`.
     pub(crate) fn here(authority: Arc<dyn Authority>, courier: Option<Arc<dyn Courier>>) -> Self {
         Self { authority, errands: None, courier }
     }
 
-    /// Around an authority that takes a round trip.
+    /// Council for an authority that takes a round trip.
     ///
     /// # Errors
     /// The operating system has no thread to give.
@@ -57,22 +57,22 @@ impl Council {
         Ok(Self { authority, errands: Some(errands), courier: None })
     }
 
-    /// For whoever may wait.
+    /// The authority, for threads that may block.
     pub(crate) fn authority(&self) -> &dyn Authority {
         &*self.authority
     }
 
-    /// The authority as control threads of a node reach it: on the spot, but no more certainly than
-    /// its coordinators do.
+    /// The authority as control threads of a node reach it: without delay, but questions and
+    /// answers get lost as those of the node's coordinators do.
     pub(crate) fn reached_by(&self, node: NodeId) -> Reached<'_> {
         Reached { council: self, node }
     }
 
-    /// What the authority answers to one question of a node. Anything may happen before it is asked
-    /// and before the answer is there.
+    /// Asks one question on behalf of a node and returns the answer. Other tasks may run before the
+    /// question is asked and before the answer arrives.
     ///
     /// # Errors
-    /// Those of the question, and [`AuthorityError::Unavailable`] if this process comes to its end.
+    /// Those of the question, and [`AuthorityError::Unavailable`] if this process is ending.
     pub(crate) async fn consult<T: Send + 'static>(
         &self,
         node: NodeId,
@@ -89,7 +89,7 @@ impl Council {
         answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
     }
 
-    /// What the authority answers.
+    /// Asks the authority a question and returns the answer.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Authority) -> T + Send + 'static,
@@ -98,7 +98,7 @@ impl Council {
         self.apart(move || question(&*authority)).await
     }
 
-    /// Has something done that may take as long as a round trip.
+    /// Runs `work`, which may block for a round trip, where blocking is allowed.
     pub(crate) async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -106,7 +106,7 @@ impl Council {
         let Some(errands) = &self.errands else { return Ok(work()) };
         let (reply, answer) = async_channel::bounded(1);
         let errand = Box::new(move || {
-            // Whoever asked may have ended.
+            // The asker may have ended.
             let _ = reply.try_send(work());
         });
         errands.try_send(errand).map_err(|_| Adjourned)?;
@@ -114,7 +114,7 @@ impl Council {
     }
 }
 
-/// See [`Council::reached_by`].
+/// Authority returned by [`Council::reached_by`].
 pub(crate) struct Reached<'a> {
     council: &'a Council,
     node: NodeId,

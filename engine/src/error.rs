@@ -1,4 +1,4 @@
-//! What can go wrong, and what the caller may do about it: one enum per family of operations.
+//! Errors, and what the caller may do about them: one enum per family of operations.
 
 use lotus_fabric::ids::{TableId, TxnId};
 use lotus_fabric::transport::FabricError;
@@ -12,9 +12,10 @@ use lotus_router::authority::{AuthorityError, IncarnationError};
 
 use crate::path::PathError;
 
-/// Why an operation of a transaction failed.
+/// Error of an operation of a transaction.
 ///
-/// After any error but those of "misuse" the attempt is over and holds nothing.
+/// An error of an execution or a commit ends the attempt, which then holds nothing (but see
+/// [`Unknown`](Self::Unknown)). Any other error changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
@@ -26,7 +27,8 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
-    /// The row carries a write whose fate is open. Retry later; recovery settles it.
+    /// The row carries a write that is neither committed nor undone yet. Retry later; recovery
+    /// settles it.
     #[error("row {key:?} of table {} carries an undecided write", table.0)]
     InDoubt {
         /// The table.
@@ -52,7 +54,7 @@ pub enum TxnError {
     /// A node did not answer in time. The attempt had no effect; retry.
     #[error("a node did not answer in time")]
     Timeout,
-    /// The compute node that kept the row's lock was lost, and no other keeps it yet. The attempt
+    /// The compute node that owned the row's lock was lost, and no other owns it yet. The attempt
     /// had no effect; back off, then retry.
     #[error("nobody keeps the lock of row {key:?} of table {} at the moment", table.0)]
     Unavailable {
@@ -61,8 +63,8 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
-    /// The compute node that keeps the row's lock has not answered for a while, and may be dead.
-    /// The attempt had no effect; do something else, then retry.
+    /// The compute node that owns the row's lock has not answered for a while, and may be dead. The
+    /// attempt had no effect; do something else, then retry.
     #[error("who keeps the lock of row {key:?} of table {} does not answer", table.0)]
     Suspected {
         /// The table.
@@ -70,8 +72,8 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
-    /// A memory node that has the last copies of what the attempt needed does not answer half of
-    /// the compute nodes. The attempt had no effect, and no other will have one unless it comes
+    /// A memory node with the last copies of rows that the attempt needed does not answer half of
+    /// the compute nodes. The attempt had no effect, and retries will fail until the node comes
     /// back.
     #[error("the last copies of some rows are lost with memory node {memory_node}")]
     DataLost {
@@ -107,34 +109,34 @@ pub enum TxnError {
         limit: usize,
     },
     /// The memory nodes have no room for another row of this table, or for so many first updates of
-    /// rows at once. Nothing was changed. Deletes never end so, and make room: not at once, but
+    /// rows at once. Nothing was changed. Deletes never fail so, and make room: not at once, but
     /// when no snapshot needs the rows any more.
     #[error("table {} is full: the memory limit is reached", table.0)]
     TableFull {
         /// The table.
         table: TableId,
     },
-    /// Another row of this table has the same 64-bit key. Choose other primary keys; nothing was
-    /// merged.
+    /// Another row of this table has the same 64-bit key. Nothing was changed; choose other primary
+    /// keys.
     #[error("the 64-bit key of row {key:?} of table {} belongs to another row", table.0)]
     KeyCollision {
         /// The table.
         table: TableId,
-        /// The row that was asked for.
+        /// The requested row.
         key: PrimaryKey,
     },
     /// There is no such table.
     #[error("there is no table {}", .0.0)]
     UnknownTable(TableId),
-    /// Misuse, no effect: the sentence says what to do instead.
+    /// Misuse, without effect: the sentence says what to do instead.
     #[error("{0}")]
     Misuse(&'static str),
     /// The transaction may or may not have committed, and its rows stay locked until that is
     /// settled. Never retry blindly.
     #[error("the outcome of transaction {0:?} is unknown")]
     Unknown(TxnId),
-    /// This compute node has been expelled or has failed. Use another one; what was in flight is
-    /// unknown.
+    /// This compute node has been expelled or has failed. Use another one; the outcome of what was
+    /// in flight is unknown.
     #[error("this compute node no longer takes part in the cluster")]
     Fenced,
     /// The transaction's own code panicked. The attempt was aborted, unless its commit had begun.
@@ -158,14 +160,14 @@ impl TxnError {
     }
 }
 
-/// Why a cluster could not be started, or a table not be made or filled.
+/// Error of starting a cluster, or of creating or filling a table.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// The nodes or replicas do not add up; correct the configuration.
+    /// The nodes or replicas are inconsistent; correct the configuration.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// A setting is out of range; the sentence says which and what is allowed.
+    /// A setting is out of range; the sentence says which, and what is allowed.
     #[error("{0}")]
     Setting(String),
     /// The lock table's size is out of range.
@@ -174,10 +176,10 @@ pub enum ClusterError {
     /// The logs cannot be laid out.
     #[error(transparent)]
     Log(#[from] GeometryError),
-    /// No incarnation could be had for a compute node.
+    /// No incarnation was available for a compute node.
     #[error(transparent)]
     Incarnation(#[from] IncarnationError),
-    /// The fabric refused.
+    /// The fabric reported an error.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The table's specification is not valid.
@@ -194,7 +196,7 @@ pub enum ClusterError {
     OutOfMemory {
         /// The table.
         table: TableId,
-        /// How much was asked for at once.
+        /// Bytes asked for at once.
         needed: u64,
     },
     /// A row to be loaded is not valid.
@@ -202,21 +204,21 @@ pub enum ClusterError {
     Row {
         /// The row's number in the source.
         row: u64,
-        /// What is wrong with it.
+        /// The sentence that says what is wrong with it.
         reason: String,
     },
     /// There is no table of that name.
     #[error("there is no table named \"{0}\"")]
     NoSuchTable(String),
-    /// The authority did not answer, or somebody else was faster; ask again.
+    /// The authority did not answer, or another process was faster; ask again.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// What is stored at the authority makes no sense; another program writes to it.
+    /// The value stored at the authority makes no sense; another program writes to it.
     #[error("what is stored at the authority is damaged")]
     Damaged,
-    /// The compute node has been started in this cluster before, and either takes part still, or
-    /// the others have not settled in time what it has left; or it cannot return, because nobody
-    /// would: without a lease, or where it was the last one. Start it again later.
+    /// The compute node has been started in this cluster before. Either it still takes part; or the
+    /// others have not settled its transactions in time; or no node can: there is no lease, or it
+    /// was the last one. Start it again later.
     #[error(
         "compute node {node} has been started in this cluster before: it takes part still, or \
          what it has left is not settled yet, or no compute node is left to settle it"
@@ -225,36 +227,36 @@ pub enum ClusterError {
         /// The compute node's index.
         node: usize,
     },
-    /// The process of compute node 0 has not made the cluster in time; start it.
+    /// The process of compute node 0 has not founded the cluster in time; start it.
     #[error("compute node 0 has not made the cluster within {waited:?}")]
     NotFounded {
-        /// How long this process has waited.
+        /// Time that this process has waited.
         waited: std::time::Duration,
     },
-    /// A wait of the start was broken off
-    /// ([`while_waiting`](crate::ClusterBuilder::while_waiting)). Start anew.
+    /// The [`while_waiting`](crate::ClusterBuilder::while_waiting) callback ended a wait of the
+    /// start. Start again.
     #[error("the start was broken off")]
     Interrupted,
-    /// The process of compute node 0 ended before all data was there, or could not make it; the
-    /// sentence says why. The data is not whole and never will be: end all nodes, memory nodes
-    /// too, and start them again.
+    /// The process of compute node 0 ended before all data was loaded, or could not load it; the
+    /// sentence says why. The data will never be complete: end all nodes, memory nodes too, and
+    /// start them again.
     #[error("the making of this cluster was cut short: {why}; it will never serve")]
     CutShort {
-        /// Without a full stop.
+        /// The reason, without a full stop.
         why: String,
     },
-    /// The cluster was made with other settings; start all processes alike.
+    /// The cluster was founded with other settings; start all processes alike.
     #[error("the cluster was made with \"{theirs}\", and this process has \"{ours}\"")]
     OtherSettings {
-        /// What the cluster has.
+        /// Setting of the cluster.
         theirs: String,
-        /// What this process has.
+        /// Setting of this process.
         ours: String,
     },
-    /// The operating system gave no thread.
+    /// The operating system could not start a thread.
     #[error("could not start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// Memory nodes could not be reached.
+    /// The memory nodes could not be reached.
     #[error("the memory nodes could not be reached: {0}")]
     Unreachable(String),
     /// A coordinator has stopped after a panic; the cluster cannot be used any more.

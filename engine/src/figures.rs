@@ -1,8 +1,8 @@
-//! What a cluster says about itself: to servers, which tell it to clients, and to whoever watches.
+//! Status of a cluster's nodes, for servers, which report it to clients, and for monitoring.
 //!
-//! A process answers for its own compute nodes only; what it says of the others is what those know.
-//! Nothing here is asked on the way of a transaction. What coordinators count is theirs alone and
-//! asked of them by a job ([`Cluster::coordinator_figures`]).
+//! A process reports on its own compute nodes only; about others it reports what those know. None
+//! of this is on the path of a transaction. Coordinators count on their own, and a job asks them
+//! for their counts ([`Cluster::coordinator_figures`]).
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,57 +20,57 @@ use crate::shards::Balancing;
 use crate::shared::ComputeNode;
 use crate::submit::Submitted;
 
-/// Who grants a shard's locks.
+/// Compute node that grants a shard's locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardOwner {
-    /// Its place among the compute nodes; `None` while nobody does.
+    /// Place of the owner among the compute nodes; `None` while the shard has no owner.
     pub compute_node: Option<usize>,
-    /// Since which epoch of the shard.
+    /// Shard epoch in which it became the owner.
     pub epoch: u32,
 }
 
-/// What one coordinator has counted since it was started.
+/// Counts of one coordinator since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CoordinatorFigures {
     /// Verbs and messages.
     pub verbs: VerbCounters,
     /// Look-ups in its node's caches.
     pub caches: CacheCounters,
-    /// Attempts of transactions that have begun, its own errands included.
+    /// Attempts begun, those of its own upkeep included.
     pub begun: u64,
 }
 
-/// How one compute node is doing.
+/// Status of one compute node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NodeFigures {
-    /// It takes part in the cluster; a node that has panicked or was fenced does not.
+    /// Whether it takes part in the cluster; false once it has panicked or been fenced.
     pub takes_part: bool,
-    /// It may begin transactions; not while its lease has run out.
+    /// Whether it may begin transactions; false while its lease has run out.
     pub serves: bool,
-    /// How much of its lease is left since the last beat that has landed, if it has beaten; zero
-    /// once it has run out.
+    /// Rest of its lease since its last beat that landed, zero once the lease has run out; `None`
+    /// without a lease or a beat.
     pub lease_left: Option<Duration>,
-    /// How many shards' locks it grants.
+    /// Number of shards that it owns.
     pub shards_owned: usize,
-    /// How many locks its table holds, each as often as it has holders.
+    /// Number of locks in its table, each counted once for every holder.
     pub locks_held: usize,
-    /// How many slots its table has.
+    /// Number of slots of its lock table.
     pub lock_slots: usize,
-    /// The configuration epoch that it has seen.
+    /// Last configuration epoch that it has seen.
     pub epoch: u32,
-    /// How many nodes it knows to have been expelled.
+    /// Number of expelled nodes that it knows of.
     pub expelled: usize,
-    /// What it has given to others.
+    /// Hand-overs of its shards to other nodes.
     pub moves: MoveCounters,
-    /// With [load balancing](crate::ClusterBuilder::balance), a shard that takes most of its time
-    /// and would take as much elsewhere.
+    /// Shard that takes most of its time and would take as much on any other node; `None` without
+    /// [load balancing](crate::ClusterBuilder::balance).
     pub too_hot: Option<ShardId>,
-    /// Whether it gives shards away by itself.
+    /// Whether load balancing gives its shards away.
     pub balancing: Balancing,
 }
 
-/// A slot of a lock table, in bytes (LOTUS §4.1).
+/// Bytes of a lock table's slot (LOTUS §4.1).
 const LOCK_SLOT_BYTES: usize = 8;
 
 impl<M: Machines> Cluster<M> {
@@ -80,7 +80,7 @@ impl<M: Machines> Cluster<M> {
         tables.iter().map(|table| (table.id(), table.spec().clone())).collect()
     }
 
-    /// Who grants the locks of a shard now, as compute node `asked` sees it.
+    /// Owner of a shard's locks now, as compute node `asked` knows it.
     ///
     /// # Panics
     /// If there is no such compute node in this process.
@@ -97,7 +97,7 @@ impl<M: Machines> Cluster<M> {
         !self.hosted(compute_node).has_failed()
     }
 
-    /// How a compute node is doing. Looks at its whole lock table.
+    /// Status of a compute node. Scans its whole lock table.
     ///
     /// # Panics
     /// If there is no such compute node in this process.
@@ -133,7 +133,7 @@ impl<M: Machines> Cluster<M> {
         self.shared.hosted(compute_node).expect("a compute node of this process")
     }
 
-    /// What a coordinator has counted. It answers between transactions.
+    /// Counts of a coordinator, which answers between transactions.
     ///
     /// # Panics
     /// If there is no such coordinator in this process.
