@@ -1,11 +1,11 @@
 //! The word that a compute node counts up to show that it lives.
 //!
 //! # What it is
-//! The upper half names the life: the epoch that the node was taken in at. The lower half counts,
-//! and runs over: with a lease of 20 ms that is after 124 days. So of two beats of one life that is
-//! the later which is less than half of all counts ahead. Beats of one node are read from several
-//! memory nodes at a time, and one that has not been written for a lease is not read any more, so
-//! they are never further apart than that.
+//! The upper half names the life: the epoch that the node was taken in at. The lower half counts
+//! and wraps around: with a lease of 20 ms, after 124 days. So of two beats of one life, the later
+//! one is the one that is less than half of the count's range ahead of the other. Two beats are
+//! never further apart than that: the beats of one node are read from several memory nodes at a
+//! time, and a copy that has not been written for a lease is not read any more.
 
 use lotus_fabric::ids::Epoch;
 
@@ -13,47 +13,48 @@ use crate::membership::FIRST_EPOCH;
 
 const COUNT_BITS: u32 = 32;
 
-/// A beat. The default, which a memory node without any has, is of no life, and earlier than all.
+/// A beat. The default, found on a memory node without any, belongs to no life and is earlier than
+/// all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Beat(u64);
 
 impl Beat {
-    /// The beat of a node that has never begun: it does nothing that others would have to settle.
+    /// Beat of a node that has never begun: it has done nothing that others would have to settle.
     pub const NONE: Self = Self(0);
 
-    /// The first one of a node that was taken in at this epoch.
+    /// First beat of a node that was taken in at this epoch.
     ///
     /// # Panics
-    /// If there is no such epoch.
+    /// If `joined` is before [`FIRST_EPOCH`].
     pub fn first(joined: Epoch) -> Self {
         assert!(joined >= FIRST_EPOCH, "epochs begin at {FIRST_EPOCH:?}, {joined:?} does not");
         Self(u64::from(joined.0 - FIRST_EPOCH.0) << COUNT_BITS | 1)
     }
 
-    /// The beat that stands in a memory node's word.
+    /// Beat read from a memory node's word.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// The word.
+    /// The beat as stored in memory.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// The next one, of the same life.
+    /// The next beat of the same life.
     #[must_use]
     pub fn next(self) -> Self {
-        // Never 0, which in the first life of all would be no beat.
+        // Never 0, which in the first life would be `NONE`.
         let count = (self.0 as u32).checked_add(1).unwrap_or(1);
         Self(self.life() << COUNT_BITS | u64::from(count))
     }
 
-    /// The epoch at which the node was taken in that beats.
+    /// Epoch at which the beating node was taken in.
     pub fn joined(self) -> Epoch {
         Epoch(self.life() as u32 + FIRST_EPOCH.0)
     }
 
-    /// The later one of two of the same node.
+    /// The later of two beats of the same node.
     #[must_use]
     pub fn or_later(self, other: Self) -> Self {
         if other.is_later_than(self) { other } else { self }
@@ -80,8 +81,8 @@ mod tests {
         Beat(Beat::first(joined).0 - 1 + u64::from(count))
     }
 
-    /// The count ran into the epoch: whoever beat for 124 days was taken for a life that there had
-    /// never been, and could not be expelled.
+    /// Regression: the count ran into the epoch, so a node that beat for 124 days was taken for a
+    /// life that had never existed, and could not be expelled.
     #[test]
     fn a_beat_that_runs_over_is_of_its_life_and_later_than_the_one_before() {
         for joined in [FIRST_EPOCH, Epoch(FIRST_EPOCH.0 + 6)] {

@@ -1,21 +1,21 @@
-//! Who is suspected of being dead, and whether this node may still trust itself.
+//! Suspicion of other nodes, and this node's own lease.
 //!
 //! # What it is
 //! Small state machines over times and counts that are passed in. Every compute node counts up a
 //! word of its own in each memory node, its *beat*, and reads those of all others in the same
-//! batch. [`Detector`] says whose beat has moved nowhere for a lease. [`Answers`] says which memory
-//! node has not answered for a lease, while another one has. [`Lease`] says whether this node's own
-//! beat is known to have landed somewhere within the last lease; if not, others may have given it
-//! up, and it begins nothing more until it knows better.
+//! batch. [`Detector`] reports nodes whose beat has not moved for a lease. [`Answers`] reports
+//! memory nodes that have not answered for a lease, while another one has. [`Lease`] tells whether
+//! this node's own beat is known to have landed somewhere within the last lease; if not, the others
+//! may have given it up, and it begins nothing more until it knows better.
 //!
 //! # When silence counts
-//! Only while somebody listens. A node that has paused, or that was cut off from the memory node,
-//! has heard nobody for a while through its own fault. So whenever it has heard nothing at all for
-//! half a lease, everybody gets a whole lease anew. The same goes for a clock that jumps.
+//! Only while this node listens. A node that has paused, or that was cut off from the memory node,
+//! has heard no beat for a while through its own fault. So whenever it has heard nothing at all for
+//! half a lease, every other node gets a whole lease anew. The same goes for a clock that jumps.
 //!
 //! # What it is not
-//! Right. A node that is merely slow is suspected like a dead one, and nothing rests on the
-//! difference: it is fenced before anybody touches what it was doing (H2).
+//! Accurate. A node that is merely slow is suspected like a dead one. Safety does not depend on the
+//! difference: a suspect is fenced before any other node touches its transactions (H2).
 
 use std::time::Duration;
 
@@ -27,21 +27,22 @@ use crate::beat::Beat;
 #[derive(Clone, Debug)]
 pub struct Detector {
     lease: Duration,
-    /// When all beats were last heard.
+    /// Time when all beats were last read.
     heard: Option<Nanos>,
-    /// By compute node: the beat, and since when it has not moved.
+    /// Last beat of each compute node, and the time since when it has not moved.
     peers: Vec<(Beat, Nanos)>,
 }
 
 impl Detector {
-    /// Suspects whoever is silent for `lease`.
+    /// Detector that suspects nodes whose beat does not move for `lease`.
     pub fn new(lease: Duration) -> Self {
         Self { lease, heard: None, peers: Vec::new() }
     }
 
-    /// All beats were read: when that was asked for, what they were, and by place whether the life
-    /// that beats so is known to take part: silence counts from then on. Returns who is suspected,
-    /// by place, in the eyes of a node that hears this for as long as it takes.
+    /// Takes the beats of all compute nodes, read at time `asked`, and returns the places of
+    /// suspects. `takes_part` tells whether the life at a place is known to be live: its silence
+    /// counts from then on. A node that hears its own place suspected should assume that the others
+    /// suspect it.
     pub fn hear(
         &mut self,
         asked: Nanos,
@@ -71,28 +72,28 @@ impl Detector {
 #[derive(Clone, Debug)]
 pub struct Answers {
     lease: Duration,
-    /// When somebody last looked.
+    /// Time of the last call of [`Self::silent`].
     looked: Option<Nanos>,
-    /// By memory node: when the last question was asked that it has answered, or since when it is
-    /// listened to.
+    /// Sending time of the latest question that each memory node answered, or the time since when
+    /// it is expected to answer.
     since: Vec<Nanos>,
 }
 
 impl Answers {
-    /// Listens to so many memory nodes.
+    /// Watch over this many memory nodes.
     pub fn new(lease: Duration, memory_nodes: usize) -> Self {
         Self { lease, looked: None, since: vec![Nanos(0); memory_nodes] }
     }
 
-    /// The memory node at this place has answered what was asked then.
+    /// The memory node at `place` has answered a question that was sent at `asked`.
     pub fn answered(&mut self, place: usize, asked: Nanos) {
         self.since[place] = self.since[place].max(asked);
     }
 
-    /// Which of the memory nodes at `places` have not answered for a lease, and for how long. If
-    /// none of several has for half of it, that is this node's own fault, and all begin anew: those
-    /// that are the last to be heard again afterwards have not been silent. Whoever asks less often
-    /// than twice in a lease has not listened either.
+    /// Memory nodes among `places` that have not answered for a lease, and for how long. If there
+    /// are several and none has answered for half a lease, this node itself is at fault, and all
+    /// begin anew, so that those heard last afterwards do not count as silent. All begin anew also
+    /// if the last call was half a lease ago or more: the caller was not listening.
     pub fn silent(&mut self, now: Nanos, places: &[usize]) -> Vec<(usize, Duration)> {
         let attentive = self.looked.is_some_and(|looked| now.since(looked) < self.lease / 2);
         self.looked = Some(now);
@@ -111,16 +112,16 @@ impl Answers {
     }
 }
 
-/// This node's own right to go on.
+/// Right of this node to go on.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     length: Duration,
-    /// When the last beat was sent that has certainly landed.
+    /// Sending time of the latest beat that is known to have landed.
     since: Nanos,
 }
 
 impl Lease {
-    /// A lease of this length that begins now.
+    /// Lease of this length that begins now.
     pub fn new(length: Duration, now: Nanos) -> Self {
         Self { length, since: now }
     }
@@ -130,7 +131,7 @@ impl Lease {
         self.since = self.since.max(sent);
     }
 
-    /// Whether nobody can have suspected this node yet.
+    /// Whether no other node can have suspected this one yet.
     pub fn is_held(&self, now: Nanos) -> bool {
         now.since(self.since) < self.length
     }
@@ -146,7 +147,7 @@ mod tests {
         Nanos(ms * 1_000_000)
     }
 
-    /// What each story says: times in milliseconds, the beats heard then, and who is suspected.
+    /// One case: its name, then times in milliseconds, the beats heard then, and the suspects.
     type Story<'a> = (&'a str, &'a [(u64, [u64; 2], &'a [usize])]);
 
     #[test]
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Its beat may have been announced long before it was taken in.
+    /// A node's beat may have been announced long before the node was taken in.
     #[test]
     fn silence_counts_from_when_a_life_is_known_to_take_part() {
         let mut detector = Detector::new(LEASE);
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_memory_node_is_silent_while_another_one_answers() {
-        /// When whoever answered, in milliseconds.
+        /// Times in milliseconds, each with the memory nodes that answered then.
         type Asked<'a> = &'a [(u64, &'a [usize])];
         type Case<'a> = (&'a str, Asked<'a>, &'a [usize], &'a [(usize, u128)]);
         let silent = |asked: Asked<'_>, places: &[usize]| {
@@ -238,7 +239,7 @@ mod tests {
             last.into_iter().map(|(place, since)| (place, since.as_millis())).collect::<Vec<_>>()
         };
         let all: &[usize] = &[0, 1, 2];
-        // (what, when who answered, who is left, who is silent for how long)
+        // (what, the answers by time, the nodes asked about, the silent ones and for how long)
         let cases: [Case<'_>; 8] = [
             ("all answer", &[(0, all), (4, all), (8, all), (12, all)], all, &[]),
             (

@@ -1,16 +1,17 @@
-//! Who is dead, what a dead coordinator leaves behind, and what its survivors make of it.
+//! Failure detection, the membership, and recovery of transactions that a dead coordinator left
+//! behind.
 //!
 //! # What it is
-//! * [`beat`]: the word that shows that a node lives.
-//! * [`detector`]: leases, and who is suspected of being dead.
-//! * [`membership`]: what all have agreed on: who takes part, and how far each recovery has come.
-//! * [`log`]: the bytes of a write-log entry and where each coroutine slot keeps its own.
+//! * [`beat`]: the word by which a node shows that it lives.
+//! * [`detector`]: leases, and the nodes suspected of being dead.
+//! * [`membership`]: the agreed value: live and expelled nodes, and the progress of each recovery.
+//! * [`log`]: the bytes of a write-log entry and the place of each coroutine slot's entry.
 //! * [`resolve`]: the pure decision about one in-doubt transaction: forward, back, or nothing to
 //!   do, and what that means for every cell it names.
 //!
 //! # What it is not
-//! It reads and writes no remote memory. The engine beats, fences, reads logs and cells, asks
-//! what is here, and carries the answers out (LOTUS §6, DESIGN §8).
+//! It reads and writes no remote memory. The engine beats, fences, reads logs and cells, calls
+//! these functions, and carries out their decisions (LOTUS §6, DESIGN §8).
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Write-log entries: their bytes, and where they are.
+//! Write-log entries: their bytes and their places.
 //!
-//! # What an entry is for
-//! A coordinator that commits writes to each memory node, in this order on one connection, its
-//! log entry, its records and its cells (H12). An entry names the *whole* write set, so one
-//! surviving copy is enough to find everything the transaction may have touched. Old versions are
-//! the undo log (LOTUS §5.1), so an entry holds addresses and no data.
+//! # Purpose of an entry
+//! A coordinator that commits writes to each memory node, in this order on one connection, its log
+//! entry, its records and its cells (H12). An entry names the *whole* write set, so one surviving
+//! copy is enough to find everything the transaction may have touched. Old versions are the undo
+//! log (LOTUS §5.1), so an entry holds addresses and no data.
 //!
 //! # Format 1, in 8-byte little-endian words
 //! ```text
@@ -21,24 +21,24 @@
 //!
 //! # When an entry counts
 //! An entry lands in any order, 8 bytes at a time, and may land in part (H14, H16). It counts only
-//! if its checksum does; a partial entry is no entry, and since cells follow it on every
-//! connection, nothing that it failed to name was written there. The format byte alone is
-//! believed before the checksum, because a single word does not tear.
+//! if its checksum holds; a partial entry is no entry, and since cells follow it on every
+//! connection, nothing that it failed to name was written there. Only the format byte is believed
+//! before the checksum, because a single word does not tear.
 //!
 //! # The decision word
-//! Word 3 is outside the checksum because it changes after the entry is written. A commit that
-//! goes well leaves it at 0. Otherwise it takes two steps, 0 → decision → done, each on every
-//! surviving log before what follows: the decision before any cell is repaired, done before any
-//! lock is released. Recovery does this by compare-and-swap (H17), a live coordinator that is
-//! forced to abort by plain writes (H12). So a decision on record means that the locks are held
-//! and work may remain; done means that a late recoverer must keep its hands off.
+//! Word 3 is outside the checksum because it changes after the entry is written. A commit that goes
+//! well leaves it at 0. Otherwise it takes two steps, 0 → decision → done, each on every surviving
+//! log before the next action: the decision before any cell is repaired, done before any lock is
+//! released. Recovery does this by compare-and-swap (H17), a live coordinator that is forced to
+//! abort by plain writes (H12). So a decision on record means that the locks are held and work may
+//! remain; done means that a late recoverer must not touch any cell.
 //!
 //! **A slot whose decision word is not 0 must have it zeroed, by an earlier verb on the same
-//! connection, before the next entry is written**; otherwise an entry that lands all but for word
-//! 3 would inherit its predecessor's verdict. This holds across incarnations too.
+//! connection, before the next entry is written**; otherwise an entry that lands all but for word 3
+//! would inherit its predecessor's verdict. This holds across incarnations too.
 //!
 //! # What it is not
-//! No decision is taken here; see [`crate::resolve`].
+//! It decides nothing; see [`crate::resolve`].
 
 use lotus_fabric::ids::{Epoch, RemoteAddr, TableId, TxnId};
 use lotus_mvcc::Timestamp;
@@ -48,15 +48,15 @@ use zerocopy::IntoBytes;
 #[cfg(not(target_endian = "little"))]
 compile_error!("remote words are little-endian and checksums are taken over their bytes");
 
-/// The format that this module reads and writes.
+/// Format that this module reads and writes.
 pub const FORMAT: u8 = 1;
 /// Words before the first write.
 pub const HEADER_WORDS: usize = 4;
 /// Words for each write.
 pub const WRITE_WORDS: usize = 2;
-/// The decision word's place in the entry, in words: the target of recovery's compare-and-swap.
+/// Index of the decision word in the entry: the target of recovery's compare-and-swap.
 pub const DECISION_WORD: usize = 3;
-/// The largest write set that [`LogGeometry`] makes room for unless told otherwise.
+/// Largest write set that [`LogGeometry`] makes room for by default.
 pub const DEFAULT_MAX_WRITES: u16 = 512;
 
 const ID_WORD: usize = 0;
@@ -81,7 +81,7 @@ pub const fn entry_words(writes: usize) -> usize {
     HEADER_WORDS + WRITE_WORDS * writes
 }
 
-/// What a write does to its key.
+/// Effect of a write on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WriteKind {
@@ -92,16 +92,16 @@ pub enum WriteKind {
     /// A tombstone.
     Delete = 3,
     /// No version at all: the overflow word of the bucket at `cvt` names the empty bucket at
-    /// `record`. Whatever becomes of the transaction, recovery writes it on every replica that
-    /// lacks it, so that replicas stay alike; an empty bucket in a chain harms nobody.
+    /// `record`. Recovery writes it, whatever the decision, on every replica that lacks it, so that
+    /// replicas stay alike; an empty bucket in a chain is harmless.
     Link = 4,
-    /// The end of a row that was deleted: the CVT is zeroed. While that is under way the named cell
-    /// is INVISIBLE with the transaction's tag, and its version word is the last to be zeroed on
-    /// each replica. An entry with one such write has no others. Recovery that finds the tag on any
-    /// replica zeroes the CVT on all of them, the tag last; without a tag there is nothing to do.
+    /// End of a deleted row: the CVT is zeroed. While that is under way the named cell is INVISIBLE
+    /// with the transaction's tag, and its version word is the last to be zeroed on each replica.
+    /// An entry with one such write has no others. Recovery that finds the tag on any replica
+    /// zeroes the CVT on all of them, the tag last; without a tag there is nothing to do.
     Purge = 5,
-    /// The end of a version that is not the row's newest: the named cell gives up what it holds and
-    /// its slot; `record` is 0. While that is under way its version word is INVISIBLE with the
+    /// End of a version that is not the row's newest: the named cell gives up its version and its
+    /// slot; `record` is 0. While that is under way its version word is INVISIBLE with the
     /// transaction's tag, and it is the last word to be zeroed on each replica. Recovery undoes it
     /// like an update, which leaves the cell as the transaction would have.
     Trim = 6,
@@ -124,15 +124,15 @@ impl WriteKind {
 /// One write, as the log names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoggedWrite {
-    /// The replica group that holds the key.
+    /// Replica group that holds the key.
     pub group: u8,
-    /// The table that holds the key.
+    /// Table that holds the key.
     pub table: TableId,
-    /// What the write does.
+    /// Effect of the write.
     pub kind: WriteKind,
-    /// Byte offset of the CVT (or, of a link, the bucket) within the group.
+    /// Byte offset of the CVT (of a link: the bucket) within the group.
     pub cvt: u64,
-    /// Which of the CVT's cells takes the new version.
+    /// Index of the CVT's cell that takes the new version.
     pub cell: u8,
     /// Byte offset of the record within the group.
     pub record: u64,
@@ -164,24 +164,24 @@ impl LoggedWrite {
     }
 }
 
-/// What has been settled about a transaction: the meaning of word 3.
+/// State of a transaction's decision: the meaning of word 3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecisionWord {
-    /// Nothing yet.
+    /// Not decided yet.
     Undecided,
-    /// It is undone.
+    /// Undo the transaction.
     Back,
-    /// It is committed at this time, later than [`Timestamp::LOADED`].
+    /// Committed at this time, later than [`Timestamp::LOADED`].
     Forward(Timestamp),
-    /// Every cell has been repaired, whichever way it went.
+    /// Every cell has been repaired, whatever the decision was.
     Done,
 }
 
 impl DecisionWord {
-    /// The word that says so.
+    /// The word that encodes it.
     ///
     /// # Panics
-    /// If the timestamp is none that a transaction commits at.
+    /// If the timestamp is [`Timestamp::LOADED`] or earlier, which no transaction commits at.
     pub const fn word(self) -> u64 {
         match self {
             Self::Undecided => 0,
@@ -194,7 +194,7 @@ impl DecisionWord {
         }
     }
 
-    /// What `word` says; `None` if it is none of the above.
+    /// Decodes a word; `None` if it encodes no decision.
     pub const fn from_word(word: u64) -> Option<Self> {
         match (word, Timestamp::new(word)) {
             (0, _) => Some(Self::Undecided),
@@ -206,15 +206,15 @@ impl DecisionWord {
     }
 }
 
-/// Why the words of a slot are not an entry.
+/// Reason why the words of a slot are not an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// The slot has never been used, or was cleared; there is nothing to resolve.
     #[error("the log slot is empty")]
     Empty,
-    /// The entry did not land whole. It is not an entry: whatever it meant to name was not
-    /// written through this memory node (H16).
+    /// The entry did not land whole, so it does not count: nothing that it was to name was written
+    /// through this memory node (H16).
     #[error("the log entry is incomplete")]
     Torn,
     /// The entry was written by another version of this program, or by a broken one; only a
@@ -236,7 +236,7 @@ pub struct LogEntry<'a> {
 }
 
 impl<'a> LogEntry<'a> {
-    /// Writes the entry of `txn`, undecided, to the front of `into`; returns its words.
+    /// Writes the entry of `txn`, undecided, to the front of `into`; returns its length in words.
     ///
     /// # Panics
     /// If there is no write, the transaction id is zero, or `into` is shorter than
@@ -262,7 +262,7 @@ impl<'a> LogEntry<'a> {
     }
 
     /// Reads the entry at the front of a slot's words. Words behind it are left over from longer
-    /// predecessors and are not looked at.
+    /// predecessors and are ignored.
     ///
     /// # Errors
     /// See [`LogError`]; a slot too short for what it claims to hold is [`LogError::Torn`].
@@ -284,7 +284,7 @@ impl<'a> LogEntry<'a> {
         if header[CHECKSUM_WORD] != checksum(header, body) {
             return Err(LogError::Torn);
         }
-        // The checksum holds, so whatever is wrong from here on was written like that.
+        // The checksum holds, so anything wrong from here on was written like that.
         let malformed = LogError::Format { found };
         let writes = body.as_chunks::<WRITE_WORDS>().0;
         let sound = count > 0
@@ -302,35 +302,36 @@ impl<'a> LogEntry<'a> {
         })
     }
 
-    /// The transaction.
+    /// The writing transaction.
     pub fn txn(&self) -> TxnId {
         self.txn
     }
 
-    /// The configuration epoch in which it committed.
+    /// Configuration epoch in which it committed.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// What this copy of the entry says has been settled.
+    /// Decision recorded in this copy of the entry.
     pub fn decision(&self) -> DecisionWord {
         self.decision
     }
 
-    /// Everything the transaction may have written, in the order in which it was logged.
+    /// All writes of the transaction, in the order in which they were logged.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = LoggedWrite> + 'a {
         self.writes.iter().map(|words| LoggedWrite::unpack(words).expect("checked by decode"))
     }
 }
 
-/// Covers the id, the shape and all writes; never zero, so that a zeroed slot has no valid entry.
+/// Checksum of the id, the shape and all writes; never zero, so that a zeroed slot is no valid
+/// entry.
 #[inline]
 fn checksum(header: &[u64], body: &[u64]) -> u64 {
     let seed = xxh3_64(header[..CHECKSUM_WORD].as_bytes());
     xxh3_64_with_seed(body.as_bytes(), seed).max(1)
 }
 
-/// Why a log region cannot be laid out. Correct the configuration.
+/// Reason why a log region cannot be laid out. Correct the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -341,15 +342,15 @@ pub enum GeometryError {
     #[error("{slots} coroutine slots on a compute node are more than the limit of {limit}",
         limit = TxnId::MAX_SLOT + 1)]
     TooManySlots {
-        /// How many were asked for.
+        /// Number of slots asked for.
         slots: u16,
     },
 }
 
-/// Where every coroutine slot's entry is in the log region; alike on every memory node.
+/// Place of every coroutine slot's entry in the log region; the same on every memory node.
 ///
-/// One fixed-size place for each (compute node, coroutine slot): no two writers share a line, and
-/// finding a dead node's entries is one contiguous read.
+/// One fixed-size place for each (compute node, coroutine slot): no two writers share a line, and a
+/// dead node's entries are one contiguous read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogGeometry {
     compute_nodes: u16,
@@ -377,7 +378,7 @@ impl LogGeometry {
         Ok(Self { compute_nodes, slots, max_writes })
     }
 
-    /// The largest write set that fits.
+    /// Largest write set that fits.
     pub const fn max_writes(self) -> u16 {
         self.max_writes
     }
@@ -388,8 +389,8 @@ impl LogGeometry {
         bytes.next_multiple_of(LINE_BYTES)
     }
 
-    /// Where the entry of `slot` on the `compute_node`-th compute node begins, in bytes from the
-    /// start of the region.
+    /// Offset of the entry of `slot` on the `compute_node`-th compute node, in bytes from the start
+    /// of the region.
     ///
     /// # Panics
     /// If there is no such compute node or slot.

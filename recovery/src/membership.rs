@@ -1,42 +1,46 @@
-//! Who takes part, who has been expelled, and how far the recovery of each of those has come.
+//! The membership of the cluster: the live nodes, the expelled ones, and the progress of each
+//! recovery.
 //!
 //! # What it is
 //! One small value that all compute nodes agree on: [`Membership`], stored under one key of the
 //! [`Authority`] and changed by compare-and-swap only. Every change is a pure function from the
-//! value to the next one, or `None` if there is nothing (left) to change. So a change that was
-//! decided on an old value never lands: whoever lost the race reads and decides again.
+//! current value to the next one, or `None` if there is nothing (left) to change. A change that was
+//! decided on an outdated value never lands: the loser of the race reads and decides again.
 //!
 //! # The life of a dead node
-//! 1. Somebody [expels](Membership::expel) it: the epoch grows, and its log is cut into as many
+//! 1. A live node [expels](Membership::expel) it: the epoch grows, and its log is cut into as many
 //!    parts as there are survivors.
-//! 2. Each survivor stops granting it anything, lets the commits end that it had begun before, and
+//! 2. Each survivor stops granting it locks, lets its own earlier commits end, and
 //!    [acknowledges](Membership::acknowledge) the epoch.
 //! 3. Survivors [claim](Membership::claim) parts, resolve their log slots and
-//!    [finish](Membership::finish) them. A claim holds until its holder is expelled itself. So at
-//!    most one member works on a part, and who takes it over has fenced its predecessor.
-//! 4. When all parts are finished it [is resolved](Membership::is_resolved): its locks may go.
-//! 5. When everybody who was expelled is resolved and every epoch acknowledged, shards without an
-//!    owner [may be adopted](Membership::may_adopt) (H4).
+//!    [finish](Membership::finish) them. A claim holds until its holder is expelled, so at most one
+//!    member works on a part, and a member that takes a part over has fenced the previous holder.
+//! 4. When all parts are finished, the node [is resolved](Membership::is_resolved): its locks may
+//!    be released.
+//! 5. When every expelled node is resolved and every live node has acknowledged the epoch, shards
+//!    without an owner [may be adopted](Membership::may_adopt) (H4).
 //!
-//! Steps 2 and 3 go on side by side. Any member may die at any of them: the others read here what
-//! is left to do. When all is done another life may [take its place](Membership::rejoin).
+//! Steps 2 and 3 run side by side. Any member may die at any step: the others read the remaining
+//! work here. Afterwards a new life of the node may [take its place](Membership::rejoin).
 //!
 //! # The life of a lost memory node
-//! 1. Whoever gets no answer from it [complains](Membership::complain). When half of those who take
-//!    part do, it is lost, the epoch grows, and nobody uses it again. It is never lost if a group
-//!    would be left without a copy: then data is [out of reach](Membership::out_of_reach).
-//! 2. *Stop.* Everybody gives up what has not begun to commit, and says so
-//!    ([`Membership::stop`]): from then on it reads nothing by the old placement.
-//! 3. *Finish.* When [all have](Membership::all_have_stopped), commits under way end without the
-//!    lost node, and the epoch is acknowledged as after any other loss.
-//! 4. *Resume.* When all have acknowledged and all who are out are resolved, transactions
-//!    [may begin](Membership::may_resume) by the new placement.
+//! 1. A compute node that gets no answer from it [complains](Membership::complain). When half of
+//!    the live nodes complain, it is lost, the epoch grows, and no node uses it again. It is never
+//!    lost if a group would be left without a copy: then data is [out of
+//!    reach](Membership::out_of_reach).
+//! 2. *Stop.* Every live node gives up the transactions that have not begun to commit, reads
+//!    nothing more by the old placement, and reports that ([`Membership::stop`]).
+//! 3. *Finish.* When [all have stopped](Membership::all_have_stopped), commits under way end
+//!    without the lost node, and the epoch is acknowledged as after any other loss.
+//! 4. *Resume.* When all have acknowledged and every expelled node is resolved, transactions [may
+//!    begin](Membership::may_resume) by the new placement.
 //!
-//! Another loss meanwhile begins with step 2 anew, for both. What becomes of one that comes back is
+//! Another loss in between restarts both at step 2. The return of a lost memory node is described
 //! in [`returns`].
 //!
 //! # What it is not
-//! It judges nobody ([`crate::detector`] does), fences nobody and moves no shard; the engine does.
+//! It detects no failures ([`crate::detector`] does), fences no node and moves no shard; the engine
+//! does.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId, ShardId};
 use lotus_router::Placement;
@@ -45,38 +49,39 @@ use lotus_sabotage::{Rule, broken};
 
 use self::returns::Return;
 
-/// Where the membership is stored.
+/// Key of the authority that holds the membership.
 pub const KEY: &str = "membership";
-/// The format that this module reads and writes.
+/// Version of the byte format that this module reads and writes.
 const FORMAT: u8 = 3;
 
-/// The epoch of a cluster that has lost nobody yet.
+/// Epoch of a cluster that has not lost a node yet.
 pub const FIRST_EPOCH: Epoch = Epoch(1);
 
-/// The compute nodes, each with its standing. See the module's essay.
+/// The cluster's compute nodes with their standing, and its lost and returning memory nodes. See
+/// the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     epoch: Epoch,
     members: Vec<Member>,
-    /// Memory nodes that are lost, in the order of their losses.
+    /// Lost memory nodes, in the order of their losses.
     lost: Vec<LostMemory>,
-    /// Memory nodes that have been lost and come back.
+    /// Memory nodes that were lost and have come back.
     returns: Vec<Return>,
-    /// The epoch that began with the last change of the memory nodes in use.
+    /// Epoch that began with the last change of the memory nodes in use.
     changed: Epoch,
     complaints: Vec<Complaint>,
 }
 
-/// A memory node that nobody uses any more.
+/// A memory node that was given up and is not used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostMemory {
-    /// The node.
+    /// The memory node.
     pub node: NodeId,
-    /// The epoch that began with its loss.
+    /// Epoch that began with its loss.
     pub since: Epoch,
 }
 
-/// A compute node gets no answer from a memory node.
+/// Report of compute node `by` that memory node `about` does not answer it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Complaint {
     by: NodeId,
@@ -86,53 +91,54 @@ struct Complaint {
 /// One life of a compute node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// The node.
+    /// The compute node.
     pub node: NodeId,
-    /// Its life: whoever returns after an expulsion is somebody else.
+    /// Its incarnation: a node that returns after an expulsion has a new one.
     pub incarnation: Incarnation,
-    /// The epoch in which this life was taken in; its verbs carry it.
+    /// Epoch in which this life was taken in; its verbs carry it.
     pub joined: Epoch,
-    /// The last epoch whose losses it has taken note of: it serves none of the expelled, and no
-    /// commit of its own is left that began before.
+    /// Last epoch whose losses it has taken note of: it serves no node expelled by then, and none
+    /// of its commits begun earlier is still running.
     pub acknowledged: Epoch,
-    /// The last change of the memory nodes in use since which it reads and begins nothing by the
-    /// placement of before.
+    /// Epoch of the last placement change that it has stopped for: it reads and begins nothing by
+    /// any earlier placement.
     pub stopped: Epoch,
-    /// Whether it takes part.
+    /// Live or expelled.
     pub standing: Standing,
 }
 
 /// Whether a member takes part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It does.
+    /// Takes part.
     Live,
-    /// It does not. Who takes its place is another life.
+    /// Out for good; the node's next life is a different member.
     Expelled {
-        /// The epoch that began with its expulsion: its verbs are refused below it.
+        /// Epoch that began with its expulsion: verbs of earlier epochs are refused.
         since: Epoch,
-        /// Its log slots, dealt out in turn: slot `s` belongs to part `s % parts.len()`.
+        /// Recovery of its log slots, dealt out in turn: slot `s` belongs to part `s %
+        /// parts.len()`.
         parts: Vec<Part>,
     },
 }
 
-/// What has become of one part of a dead node's log slots.
+/// Recovery state of one part of a dead node's log slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Nobody has begun with it.
+    /// Not claimed yet.
     Free,
-    /// This member resolves it.
+    /// Being resolved by this member.
     Claimed(NodeId),
     /// Every transaction in it is settled on all replicas.
     Done,
 }
 
-/// Names a part: whose, and which.
+/// Identifies one part of a dead node's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartId {
     /// The dead node.
     pub of: NodeId,
-    /// Its place among the node's parts.
+    /// Index among the node's parts.
     pub index: usize,
 }
 
@@ -142,7 +148,7 @@ pub struct PartId {
 pub struct Damaged;
 
 impl Membership {
-    /// All of these take part.
+    /// Membership at [`FIRST_EPOCH`] with all of these nodes live.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Incarnation)>) -> Self {
         let member = |(node, incarnation)| Member {
             node,
@@ -163,23 +169,23 @@ impl Membership {
         }
     }
 
-    /// Grows with every expulsion, when a life is [taken in](Self::rejoin), and with every memory
-    /// node that is lost, joins or is whole.
+    /// Current epoch. Grows with every expulsion, when a life is [taken in](Self::rejoin), and with
+    /// every memory node that is lost, joins or becomes whole.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Everybody, in the order in which they were named at first.
+    /// All members, live and expelled, in the order in which the cluster was founded.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Those who take part.
+    /// Members that take part.
     pub fn live(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.standing == Standing::Live)
     }
 
-    /// Those who do not, each with the epoch that began with its expulsion.
+    /// Expelled members, each with the epoch that began with its expulsion.
     pub fn expelled(&self) -> impl Iterator<Item = (&Member, Epoch)> {
         self.members.iter().filter_map(|member| match member.standing {
             Standing::Expelled { since, .. } => Some((member, since)),
@@ -192,8 +198,8 @@ impl Membership {
         self.live().any(|member| member.node == node)
     }
 
-    /// `by` has found `suspect` dead. `None` if either does not take part (any more): who has been
-    /// expelled expels nobody.
+    /// Expels `suspect`, which `by` has found dead. `None` if either of them is not live (any
+    /// more): an expelled node expels no other.
     #[must_use]
     pub fn expel(&self, by: NodeId, suspect: NodeId) -> Option<Self> {
         if by == suspect || !self.is_live(by) || !self.is_live(suspect) {
@@ -207,22 +213,23 @@ impl Membership {
         Some(next)
     }
 
-    /// The memory nodes that are lost, in the order of their losses.
+    /// Lost memory nodes, in the order of their losses.
     pub fn lost_memory(&self) -> &[LostMemory] {
         &self.lost
     }
 
-    /// What is left of a placement without the memory nodes that are lost, those that join behind.
+    /// `placement` without the lost memory nodes, with joining ones listed behind the full
+    /// replicas.
     ///
     /// # Panics
-    /// If it is not the placement by which they were lost.
+    /// If `placement` is not the one by which they were lost.
     #[must_use]
     pub fn surviving(&self, placement: &Placement) -> Placement {
         let joining: Vec<NodeId> = self.joining().map(|joining| joining.node).collect();
         self.kept(placement).with_joining(placement, &joining)
     }
 
-    /// The same, of memory nodes that have all of what they are to have.
+    /// `placement` without the lost and the joining memory nodes: full replicas only.
     ///
     /// # Panics
     /// As [`Self::surviving`].
@@ -236,14 +243,14 @@ impl Membership {
         placement.without(&absent).expect("no memory node is lost that a group needs")
     }
 
-    /// The epoch that began with the last change of the memory nodes in use.
+    /// Epoch that began with the last change of the memory nodes in use.
     pub fn reduced(&self) -> Epoch {
         self.changed
     }
 
-    /// `by` gets no answer from these memory nodes, and does from all others. Those are lost then
-    /// that half of the members complain of, as long as every group keeps a copy. `None` if that
-    /// is nothing new.
+    /// Replaces the complaints of `by`: it gets no answer from the memory nodes in `about`, and
+    /// does from all others. A node that half of the members complain of is lost, as long as every
+    /// group keeps a copy. `None` if nothing changes.
     #[must_use]
     pub fn complain(&self, by: NodeId, about: &[NodeId], placement: &Placement) -> Option<Self> {
         if !self.is_live(by) {
@@ -263,29 +270,29 @@ impl Membership {
         (next != *self).then_some(next)
     }
 
-    /// Whether `by` has said that it gets no answer from a memory node.
+    /// Whether `by` complains that memory node `about` does not answer.
     pub fn complains(&self, by: NodeId, about: NodeId) -> bool {
         self.complaints.contains(&Complaint { by, about })
     }
 
-    /// The memory nodes that have the last copies of some group, and that half of the members get
-    /// no answer from: what they have is lost, unless they come back.
+    /// Memory nodes that half of the members get no answer from, but that hold the last copies of
+    /// some group: that data is unavailable unless they come back.
     pub fn out_of_reach(&self, placement: &Placement) -> Vec<NodeId> {
         let last = |node: &NodeId| !self.can_do_without(*node, placement);
         self.accused().into_iter().filter(last).collect()
     }
 
-    /// Whether every group has a copy left without this memory node.
+    /// Whether every group keeps a full copy without this memory node.
     pub fn can_do_without(&self, node: NodeId, placement: &Placement) -> bool {
         self.kept(placement).without(&[node]).is_some()
     }
 
-    /// The first memory node that is to be lost.
+    /// First memory node that is complained of enough to be lost, and can be spared.
     fn doomed(&self, placement: &Placement) -> Option<NodeId> {
         self.accused().into_iter().find(|node| self.can_do_without(*node, placement))
     }
 
-    /// The memory nodes that half of the members complain of.
+    /// Memory nodes that at least half of the live members complain of.
     fn accused(&self) -> Vec<NodeId> {
         let members = self.live().count();
         let mut about: Vec<NodeId> = self.complaints.iter().map(|one| one.about).collect();
@@ -298,7 +305,8 @@ impl Membership {
         about
     }
 
-    /// `by` reads and begins nothing any more by the placement of before `epoch`.
+    /// Records that `by` reads and begins nothing any more by placements from before `epoch`.
+    /// `None` if `by` is not live or has stopped for `epoch` already.
     #[must_use]
     pub fn stop(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
         let mut next = self.clone();
@@ -308,19 +316,20 @@ impl Membership {
         Some(next)
     }
 
-    /// Whether nobody reads by the placement of before the last change of the memory nodes in use.
+    /// Whether every live node has stopped using the placement from before the last change.
     pub fn all_have_stopped(&self) -> bool {
         self.live().all(|member| member.stopped >= self.reduced())
     }
 
-    /// Whether transactions may begin by the placement of after the last change: nothing of before
-    /// is under way, and of nobody who is out anything is in doubt.
+    /// Whether transactions may begin by the new placement: no live node has work under way by an
+    /// earlier one, and every expelled node is resolved.
     pub fn may_resume(&self) -> bool {
         let over = |member: &Member| member.acknowledged >= self.reduced();
         self.all_have_stopped() && self.live().all(over) && self.are_all_resolved()
     }
 
-    /// `by` has taken note of everybody who was expelled up to `epoch`.
+    /// Records that `by` has taken note of all losses up to `epoch`. `None` if `by` is not live or
+    /// has acknowledged `epoch` already.
     #[must_use]
     pub fn acknowledge(&self, by: NodeId, epoch: Epoch) -> Option<Self> {
         let mut next = self.clone();
@@ -330,8 +339,9 @@ impl Membership {
         Some(next)
     }
 
-    /// A part that `by` may work on: one that it has claimed already, else one of its own place
-    /// among the survivors, else any that nobody who takes part has claimed.
+    /// A part that `by` may work on: its own claimed part first, else an open one at its own rank
+    /// among the survivors, else any open one. A part is open if it is free or its holder was
+    /// expelled.
     pub fn claimable(&self, by: NodeId) -> Option<PartId> {
         let rank = self.live().position(|member| member.node == by)?;
         let all = || {
@@ -353,7 +363,7 @@ impl Membership {
         mine.or_else(own).or_else(any).map(|(id, ..)| id)
     }
 
-    /// `by` begins to resolve a part, or goes on. `None` if somebody else who takes part does.
+    /// Claims a part for `by`. `None` if it is done or another live member holds it.
     #[must_use]
     pub fn claim(&self, by: NodeId, part: PartId) -> Option<Self> {
         let open = match *self.part(part)? {
@@ -365,14 +375,14 @@ impl Membership {
         self.set(by, part, Part::Claimed(by)).filter(|_| open)
     }
 
-    /// `by` has resolved a part that it had claimed.
+    /// Marks a part that `by` holds as resolved. `None` if `by` is not live or does not hold it.
     #[must_use]
     pub fn finish(&self, by: NodeId, part: PartId) -> Option<Self> {
         let mine = *self.part(part)? == Part::Claimed(by);
         self.set(by, part, Part::Done).filter(|_| mine)
     }
 
-    /// Into how many parts a node's log slots are cut; 0 while it takes part.
+    /// Number of parts that a node's log slots are cut into; 0 while it is live.
     pub fn parts_of(&self, node: NodeId) -> usize {
         let member = self.members.iter().find(|member| member.node == node);
         member.map_or(0, |member| member.parts().len())
@@ -387,22 +397,23 @@ impl Membership {
         })
     }
 
-    /// Whether [that is so](Self::is_resolved) of everybody who is out: nothing is in doubt, and no
-    /// verb of theirs takes effect any more.
+    /// Whether every expelled node [is resolved](Self::is_resolved): no transaction of theirs is in
+    /// doubt, and none of their verbs takes effect any more.
     pub fn are_all_resolved(&self) -> bool {
         self.expelled().all(|(member, _)| self.is_resolved(member.node))
     }
 
-    /// Whether a shard that nobody owns may get an owner, if it had none when this was read: all
-    /// who could still act on one of its locks have ended, or have been expelled and resolved (H4).
+    /// Whether a shard that had no owner when this was read may get one: every node that could
+    /// still act on one of its locks has acknowledged, or has been expelled and resolved (H4).
     pub fn may_adopt(&self) -> bool {
         self.live().all(|member| member.acknowledged == self.epoch) && self.are_all_resolved()
     }
 
-    /// Who gets a shard that nobody owns: the survivors in turn.
+    /// Live member that inherits a shard without an owner: the survivors take turns by shard
+    /// number.
     ///
     /// # Panics
-    /// If nobody takes part.
+    /// If no member is live.
     pub fn heir(&self, shard: ShardId) -> NodeId {
         let live: Vec<NodeId> = self.live().map(|member| member.node).collect();
         live[usize::from(shard.raw()) % live.len()]
@@ -422,7 +433,7 @@ impl Membership {
         Some(next)
     }
 
-    /// An epoch begins in which other memory nodes are used.
+    /// Begins an epoch with other memory nodes in use.
     fn change_placement(&mut self) {
         self.epoch = Epoch(self.epoch.0 + 1);
         self.changed = self.epoch;
@@ -442,12 +453,12 @@ impl Member {
     }
 }
 
-/// What came of an attempt to change the membership.
+/// Result of a change of the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is this now.
+    /// The change landed; the new membership.
     Changed(Membership),
-    /// There was nothing to change; it is this.
+    /// There was nothing to change; the current membership.
     Unchanged(Membership),
 }
 
@@ -460,14 +471,14 @@ impl Outcome {
     }
 }
 
-/// Why the membership is not known.
+/// Error of reading or changing the membership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
     /// The authority did not answer; a change may or may not have been made. Ask again.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// It was never written, or by somebody else.
+    /// Never written, or by another program.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
@@ -488,8 +499,8 @@ pub fn read(authority: &dyn Authority) -> Result<Membership, MembershipError> {
     change(authority, |_| None).map(Outcome::membership)
 }
 
-/// Changes the membership as `decide` says, which is asked again as long as somebody else is
-/// faster.
+/// Changes the membership to what `decide` returns, if anything. `decide` is called again with the
+/// new value whenever another node's change lands first.
 ///
 /// # Errors
 /// [`MembershipError`].
@@ -510,31 +521,31 @@ pub fn change(
     }
 }
 
-/// What follows from what is stored under [`KEY`].
+/// Next action of a change, given the value stored under [`KEY`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// There is nothing to change.
     Rest(Membership),
-    /// This is to be stored.
+    /// Store this by compare-and-swap.
     Swap(Swap),
 }
 
-/// A change of the membership.
+/// A change of the membership to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Swap {
-    /// The version that it was decided on.
+    /// Version that the change was decided on.
     pub expected: Version,
-    /// What the membership is afterwards.
+    /// Membership after the change.
     pub next: Membership,
-    /// The same, as it is stored.
+    /// `next` in its stored form.
     pub value: Vec<u8>,
 }
 
-/// What `decide` makes of the stored membership: one round of [`change`], for whoever asks the
+/// Applies `decide` to the stored membership: one round of [`change`], for callers that reach the
 /// authority by other means.
 ///
 /// # Errors
-/// [`Damaged`], also if there is none.
+/// [`Damaged`], also if nothing is stored.
 pub fn step(
     stored: Option<Versioned>,
     decide: impl FnOnce(&Membership) -> Option<Membership>,

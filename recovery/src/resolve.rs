@@ -1,51 +1,52 @@
-//! One in-doubt transaction: forward, back, or nothing to do.
+//! Decision about one in-doubt transaction: forward, back, or nothing to do.
 //!
 //! # What it is
-//! Pure functions over what a recoverer has read. [`decide`] settles the transaction,
-//! [`repair`] says what that means for one cell, [`unresolved`] is the auditor's question.
+//! Pure functions over what a recoverer has read. [`decide`] settles the transaction, [`repair`]
+//! says what that means for one cell, [`unresolved`] is the auditor's check.
 //!
-//! # What a recoverer does with it
+//! # Steps of a recoverer
 //! 1. Fence the dead node at every memory node (H2); only then read its log slots.
 //! 2. Read every cell that a whole entry names, on every surviving replica, and [`decide`].
 //! 3. Swap the decision from undecided into every surviving whole entry, in the order of node
-//!    numbers; then give the entry, with the decision, to every memory node that holds a named
-//!    cell and has no whole entry, its id last, by a swap from the id that was read. If a log
-//!    holds another decision by now, start over at 2: somebody else was first (H17).
+//!    numbers; then give the entry, with the decision, to every memory node that holds a named cell
+//!    and has no whole entry, its id last, by a swap from the id that was read. If a log holds
+//!    another decision by now, start over at 2: another recoverer was first (H17).
 //! 4. [`repair`] every cell by a swap from the word that was read. If that fails, start over.
-//! 5. Swap done into every surviving log, from the decision; only then release the locks. If a
-//!    log holds neither, start over.
+//! 5. Swap done into every surviving log, from the decision; only then release the locks. If a log
+//!    holds neither, start over.
 //!
-//! Any number of recoverers may do this, at once or after one another, and stop anywhere. At once
-//! only while no memory node is lost: if the one log goes that an entry was whole on, somebody who
-//! has not seen it finds nothing to do while somebody who has is at work. So the engine has them
-//! claim, and fence whoever had claimed before (`recovery/tests/model/`). Where
-//! [`decide`] answers [`Decision::AlreadyResolved`], steps 3 and 4 fall away, and step 5 swaps
-//! from what was read: another recoverer may just have decided what this one saw no trace of.
+//! Any number of recoverers may do this, at the same time or after one another, and stop anywhere.
+//! At the same time only while no memory node is lost: if the only log with a whole entry goes, a
+//! recoverer that has not seen it finds nothing to do while one that has seen it is at work. So the
+//! engine has recoverers claim a log part, and fence its earlier holders (`recovery/tests/model/`).
+//! Where [`decide`] answers [`Decision::AlreadyResolved`], skip steps 3 and 4; step 5 swaps from
+//! the word that was read, since another recoverer may just have decided what this one saw no trace
+//! of.
 //!
 //! # Why the words tell enough
-//! *A tag, or a decision on record, means that nobody came later.* While a cell carries INVISIBLE
-//! with the transaction's tag, or a log a decision that is not done, its locks are held or
-//! refused (H1, H4). So each named cell holds one of four words: the tag, the transaction's
-//! commit timestamp, what was there before, or the 0 of a repair.
+//! *A tag, or a decision on record, means that no later transaction has written.* While a cell
+//! carries INVISIBLE with the transaction's tag, or a log a decision that is not done, its locks
+//! are held or refused (H1, H4). So each named cell holds one of four words: the tag, the
+//! transaction's commit timestamp, the earlier word, or the 0 of a repair.
 //!
-//! *The timestamp is recognisable.* A cell is chosen for overwriting only if it holds no version
-//! or an older one than some other cell of its CVT. A commit timestamp is larger than every
-//! earlier one on the key. So a timestamp is the transaction's own exactly if it is larger than
-//! all others in the CVT; that is why [`CellSeen`] carries the largest of those.
+//! *The timestamp is recognisable.* A cell is chosen for overwriting only if it holds no version or
+//! an older one than some other cell of its CVT. A commit timestamp is larger than every earlier
+//! one on the key. So a timestamp is the transaction's own exactly if it is larger than all others
+//! in the CVT; that is why [`CellSeen`] carries the largest of those.
 //!
 //! *With neither there is nothing to do.* The timestamp is drawn once every cell is INVISIBLE on
 //! every replica, and the reply follows once all backups are visible (H3). If no survivor carries
-//! the tag, then either all of them are visible, or none was reached, or somebody else has
+//! the tag, then either all of them are visible, or none was reached, or another recoverer has
 //! finished the work. A record that landed ahead of its cell then overwrote only the CVT's oldest
 //! version, whose readers find a checksum of another version and take a newer snapshot.
 //!
 //! *The tag alone would not be enough.* Undoing empties the named cell everywhere, also where the
-//! write never landed (H12, H15). Were the recoverer and the one memory node with the tag lost
-//! half-way, the rest would differ for ever. Hence step 3 before step 4: a memory node gets a log
-//! before it gets a cell, from recoverers too.
+//! write never landed (H12, H15). Were the recoverer and the only memory node with the tag lost
+//! half-way, the replicas would differ for ever. Hence step 3 before step 4: a memory node gets a
+//! log before it gets a cell, from recoverers too.
 //!
 //! # What it is not
-//! It reads, writes and waits for nothing, and it does not judge who is dead.
+//! It reads, writes and waits for nothing, and it does not judge which node is dead.
 
 use lotus_fabric::ids::TxnId;
 use lotus_mvcc::Timestamp;
@@ -70,10 +71,10 @@ enum Reading {
     Tagged,
     /// INVISIBLE with another tag.
     Foreign,
-    /// The newest timestamp of its CVT: this transaction's, unless somebody came later.
+    /// The newest timestamp of its CVT: this transaction's, unless a later one has written since.
     Stamped(Timestamp),
-    /// No version, or one that is not the newest: what was there before, unless somebody came
-    /// later.
+    /// No version, or one that is not the newest: the state before the transaction, unless a later
+    /// one has written since.
     Older,
 }
 
@@ -88,14 +89,14 @@ impl CellSeen {
     }
 }
 
-/// What becomes of an in-doubt transaction.
+/// Verdict on an in-doubt transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// It is committed at this timestamp; make every cell visible with it.
+    /// Committed at this timestamp; make every cell visible with it.
     Forward(Timestamp),
-    /// It is undone; empty every cell it names.
+    /// Undone; empty every cell that it names.
     Back,
-    /// It is over, or never reached a surviving cell; touch nothing.
+    /// Over, or never reached a surviving cell; touch nothing.
     AlreadyResolved,
 }
 
@@ -161,12 +162,12 @@ pub fn decide(
 }
 
 /// Settles `txn` if it is a purge: `words` are the version words of all cells that it names, on all
-/// surviving replicas. A tag says that it has begun, and then nothing stands in the way of its end:
+/// surviving replicas. A tag shows that it has begun, and then it can always be finished:
 /// [`Decision::Back`], which zeroes every CVT that it names. Timestamps say nothing here, because
-/// the cell that bears the tag had an older version or none, and the others go before it.
+/// the cell that bears the tag had an older version or none, and the others are zeroed before it.
 ///
 /// # Errors
-/// [`Contradiction::Decisions`], if a log says that it is committed: purges are not.
+/// [`Contradiction::Decisions`], if a log says that it is committed: purges never are.
 pub fn decide_purge(
     txn: TxnId,
     logs: impl IntoIterator<Item = DecisionWord>,
@@ -188,7 +189,7 @@ pub fn decide_purge(
     Ok(if begun { Decision::Back } else { Decision::AlreadyResolved })
 }
 
-/// Witnesses that must all say the same.
+/// Decisions seen so far, which must all be the same.
 #[derive(Clone, Copy, Default)]
 struct Agreement {
     first: Option<Decision>,
@@ -212,26 +213,26 @@ impl Agreement {
     }
 }
 
-/// What to do with one cell on one replica.
+/// Action on one cell on one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
-    /// Nothing.
+    /// Leave it.
     Keep,
     /// Swap the version word from INVISIBLE to the commit timestamp.
     Publish {
-        /// The word to swap from.
+        /// Word to swap from.
         from: u64,
-        /// The commit timestamp's word.
+        /// Word of the commit timestamp.
         to: u64,
     },
     /// Swap the version word to 0, and mark the cell as one whose version is gone.
     Empty {
-        /// The word to swap from; where it is 0, the swap only proves that nobody has come since.
+        /// Word to swap from; if it is 0, the swap only proves that no later write has landed.
         from: u64,
     },
 }
 
-/// What `decision` means for a cell of `txn`. Repeating it on what it leaves behind is harmless.
+/// Action that `decision` requires on a cell of `txn`. Repeating it on its own result is harmless.
 pub fn repair(txn: TxnId, decision: Decision, cell: CellSeen) -> Repair {
     let from = cell.word;
     match (decision, cell.reading(txn)) {
@@ -239,7 +240,7 @@ pub fn repair(txn: TxnId, decision: Decision, cell: CellSeen) -> Repair {
             Repair::Publish { from, to: Version::Committed(time).encode() }
         }
         (Decision::Back, Reading::Tagged | Reading::Older) => Repair::Empty { from },
-        // Visible already, or somebody else's by now.
+        // Visible already, or another transaction's by now.
         _ => Repair::Keep,
     }
 }

@@ -1,4 +1,4 @@
-//! Entries survive the trip, and anything but a whole entry is refused.
+//! Entries survive encoding and decoding, and anything but a whole entry is refused.
 
 use super::*;
 use lotus_fabric::ids::Incarnation;
@@ -77,7 +77,7 @@ fn what_is_not_an_entry_says_why() {
     assert!(matches!(LogEntry::decode(&whole[..3]), Err(LogError::Torn)));
 }
 
-/// A checksum vouches that words belong together, not that they make sense.
+/// A checksum shows that words belong together, not that they make sense.
 #[test]
 fn a_well_summed_entry_with_unknown_contents_is_of_another_format() {
     let broken = [(0, 1 << 63), (1, 1 << 48), (4, 0xFF << 56), (5, 1 << 63)];
@@ -131,8 +131,8 @@ proptest! {
         prop_assert!(read.writes().eq((0..writes).map(write)));
     }
 
-    /// H16: an entry that landed in part over its predecessor is neither of the two, unless the
-    /// words that are missing made no difference.
+    /// H16: a mix of an entry with its predecessor is neither of the two, unless the missing words
+    /// made no difference.
     #[test]
     fn h16_a_mix_of_two_entries_is_not_an_entry(
         old_writes in 1_u64..6,

@@ -2,9 +2,9 @@
 //! complaints:16`, then `node:16 since:32` for each memory node that is lost, `node:16 life:64
 //! stage:8` for each that is back, `by:16 about:16` for each complaint, and for each member
 //! `node:16 incarnation:16 joined:32 acknowledged:32 stopped:32 since:32 parts:16` and one byte and
-//! a node for each part. `since` is 0 for a member that takes part. Behind a stage stand those who
-//! have found the node, as `count:16` and `by:16` each, or a bit for each shard that it has been
-//! given.
+//! a node for each part. `since` is 0 for a live member. A stage is followed by the compute nodes
+//! that have found the memory node, as `count:16` and `by:16` each, or by one bit for each shard
+//! that has been copied to it.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 

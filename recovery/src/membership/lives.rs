@@ -1,23 +1,24 @@
-//! How a compute node that was expelled takes part again: as somebody else (H2, H4).
+//! Return of an expelled compute node, as a new life (H2, H4).
 //!
 //! # What it is
 //! A node has *lives*. Each has an [incarnation](Member::incarnation), larger than those of all
-//! lives before it, and an [epoch](Member::joined) that began when it was taken in. A life is taken
-//! in where its predecessor was, by one compare-and-swap: of two processes that want the same place
-//! one gets it.
+//! earlier lives, and an [epoch](Member::joined) that began when it was taken in. A life is taken
+//! in at its predecessor's place, by one compare-and-swap: of two processes that want the same
+//! place, one gets it.
 //!
 //! # When
-//! [Not before](Membership::may_rejoin) everything is settled that anybody has left who is out, and
-//! all who take part know of it. So nothing of the life before is under way anywhere that counts,
-//! its log slots are free, and nobody drops locks or serves requests on its account any more.
+//! [Only after](Membership::may_rejoin) everything that expelled nodes left behind is settled, and
+//! all live nodes know of the expulsions. So nothing of the previous life is under way anywhere
+//! that counts, its log slots are free, and no node still has its locks to drop or its requests to
+//! serve.
 //!
 //! # What follows
-//! It is a [newcomer](Membership::is_newcomer) until all who take part have acknowledged the epoch
-//! in which it was taken in, itself included. Until then it begins no transactions and is given no
-//! shards: somebody may still hold it for out.
+//! It is a [newcomer](Membership::is_newcomer) until all live nodes, itself included, have
+//! acknowledged the epoch in which it was taken in. Until then it begins no transactions and is
+//! given no shards: some node may still regard it as expelled.
 //!
 //! # What it is not
-//! A new place: there are as many as the cluster was founded with.
+//! A new place: the cluster keeps the number of places that it was founded with.
 
 use lotus_fabric::ids::{Epoch, Incarnation, NodeId};
 use lotus_sabotage::{Rule, broken};
@@ -25,7 +26,7 @@ use lotus_sabotage::{Rule, broken};
 use super::{FIRST_EPOCH, Member, Membership, Standing};
 
 impl Membership {
-    /// The member at this node, whether it takes part or not.
+    /// The member at this node, live or expelled; `None` if the cluster has no such node.
     pub fn member(&self, node: NodeId) -> Option<&Member> {
         self.members.iter().find(|member| member.node == node)
     }
@@ -35,8 +36,8 @@ impl Membership {
         self.live().any(|member| member.node == node && member.incarnation == life)
     }
 
-    /// What `decide` makes of it on behalf of this life of a node: nothing once that takes part no
-    /// more, whoever may have its place by then.
+    /// Result of `decide`, made on behalf of this life of a node; `None` once this life is over,
+    /// even if another life has its place by then.
     pub fn decided_by(
         &self,
         (node, life): (NodeId, Incarnation),
@@ -45,8 +46,8 @@ impl Membership {
         if self.has_life(node, life) { decide(self) } else { None }
     }
 
-    /// Nodes of which a life is over, each with an epoch: verbs of earlier ones may take effect
-    /// nowhere any more.
+    /// Nodes with a life that is over, each with an epoch: verbs of earlier epochs must not take
+    /// effect anywhere any more.
     pub fn refused(&self) -> impl Iterator<Item = (NodeId, Epoch)> {
         self.members.iter().filter_map(|member| match member.standing {
             Standing::Expelled { since, .. } => Some((member.node, since)),
@@ -55,17 +56,16 @@ impl Membership {
         })
     }
 
-    /// Whether a node that is out may take part again: everybody who is out is settled, and all
-    /// who take part know who that is.
+    /// Whether an expelled node may take part again: every expelled node is resolved, and all live
+    /// nodes know of the expulsions.
     pub fn may_rejoin(&self, node: NodeId) -> bool {
         let out = self.member(node).is_some_and(|member| member.standing != Standing::Live);
         let settled = self.may_adopt() && self.may_resume();
         out && (settled || broken(Rule::ReturnsWait))
     }
 
-    /// Takes a new life in at each of these nodes, all of which are out; their complaints of
-    /// before are void. `None` if one [may not](Self::may_rejoin), or if there are no more
-    /// incarnations.
+    /// Takes in a new life at each of these expelled nodes and drops their old complaints. `None`
+    /// if any of them [may not return](Self::may_rejoin), or if there are no more incarnations.
     #[must_use]
     pub fn rejoin(&self, nodes: &[NodeId]) -> Option<Self> {
         let mut next = self.clone();
@@ -89,28 +89,28 @@ impl Membership {
         Some(next)
     }
 
-    /// As [`expel`](Self::expel), of the life that was taken in at this epoch: a suspicion may be
-    /// older than whoever has that place by now.
+    /// Like [`expel`](Self::expel), but only for the life that was taken in at epoch `joined`: a
+    /// suspicion may be older than the life that has the place by now.
     #[must_use]
     pub fn expel_life(&self, by: NodeId, suspect: NodeId, joined: Epoch) -> Option<Self> {
         let same = self.member(suspect).is_some_and(|member| member.joined == joined);
         self.expel(by, suspect).filter(|_| same || broken(Rule::SuspicionsNameALife))
     }
 
-    /// Larger than that of every life so far: a member is replaced by a later one only.
+    /// Incarnation larger than that of every life so far, so that later lives have larger numbers.
     fn next_incarnation(&self) -> Option<Incarnation> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max()?;
         Incarnation::new(last + 1)
     }
 
-    /// Whether a node takes part, and not all who do know of it yet.
+    /// Whether a node is live, but not all live nodes have acknowledged it yet.
     pub fn is_newcomer(&self, node: NodeId) -> bool {
         let joined = self.live().find(|member| member.node == node).map(|member| member.joined);
         joined.is_some_and(|joined| !self.live().all(|member| member.acknowledged >= joined))
     }
 
-    /// The incarnations of lives that are over, each with whether all is settled that it has left;
-    /// numbers among them that nobody had.
+    /// Incarnations of lives that are over, each with whether all its transactions are settled;
+    /// includes numbers that were never used.
     pub fn over(&self) -> impl Iterator<Item = (Incarnation, bool)> {
         let last = self.members.iter().map(|member| member.incarnation.raw()).max().unwrap_or(0);
         (1..=last).filter_map(Incarnation::new).filter_map(|life| {
@@ -123,7 +123,7 @@ impl Membership {
         })
     }
 
-    /// Who takes part, by incarnation: the one that was taken in first comes first.
+    /// Live members by incarnation: the one that was taken in first comes first.
     pub fn by_age(&self) -> Vec<&Member> {
         let mut live: Vec<&Member> = self.live().collect();
         live.sort_unstable_by_key(|member| member.incarnation);

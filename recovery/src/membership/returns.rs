@@ -1,51 +1,52 @@
 //! Memory nodes that were lost and come back with empty memory.
 //!
-//! # The life of one that returns
-//! 1. One compute node readies its memory and writes a [`Life`] into it, a number that nobody else
-//!    has. Whoever reaches it, and reads that number there, [says so](Membership::found).
-//! 2. When all who take part do, it *joins*: the epoch grows, and everybody stops, finishes and
-//!    resumes as after a loss. From then on it gets every write, and is no copy yet: nobody reads
-//!    from it, nobody is told of a commit for its sake, and it does not count where the last copy
-//!    is looked for.
+//! # The stages of a return
+//! 1. One compute node readies its memory and writes a [`Life`] into it, a unique number. Each
+//!    compute node that reaches the memory node and reads that number [reports
+//!    it](Membership::found).
+//! 2. When all live nodes have, it *joins*: the epoch grows, and all nodes stop, finish and resume
+//!    as after a loss. From then on it gets every write, but does not count as a copy: no node
+//!    reads from it, no commit waits for it before it is reported, and it does not count in the
+//!    search for a group's last copy.
 //! 3. Shard by shard it is [filled](Membership::copied).
-//! 4. When it has every shard that it is to have, it is *whole*: the epoch grows once more, and
-//!    everybody turns to the placement in which it has the place that it had at first.
+//! 4. When it has every shard that it is to have, it is *whole*: the epoch grows once more, and all
+//!    nodes turn to the placement in which it has its original place.
 //!
-//! It may be lost at any time, and is then what it was before step 1.
+//! It may be lost at any time, and is then back before step 1.
 //!
-//! # Which life it is
-//! What comes back may be the memory of old, behind a process that was silent for long. Nothing in
-//! that may ever be used: others have written since. A life is made after a loss, and the loss
-//! comes after every life before it; so [`Life::is_since`] tells them apart. The first life, with
-//! which the cluster began, has no number.
+//! # Telling lives apart
+//! The node that comes back may have its old memory, behind a process that was silent for long.
+//! None of that may ever be used: other nodes have written since. A life is made after a loss, and
+//! the loss comes after every earlier life; so [`Life::is_since`] tells them apart. The first life,
+//! with which the cluster began, has no number.
 
 use lotus_fabric::ids::{Epoch, NodeId, ShardId};
 use lotus_router::Placement;
 
 use super::Membership;
 
-/// One life of a memory node: the epoch in which its memory was made ready, and a random number.
-/// As a word it is never 0.
+/// One life of a memory node: the epoch in which its memory was made ready, and a random number. As
+/// a word it is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life(u64);
 
 impl Life {
-    /// One that begins in `epoch`; `random` tells it from others that do.
+    /// A life that begins in `epoch`; `random` tells it from others of the same epoch.
     pub fn new(epoch: Epoch, random: u32) -> Self {
         Self(u64::from(epoch.0) << 32 | u64::from(random))
     }
 
-    /// The life that this word names; `None` for the first one's, which is 0.
+    /// The life that this word names; `None` for the first life, whose word is 0.
     pub fn from_word(word: u64) -> Option<Self> {
         (word >> 32 != 0).then_some(Self(word))
     }
 
-    /// Its word.
+    /// The life as stored in memory.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// Whether it began after a loss that began this epoch.
+    /// Whether it began after the loss that began epoch `lost`.
     pub fn is_since(self, lost: Epoch) -> bool {
         self.0 >> 32 >= u64::from(lost.0)
     }
@@ -54,33 +55,33 @@ impl Life {
 /// A memory node that has come back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Return {
-    /// The node.
+    /// The memory node.
     pub node: NodeId,
-    /// Its life.
+    /// Its current life.
     pub life: Life,
-    /// How far it has come.
+    /// Progress of its return.
     pub stage: Stage,
 }
 
-/// How far a memory node has come that is back.
+/// Progress of a memory node's return.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// These reach it. It is still lost.
+    /// Still lost; these compute nodes have found it.
     Found(Vec<NodeId>),
-    /// It gets every write, and what it missed is copied.
+    /// Getting every write; these shards have been copied to it so far.
     Joining(Copied),
-    /// It has all that it is to have.
+    /// Complete: it has all shards that it is to have.
     Whole,
 }
 
-/// Which shards a memory node has been given since it joined.
+/// Set of shards that have been copied to a memory node since it joined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copied(pub(super) Box<[u64; Self::WORDS]>);
 
 impl Copied {
     pub(super) const WORDS: usize = ShardId::COUNT as usize / u64::BITS as usize;
 
-    /// None of them.
+    /// The empty set.
     pub fn none() -> Self {
         Self(Box::new([0; Self::WORDS]))
     }
@@ -90,25 +91,25 @@ impl Copied {
         (number / u64::BITS as usize, 1 << (number % u64::BITS as usize))
     }
 
-    /// Whether this shard is among them.
+    /// Whether this shard is in the set.
     pub fn contains(&self, shard: ShardId) -> bool {
         let (word, bit) = Self::bit(shard);
         self.0[word] & bit != 0
     }
 
-    /// How many there are.
+    /// Number of shards in the set.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// This one as well.
+    /// Adds a shard.
     pub fn add(&mut self, shard: ShardId) {
         let (word, bit) = Self::bit(shard);
         self.0[word] |= bit;
     }
 }
 
-/// The shards that have a copy on a memory node, by the placement of the beginning.
+/// Shards that have a copy on a memory node by the cluster's first placement.
 pub fn shards_on(node: NodeId, first: &Placement) -> impl Iterator<Item = ShardId> {
     let has = move |shard: &ShardId| {
         let members = first.replicas(first.group_of(*shard)).members();
@@ -118,32 +119,32 @@ pub fn shards_on(node: NodeId, first: &Placement) -> impl Iterator<Item = ShardI
 }
 
 impl Membership {
-    /// The memory nodes that have been lost and come back.
+    /// Memory nodes that have been lost and come back.
     pub fn returns(&self) -> &[Return] {
         &self.returns
     }
 
-    /// Those that are being filled.
+    /// Returning memory nodes that are being filled.
     pub fn joining(&self) -> impl Iterator<Item = &Return> {
         self.returns.iter().filter(|one| matches!(one.stage, Stage::Joining(_)))
     }
 
-    /// Which life of a memory node is in use, if not its first. `None` of one that is lost, too.
+    /// Life of a memory node that is in use, if not its first. `None` also for one that is lost.
     pub fn life_of(&self, node: NodeId) -> Option<Life> {
         let used = |one: &&Return| one.node == node && !matches!(one.stage, Stage::Found(_));
         self.returns.iter().find(used).map(|one| one.life)
     }
 
-    /// Since when a memory node is lost, if it may be made ready to be used again: nobody who takes
-    /// part uses it by a placement of before its loss, and of nobody who is out anything is in
-    /// doubt.
+    /// Epoch of a memory node's loss, if its memory may be made ready for use again: no live node
+    /// uses it by an earlier placement, and every expelled node is resolved. `None` otherwise.
     pub fn awaited(&self, node: NodeId) -> Option<Epoch> {
         let lost = self.lost.iter().find(|lost| lost.node == node)?;
         self.may_resume().then_some(lost.since)
     }
 
-    /// `by` reaches a memory node that is lost, and reads this life there. `None` if that is
-    /// nothing new, or no life since the loss.
+    /// Records that `by` reaches a lost memory node and reads this life there; the last live node
+    /// to report makes it join. `None` if nothing changes, or if the life did not begin after the
+    /// loss.
     #[must_use]
     pub fn found(&self, by: NodeId, node: NodeId, life: Life) -> Option<Self> {
         let since = self.awaited(node)?;
@@ -158,7 +159,7 @@ impl Membership {
         });
         let one = &mut next.returns[place];
         if one.life != life {
-            // Who had found another one has to look again.
+            // Nodes that found another life have to look again.
             (one.life, one.stage) = (life, Stage::Found(Vec::new()));
         }
         let Stage::Found(finders) = &mut one.stage else { return None };
@@ -174,7 +175,8 @@ impl Membership {
         (next != *self).then_some(next)
     }
 
-    /// `by` has filled this life of a memory node with these shards. With the last one it is whole.
+    /// Records that `by` has copied these shards to this life of a memory node. With the last shard
+    /// the node becomes whole. `None` if nothing changes.
     #[must_use]
     pub fn copied(
         &self,

@@ -1,4 +1,4 @@
-//! The transitions of the membership, one by one and in any order.
+//! Transitions of the membership, one by one and in any order.
 
 use std::collections::BTreeSet;
 
@@ -54,9 +54,9 @@ fn a_part_is_one_member_s_until_that_is_expelled() {
     assert_eq!(claimed.claim(NodeId(0), part(3, 1)), None, "claimed");
     assert_eq!(claimed.finish(NodeId(0), part(3, 1)), None, "not its own");
     assert_eq!(claimed.claimable(NodeId(1)), Some(part(3, 1)), "it goes on where it was");
-    // Who was not told that its claim has landed claims again: else nobody would resolve the part.
+    // A node whose claim landed unanswered claims again: else the part would never be resolved.
     assert_eq!(claimed.claim(NodeId(1), part(3, 1)), Some(claimed.clone()), "its own");
-    // Its holder dies: now it is anybody's, and the late holder's no more.
+    // Its holder dies: now any survivor may take it, and the late holder may not finish it.
     let orphaned = claimed.expel(NodeId(0), NodeId(1)).expect("both take part");
     assert_eq!(orphaned.finish(NodeId(1), part(3, 1)), None, "expelled");
     let taken = orphaned.claim(NodeId(2), part(3, 1)).expect("its holder is out");
@@ -112,7 +112,7 @@ fn changes_are_decided_again_when_somebody_else_is_faster() {
     assert_eq!(unchanged, Ok(Outcome::Unchanged(now)));
 }
 
-/// Memory nodes 10, 11 and 12, with so many copies of each group.
+/// Placement over memory nodes 10, 11 and 12, with this many copies of each group.
 fn placement(replicas: usize) -> Placement {
     Placement::new(&[10, 11, 12].map(NodeId), replicas).expect("they fit")
 }
@@ -130,7 +130,7 @@ fn a_memory_node_is_lost_when_half_of_the_members_complain() {
     assert_eq!(one.complain(NodeId(9), &[NodeId(11)], &three), None, "a stranger");
     let other = one.complain(NodeId(1), &[NodeId(10)], &three).expect("new");
     assert!(lost(&other).is_empty(), "each complains of another");
-    // It is heard again, and there is nothing left of the complaint.
+    // It answers again, and nothing is left of the complaint.
     let heard = one.complain(NodeId(0), &[], &three).expect("new");
     assert_eq!(heard, membership());
     let two = one.complain(NodeId(1), &[NodeId(11)], &three).expect("new");
@@ -138,11 +138,11 @@ fn a_memory_node_is_lost_when_half_of_the_members_complain() {
     assert_eq!(two.complain(NodeId(2), &[NodeId(11)], &three), None, "lost already");
     let survivors = two.surviving(&three);
     assert!(survivors.groups().all(|(_, set)| set.members().len() == 2));
-    // The complaints of those who are out do not count, and three members need two of them.
+    // Complaints of expelled nodes do not count, and three members need two of them.
     let fewer = one.expel(NodeId(1), NodeId(0)).expect("both take part");
     let alone = fewer.complain(NodeId(2), &[NodeId(11)], &three).expect("new");
     assert!(lost(&alone).is_empty());
-    // Half of fewer members is less: what was said before is enough now.
+    // Half of fewer members is less: the earlier complaint is enough now.
     let pair = one.expel(NodeId(1), NodeId(2)).and_then(|now| now.expel(NodeId(1), NodeId(3)));
     let pair = pair.expect("they take part");
     let said = pair.complain(NodeId(0), &[NodeId(11)], &three).expect("it decides");
@@ -192,12 +192,13 @@ fn all_stop_then_all_finish_then_all_resume() {
     assert!(stopped.all_have_stopped() && stopped.stop(NodeId(0), stopped.epoch()).is_none());
     let over = all(stopped.clone(), Membership::acknowledge);
     assert!(over.may_resume());
-    // Another one is lost on the way: all begin anew.
+    // Another node is lost on the way: all begin anew.
     let again = lose(stopped, 11);
     assert!(!again.all_have_stopped());
     let over = all(all(again, Membership::stop), Membership::acknowledge);
     assert!(over.may_resume() && over.may_adopt());
-    // Who has not stopped is waited for until it is out, and then until it is resolved.
+    // A node that has not stopped is waited for until it is expelled, and then until it is
+    // resolved.
     let mut now = lose(membership(), 10).expel(NodeId(0), NodeId(3)).expect("both take part");
     for node in 0..3 {
         now = now.stop(NodeId(node), now.epoch()).expect("new");
@@ -211,7 +212,7 @@ fn all_stop_then_all_finish_then_all_resume() {
     assert!(now.may_resume());
 }
 
-/// All stop and acknowledge, whatever they have to.
+/// `now` after every node has stopped and acknowledged.
 fn settled(mut now: Membership) -> Membership {
     for node in 0..NODES {
         now = now.stop(NodeId(node), now.epoch()).unwrap_or(now);
@@ -220,14 +221,14 @@ fn settled(mut now: Membership) -> Membership {
     now
 }
 
-/// Memory node 10 is lost, and nobody uses it any more.
+/// Membership with memory node 10 lost, and not used by any node any more.
 fn lost_one() -> Membership {
     let placement = placement(3);
     let now = membership().complain(NodeId(0), &[NodeId(10)], &placement).expect("new");
     settled(now.complain(NodeId(1), &[NodeId(10)], &placement).expect("new"))
 }
 
-/// A life of it since then, and all but the last say that they have found it.
+/// `now` after all nodes but the last have found this life of memory node `node`.
 fn nearly_joined(mut now: Membership, node: u16, life: Life) -> Membership {
     for by in 0..NODES - 1 {
         now = now.found(NodeId(by), NodeId(node), life).expect("new");
@@ -248,7 +249,7 @@ fn who_is_found_by_all_joins_and_is_a_copy_when_it_has_every_shard() {
     assert_eq!((now.epoch(), now.reduced()), (Epoch(3), Epoch(3)));
     assert!(!now.may_resume(), "all stop for it as for a loss");
     let now = settled(now);
-    // Behind the copies, and none itself: the others are not given up for it.
+    // Behind the copies, and not a copy itself: the others are not given up for it.
     assert!(now.surviving(&first).groups().all(|(_, set)| set.joining()[0].node == node));
     assert!(now.kept(&first).groups().all(|(_, set)| set.members().len() == 2));
     let all = [NodeId(11), NodeId(12)];
@@ -267,7 +268,7 @@ fn who_is_found_by_all_joins_and_is_a_copy_when_it_has_every_shard() {
     let whole = now.copied(NodeId(1), node, life, &[*last], &first).expect("the last one");
     assert!(whole.reduced() > now.reduced() && !whole.may_resume());
     assert_eq!(whole.kept(&first).replicas(GroupId(0)).primary().node, node);
-    // It may be lost again, and what it was does not help it then.
+    // It may be lost again, and its earlier life does not help it then.
     let half = settled(whole).complain(NodeId(0), &[node], &first).expect("new");
     let again = settled(half.complain(NodeId(1), &[node], &first).expect("new"));
     assert_eq!((lost(&again), again.life_of(node)), (vec![10], None));
@@ -292,11 +293,11 @@ fn only_a_life_since_the_loss_is_found_and_only_when_nobody_uses_what_was_before
     for (what, from, by, about, life) in cases {
         assert_eq!(from.found(NodeId(by), NodeId(about), life), None, "{what}");
     }
-    // One that is found and made anew once more is another one.
+    // One that is found and then made ready once more has another life.
     let nearly = nearly_joined(now.clone(), 10, life);
     let other = nearly.found(NodeId(3), node, Life::new(now.epoch(), 8)).expect("another life");
     assert_eq!(lost(&other), [10]);
-    // Who is expelled need not say anything, once nothing of it is in doubt.
+    // An expelled node need not report anything, once none of its transactions is in doubt.
     let mut fewer = nearly.expel(NodeId(0), NodeId(3)).expect("both take part");
     assert_eq!((fewer.awaited(node), fewer.found(NodeId(0), node, life)), (None, None));
     while let Some(open) = fewer.claimable(NodeId(0)) {
@@ -322,15 +323,15 @@ fn the_loss_of_the_last_whole_copy_is_none_that_a_joining_one_makes_up_for() {
         let said = half.complain(NodeId(2), &[last], &first).expect("new");
         assert_eq!((lost(&said), said.out_of_reach(&first)), (vec![], vec![last]));
     }
-    // The one that joins may go.
+    // The one that joins may be lost.
     let half = joined.complain(NodeId(0), &[node], &first).expect("new");
     let gone = half.complain(NodeId(2), &[node], &first).expect("new");
     assert_eq!((lost(&gone), gone.returns().len()), (vec![10], 0));
 }
 
 proptest! {
-    /// Whatever order expulsions, claims and results come in: one member stays, what is stored is
-    /// what was decided, and the survivors resolve everything.
+    /// Any order of expulsions, claims and results leaves one member, stores what was decided, and
+    /// lets the survivors resolve everything.
     #[test]
     fn survivors_always_resolve_everybody(
         steps in prop::collection::vec((0..11_u8, 0..NODES, 0..NODES, 0..3_usize), 0..40),

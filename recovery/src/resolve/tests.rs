@@ -1,4 +1,4 @@
-//! The table of what recovery may find, and a model that crashes everywhere.
+//! A table of the states that recovery may find, and a model that crashes everywhere.
 
 use std::collections::VecDeque;
 
@@ -167,7 +167,7 @@ struct MemoryNode {
     cells: Vec<CellSeen>,
 }
 
-/// What clients may count on.
+/// Outcome that clients may rely on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Promise {
     NotCommitted,
@@ -222,7 +222,7 @@ fn crash_somewhere(tape: &mut Tape) -> (Vec<MemoryNode>, Promise) {
     (nodes, Promise::Committed)
 }
 
-/// One thing that a recoverer does to node `node`, atomically.
+/// One atomic action of a recoverer on node `node`.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Record { node: usize, decision: DecisionWord },
@@ -230,10 +230,10 @@ enum Step {
     Finish { node: usize, from: DecisionWord },
 }
 
-/// A lost node is `None`.
+/// Memory nodes; `None` if lost.
 type Cluster = [Option<MemoryNode>];
 
-/// What a recoverer will do about what it sees now.
+/// Steps that a recoverer takes, given the present state.
 fn plan(nodes: &Cluster) -> VecDeque<Step> {
     let alive = || nodes.iter().enumerate().filter_map(|(n, node)| Some((n, node.as_ref()?)));
     let logs = || alive().filter_map(|(_, node)| node.log);
@@ -271,8 +271,8 @@ fn plan(nodes: &Cluster) -> VecDeque<Step> {
     steps
 }
 
-/// Carries one step out; false if somebody else has been there, so that its recoverer must start
-/// over. A lost node takes no part.
+/// Carries one step out; false if another recoverer was faster, so that this one must start over.
+/// Steps on a lost node succeed without effect.
 fn carry_out(nodes: &mut Cluster, step: Step) -> bool {
     let (Step::Record { node, .. } | Step::Swap { node, .. } | Step::Finish { node, .. }) = step;
     let Some(node) = &mut nodes[node] else { return true };
@@ -303,9 +303,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     /// H3, H12, H15, H17: the coordinator dies anywhere, memory nodes are lost at any time, two
-    /// recoverers work at once and stop anywhere. What is left is one outcome, alike on every
-    /// replica, and it is the one that clients may have seen. Afterwards the next writer is not
-    /// disturbed by a recoverer that wakes up late.
+    /// recoverers work at once and stop anywhere. The result is one outcome, the same on every
+    /// replica, and the one that clients may have seen. Afterwards a recoverer that wakes up late
+    /// does not disturb the next writer.
     #[test]
     fn any_crash_ends_in_one_outcome_on_all_replicas(
         choices in proptest::collection::vec(any::<u16>(), 200),
@@ -323,7 +323,7 @@ proptest! {
             let is_there = nodes.get(lost).is_some_and(Option::is_some);
             if is_there && nodes.iter().flatten().count() > 1 {
                 nodes[lost] = None;
-                // Whoever learns of it starts over; the other one does not know yet.
+                // Recoverer 0 learns of it and starts over; the other one does not know yet.
                 plans[0] = plan(&nodes);
                 continue;
             }

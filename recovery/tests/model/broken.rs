@@ -1,6 +1,6 @@
-//! That the model can fail: one rule after another is broken, and a property falls.
+//! Tests that the model can fail: one rule after another is broken, and a property fails.
 //!
-//! Each test names the property that it waits for. Others may fall before it, and do.
+//! Each test names the property that it waits for. Others may fail before it, and do.
 
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -9,7 +9,7 @@ use crate::rules::{Rule, World};
 use crate::state::Faults;
 use crate::whole::{ALONE, BOTH, DEATH, NONE, ONE_ROW, SUSPICION};
 
-/// Breaks a rule, and looks for an order of events in which the property falls.
+/// Breaks a rule, and looks for an order of events in which the property fails.
 #[track_caller]
 fn falls(rule: Rule, property: &'static str, world: World, faults: Faults) {
     let world = World { faults, broken: Some(rule), ..world };
@@ -57,25 +57,26 @@ fn h4_a_commit_on_lost_locks_has_none() {
     falls(Rule::LostLocksEndAttempts, LOCKED, ALONE, DEATH);
 }
 
-/// It owns the rows of its life before, has an empty lock table, and one of them is in doubt.
+/// The returning node owns the rows of its earlier life, has an empty lock table, and one row is in
+/// doubt.
 #[test]
 fn h4_who_returns_too_early_grants_locks_over_open_transactions() {
     falls(Rule::ReturnsWait, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
 }
 
-/// What it had posted in its life before arrives when all had been settled.
+/// Verbs posted in the node's earlier life arrive after everything was settled.
 #[test]
 fn h2_a_fence_that_is_lifted_lets_a_former_life_write() {
     falls(Rule::FencesLast, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
 }
 
-/// A late end of its life before releases what it has locked in this one.
+/// A late end of the node's earlier life releases locks of the present one.
 #[test]
 fn h9_a_life_that_has_the_name_of_another_loses_its_locks() {
     falls(Rule::LivesDiffer, LOCKED, ALONE, Faults { returns: 1, ..DEATH });
 }
 
-/// The log of the life before, which is done, is taken for the last one.
+/// The earlier life's log, which is done, is taken for the latest one.
 #[test]
 fn h16_a_log_that_does_not_name_its_life_hides_what_is_in_doubt() {
     let faults = Faults { returns: 1, relapses: 1, ..DEATH };
@@ -114,8 +115,8 @@ fn h17_without_a_record_the_next_recoverer_does_not_know() {
     falls(Rule::DecisionsAreRecorded, AGREED, ALONE, Faults { losses: 1, ..faults });
 }
 
-/// A log is on one memory node, and that is lost while one recoverer settles what it says. The
-/// other one, which has never seen it, finds nothing to do, and opens the rows half-way.
+/// A log is on one memory node, which is lost while one recoverer carries out its decision. The
+/// other recoverer, which has never seen the log, finds nothing to do, and opens the rows half-way.
 #[test]
 fn h17_recoverers_that_do_not_exclude_one_another_differ_about_what_was_lost() {
     let faults = Faults { stops: 1, losses: 1, ..DEATH };

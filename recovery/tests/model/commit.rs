@@ -2,13 +2,13 @@
 //!
 //! # What it is
 //! The order of `engine/src/commit.rs`. A batch is posted at once and lands verb by verb: in order
-//! on each memory node, in any order between them, until the node is refused there. It does so
+//! on each memory node, in any order between them, until the node is refused there. It lands
 //! whether its coordinator is still alive or not.
 //!
 //! # What is one step here
 //! Reading all rows and posting the data; the last verb of a batch, drawing the timestamp and
-//! posting the next one; telling the caller. What could come in between would find in memory what
-//! it finds before or after, and a caller who is told sooner is owed more.
+//! posting the next one; telling the caller. Events in between would find in memory the state
+//! before or after, and telling the caller earlier makes the properties stricter.
 //!
 //! # What it is not
 //! Records, inserts, deletes, purges, log entries that land in part.
@@ -32,13 +32,13 @@ pub fn primary(key: usize) -> usize {
     key
 }
 
-/// The cell that the next version takes: one without a version, or the oldest.
+/// Cell that the next version takes: one without a version, or the oldest.
 fn victim(row: &Row) -> u8 {
     (0..CELLS as u8).min_by_key(|cell| row[usize::from(*cell)].time()).unwrap_or(0)
 }
 
 impl World {
-    /// What a batch has for one memory node, in order.
+    /// Verbs of a batch for one memory node, in order.
     fn verbs(&self, node: usize, batch: Batch, at: usize) -> Vec<Verb> {
         let writes = || self.writes(node);
         match batch {
@@ -70,10 +70,10 @@ impl World {
     }
 
     /// Steps 3 to 6: reads the rows, chooses cells and posts the data; or gives up, because a row
-    /// is in doubt or a lock is worth nothing any more.
+    /// is in doubt or a lock does not count any more.
     pub fn post(&self, state: &mut State, node: usize) {
         let Phase::Locking(grants) = state.nodes[node].phase else { return };
-        // Also when the one that granted it is in again: the row is another's since.
+        // Also when its granter has returned: the row has had another owner since.
         let is_over = |key: usize| {
             let kept = usize::from(state.locks[key].owner) == other(node);
             grants[key] == Some(other(node) as u8) && (state.nodes[node].notices_loss || !kept)
@@ -102,7 +102,7 @@ impl World {
         self.may_take_effect(state, state.txn(node), it.phase, at)
     }
 
-    /// The same, of a batch of this attempt.
+    /// Whether the next verb of this attempt's batch can take effect on a memory node.
     pub fn may_take_effect(&self, state: &State, txn: Txn, phase: Phase, at: usize) -> bool {
         let Phase::Posted { batch, landed, .. } = phase else { return false };
         let (memory, node) = (&state.memory[at], usize::from(txn.node));
@@ -110,7 +110,7 @@ impl World {
         left && !memory.lost && memory.fenced[node] <= txn.life
     }
 
-    /// The next verb takes effect; if it was the batch's last, a living coordinator goes on.
+    /// Lets the next verb take effect; if it was the batch's last, a living coordinator goes on.
     pub fn land(&self, state: &mut State, node: usize, at: usize) {
         let phase = state.nodes[node].phase;
         state.nodes[node].phase = self.take_effect(state, state.txn(node), phase, at);
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The next verb of an attempt's batch; what is left of that.
+    /// Lets the next verb of an attempt's batch take effect; returns the remaining batch.
     pub fn take_effect(&self, state: &mut State, txn: Txn, phase: Phase, at: usize) -> Phase {
         let Phase::Posted { batch, cells, grants, mut landed } = phase else { return phase };
         let node = usize::from(txn.node);
@@ -149,8 +149,8 @@ impl World {
         Phase::Posted { batch, cells, grants, landed }
     }
 
-    /// Steps 7 to 9, as far as batches have landed everywhere. A memory node that is lost answers
-    /// nothing, so nobody goes on who needs it.
+    /// Steps 7 to 9, as far as batches have landed everywhere. A lost memory node answers nothing,
+    /// so coordinators that need it wait.
     fn go_on(&self, state: &mut State, node: usize) {
         let txn = state.txn(node);
         let Phase::Posted { batch, cells, grants, landed } = state.nodes[node].phase else {
@@ -189,7 +189,7 @@ impl World {
         left > 0 && !it.dead
     }
 
-    /// A compute node dies. Its batch may land all the same.
+    /// Kills a compute node. Its batch may still land.
     pub fn die(&self, state: &mut State, node: usize) {
         match state.nodes[node].life {
             0 => state.faults.deaths -= 1,

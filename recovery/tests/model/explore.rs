@@ -1,4 +1,4 @@
-//! The world as a state machine that the checker explores: what may happen next, and what then.
+//! The model as a state machine for the checker: possible actions and their effects.
 
 use stateright::{Model, Property};
 
@@ -7,20 +7,20 @@ use crate::recover::{Deed, Who};
 use crate::rules::World;
 use crate::state::{KEYS, MemoryNode, Message, NODES, REPLICAS, State};
 
-/// Something that may happen. Nodes, rows and memory nodes are named by their numbers.
+/// An action that may happen. Nodes, rows and memory nodes are named by their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// A node begins an attempt and locks.
     Begin(usize),
     /// A message arrives.
     Deliver(Message),
-    /// A node waits no longer for its locks.
+    /// A node gives up waiting for its locks.
     TimeOut(usize),
     /// A node that has its locks reads, and posts log and cells.
     Post(usize),
     /// The next verb of a node's batch takes effect on a memory node.
     Land(usize, usize),
-    /// A node unlocks what it has committed.
+    /// A node releases the locks of its committed attempt.
     Unlock(usize),
     /// A compute node stops for good.
     Die(usize),
@@ -42,7 +42,7 @@ pub enum Action {
     Adopt(usize, usize),
     /// A node's recoverer stops, and another one takes its place.
     TakeOver(usize),
-    /// A node's recoverer does something.
+    /// A node's recoverer takes a step.
     Recover(usize, Who, Deed),
 }
 
@@ -93,7 +93,7 @@ impl Model for World {
 }
 
 impl World {
-    /// Everything that may happen but for messages, each of which changes something.
+    /// All possible actions but messages; each of them changes something.
     pub fn lasting_actions(&self, state: &State, add: &mut impl FnMut(Action)) {
         for node in 0..NODES {
             self.actions_of(state, node, add);

@@ -1,21 +1,21 @@
-//! A node that was expelled takes part again, as another life (docs/recovery.md, "Return").
+//! Return of an expelled node as another life (docs/recovery.md, "Return").
 //!
 //! # What it is
 //! The rules of `recovery/src/membership/lives.rs` and `engine/src/rejoin.rs`, as far as they bear
-//! on locks, logs and memory: when a life is taken in, what it begins with, and when the other node
+//! on locks, logs and memory: when a life is taken in, its initial state, and when the other node
 //! knows of it. A life is part of the name of each of its attempts, and memory nodes refuse lives.
 //!
 //! # What it is not
-//! Shards are not given back, so who has returned asks the other one for every lock. Beats, floors
-//! and owners' words are left out, and so is how two processes that want one place are told apart.
+//! Shards are not given back, so a node that has returned asks the other one for every lock. Left
+//! out are beats, floors, owners' words, and the race of two processes for one place.
 
 use crate::locks::{commits_on_lost, other};
 use crate::rules::{Rule, World};
 use crate::state::{KEYS, LIVES, Late, Phase, Recovery, State, Txn};
 
 impl World {
-    /// Whether another life of a node may be taken in: all is settled that anybody who is out has
-    /// left, all who take part know, and no row is its.
+    /// Whether another life of a node may be taken in: every expelled node is resolved, all live
+    /// nodes know of the expulsions, and the node owns no row.
     pub fn may_return(&self, state: &State, node: usize) -> bool {
         let it = &state.nodes[node];
         let possible = state.faults.returns > 0 && it.expelled && usize::from(it.life) + 1 < LIVES;
@@ -32,7 +32,7 @@ impl World {
         possible && (settled() && known() && owns_nothing() || self.breaks(Rule::ReturnsWait))
     }
 
-    /// Its process begins anew: it knows nothing, and has locked and granted nothing.
+    /// Starts the node's next life: it knows nothing, and has locked and granted nothing.
     pub fn come_back(&self, state: &mut State, node: usize) {
         state.faults.returns -= 1;
         let txn = state.txn(node);
@@ -55,13 +55,13 @@ impl World {
         }
     }
 
-    /// Whether a node has yet to hear that the other one is in again.
+    /// Whether a node has yet to hear that the other one has returned.
     pub fn may_welcome(&self, state: &State, node: usize) -> bool {
         let (it, back) = (&state.nodes[node], &state.nodes[other(node)]);
         it.is_member() && it.notices_loss && !back.expelled && back.life > 0
     }
 
-    /// It serves that life from now on, of which no attempt is over.
+    /// Makes a node serve the other one's new life, which has no finished attempts yet.
     pub fn welcome(&self, state: &mut State, node: usize) {
         state.nodes[node].notices_loss = false;
         if self.breaks(Rule::LivesDiffer) {
@@ -71,7 +71,7 @@ impl World {
         own.for_each(|lock| lock.over = 0);
     }
 
-    /// Whether a node may begin anything: all who take part know of its life.
+    /// Whether a node may begin anything: all live nodes know of its life.
     pub fn is_known(&self, state: &State, node: usize) -> bool {
         let (it, other) = (&state.nodes[node], &state.nodes[other(node)]);
         it.life == 0 || !other.is_member() || !other.notices_loss
@@ -82,7 +82,7 @@ impl World {
         if self.breaks(Rule::LivesDiffer) { Txn { life: 0, ..txn } } else { txn }
     }
 
-    /// Whether something lands that a life before has posted.
+    /// Whether a verb that an earlier life has posted can still land.
     pub fn may_land_late(&self, state: &State, node: usize, at: usize) -> bool {
         let late = state.nodes[node].late;
         late.is_some_and(|late| self.may_take_effect(state, late.txn, late.phase, at))

@@ -1,4 +1,4 @@
-//! Lock requests, their answers, ends, and what a survivor does with the locks of a lost node.
+//! Lock requests, their answers, ends, and a survivor's treatment of the locks of a lost node.
 //!
 //! # What it is
 //! The rules of `locktable/src/server.rs` and `engine/src/members.rs`, as far as they bear on
@@ -17,8 +17,8 @@ pub fn other(node: usize) -> usize {
 }
 
 impl World {
-    /// Whether a node can begin its next attempt: the locks that it keeps itself are free (else it
-    /// would try again), and somebody keeps the others.
+    /// Whether a node can begin its next attempt: the locks that it owns itself are free (else it
+    /// would try again), and the other locks have a serving owner.
     pub fn may_begin(&self, state: &State, node: usize) -> bool {
         let it = &state.nodes[node];
         let served = |key: usize| {
@@ -32,7 +32,7 @@ impl World {
         rests && it.attempt < self.attempts[node] && self.writes(node).all(served)
     }
 
-    /// Step 2: local locks are taken, remote ones are asked for.
+    /// Step 2: takes local locks and asks for remote ones.
     pub fn begin(&self, state: &mut State, node: usize) {
         state.nodes[node].attempt += 1;
         let txn = state.txn(node);
@@ -49,7 +49,7 @@ impl World {
         state.nodes[node].phase = Phase::Locking(grants);
     }
 
-    /// Whether a node may give up waiting for its locks, or its application may.
+    /// Whether a node, or its application, may give up waiting for locks.
     pub fn may_time_out(&self, state: &State, node: usize) -> bool {
         !state.nodes[node].dead && matches!(state.nodes[node].phase, Phase::Locking(_))
     }
@@ -59,7 +59,7 @@ impl World {
         !state.nodes[node].dead && matches!(state.nodes[node].phase, Phase::Visible(_))
     }
 
-    /// A message arrives, perhaps not for the first time.
+    /// Delivers a message, perhaps not for the first time.
     pub fn deliver(&self, state: &mut State, message: Message) {
         let Message { kind, txn, key } = message;
         match kind {
@@ -69,13 +69,13 @@ impl World {
         }
     }
 
-    /// Whether the other node is there, keeps the lock of a row, and answers for it.
+    /// Whether the other node is alive and owns the lock of a row.
     fn serves(&self, state: &State, txn: Txn, key: usize) -> bool {
         let owner = other(usize::from(txn.node));
         !state.nodes[owner].dead && usize::from(state.locks[key].owner) == owner
     }
 
-    /// Whether an attempt's node is out, or its life over, by what the other one knows.
+    /// Whether the other node knows that an attempt's node is expelled, or its life over.
     fn is_refused(&self, state: &State, txn: Txn) -> bool {
         let node = usize::from(txn.node);
         let over = self.named(txn).life < self.named(state.txn(node)).life;
@@ -133,8 +133,8 @@ impl World {
         }
     }
 
-    /// Step 10, and the end of an attempt that fails: whoever was asked is told, whether it has
-    /// granted anything or not.
+    /// Step 10, and the end of an attempt that fails: every owner that was asked is told, whether
+    /// it has granted anything or not.
     pub fn unlock(&self, state: &mut State, node: usize) {
         let txn = state.txn(node);
         for key in self.writes(node) {
@@ -149,16 +149,16 @@ impl World {
         state.nodes[node].phase = Phase::Resting;
     }
 
-    /// Whether a survivor has not heard yet that the other one is out.
+    /// Whether a survivor has not heard yet that the other node is expelled.
     pub fn may_take_note(&self, state: &State, node: usize) -> bool {
         let it = &state.nodes[node];
         it.is_member() && state.nodes[other(node)].expelled && !it.notices_loss
     }
 
-    /// Whether a survivor may drop the locks of the other one from its table (step 9).
+    /// Whether a survivor may drop the locks of the other node from its table (step 9).
     pub fn may_drop_locks(&self, state: &State, node: usize) -> bool {
         let (it, lost) = (&state.nodes[node], &state.nodes[other(node)]);
-        // Of whoever has been replaced all is settled, and all have taken note.
+        // Everything of a replaced life is settled, and all have taken note.
         let replaced = it.dropped < lost.life;
         let settled =
             state.recoveries[other(node)].resolved || self.breaks(Rule::LocksOutlastRecovery);
@@ -185,8 +185,8 @@ impl World {
         message.kind == MessageKind::End && awaited && !arrived
     }
 
-    /// Whether a survivor may take over the other one's row (step 10): everybody who is out is
-    /// resolved, and no commit of its own is left that began before it had noticed (step 4).
+    /// Whether a survivor may take over the other one's row (step 10): every expelled node is
+    /// resolved, and none of the survivor's own earlier commits rests on its locks (step 4).
     pub fn may_adopt(&self, state: &State, node: usize, key: usize) -> bool {
         let lost = other(node);
         let mut out = (0..state.nodes.len()).filter(|node| state.nodes[*node].expelled);

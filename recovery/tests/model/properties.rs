@@ -1,20 +1,20 @@
-//! What must be true always, at rest, and in the end; and what must be possible.
+//! Properties that must hold always, at rest, or in the end; and events that must be possible.
 //!
 //! # At rest
-//! A state is *at rest* if no commit is under way and everybody who is out is resolved. Then memory
-//! says which transactions there were: the newest version of a row, the one that its writer had
+//! A state is *at rest* if no commit is under way and every expelled node is resolved. Then memory
+//! shows which transactions took effect: the newest version of a row, the one that its writer had
 //! replaced, and so on, are the row's *history*.
 //!
 //! # Readers
-//! There are none as such. A snapshot reads a version from the primary as soon as it is visible
-//! there, so every version that was ever visible there is taken as read.
+//! They are not modelled. A snapshot reads a version from the primary as soon as it is visible
+//! there, so every version that was ever visible there counts as read.
 
 use stateright::Property;
 
 use crate::rules::World;
 use crate::state::{Entry, Fate, KEYS, NEWEST, NODES, Phase, State, Txn, Verdict, newest};
 
-/// H3: who was told that it is committed finds it there, in every row.
+/// H3: a transaction that was reported as committed is in every row that it wrote.
 pub const DURABLE: &str = "what was reported as committed is there";
 /// A transaction is in all of its rows, or in none.
 pub const ATOMIC: &str = "a transaction takes effect in all of its rows or in none";
@@ -24,11 +24,12 @@ pub const ALIKE: &str = "at rest all replicas are alike";
 pub const SHOWN_STAYS: &str = "nothing that was read is undone";
 /// H17: recoverers agree, in what they have recorded and in what they have done.
 pub const AGREED: &str = "recoverers never decide differently";
-/// H1, H4: a tag stands under its writer's lock, or nobody grants the lock.
+/// H1, H4: a tag stands under its writer's lock, or no owner grants the lock.
 pub const LOCKED: &str = "an open transaction keeps its locks";
 /// Recovery meets nothing that the protocol rules out.
 pub const CONSISTENT: &str = "no recoverer meets a contradiction";
-/// When nothing can happen any more, nothing is in doubt, and nobody who is gone holds a lock.
+/// At the end, when nothing can happen any more, nothing is in doubt, and no dead node holds a
+/// lock.
 pub const SETTLED: &str = "in the end nothing is in doubt or locked";
 
 /// A recoverer makes a transaction visible.
@@ -37,10 +38,10 @@ pub const FORWARD: &str = "a transaction is sent forward";
 pub const UNDONE: &str = "a transaction is undone";
 /// A survivor has locked a row of the lost node.
 pub const INHERITED: &str = "an heir locks a row";
-/// Who has returned tells a caller of a commit.
+/// A node that has returned reports a commit to a caller.
 pub const RETURNED: &str = "a later life commits";
 
-/// All of them, and what shows that they are not true of an empty world only.
+/// All properties, and the events that show that they do not hold of an empty state space only.
 pub fn all() -> Vec<Property<World>> {
     vec![
         Property::always(DURABLE, |_, state| durable(state)),
@@ -60,7 +61,7 @@ pub fn all() -> Vec<Property<World>> {
     ]
 }
 
-/// Whether no commit is under way, and everybody who is out is resolved.
+/// Whether no commit is under way, and every expelled node is resolved.
 fn at_rest(state: &State) -> bool {
     state.nodes.iter().zip(&state.recoveries).all(|(node, recovery)| {
         let commits = matches!(node.phase, Phase::Posted { .. });
@@ -92,7 +93,7 @@ fn inherited(state: &State) -> bool {
     locks.any(|(key, lock)| usize::from(lock.owner) != key && lock.holder.is_some())
 }
 
-/// The versions of a row, the newest first, but for the one that was there at the beginning.
+/// Versions of a row, the newest first, without the initial ones.
 fn history(state: &State, key: usize) -> impl Iterator<Item = u8> {
     let (_, memory) = state.surviving().next().expect("one memory node is there");
     let before = move |time: &u8| {
@@ -102,7 +103,7 @@ fn history(state: &State, key: usize) -> impl Iterator<Item = u8> {
     std::iter::successors(Some(newest(&memory.rows[key])), before).take_while(|time| *time > NEWEST)
 }
 
-/// Whether each row that a transaction has written has it in its history.
+/// Whether a row's history contains the transaction, for each row that it has written.
 fn rows_with(state: &State, txn: Txn) -> impl Iterator<Item = bool> {
     let fate = fate(state, txn);
     let written = (0..KEYS).filter(move |key| fate.base[*key] != 0);
@@ -155,8 +156,8 @@ fn locked(state: &State) -> bool {
     })
 }
 
-/// Whether nothing is left that somebody would have to see to. A commit that waits for a memory
-/// node that was lost is not over, and keeps what it has.
+/// Whether no node has anything left to clean up. A commit that waits for a lost memory node is not
+/// over, and keeps what it has.
 fn settled(state: &State) -> bool {
     let waits = |node: usize| {
         let it = &state.nodes[node];

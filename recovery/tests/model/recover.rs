@@ -1,9 +1,9 @@
 //! Steps 2 and 6 to 8 of recovery (docs/recovery.md): expel, fence, read, decide, record, repair,
-//! done. Whoever does this may stop at any step; another one then takes over.
+//! done. A recoverer may stop at any step; another one then takes over.
 //!
 //! # What it is
-//! The order of `engine/src/recover/transaction.rs` around [`decide`] and [`repair`], which are
-//! the engine's own. A swap finds what was read, or its recoverer starts over.
+//! The order of `engine/src/recover/transaction.rs` around [`decide`] and [`repair`], which are the
+//! engine's own. A swap finds the word that was read, or its recoverer starts over.
 //!
 //! # What is one step here
 //! Reading a log slot on all memory nodes; reading the rows; giving the log to a memory node that
@@ -12,8 +12,8 @@
 //! node that was lost since the logs were read.
 //!
 //! # What it is not
-//! Claims as such: there is one recoverer of a node at a time, and before it those that do not
-//! know that they have been replaced. Directories, floors and links are left out.
+//! Claims as such: there is one current recoverer of a node at a time, and a former one that does
+//! not know that it has been replaced. Directories, floors and links are left out.
 
 use lotus_recovery::{Decision, Repair, decide, repair};
 
@@ -24,14 +24,14 @@ use crate::state::{
     Word, seen, timestamp,
 };
 
-/// Which of a node's recoverers acts.
+/// Selects the current or the former recoverer of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Who {
     Current,
     Former,
 }
 
-/// What a recoverer does next.
+/// Next action of a recoverer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Deed {
     Fence,
@@ -42,7 +42,7 @@ pub enum Deed {
     Finish(u8),
 }
 
-/// A word to change on one memory node, if it is what was read.
+/// A word to change on one memory node, if it still is what was read.
 struct Swap {
     key: usize,
     cell: u8,
@@ -89,7 +89,8 @@ impl World {
         }
     }
 
-    /// Whether a recoverer may stop and be replaced. One that has only fenced leaves nothing.
+    /// Whether a recoverer may stop and be replaced. One that has only fenced leaves nothing
+    /// behind.
     pub fn may_take_over(&self, state: &State, of: usize) -> bool {
         let current = state.recoveries[of].current;
         state.faults.stops > 0 && !matches!(current, None | Some(Recoverer::Fencing(_)))
@@ -112,18 +113,18 @@ impl World {
         }
         match state.recoveries[of].current {
             Some(Recoverer::Fencing(fenced)) => at >= usize::from(fenced),
-            // It has fenced all of them, unless that rule is broken.
+            // The current one has fenced all of them, unless that rule is broken.
             _ => self.breaks(Rule::NodesAreFenced),
         }
     }
 
-    /// What a recoverer can do.
+    /// Adds the possible actions of a recoverer.
     pub fn deeds(&self, state: &State, of: usize, who: Who, add: &mut impl FnMut(Deed)) {
         let Some(recoverer) = state.recoveries[of].recoverer(who) else { return };
         let admitted = |at: usize| self.is_admitted(state, of, who, at);
         let everywhere = || state.surviving().all(|(at, _)| admitted(at));
         match recoverer {
-            // Fencing for the second time, by somebody who has been replaced, changes nothing.
+            // Repeated fencing by a recoverer that has been replaced changes nothing.
             Recoverer::Fencing(_) => add(Deed::Fence),
             Recoverer::ReadLogs if everywhere() => add(Deed::ReadLogs),
             Recoverer::ReadRows(_) if everywhere() => add(Deed::ReadRows),
@@ -173,7 +174,7 @@ impl World {
         state.recoveries[of].resolved |= settled && counts;
     }
 
-    /// One more memory node refuses everybody who is out.
+    /// Makes one more memory node refuse every expelled node.
     fn fence(&self, state: &mut State, of: usize, at: usize) -> Option<Recoverer> {
         let over = |node: usize| state.nodes[node].life + u8::from(state.nodes[node].expelled);
         let over: [u8; NODES] = std::array::from_fn(over);
@@ -184,7 +185,7 @@ impl World {
         if at + 1 < REPLICAS {
             return Some(Recoverer::Fencing(at as u8 + 1));
         }
-        // Whoever had the part before gets nowhere any more.
+        // The former recoverer is refused everywhere from now on.
         state.recoveries[of].former = None;
         Some(Recoverer::ReadLogs)
     }
@@ -197,14 +198,14 @@ impl World {
         logs.iter().any(Option::is_some).then_some(Recoverer::ReadRows(logs))
     }
 
-    /// Reads the rows that the latest entry names, and has it decided.
+    /// Reads the rows that the latest entry names, and decides.
     fn read_rows(
         &self,
         state: &mut State,
         of: usize,
         logs: [Option<Entry>; REPLICAS],
     ) -> Option<Recoverer> {
-        // A log that was read is lost: what the others say may be another story.
+        // A log that was read is lost: the remaining ones may say otherwise.
         if (0..REPLICAS).any(|at| logs[at].is_some() && state.memory[at].lost) {
             return Some(Recoverer::ReadLogs);
         }
@@ -239,7 +240,7 @@ impl World {
         Some(Recoverer::Act(plan, stage))
     }
 
-    /// The swaps that a plan means for one memory node.
+    /// Swaps that a plan requires on one memory node.
     fn swaps(&self, of: usize, plan: &Plan, part: Replicas, at: usize) -> Vec<Swap> {
         let Some(rows) = &plan.rows[at] else { return Vec::new() };
         let txn = plan.entry.txn(of);
@@ -299,7 +300,7 @@ impl World {
         Some(Recoverer::Act(plan, Stage::Repair { part, landed }))
     }
 
-    /// Goes on to the stage in which there is something left to do; `None` when all is done.
+    /// Goes on to the next stage with something left to do; `None` when all is done.
     fn skip_what_is_empty(&self, of: usize, next: Recoverer) -> Option<Recoverer> {
         let Recoverer::Act(plan, mut stage) = next else { return Some(next) };
         loop {
@@ -324,7 +325,7 @@ impl World {
     }
 }
 
-/// Backups before primaries where versions turn visible (H3).
+/// First repairs of a plan: backups before primaries where versions turn visible (H3).
 fn first_repairs(verdict: Verdict) -> Stage {
     let part = match verdict {
         Verdict::Forward(_) => Replicas::Backups,
@@ -333,20 +334,20 @@ fn first_repairs(verdict: Verdict) -> Stage {
     Stage::Repair { part, landed: [0; REPLICAS] }
 }
 
-/// The memory nodes that a recoverer knows to be there. If one is lost after all, the next verb to
+/// Memory nodes that a recoverer believes to be there. If one is lost after all, the next verb to
 /// it fails, and the recoverer starts over.
 fn reached(plan: &Plan) -> impl Iterator<Item = usize> + Clone {
     (0..REPLICAS).filter(|at| plan.rows[*at].is_some())
 }
 
-/// Whose logs get the decision, one after the other: those that have the entry, then the others.
+/// Memory nodes in the order in which their logs get the decision: first those that have the entry.
 fn record_order(plan: &Plan) -> impl Iterator<Item = usize> {
     let there = reached(plan);
     let has_it = |at: &usize| is_named(plan, *at).is_some();
     there.clone().filter(has_it).chain(there.filter(move |at| !has_it(at)))
 }
 
-/// The entry that a memory node had of the transaction.
+/// The transaction's entry on a memory node; `None` if it had none.
 fn is_named(plan: &Plan, at: usize) -> Option<Entry> {
     plan.logs[at].filter(|entry| entry.txn(0) == plan.entry.txn(0))
 }
@@ -365,7 +366,7 @@ fn record(state: &mut State, of: usize, plan: Plan, next: u8) -> Option<Recovere
     Some(Recoverer::Act(plan, Stage::Record(next + 1)))
 }
 
-/// From which verdict a log is swapped to done; `None` if it is not.
+/// Verdict from which a log is swapped to done; `None` if it is not swapped.
 fn finish_from(plan: &Plan, at: usize) -> Option<Verdict> {
     plan.rows[at]?;
     match plan.verdict {
@@ -380,7 +381,7 @@ fn finish(state: &mut State, of: usize, plan: Plan, stage: Stage, at: usize) -> 
     if state.memory[at].lost {
         return Some(Recoverer::ReadLogs);
     }
-    // Where nothing was recorded, there may be no entry, and whatever it says is taken for done.
+    // If no decision was recorded here, there may be no entry, which counts as done.
     if let Some(log) = &mut state.memory[at].logs[of] {
         let same = log.txn(of) == plan.entry.txn(of);
         if !same || log.verdict != from && log.verdict != Verdict::Done {

@@ -1,15 +1,15 @@
-//! What there is at one instant: memory nodes, compute nodes, locks, messages, recoverers.
+//! State of the model at one instant: memory nodes, compute nodes, locks, messages, recoverers.
 //!
 //! # What it is
-//! Plain values, as small as will do, for millions of them are kept. Words of cells and decisions
-//! are translated to and from those of the engine where a decision is asked for.
+//! Plain values, as small as possible, since millions of them are kept. Words of cells and
+//! decisions are translated to and from those of the engine where one of its decisions is needed.
 //!
 //! # Messages
-//! A message that was sent is never taken away: it may be delivered now, later, again, or never.
-//! So loss, delay, duplication and reordering need no actions of their own.
+//! A message that was sent is never taken away: it may be delivered now, later, again, or never. So
+//! loss, delay, duplication and reordering need no actions of their own.
 //!
 //! # What it is not
-//! Nothing happens here; see [`crate::commit`], [`crate::locks`] and [`crate::recover`].
+//! Transitions; see [`crate::commit`], [`crate::locks`] and [`crate::recover`].
 
 use std::fmt;
 
@@ -18,24 +18,25 @@ use lotus_mvcc::Timestamp;
 use lotus_mvcc::layout::cvt::Version;
 use lotus_recovery::{CellSeen, DecisionWord};
 
-/// Rows. The primary of row `k` is memory node `k`, and compute node `k` owns its lock at first.
+/// Number of rows. The primary of row `k` is memory node `k`, and compute node `k` owns its lock at
+/// first.
 pub const KEYS: usize = 2;
-/// Memory nodes; each has every row and every log slot.
+/// Number of memory nodes; each has every row and every log slot.
 pub const REPLICAS: usize = 3;
-/// Cells of a CVT.
+/// Number of cells of a CVT.
 pub const CELLS: usize = 2;
-/// Compute nodes that run transactions, one slot each. Recoverers are on further ones.
+/// Number of compute nodes that run transactions, one slot each. Recoverers are on further ones.
 pub const NODES: usize = 2;
-/// The most that a life of a node may attempt, one after the other.
+/// Largest number of attempts of one life of a node, one after the other.
 pub const MAX_ATTEMPTS: usize = 2;
-/// The most lives that a node may have.
+/// Largest number of lives of a node.
 pub const LIVES: usize = 2;
 
-/// The versions that every row has at first.
+/// Versions that every row has at first: this one and [`NEWEST`].
 const OLDEST: u8 = 2;
 pub const NEWEST: u8 = 3;
 
-/// A time as the engine has it.
+/// The engine's form of a time.
 pub fn timestamp(time: u8) -> Timestamp {
     Timestamp::new(u64::from(time)).expect("63 bits")
 }
@@ -49,14 +50,14 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// As the engine would name it.
+    /// The engine's name of the attempt.
     pub fn id(self) -> TxnId {
         let place = u16::from(self.life) * NODES as u16 + u16::from(self.node);
         let incarnation = Incarnation::new(place + 1).expect("not zero");
         TxnId::new(incarnation, 0, u64::from(self.attempt))
     }
 
-    /// Every attempt that a node could make, in whatever life.
+    /// Every attempt that a node could make, in any life.
     pub fn all_of(node: u8) -> impl Iterator<Item = Self> {
         (0..LIVES as u8).flat_map(move |life| {
             (1..=MAX_ATTEMPTS as u8).map(move |attempt| Self { node, life, attempt })
@@ -94,7 +95,7 @@ impl Word {
         if self.0 < 0x80 { self.0 } else { 0 }
     }
 
-    /// The engine's word.
+    /// The engine's form of the word.
     pub fn raw(self) -> u64 {
         match self.writer() {
             Some(txn) => Version::Invisible(txn.id()).encode(),
@@ -129,7 +130,7 @@ pub fn newest(row: &Row) -> u8 {
     row.iter().map(|word| word.time()).max().unwrap_or(0)
 }
 
-/// What the engine would make of a cell.
+/// The engine's view of a cell.
 pub fn seen(row: &Row, cell: u8) -> CellSeen {
     let cell = usize::from(cell);
     let others = row.iter().enumerate().filter(|(other, _)| *other != cell);
@@ -137,7 +138,7 @@ pub fn seen(row: &Row, cell: u8) -> CellSeen {
     CellSeen { word: row[cell].raw(), newest_other: timestamp(newest_other) }
 }
 
-/// What a log says about its transaction.
+/// Decision in a log entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
     Undecided,
@@ -147,7 +148,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The engine's word.
+    /// The engine's form of the decision.
     pub fn word(self) -> DecisionWord {
         match self {
             Self::Undecided => DecisionWord::Undecided,
@@ -158,7 +159,7 @@ impl Verdict {
     }
 }
 
-/// A whole log entry: the write set by the cell of each row, and what was decided.
+/// A whole log entry: the cell written in each row, and the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     pub life: u8,
@@ -168,7 +169,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whose it is, of those of a node.
+    /// The transaction that wrote it, if the log belongs to `node`.
     pub fn txn(&self, node: usize) -> Txn {
         Txn { node: node as u8, life: self.life, attempt: self.attempt }
     }
@@ -179,7 +180,7 @@ pub struct MemoryNode {
     pub lost: bool,
     pub rows: [Row; KEYS],
     pub logs: [Option<Entry>; NODES],
-    /// How many lives of each compute node it refuses.
+    /// Number of lives of each compute node that it refuses.
     pub fenced: [u8; NODES],
 }
 
@@ -189,23 +190,23 @@ impl MemoryNode {
         Self { lost: false, rows: [row; KEYS], logs: [None; NODES], fenced: [0; NODES] }
     }
 
-    /// What is the same about all that are lost.
+    /// Representation of a lost memory node, the same for all so that states stay few.
     pub fn gone() -> Self {
         Self { lost: true, ..Self::new() }
     }
 }
 
-/// Who has granted the locks that an attempt holds.
+/// Node that granted each of the locks that an attempt holds.
 pub type Grants = [Option<u8>; KEYS];
 
-/// How far a node has come with its attempt.
+/// Progress of a node's attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
-    /// It has none.
+    /// No attempt is under way.
     Resting,
-    /// It has asked for all its locks.
+    /// Has asked for all its locks.
     Locking(Grants),
-    /// It has posted a batch; so many verbs of it have landed on each memory node.
+    /// Has posted a batch; `landed` counts the verbs that have landed on each memory node.
     Posted { batch: Batch, cells: [Option<u8>; KEYS], grants: Grants, landed: [u8; REPLICAS] },
     /// Everything is visible everywhere.
     Visible(Grants),
@@ -216,7 +217,8 @@ pub enum Phase {
 pub enum Batch {
     /// Log and INVISIBLE cells.
     Data,
-    /// Version words on backups, or on all replicas where that rule is broken.
+    /// Version words on backups, or on all replicas if [`crate::rules::Rule::BackupsFirst`] is
+    /// broken.
     Backups(u8),
     /// Version words on primaries.
     Primaries(u8),
@@ -226,21 +228,21 @@ pub enum Batch {
 pub struct Node {
     pub dead: bool,
     pub expelled: bool,
-    /// How many lives it has had before this one.
+    /// Number of lives before this one.
     pub life: u8,
-    /// Whether it has taken note that the other one is out, and not that it is in again.
+    /// Whether it has noted that the other node is out, and has not noted a return since.
     pub notices_loss: bool,
-    /// Of how many lives of the other one it has dropped the locks, once each.
+    /// Number of lives of the other node whose locks it has dropped, once each.
     pub dropped: u8,
     /// The last attempt of this life that has begun.
     pub attempt: u8,
     pub phase: Phase,
-    /// What the life before had posted, where no fence keeps it away.
+    /// Batch posted by the earlier life, if no fence keeps it away.
     pub late: Option<Late>,
 }
 
 impl Node {
-    /// Whether it takes part, as far as everybody else is concerned.
+    /// Whether it is alive and not expelled.
     pub fn is_member(&self) -> bool {
         !self.dead && !self.expelled
     }
@@ -253,12 +255,12 @@ pub struct Late {
     pub phase: Phase,
 }
 
-/// The lock of a row, in the table of whoever owns it.
+/// The lock of a row, in the table of its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Lock {
     pub owner: u8,
     pub holder: Option<Txn>,
-    /// The watermark: attempts of the other node's life that is known, up to this one, are over.
+    /// Watermark: attempts of the other node's known life, up to this one, are over.
     pub over: u8,
 }
 
@@ -270,7 +272,7 @@ pub enum MessageKind {
     End,
 }
 
-/// Between a transaction's node and the other one, about a row.
+/// A message about a row between a transaction's node and the other one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     pub kind: MessageKind,
@@ -305,10 +307,10 @@ impl Network {
     }
 }
 
-/// What a recoverer has read, and decided upon that.
+/// State that a recoverer has read, and its decision.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Plan {
-    /// The last attempt that any log names.
+    /// Entry of the last attempt that any log names.
     pub entry: Entry,
     pub logs: [Option<Entry>; REPLICAS],
     pub rows: [Option<[Row; KEYS]>; REPLICAS],
@@ -316,18 +318,18 @@ pub struct Plan {
     pub verdict: Verdict,
 }
 
-/// How far a plan has been carried out.
+/// Progress of carrying out a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stage {
-    /// So many logs have the decision.
+    /// Number of logs that have the decision.
     Record(u8),
-    /// So many swaps of each memory node have landed.
+    /// `landed` counts the swaps that have landed on each memory node.
     Repair { part: Replicas, landed: [u8; REPLICAS] },
-    /// These logs say that it is done.
+    /// Memory nodes whose logs say that it is done.
     Finish([bool; REPLICAS]),
 }
 
-/// Which replicas a batch of repairs goes to.
+/// Replicas that a batch of repairs goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Replicas {
     All,
@@ -337,14 +339,15 @@ pub enum Replicas {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Recoverer {
-    /// So many memory nodes refuse everybody who is out.
+    /// Number of memory nodes that refuse every expelled node.
     Fencing(u8),
     ReadLogs,
     ReadRows([Option<Entry>; REPLICAS]),
     Act(Plan, Stage),
 }
 
-/// The recovery of one node: who has claimed its log, and who had before and does not know it.
+/// Recovery of one node: the recoverer that has claimed its log, and a replaced one that does not
+/// know it yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Recovery {
     pub current: Option<Recoverer>,
@@ -352,23 +355,23 @@ pub struct Recovery {
     pub resolved: bool,
 }
 
-/// What has become of an attempt, as nobody in the cluster knows it: for the properties.
+/// Outcome of an attempt, which no node of the cluster knows as a whole: for the properties.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Fate {
-    /// Its commit timestamp, once drawn.
+    /// Commit timestamp; 0 until it is drawn.
     pub time: u8,
-    /// The version that it replaces in each row.
+    /// Version that it replaces in each row.
     pub base: [u8; KEYS],
     /// Whether its caller was told that it is committed.
     pub told: bool,
     /// Whether a snapshot may have read it.
     pub shown: bool,
-    /// Whether a recoverer has made a cell visible, or emptied one.
+    /// Whether a recoverer has made a cell visible; `back`: whether it has emptied one.
     pub forward: bool,
     pub back: bool,
 }
 
-/// How many faults may come yet.
+/// Number of faults of each kind that may still come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Faults {
     /// Compute nodes that die.
@@ -395,7 +398,7 @@ pub struct State {
     pub fates: [[[Fate; MAX_ATTEMPTS]; LIVES]; NODES],
     pub clock: u8,
     pub faults: Faults,
-    /// Whether a recoverer has met what the protocol rules out.
+    /// Whether a recoverer has met a state that the protocol rules out.
     pub contradiction: bool,
 }
 
@@ -430,13 +433,13 @@ impl State {
         &mut lives[usize::from(txn.life)][usize::from(txn.attempt) - 1]
     }
 
-    /// The attempt that a node is at, or was at last.
+    /// Current attempt of a node, or its last one.
     pub fn txn(&self, node: usize) -> Txn {
         let it = &self.nodes[node];
         Txn { node: node as u8, life: it.life, attempt: it.attempt }
     }
 
-    /// Memory nodes that are there.
+    /// Memory nodes that are not lost.
     pub fn surviving(&self) -> impl Iterator<Item = (usize, &MemoryNode)> {
         self.memory.iter().enumerate().filter(|(_, memory)| !memory.lost)
     }

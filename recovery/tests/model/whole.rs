@@ -1,6 +1,7 @@
-//! The protocol as it is: no property falls, in any order of events.
+//! The protocol with no rule broken: no property fails, in any order of events.
 //!
-//! The larger worlds are ignored; docs/recovery.md says how large they are and how to run them.
+//! The larger configurations are ignored; docs/recovery.md says how large they are and how to run
+//! them.
 
 use stateright::{Checker, Expectation, Model};
 
@@ -20,17 +21,17 @@ pub const ALONE: World =
 /// One transaction writes one row.
 pub const ONE_ROW: World = World { writes: [[true, false], [false, false]], ..ALONE };
 
-/// Another one writes the row that its own node keeps the lock of.
+/// [`ALONE`], plus a transaction of the other node on the row that it owns the lock of.
 pub const BOTH: World = World { writes: [[true, true], [false, true]], attempts: [1, 1], ..ALONE };
 
-/// Another one writes both rows, too.
+/// [`ALONE`], plus a transaction of the other node on both rows.
 const CROSSED: World = World { writes: [[true, true], [true, true]], ..BOTH };
 
-/// What recovery does, and must be seen to do where there is any.
+/// Events of recovery that must be observed where there is any.
 const RECOVERY: &[&str] = &[FORWARD, UNDONE, INHERITED];
 const RETURN: &[&str] = &[FORWARD, UNDONE, RETURNED];
 
-/// Explores a world to the end. What is in `reached` must happen somewhere.
+/// Explores a configuration exhaustively. Each property in `reached` must occur somewhere.
 #[track_caller]
 fn holds(world: World, faults: Faults, reached: &[&str]) {
     let world = World { faults, ..world };
@@ -117,8 +118,8 @@ fn large_both_nodes_go() {
     holds(BOTH, Faults { suspicions: 1, ..DEATH }, RECOVERY);
 }
 
-/// What is decided about updates does not rest on fences between recoverers, as long as no memory
-/// node is lost as well.
+/// Decisions about updates do not depend on fences between recoverers, as long as no memory node is
+/// lost as well.
 #[test]
 #[ignore = "large"]
 fn large_recoverers_work_side_by_side() {

@@ -1,4 +1,4 @@
-//! Who may return, as whom, and what is known of it.
+//! Return of expelled nodes: when, with which incarnation, and what the others know of it.
 
 use super::*;
 use crate::membership::PartId;
@@ -15,7 +15,7 @@ fn whole() -> Membership {
     Membership::new([(A, life(1)), (B, life(2)), (C, life(3))])
 }
 
-/// All of this node's parts are resolved by A, and all who take part acknowledge.
+/// `now` after A has resolved all parts of this node and all live nodes have acknowledged.
 fn settled(mut now: Membership, of: NodeId) -> Membership {
     for index in 0..now.parts_of(of) {
         let id = PartId { of, index };
@@ -35,7 +35,7 @@ fn returned(now: &Membership, node: NodeId) -> Membership {
     now.rejoin(&[node]).expect("all is settled")
 }
 
-/// I143: a life is taken in when everybody who is out is settled, and all know who that is.
+/// I143: a life is taken in when every expelled node is resolved, and all know of its expulsion.
 #[test]
 fn who_is_out_returns_when_all_is_settled_and_known() {
     let lost = whole().expel(A, C).expect("both take part");
@@ -49,7 +49,7 @@ fn who_is_out_returns_when_all_is_settled_and_known() {
         }
         (now, acknowledged(lost.clone()))
     };
-    // (what, the membership, who wants to return, whether it may)
+    // (what, the membership, the node that wants to return, whether it may)
     let cases = [
         ("who takes part", &resolved, A, false),
         ("a stranger", &resolved, NodeId(9), false),
@@ -109,7 +109,7 @@ fn of_two_that_want_one_place_one_gets_it() {
     assert_eq!(now.rejoin(&[C]), None, "the other one decides anew, and it is taken");
 }
 
-/// I145: a newcomer is one until all know, itself included.
+/// I145: a node is a newcomer until all know of it, itself included.
 #[test]
 fn newcomers_are_known_to_all_before_they_are_members_like_others() {
     let lost = settled(whole().expel(A, C).expect("both take part"), C);
@@ -135,7 +135,7 @@ fn what_the_life_before_had_complained_of_does_not_count() {
     assert!(second.lost_memory().is_empty(), "one of four complains");
 }
 
-/// I146: a suspicion that is older than whoever it falls on expels nobody.
+/// I146: a suspicion that is older than the node's present life expels no node.
 #[test]
 fn a_suspicion_is_of_one_life() {
     let whole = whole();
@@ -147,8 +147,8 @@ fn a_suspicion_is_of_one_life() {
     assert_eq!(now.expel_life(A, NodeId(9), before), None, "a stranger");
 }
 
-/// I181: a process that stood still while its life ended, and another one took its place, decides
-/// nothing in the name of that.
+/// I181: a process that stalled while its life ended and another one took its place decides nothing
+/// in the name of the new life.
 #[test]
 fn a_life_changes_nothing_once_another_has_its_place() {
     let lost = whole().expel(A, C).expect("both take part");
@@ -161,8 +161,8 @@ fn a_life_changes_nothing_once_another_has_its_place() {
     assert!(acknowledge(present).is_some());
 }
 
-/// I180: whoever is out is refused from its expulsion on, and a life that is over from the next
-/// one on.
+/// I180: verbs of an expelled node are refused from its expulsion on, and those of a life that is
+/// over from the next life on.
 #[test]
 fn verbs_are_refused_of_every_life_that_is_over() {
     let refused = |now: &Membership| now.refused().collect::<Vec<_>>();
