@@ -1,52 +1,52 @@
-//! What the cluster has agreed on: a few small versioned values, changed by compare-and-swap.
+//! The cluster's agreed configuration: a few small versioned values, changed by compare-and-swap.
 //!
 //! # What it is
-//! [`Authority`] is the contract that a coordination service must meet; [`EmbeddedAuthority`]
-//! meets it inside one process. Versions come from one counter for the whole store, as etcd's
-//! revisions do: a later write has a larger version, whatever its key. That makes a version an
-//! *epoch* too: whoever holds the larger one has seen the later state.
+//! [`Authority`] is the contract that a coordination service must meet; [`EmbeddedAuthority`] meets
+//! it inside one process. Versions come from one counter for the whole store, as etcd's revisions
+//! do: a later write has a larger version, whatever its key. That makes a version an *epoch* too:
+//! the holder of the larger one has seen the later state.
 //!
 //! # What it is not
-//! Not a failure detector and not on the data path. A call may take a network round trip, so it
-//! is made by control threads only, never by a coordinator between two polls. It knows nothing of
+//! Not a failure detector and not on the data path. A call may take a network round trip, so it is
+//! made by control threads only, never by a coordinator between two polls. It knows nothing of
 //! shards or nodes; keys and values are the caller's.
 //!
 //! # Watching
-//! There are no callbacks: [`Authority::changed_since`] asks for anything newer than a version
-//! that the caller has seen. A watcher that sleeps late skips intermediate values and never
-//! misses the last one, which is all that configuration needs.
+//! There are no callbacks: [`Authority::changed_since`] asks for anything newer than a version that
+//! the caller has seen. A watcher that sleeps late skips intermediate values and never misses the
+//! last one, which is all that configuration needs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use lotus_fabric::ids::Incarnation;
 
-/// A point in the store's history; larger is later.
+/// Point in the store's history; larger is later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(pub u64);
 
 impl Version {
-    /// The version of a key that was never written.
+    /// Version of a key that was never written.
     pub const ABSENT: Self = Self(0);
 }
 
-/// A value and when it was written.
+/// A value and the version of its write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Versioned {
-    /// The version that its write was given.
+    /// Version that its write was given.
     pub version: Version,
-    /// The bytes.
+    /// The stored bytes.
     pub value: Vec<u8>,
 }
 
-/// Why the authority did not answer as asked.
+/// Failure of a question to the authority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
     /// The key has another version; nothing was written. Read it and decide again.
     #[error("the value has changed: its version is {} now", current.0)]
     Conflict {
-        /// The version now.
+        /// Present version of the key.
         current: Version,
     },
     /// No answer came. A write may or may not have happened: read before repeating it.
@@ -56,7 +56,7 @@ pub enum AuthorityError {
 
 /// A store of small versioned values that all nodes agree on. Linearizable.
 pub trait Authority: Send + Sync {
-    /// The value under `key`, or `None` if it was never written.
+    /// Reads the value under `key`; `None` if it was never written.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -74,8 +74,8 @@ pub trait Authority: Send + Sync {
         value: &[u8],
     ) -> Result<Version, AuthorityError>;
 
-    /// The value under `key` if it was written after `seen`. Implementations that can be told of
-    /// changes may answer from what they were told.
+    /// Reads the value under `key` if it was written after `seen`. Implementations that are
+    /// notified of changes may answer from their notifications.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -103,7 +103,7 @@ impl EmbeddedAuthority {
     }
 
     fn with_store<T>(&self, body: impl FnOnce(&mut Store) -> T) -> T {
-        // A poisoned lock is no danger: the store is whole before and after its one insertion.
+        // A poisoned lock is harmless: the store is whole before and after its one insertion.
         body(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -132,10 +132,10 @@ impl Authority for EmbeddedAuthority {
     }
 }
 
-/// The key under which the last incarnation given out is stored, as two little-endian bytes.
+/// Key of the last incarnation given out, as two little-endian bytes.
 const INCARNATION_KEY: &str = "incarnation/last";
 
-/// Why a starting compute node got no incarnation. It must not join.
+/// Reason why a starting compute node got no incarnation. It must not join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IncarnationError {
@@ -151,7 +151,7 @@ pub enum IncarnationError {
 }
 
 /// Takes a fresh incarnation for a compute node that starts: every start gets its own, so nothing
-/// that an earlier life left behind can be mistaken for the new one's (H2, H4).
+/// left over from an earlier life can be mistaken for the new one's (H2, H4).
 ///
 /// Numbers begin at 1. Zero is left out so that no transaction id is ever zero, which means "no
 /// writer" in a record and "empty" in a log slot.

@@ -1,8 +1,8 @@
-//! Which shards a compute node gives away because it carries more than its share (LOTUS §4.3).
+//! Choice of the shards that an overloaded compute node gives away (LOTUS §4.3).
 //!
 //! # What it is
-//! A pure decision, taken by each node for itself at the end of every interval, from what all of
-//! them have published: how long their transactions took, and how many locks each of its own
+//! A pure decision, taken by each node for itself at the end of every interval, from the loads that
+//! all nodes have published: how long their transactions took, and how many locks each of its own
 //! shards was asked for. A node is *overloaded* when its transactions have taken more than half as
 //! long again as the mean of all nodes, all its transactions together, for three intervals. That
 //! time is the number of transactions under way (Little's law), so it tells a node that has too
@@ -15,8 +15,8 @@
 //!   of its own.
 //! * *Several at once.* As many shards go as it takes to come down to about the mean; a node that
 //!   has most of the load does not need an interval for each of its shards.
-//! * *A shard that is too hot to help* anywhere is left where it is, cooler ones go in its place,
-//!   and if that is not enough it is named, for whoever can split it.
+//! * *A shard that is too hot to help* anywhere is left where it is, and cooler ones go in its
+//!   place. If that is not enough it is reported, so that the operator can split it.
 //!
 //! # What it is not
 //! It moves nothing and measures nothing.
@@ -24,76 +24,76 @@
 use lotus_fabric::ids::ShardId;
 use lotus_sabotage::{Rule, broken};
 
-/// How many intervals a node must be overloaded before it gives anything away.
+/// Number of intervals that a node must be overloaded before it gives anything away.
 pub const INTERVALS: u32 = 3;
-/// The most shards that are given away at once.
+/// Largest number of shards given away at once.
 pub const MOST_AT_ONCE: usize = 128;
 
-/// What one compute node did in an interval.
+/// Load of one compute node in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeLoad {
     /// Mean latency of its transactions, in nanoseconds.
     pub latency_ns: u32,
-    /// How many of them ended.
+    /// Number of transactions that ended.
     pub transactions: u32,
 }
 
 impl NodeLoad {
-    /// The word that it is published as.
+    /// The word by which it is published.
     pub const fn to_word(self) -> u64 {
         (self.transactions as u64) << 32 | self.latency_ns as u64
     }
 
-    /// What a published word says.
+    /// Decodes a published word.
     pub const fn from_word(word: u64) -> Self {
         Self { latency_ns: word as u32, transactions: (word >> 32) as u32 }
     }
 
-    /// How long all its transactions took together, in nanoseconds.
+    /// Total time of its transactions, in nanoseconds.
     fn busy_ns(self) -> u64 {
         u64::from(self.latency_ns) * u64::from(self.transactions)
     }
 }
 
-/// How many locks one shard was asked for in an interval.
+/// Number of locks that one shard was asked for in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardLoad {
     /// The shard.
     pub shard: ShardId,
-    /// The requests.
+    /// Lock requests.
     pub requests: u64,
 }
 
 /// Shards for one receiver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gift {
-    /// The receiver, by its place among the nodes.
+    /// Receiver, by its place among the nodes.
     pub to: usize,
-    /// The shards, the hottest first.
+    /// Shards to move, the hottest first.
     pub shards: Vec<ShardId>,
 }
 
-/// What a node is to do about its load.
+/// Action of a node about its load.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing: it carries its share, or has not carried more for long.
+    /// None: its load is about the mean, or has not been above it for long.
     Keep,
-    /// It gives these away.
+    /// Give these shards away.
     Give(Vec<Gift>),
-    /// It carries too much, and no move would help: most of it is this shard's.
+    /// Overloaded, but no move would help: most of the load is this shard's.
     TooHot(ShardId),
 }
 
-/// What one node remembers from interval to interval.
+/// State that one node keeps from interval to interval.
 #[derive(Clone, Debug, Default)]
 pub struct Balancer {
-    /// For how many intervals it has been overloaded.
+    /// Number of intervals in a row for which it has been overloaded.
     overloaded: u32,
 }
 
 impl Balancer {
-    /// The verdict at the end of an interval on node `me`, which owns `mine`. Nodes that have
-    /// published nothing, because they are out, are `None` in `nodes`.
+    /// Verdict at the end of an interval on node `me`, which owns the shards in `mine`. Expelled
+    /// nodes, which publish nothing, are `None` in `nodes`.
     ///
     /// # Panics
     /// If there is no node `me`.
@@ -108,14 +108,14 @@ impl Balancer {
         }
         let verdict = share_out(me, nodes, mine);
         if let Verdict::Give(_) = verdict {
-            // Whatever comes of it is judged by intervals of its own.
+            // The result of the move is judged by new intervals.
             self.overloaded = 0;
         }
         verdict
     }
 }
 
-/// How long each node's transactions took, and the mean.
+/// Total transaction time of each node, and the mean.
 fn busy(nodes: &[Option<NodeLoad>]) -> (Vec<Option<u64>>, u64) {
     let busy: Vec<_> = nodes.iter().map(|node| node.map(NodeLoad::busy_ns)).collect();
     let members = busy.iter().flatten().count().max(1) as u64;
@@ -128,8 +128,8 @@ fn is_overloaded(node: usize, nodes: &[Option<NodeLoad>]) -> bool {
     busy[node].is_some_and(|busy| busy * 2 > mean * 3)
 }
 
-/// Deals shards of an overloaded node out until it has about the mean: halfway down from where it
-/// would be overloaded again. The last bit would take many shards that are hardly used.
+/// Deals out shards of an overloaded node until it has about the mean: halfway down from where it
+/// would be overloaded again. Going further would take many shards that are hardly used.
 fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdict {
     let (busy, mean) = busy(nodes);
     let requests: u64 = mine.iter().map(|shard| shard.requests).sum();
@@ -142,8 +142,8 @@ fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdi
     let mut gifts: Vec<Gift> = Vec::new();
     let mut given = 0;
     for shard in &hottest {
-        // A shard costs its part of all requests. Its locks do; what else a transaction does is
-        // assumed to follow them.
+        // A shard is assumed to cost its part of all requests. That is exact for locks; the rest of
+        // a transaction's work is assumed to follow them.
         let cost = (u128::from(all) * u128::from(shard.requests) / u128::from(requests)) as u64;
         let Some((to, has)) = receivers.iter_mut().min_by_key(|(_, has)| *has) else { break };
         // Both sides of the move must be clearly better off than the giver was.
@@ -163,8 +163,8 @@ fn share_out(me: usize, nodes: &[Option<NodeLoad>], mine: &[ShardLoad]) -> Verdi
     }
 }
 
-/// The nodes that may receive something of `me`, with what they have: those below the mean, dealt
-/// out among all who are overloaded.
+/// Nodes that may receive shards of `me`, with their loads: those below the mean, dealt out among
+/// all overloaded nodes.
 fn receivers(
     me: usize,
     nodes: &[Option<NodeLoad>],
@@ -200,7 +200,7 @@ mod tests {
         Gift { to, shards: shards.iter().map(|shard| ShardId::from_low_bits(*shard)).collect() }
     }
 
-    /// The verdict on node 0 after three intervals of the same.
+    /// Verdict on node 0 after three equal intervals.
     fn verdict(busy_us: &[u32], requests: &[u64]) -> Verdict {
         let mut balancer = Balancer::default();
         let mut judge = || balancer.judge(0, &nodes(busy_us), &shards(requests));
@@ -214,7 +214,7 @@ mod tests {
         // (time spent by each node, requests of node 0's shards, verdict)
         let cases: &[(&[u32], &[u64], Verdict)] = &[
             (&[100, 100, 100], &[50, 50], Verdict::Keep),
-            // Half as much again is not more than that.
+            // Exactly half as much again is not overloaded.
             (&[150, 75, 75], &[50, 50], Verdict::Keep),
             (&[160, 70, 70], &[10, 60, 30], Verdict::Give(vec![gift(1, &[2])])),
             // Several at once, to several.
@@ -223,11 +223,11 @@ mod tests {
                 &[25, 25, 25, 25],
                 Verdict::Give(vec![gift(1, &[0]), gift(2, &[1]), gift(3, &[2])]),
             ),
-            // The hottest would only take the trouble along: the others go.
+            // The hottest would only take the overload along: the others go.
             (&[300, 30, 30], &[90, 5, 5], Verdict::Give(vec![gift(1, &[1]), gift(2, &[2])])),
             (&[300, 30, 30], &[100], hot(0)),
             (&[300, 30, 30], &[0, 70], hot(1)),
-            // Alone, or with nothing to give.
+            // A single node, or one with nothing to give.
             (&[300], &[100], Verdict::Keep),
             (&[300, 0], &[0, 0], Verdict::Keep),
         ];
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// What a cluster does in `intervals`, in which shard `n` is asked for `heat(n)` locks: the
-    /// last interval in which anything moved, who owns what in the end, and the last verdicts.
+    /// Runs a cluster for `intervals`, in which shard `n` is asked for `heat(n)` locks; updates
+    /// `owner`. Returns the last interval in which anything moved, and the last verdicts.
     fn play(
         members: usize,
         owner: &mut [usize],
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(verdicts, [Verdict::Keep, Verdict::Keep]);
     }
 
-    /// One shard with nearly all of the load: the others leave it, it stays and is named.
+    /// One shard has nearly all of the load: the others move away, it stays and is reported.
     #[test]
     fn a_shard_too_hot_for_any_node_stays_and_is_named_as_long_as_that_lasts() {
         let mut draw = random(8);
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Whatever the load is, as long as it stays, moves come to an end, and nothing comes back.
+    /// Under any constant load, moves come to an end, and no shard moves back.
     #[test]
     fn moves_come_to_an_end() {
         let mut draw = random(1);

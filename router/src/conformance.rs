@@ -1,19 +1,20 @@
-//! What every [`Authority`] must do, checked: run it against an implementation of your own.
+//! Checks of the contract that every [`Authority`] must keep; run them against your own
+//! implementation.
 //!
-//! It knows nothing of how an authority fails; tests of each implementation look at that.
+//! They do not cover failures; the tests of each implementation do.
 
 use std::thread;
 
 use crate::authority::{Authority, AuthorityError, Version, Versioned};
 
-/// Threads that compete for one key, and how often each of them wins.
+/// Number of threads that compete for one key, and number of wins of each.
 const RIVALS: u64 = 4;
 const WINS: u64 = 25;
 
-/// Checks the contract on keys of its own, below `conformance/`.
+/// Checks the contract on keys below `conformance/`.
 ///
 /// # Panics
-/// With a sentence, where the authority breaks the contract or does not answer.
+/// If the authority breaks the contract or does not answer; the message says how.
 pub fn run(authority: &dyn Authority) {
     an_absent_key_has_no_value(authority);
     versions_grow_across_keys(authority);

@@ -1,24 +1,24 @@
 //! The authority of a cluster of machines: an etcd cluster.
 //!
 //! # What it is
-//! [`EtcdAuthority`] keeps each value under a key below a prefix of its own. A version is the
-//! key's modification revision, which etcd counts for the whole store, and a compare-and-swap is a
-//! transaction that compares it. Reads are linearizable, as etcd's are unless one asks for less.
+//! [`EtcdAuthority`] keeps each value under a key below a prefix of its own. A version is the key's
+//! modification revision, which etcd counts for the whole store, and a compare-and-swap is a
+//! transaction that compares it. Reads are linearizable, which is etcd's default.
 //!
 //! # What it is not
 //! Not the failure detector: etcd's shortest lease is a second and more (DESIGN §8). It is asked
-//! when the cluster changes, so a cluster goes on without etcd for as long as nothing does: every
-//! call returns [`AuthorityError::Unavailable`] within its time limit, and connections are made
-//! anew by themselves when etcd is back.
+//! when the cluster changes, so a cluster goes on without etcd as long as nothing changes: every
+//! call returns [`AuthorityError::Unavailable`] within its time limit, and the client reconnects by
+//! itself when etcd is back.
 //!
 //! # Backups
-//! An etcd that is restored from a backup has forgotten what was decided since, and gives revisions
-//! again. A process that notices believes nothing more of it ([`EtcdAuthority::has_gone_back`]).
+//! An etcd that is restored from a backup has forgotten later decisions, and gives revisions again.
+//! A process that notices believes none of its answers any more ([`EtcdAuthority::has_gone_back`]).
 //!
 //! # Threads
-//! The client is asynchronous and needs a runtime; this one has a thread for it. Callers wait, as
-//! [`Authority`] says: whoever must not wait asks on another thread. Called from a task of another
-//! tokio runtime, it panics, as everything does that waits there.
+//! The client is asynchronous and needs a runtime; this one has a thread for it. Calls block, as
+//! [`Authority`] says: a thread that must not block leaves them to another one. Called from a task
+//! of another tokio runtime, they panic, as every blocking call does there.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -33,37 +33,37 @@ use tokio::runtime::Runtime;
 use crate::authority::{Authority, AuthorityError, Version, Versioned};
 use crate::lineage::{Broken, Lineage};
 
-/// Where etcd is, and what is ours in it.
+/// Address of etcd, key prefix and credentials.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The members of the etcd cluster, as `http://HOST:PORT`, or `https://` with
-    /// [`Options::tls`]; any one that answers will do.
+    /// Members of the etcd cluster, as `http://HOST:PORT`, or `https://` with [`Options::tls`]; any
+    /// one that answers will do.
     pub endpoints: Vec<String>,
-    /// Goes before every key, so that clusters can share one etcd: `/lotus/NAME/`, say.
+    /// Prefix of every key, such as `/lotus/NAME/`, so that clusters can share one etcd.
     pub prefix: String,
-    /// Name and password, if etcd asks for them.
+    /// Name and password, if etcd requires them.
     pub user: Option<(String, String)>,
-    /// TLS, if etcd speaks it.
+    /// TLS settings, if etcd uses TLS.
     pub tls: Option<Tls>,
-    /// How long a call may take before it counts as unanswered.
+    /// Time limit of a call, after which it counts as unanswered.
     pub timeout: Duration,
 }
 
 impl Options {
-    /// The etcd cluster with these members, without a password, two seconds a call.
+    /// Options for the etcd cluster with these members: no password, two seconds a call.
     pub fn new(endpoints: Vec<String>, prefix: impl Into<String>) -> Self {
         let (prefix, timeout) = (prefix.into(), Duration::from_secs(2));
         Self { endpoints, prefix, user: None, tls: None, timeout }
     }
 }
 
-/// What TLS needs, as PEM texts.
+/// Certificates and keys for TLS, as PEM texts.
 #[derive(Clone)]
 pub struct Tls {
-    /// The certificates of the authority that has signed those of etcd's members.
+    /// CA certificates that have signed those of etcd's members.
     pub ca: String,
-    /// A certificate and its private key, if etcd asks for them.
+    /// Client certificate and private key, if etcd requires them.
     pub identity: Option<(String, String)>,
 }
 
@@ -81,32 +81,32 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Why there is no authority.
+/// Reason why a connection to etcd failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// None of the endpoints answered as etcd does.
     #[error("etcd does not answer at {}: {}", endpoints.join(", "), reason(source))]
     Unreachable {
-        /// Who was asked.
+        /// Endpoints that were tried.
         endpoints: Vec<String>,
-        /// What the last of them said.
+        /// Error of the last one.
         source: etcd_client::Error,
     },
-    /// etcd answered, and does not want this client; correct the configuration.
+    /// etcd answered, and refused this client; correct the configuration.
     #[error("etcd at {} refuses: {reason}", endpoints.join(", "))]
     Refused {
-        /// Who was asked.
+        /// Endpoints that were tried.
         endpoints: Vec<String>,
-        /// What etcd said.
+        /// Message of etcd.
         reason: String,
     },
     /// None of the endpoints answered in time.
     #[error("etcd does not answer at {} within {timeout:?}", endpoints.join(", "))]
     TimedOut {
-        /// Who was asked.
+        /// Endpoints that were tried.
         endpoints: Vec<String>,
-        /// How long.
+        /// Time limit that passed.
         timeout: Duration,
     },
     /// The system has no thread left for the client.
@@ -114,7 +114,7 @@ pub enum ConnectError {
     Thread(#[from] std::io::Error),
 }
 
-/// See the module's essay.
+/// Authority kept in an etcd cluster. See the module's documentation.
 pub struct EtcdAuthority {
     options: Options,
     client: Client,
@@ -129,7 +129,7 @@ impl fmt::Debug for EtcdAuthority {
 }
 
 impl EtcdAuthority {
-    /// Connects, and makes sure that it is etcd that answers.
+    /// Connects, and verifies that etcd answers.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -153,7 +153,7 @@ impl EtcdAuthority {
         }
         let connected = async {
             let mut client = Client::connect(endpoints, Some(connect)).await?;
-            // Connections are made when they are needed: this needs one.
+            // Connections are made when they are needed: this request needs one.
             client.get(prefix.as_str(), None).await?;
             Ok(client)
         };
@@ -175,7 +175,7 @@ impl EtcdAuthority {
         Ok(Self { options, client, runtime, lineage: Lineage::default() })
     }
 
-    /// The same, with more in front of every key.
+    /// The same authority, with `prefix` appended to its key prefix.
     pub fn below(mut self, prefix: &str) -> Self {
         self.options.prefix.push_str(prefix);
         self
@@ -185,15 +185,14 @@ impl EtcdAuthority {
         format!("{}{key}", self.options.prefix)
     }
 
-    /// Whether etcd has answered as one that was restored from a backup, or as another one: it has
-    /// forgotten what it said. Then nothing that it says is believed, and every call returns
+    /// Whether etcd has answered as one that was restored from a backup, or as another one, so that
+    /// earlier answers are forgotten. Then none of its answers is believed, and every call returns
     /// [`AuthorityError::Unavailable`].
     pub fn has_gone_back(&self) -> bool {
         self.lineage.is_broken()
     }
 
-    /// Waits for an answer; `header` is its header. Whatever is wrong, the caller cannot know what
-    /// happened.
+    /// Waits for an answer, whose header is `header`. After any failure the outcome is unknown.
     fn ask<T>(
         &self,
         question: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -229,7 +228,7 @@ impl Authority for EtcdAuthority {
     ) -> Result<Version, AuthorityError> {
         let key = self.key(key);
         // A key that does not exist has revision 0, as `Version::ABSENT` says. A version beyond
-        // what etcd can count belongs to no key.
+        // etcd's range belongs to no key.
         let revision = i64::try_from(expected.0).unwrap_or(i64::MAX);
         let write = Txn::new()
             .when([Compare::mod_revision(key.as_str(), CompareOp::Equal, revision)])
@@ -249,7 +248,8 @@ impl Authority for EtcdAuthority {
     }
 }
 
-/// What is wrong. All but the innermost error say only that something is wrong below.
+/// Message of the innermost error, which names the cause; the outer ones only say that there is
+/// one.
 fn reason(error: &etcd_client::Error) -> String {
     let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
     let mut innermost = status.source();
@@ -259,7 +259,7 @@ fn reason(error: &etcd_client::Error) -> String {
     innermost.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
-/// What etcd says if it is there and does not want us.
+/// etcd's message, if it answered but refused this client.
 fn refusal(error: &etcd_client::Error) -> Option<String> {
     // Of gRPC's codes: invalid argument (a wrong password), permission denied, unauthenticated.
     const REFUSALS: [i32; 3] = [3, 7, 16];
@@ -271,7 +271,7 @@ fn refusal(error: &etcd_client::Error) -> Option<String> {
     }
 }
 
-/// etcd counts revisions from 1.
+/// Converts a revision; etcd counts them from 1.
 fn version(revision: i64) -> Version {
     Version(revision.unsigned_abs())
 }

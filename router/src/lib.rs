@@ -1,4 +1,4 @@
-//! Where things are: key → shard → owner compute node and replica memory nodes.
+//! Location of data and locks: key → shard → owner compute node and replica memory nodes.
 //!
 //! # What it is
 //! Five small, independent pieces:
@@ -7,12 +7,12 @@
 //! * [`shard_map`]: which compute node grants a shard's locks, and since which epoch: one node's
 //!   copy of words in the memory pool.
 //! * [`routing`]: on which compute node a transaction runs. Follows the shard map.
-//! * [`balance`]: which shards a node that has too much to do gives away.
-//! * [`authority`]: what the cluster has agreed on, as small versioned values; in this process,
+//! * [`balance`]: which shards an overloaded node gives away.
+//! * [`authority`]: the cluster's agreed configuration, as small versioned values; in this process,
 //!   with the feature `remote` in another one, or with `etcd` in an etcd cluster. [`conformance`]
-//!   checks any other.
+//!   checks any other implementation.
 //!
-//! The first three are asked for every key of every transaction, so they are plain tables in
+//! The first three are consulted for every key of every transaction, so they are plain tables in
 //! memory: no lock, no allocation, no I/O. The authority is the control path.
 //!
 //! # What it is not

@@ -1,25 +1,25 @@
-//! Whether an authority that counts revisions is still the one that it was.
+//! Detection of an authority that was restored from a backup or replaced, by its revision count.
 //!
 //! # Why
-//! An etcd that was restored from a backup counts revisions again that it had given before, for
-//! other writes, and has forgotten what was decided in between: who was expelled, who owns what. A
-//! version that a process holds may then name a write that it has never seen, and a
-//! compare-and-swap that must be refused succeeds.
+//! An etcd that was restored from a backup repeats revisions that it had given to other writes, and
+//! has forgotten the decisions in between: expulsions, changes of owners. A version that a process
+//! holds may then name a write that it has never seen, and a compare-and-swap that must be refused
+//! succeeds.
 //!
 //! # What it is
 //! Answers are linearizable, so each is at a revision no smaller than any that was seen before the
-//! question was asked. One that is not comes from a store that has gone back, or from another. From
-//! then on nothing of it is believed by this process; it may go on without an authority, as it does
-//! when etcd is silent.
+//! question was asked. An answer that is not comes from a store that has gone back, or from another
+//! one. From then on this process believes none of its answers; it may go on without an authority,
+//! as it does when etcd is silent.
 //!
 //! # What it is not
-//! A cure: a process that was not there before the restore sees nothing wrong, and one that asks
-//! only when the count has caught up does not either. A cluster is ended before its etcd is
-//! restored (docs/operations.md).
+//! A cure: a process that was not there before the restore sees nothing wrong, and neither does one
+//! that asks only when the count has caught up. A cluster is ended before its etcd is restored
+//! (docs/operations.md).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a process has seen of a store.
+/// Largest revision that a process has seen of a store, and whether the store can be believed.
 #[derive(Debug, Default)]
 pub(crate) struct Lineage(Mutex<Seen>);
 
@@ -31,28 +31,28 @@ struct Seen {
     broken: bool,
 }
 
-/// Revision that an answer must have reached.
+/// Smallest revision that an answer must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked(i64);
 
-/// The store is not what it was.
+/// The store has gone back, or is another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Broken;
 
 impl Lineage {
-    /// A question is about to be asked.
+    /// Called before a question; returns the revision that its answer must have reached.
     ///
     /// # Errors
-    /// No answer would count.
+    /// [`Broken`] if no answer of the store counts any more.
     pub(crate) fn ask(&self) -> Result<Asked, Broken> {
         let seen = self.lock();
         if seen.broken { Err(Broken) } else { Ok(Asked(seen.revision)) }
     }
 
-    /// The store of this id has answered, and was at this revision.
+    /// Called with an answer: the id of the store and its revision.
     ///
     /// # Errors
-    /// The answer does not count.
+    /// [`Broken`] if the answer does not count.
     pub(crate) fn heed(
         &self,
         Asked(least): Asked,
@@ -64,12 +64,12 @@ impl Lineage {
         if seen.broken {
             return Err(Broken);
         }
-        // Answers to questions that were asked together come in any order.
+        // Answers to concurrent questions come in any order.
         (seen.store, seen.revision) = (Some(store), seen.revision.max(revision));
         Ok(())
     }
 
-    /// Whether nothing of the store is believed any more.
+    /// Whether no answer of the store is believed any more.
     pub(crate) fn is_broken(&self) -> bool {
         self.lock().broken
     }
@@ -83,8 +83,9 @@ impl Lineage {
 mod tests {
     use super::*;
 
-    /// The store was restored from a backup of revision 100 while this process knew of revision
-    /// 105: the next writes were given 101 to 105 again, and the fifth passed for what it had seen.
+    /// Regression: the store was restored from a backup of revision 100 while this process knew of
+    /// revision 105. The next writes were given 101 to 105 again, and the fifth passed for one that
+    /// the process had seen.
     #[test]
     fn a_store_that_has_gone_back_is_not_believed_again() {
         let lineage = Lineage::default();

@@ -17,16 +17,16 @@
 //! # Regions
 //! A group's replica lives in a region of its own, and that region carries the group's number on
 //! every node. Cells hold offsets within the group (DESIGN §4), so a replica is the same bytes at
-//! the same offsets under the same region number everywhere: promoting a backup, or copying a
-//! group to a new node, changes no address but the node.
+//! the same offsets under the same region number everywhere: promoting a backup, or copying a group
+//! to a new node, changes no address but the node.
 //!
 //! # Losses
-//! A memory node that is lost leaves its groups: [`Placement::without`]. Groups keep their numbers
-//! and regions, the copies that are left keep their order, and the first of them is the primary.
+//! A lost memory node leaves its groups: [`Placement::without`]. Groups keep their numbers and
+//! regions, the remaining copies keep their order, and the first of them is the primary.
 //!
 //! # Returns
-//! One that comes back with empty memory is behind the others at first, and no copy yet:
-//! [`Placement::with_joining`]. It gets what they get, and nobody reads from it.
+//! A memory node that comes back with empty memory is listed behind the others at first, and does
+//! not count as a copy: [`Placement::with_joining`]. It gets the same writes, and is not read from.
 //!
 //! # What it is not
 //! A [`Placement`] never changes; losing or adding a memory node makes a new one under a new
@@ -43,14 +43,14 @@ use crate::topology::{MAX_MEMORY_NODES, MAX_REPLICAS, Role, TopologyError, check
 pub struct GroupId(pub u8);
 
 impl GroupId {
-    /// The region that holds the group on each of its memory nodes.
+    /// Region that holds the group on each of its memory nodes.
     #[inline]
     pub const fn region(self) -> RegionId {
         RegionId(self.0)
     }
 }
 
-/// The region that holds the transaction logs on every memory node, above those of the groups.
+/// Region that holds the transaction logs on every memory node, above those of the groups.
 pub const LOG_REGION: RegionId = RegionId(MAX_MEMORY_NODES as u8);
 
 const _: () = assert!(MAX_MEMORY_NODES < u8::MAX as usize, "group and log regions fit in 8 bits");
@@ -58,14 +58,14 @@ const _: () = assert!(MAX_MEMORY_NODES < u8::MAX as usize, "group and log region
 /// One copy of a group: a region on a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replica {
-    /// The memory node.
+    /// Memory node that holds it.
     pub node: NodeId,
-    /// The region on that node.
+    /// Its region on that node.
     pub region: RegionId,
 }
 
 impl Replica {
-    /// The address of byte `offset` of the group in this copy.
+    /// Address of byte `offset` of the group in this copy.
     ///
     /// # Panics
     /// If `offset` does not fit in [`RemoteAddr::OFFSET_BITS`].
@@ -75,12 +75,12 @@ impl Replica {
     }
 }
 
-/// The copies of one group: 1 to [`MAX_REPLICAS`], primary first, each on a node of its own.
+/// Copies of one group: 1 to [`MAX_REPLICAS`], primary first, each on a node of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaSet {
     members: [Replica; MAX_REPLICAS],
     count: u8,
-    /// How many of them are copies: the others are being made.
+    /// Number of full copies; the members behind them are being filled.
     whole: u8,
 }
 
@@ -91,25 +91,26 @@ impl ReplicaSet {
         self.members[0]
     }
 
-    /// The others, those that are being made among them.
+    /// All members but the primary, including those that are being filled.
     #[inline]
     pub fn backups(&self) -> &[Replica] {
         &self.members()[1..]
     }
 
-    /// All that is written to, primary first, copies that are being made last.
+    /// All members, which all get every write: full copies first, primary ahead, then those being
+    /// filled.
     #[inline]
     pub fn members(&self) -> &[Replica] {
         &self.members[..usize::from(self.count)]
     }
 
-    /// Those that have all of the group, primary first.
+    /// Members that have all of the group, primary first.
     #[inline]
     pub fn whole(&self) -> &[Replica] {
         &self.members[..usize::from(self.whole)]
     }
 
-    /// Those that are being made.
+    /// Members that are being filled.
     #[inline]
     pub fn joining(&self) -> &[Replica] {
         &self.members()[usize::from(self.whole)..]
@@ -123,7 +124,7 @@ impl ReplicaSet {
     }
 }
 
-/// Where every shard's data is.
+/// Location of every shard's data.
 #[derive(Clone, Debug)]
 pub struct Placement {
     groups: Box<[ReplicaSet]>,
@@ -161,7 +162,7 @@ impl Placement {
         Ok(Self { groups: groups.collect(), replicas })
     }
 
-    /// What is left without these memory nodes; `None` if some group has no copy any more.
+    /// The placement without these memory nodes; `None` if some group has no full copy left.
     #[must_use]
     pub fn without(&self, lost: &[NodeId]) -> Option<Self> {
         let left = |set: &ReplicaSet| {
@@ -179,8 +180,8 @@ impl Placement {
         Some(Self { groups, replicas: self.replicas })
     }
 
-    /// This, and behind the copies of each group those of its first ones, by the placement of the
-    /// beginning, that are being made anew on `joining`.
+    /// The placement with the nodes of `joining` added again to the groups that they had a copy of
+    /// in `first`, the cluster's first placement. They are listed behind the full copies.
     #[must_use]
     pub fn with_joining(&self, first: &Self, joining: &[NodeId]) -> Self {
         let mut with = self.clone();
@@ -193,20 +194,20 @@ impl Placement {
         with
     }
 
-    /// Whether copies are being made.
+    /// Whether any copy is being filled.
     pub fn is_joined(&self) -> bool {
         self.groups.iter().any(|set| !set.joining().is_empty())
     }
 
-    /// This, without those that are being made.
+    /// The placement without the copies that are being filled.
     #[must_use]
     pub fn of_whole(&self) -> Self {
         let groups = self.groups.iter().map(|set| ReplicaSet { count: set.whole, ..*set });
         Self { groups: groups.collect(), ..*self }
     }
 
-    /// The primary of each group: of a placement that has lost none, every memory node once, in the
-    /// order in which they were named.
+    /// Primary of each group: if no node was lost, every memory node once, in the order in which
+    /// they were named.
     pub fn primaries(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.groups.iter().map(|set| set.primary().node)
     }
@@ -218,26 +219,26 @@ impl Placement {
         nodes.into_iter().collect()
     }
 
-    /// How many groups there are: as many memory nodes as there were at first.
+    /// Number of groups: the number of memory nodes at first.
     #[inline]
     pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many copies each group had at first, the primary included.
+    /// Number of copies that each group had at first, the primary included.
     #[inline]
     pub fn replica_count(&self) -> usize {
         self.replicas
     }
 
-    /// The group that `shard` belongs to.
+    /// Group that `shard` belongs to.
     #[inline]
     pub fn group_of(&self, shard: ShardId) -> GroupId {
         // 32-bit operands: a 64-bit division costs twice as much.
         GroupId((u32::from(shard.raw()) % self.groups.len() as u32) as u8)
     }
 
-    /// The copies of `group`.
+    /// Copies of `group`.
     ///
     /// # Panics
     /// If there is no such group.
@@ -251,7 +252,7 @@ impl Placement {
         self.groups.iter().enumerate().map(|(group, set)| (GroupId(group as u8), set))
     }
 
-    /// The groups that have a copy on `node`, in order: what that node must register.
+    /// Groups that have a copy on `node`, in order: the regions that the node must register.
     pub fn hosted_by(&self, node: NodeId) -> impl Iterator<Item = GroupId> {
         self.groups()
             .filter(move |(_, set)| set.members().iter().any(|member| member.node == node))
@@ -314,7 +315,7 @@ mod tests {
         let in_turn = one.without(&two[1..]).expect("the same");
         assert_eq!(members(&at_once), members(&in_turn));
         assert_eq!(members(&at_once), [vec![100], vec![103], vec![103, 100], vec![103, 100]]);
-        // The copies of group 0 were on these.
+        // These have all copies of group 0.
         assert!(whole.without(&[100, 101, 102].map(NodeId)).is_none());
         assert_eq!(members(&whole.without(&[]).expect("all")), members(&whole));
     }
@@ -332,7 +333,7 @@ mod tests {
             assert_eq!(of(set.whole()), of(left.replicas(group).members()));
             assert_eq!([set.whole(), set.joining()].concat(), set.members());
         }
-        // What is being made is no copy that the others could do without.
+        // A copy that is being filled does not replace the full ones.
         assert!(joined.without(&[102, 103].map(NodeId)).is_none());
         assert!(joined.is_joined() && !left.is_joined() && !joined.of_whole().is_joined());
         let again = joined.without(&[NodeId(101)]).expect("as before");

@@ -1,8 +1,8 @@
-//! On which compute node a transaction runs: hybrid routing (LOTUS §4.3).
+//! Choice of the compute node that runs a transaction: hybrid routing (LOTUS §4.3).
 //!
-//! A read-write transaction goes to the owner of its first record's shard, where most of its
-//! locks are local and conflicting transactions meet early. A read-only transaction takes no
-//! locks, so any compute node will do, and a uniformly random one balances the load.
+//! A read-write transaction goes to the owner of its first record's shard, where most of its locks
+//! are local and conflicting transactions meet early. A read-only transaction takes no locks, so
+//! any compute node will do, and a uniformly random one balances the load.
 //!
 //! Routing is advice: a transaction is correct wherever it runs, so a stale answer costs a few
 //! remote locks and nothing else. The random number comes from the caller, because only
@@ -15,19 +15,19 @@ use lotus_fabric::ids::{NodeId, ShardId};
 use crate::shard_map::{NOBODY, ShardMap};
 use crate::topology::{Role, TopologyError, check_nodes};
 
-/// What a transaction is about to do, as far as routing cares.
+/// Properties of a transaction that routing depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
-    /// It may write.
+    /// The transaction may write.
     ReadWrite {
-        /// The shard of its first record.
+        /// Shard of its first record.
         first: ShardId,
     },
-    /// It only reads.
+    /// The transaction only reads.
     ReadOnly,
 }
 
-/// How transactions find their compute node.
+/// Rule by which transactions are sent to compute nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
     /// Read-write to the owner of the first record, read-only anywhere (LOTUS §4.3).
@@ -65,7 +65,7 @@ impl Router {
     pub fn route(&self, intent: Intent, random: u64) -> NodeId {
         match (self.policy, intent) {
             (Policy::Hybrid, Intent::ReadWrite { first }) => match self.shards.owner(first).node {
-                // Nobody can lock the row now. Whoever is asked will say so.
+                // No node can lock the row now. Any node that is asked will say so.
                 NOBODY => self.anywhere(random),
                 owner => owner,
             },

@@ -1,4 +1,4 @@
-//! Which compute node grants a shard's locks, and since which epoch.
+//! The compute node that grants each shard's locks, and the epoch since which it does.
 //!
 //! # What it is
 //! Ownership is decided by one word per shard in the memory pool, which is changed by
@@ -7,11 +7,11 @@
 //! of a load. It starts as an even split, every compute node getting a shard in turn, and
 //! [learns](ShardMap::learn) of changes later, in any order: the newer epoch counts.
 //!
-//! # Who may rely on it
-//! Everybody on an owner's word about itself, and nobody on anything else. A node becomes the
-//! owner when its own copy says so, and ceases by what it does itself: it [stops](ShardMap::stop),
-//! and only then gives the shard away. About others a copy may be out of date. Whoever is asked
-//! in vain says what it knows, which is newer.
+//! # What can be relied on
+//! An owner's word about itself, and nothing else. A node becomes the owner when its own copy says
+//! so, and ceases by its own action: it [stops](ShardMap::stop), and only then gives the shard
+//! away. About others a copy may be out of date. A node that is asked but is not the owner answers
+//! with the owner it knows of, which is newer.
 //!
 //! # Epochs
 //! Every change of a shard's word raises that shard's epoch, also when the owner stays. Lock
@@ -19,10 +19,10 @@
 //! refuses them (H4, H19). An owner seen twice under one epoch has held the shard in between.
 //!
 //! # What it is not
-//! It does not wait for locks to drain and tells nobody: the engine orders hand-over.
+//! It does not wait for locks to drain and notifies no other node: the engine runs the hand-over.
 //!
 //! # Word
-//! bits 0..16 owner, bits 16..48 epoch, bits 48..64 zero. In a copy, of a shard that has stopped:
+//! bits 0..16 owner, bits 16..48 epoch, bits 48..64 zero. In a copy, for a shard that has stopped:
 //! owner [`NOBODY`], and the owner's number plus one in bits 48..64.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,47 +31,47 @@ use lotus_fabric::ids::{NodeId, ShardId};
 
 use crate::topology::{Role, TopologyError, check_nodes};
 
-/// A version of one shard's ownership; only ever grows. Not the cluster's configuration epoch.
+/// Version of one shard's ownership; only ever grows. Not the cluster's configuration epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardEpoch(pub u32);
 
 impl ShardEpoch {
-    /// The epoch of the initial split. Zero is never in use, so a zeroed request matches nothing.
+    /// Epoch of the initial split. Zero is never in use, so a zeroed request matches nothing.
     pub const FIRST: Self = Self(1);
 }
 
-/// Owns the shards whose owner was lost, until somebody adopts them: no node has this number, so
-/// nobody grants their locks.
+/// Owner of shards whose owner was lost, until they are adopted: no node has this number, so their
+/// locks are not granted.
 pub const NOBODY: NodeId = NodeId(u16::MAX);
 
-/// Who grants a shard's locks, and since when.
+/// Compute node that grants a shard's locks, and the epoch since which it does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// The compute node.
+    /// The owner.
     pub node: NodeId,
-    /// The epoch in which it became the owner.
+    /// Epoch in which it became the owner.
     pub epoch: ShardEpoch,
 }
 
 impl Owner {
-    /// The word in the memory pool that says this.
+    /// Its form as a word in the memory pool.
     pub const fn to_word(self) -> u64 {
         (self.epoch.0 as u64) << 16 | self.node.0 as u64
     }
 
-    /// What a word in the memory pool says.
+    /// Decodes a word of the memory pool.
     pub const fn from_word(word: u64) -> Self {
         Self { node: NodeId(word as u16), epoch: ShardEpoch((word >> 16) as u32) }
     }
 
-    /// What the word says once the shard has been given to `node`; `None` if it has been moved
-    /// 2³² times, and stays where it is for the cluster's life.
+    /// Ownership after the shard has been given to `node`; `None` if it has been moved 2³² times,
+    /// and stays where it is for the cluster's life.
     #[must_use]
     pub fn next(self, node: NodeId) -> Option<Self> {
         self.epoch.0.checked_add(1).map(|epoch| Self { node, epoch: ShardEpoch(epoch) })
     }
 
-    /// What the owner's own copy says while it grants nothing any more.
+    /// Word in the owner's own copy while it grants no locks any more.
     const fn stopped(self) -> u64 {
         let nobody = Self { node: NOBODY, epoch: self.epoch };
         (self.node.0 as u64 + 1) << 48 | nobody.to_word()
@@ -101,11 +101,11 @@ impl ShardMap {
         Ok(Self { words: words.collect() })
     }
 
-    /// The owner of `shard`, as far as is known; [`NOBODY`] if that is this node and has stopped.
+    /// Last known owner of `shard`; [`NOBODY`] if that is this node and it has stopped.
     #[inline]
     pub fn owner(&self, shard: ShardId) -> Owner {
-        // Acquire pairs with the release in `change`: who sees a new owner also sees all that was
-        // done before it was named. On x86-64 it is a plain load.
+        // Acquire pairs with the release in `change`: a thread that sees a new owner also sees all
+        // that was done before it was named. On x86-64 it is a plain load.
         Owner::from_word(self.word(shard).load(Ordering::Acquire))
     }
 
@@ -122,14 +122,15 @@ impl ShardMap {
         word == claim.to_word() || word == claim.stopped()
     }
 
-    /// Whether `node`, whose copy this is, keeps the locks of `shard`: it serves it, or has
-    /// stopped and not given it away yet.
+    /// Whether `node`, whose copy this is, still answers for the locks of `shard`: it grants them,
+    /// or has stopped and not given the shard away yet.
     pub fn keeps(&self, shard: ShardId, node: NodeId) -> bool {
         let owner = self.owner(shard);
         owner.node == node || self.is_current(shard, Owner { node, ..owner })
     }
 
-    /// Takes note that `owner` has `shard`, if that is news: of a later epoch than what is known.
+    /// Records that `owner` has `shard`, if its epoch is later than the known one. Returns whether
+    /// it is.
     pub fn learn(&self, shard: ShardId, owner: Owner) -> bool {
         loop {
             let word = self.word(shard).load(Ordering::Acquire);
@@ -142,32 +143,34 @@ impl ShardMap {
         }
     }
 
-    /// `owner` grants no locks of `shard` from now on; those granted stand. Whether it served it.
+    /// Makes `owner` grant no more locks of `shard`; those granted stand. Returns whether it was
+    /// granting.
     pub fn stop(&self, shard: ShardId, owner: Owner) -> bool {
         self.change(shard, owner.to_word(), owner.stopped())
     }
 
-    /// `owner`, which has stopped and given nothing away, grants again.
+    /// Makes `owner`, which has stopped and not given the shard away, grant locks again.
     pub fn resume(&self, shard: ShardId, owner: Owner) {
-        // If that fails it has learned that somebody else took the shard.
+        // If that fails it has learned of a later owner.
         self.change(shard, owner.stopped(), owner.to_word());
     }
 
-    /// `lost` takes no part any more: nobody is to ask it for locks, or to rely on those that it
-    /// has granted (H4). The word in the pool will follow, under another epoch.
+    /// Removes the expelled node `lost` as an owner: it must not be asked for locks, and the locks
+    /// that it has granted do not stand (H4). The word in the pool will follow, under another
+    /// epoch.
     pub fn disown(&self, lost: NodeId) {
         for shard in ShardId::all() {
             let owner = self.owner(shard);
             if owner.node == lost {
-                // If that fails somebody has learned of a later owner.
+                // If that fails another thread has recorded a later owner.
                 self.change(shard, owner.to_word(), Owner { node: NOBODY, ..owner }.to_word());
             }
         }
     }
 
     fn change(&self, shard: ShardId, from: u64, to: u64) -> bool {
-        // Release publishes what was done before; acquire, on failure as well, shows what whoever
-        // was faster had done.
+        // Release publishes what was done before; acquire, on failure as well, shows what the
+        // faster thread had done.
         let word = self.word(shard);
         word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,10 +1,9 @@
 //! An authority for tests, which misbehaves within what the contract of [`Authority`] allows.
 //!
 //! # What it is
-//! [`TestAuthority`] is an [`EmbeddedAuthority`] behind switches. A *script* is asked about every
-//! question and says what becomes of it ([`Fate`]); it may write as a rival before the question is
-//! answered. Beside the script, all questions can be held until a test lets them go on, and they
-//! are counted.
+//! [`TestAuthority`] is an [`EmbeddedAuthority`] behind switches. A *script* is called with every
+//! question and returns its [`Fate`]; it may write as a rival before the question is answered.
+//! Beside the script, all questions can be held until a test releases them, and they are counted.
 //!
 //! # What it is not
 //! A network: it has no delays of its own. In simulations a courier carries the questions.
@@ -15,21 +14,21 @@ use std::time::Duration;
 
 use crate::authority::{Authority, AuthorityError, EmbeddedAuthority, Version, Versioned};
 
-/// What becomes of a question.
+/// Outcome of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is answered.
+    /// Carried out and answered.
     Answered,
-    /// It does not arrive: nothing is done, and nothing answered.
+    /// Never arrives: nothing is done, and nothing answered.
     QuestionLost,
-    /// It is done, and the answer does not arrive.
+    /// Carried out, but the answer is lost.
     AnswerLost,
 }
 
 /// A question, before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
-    /// The value under a key.
+    /// Read of a key.
     Read {
         /// The key.
         key: &'a str,
@@ -38,21 +37,21 @@ pub enum Question<'a> {
     Swap {
         /// The key.
         key: &'a str,
-        /// The version that it must have.
+        /// Version that the key must have.
         expected: Version,
-        /// The new value.
+        /// New value.
         value: &'a [u8],
     },
 }
 
 impl<'a> Question<'a> {
-    /// The key that is asked for.
+    /// Key that is asked for.
     pub fn key(self) -> &'a str {
         let (Self::Read { key } | Self::Swap { key, .. }) = self;
         key
     }
 
-    /// Whether it is a swap that succeeds if it is done now.
+    /// Whether it is a swap that succeeds if it is carried out now.
     pub fn is_granted_by(&self, authority: &EmbeddedAuthority) -> bool {
         let Self::Swap { key, expected, .. } = self else { return false };
         let found = authority.read(key).ok().flatten();
@@ -70,7 +69,7 @@ struct Hold {
     lost: u64,
 }
 
-/// See the module's description. One that was just made answers everything.
+/// Authority with a script. See the module's description. The default one answers everything.
 pub struct TestAuthority {
     inner: EmbeddedAuthority,
     script: Mutex<Script>,
@@ -85,14 +84,14 @@ impl Default for TestAuthority {
 }
 
 impl TestAuthority {
-    /// Answers everything, from these values on.
+    /// Authority that answers everything, beginning with these values.
     pub fn over(inner: EmbeddedAuthority) -> Self {
         let script: Script = Box::new(|_, _| Fate::Answered);
         let (script, hold) = (Mutex::new(script), Mutex::default());
         Self { inner, script, hold, released: Condvar::new() }
     }
 
-    /// Follows a script.
+    /// Authority that follows a script.
     pub fn following(
         script: impl FnMut(Question<'_>, &EmbeddedAuthority) -> Fate + Send + 'static,
     ) -> Self {
@@ -101,8 +100,8 @@ impl TestAuthority {
         this
     }
 
-    /// Answers neither the first read of each key nor the first swap that succeeds, which it
-    /// carries out.
+    /// Authority that loses the answers to the first read of each key and to the first swap that
+    /// succeeds, which it carries out.
     pub fn forgetful() -> Self {
         let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
         Self::following(move |question, values| {
@@ -115,8 +114,8 @@ impl TestAuthority {
         })
     }
 
-    /// Of each key it loses the first question, and then the first answer to one that it has
-    /// carried out: of reads, and of swaps.
+    /// Authority that loses the first question about each key, and then the first answer to one
+    /// that it has carried out; reads and swaps are counted apart.
     pub fn lossy() -> Self {
         let mut asked = BTreeMap::<_, u32>::new();
         Self::following(move |question, _| {
@@ -139,12 +138,12 @@ impl TestAuthority {
         *lock(&self.script) = Box::new(script);
     }
 
-    /// Lets all questions have this fate from now on.
+    /// Gives all questions this fate from now on.
     pub fn turn(&self, fate: Fate) {
         self.follow(move |_, _| fate);
     }
 
-    /// Lets all swaps have this fate from now on; reads are answered.
+    /// Gives all swaps this fate from now on; reads are answered.
     pub fn turn_swaps(&self, fate: Fate) {
         self.follow(move |question, _| match question {
             Question::Swap { .. } => fate,
@@ -152,40 +151,40 @@ impl TestAuthority {
         });
     }
 
-    /// The values, which always answer.
+    /// The values behind the switches, which always answer.
     pub fn values(&self) -> &EmbeddedAuthority {
         &self.inner
     }
 
-    /// Questions that were asked.
+    /// Number of questions that were asked.
     pub fn asked(&self) -> u64 {
         lock(&self.hold).asked
     }
 
-    /// How many of them, or of their answers, were lost.
+    /// Number of questions or answers that were lost.
     pub fn lost(&self) -> u64 {
         lock(&self.hold).lost
     }
 
-    /// Lets all who ask wait from now on.
+    /// Makes all questions wait from now on.
     pub fn hold(&self) {
         lock(&self.hold).held = true;
     }
 
-    /// Lets those who wait go on.
+    /// Releases the questions that wait.
     pub fn release(&self) {
         let mut hold = lock(&self.hold);
         (hold.held, hold.waits) = (false, false);
         self.released.notify_all();
     }
 
-    /// Whether one waits.
+    /// Whether a question waits.
     pub fn is_waited_for(&self) -> bool {
         lock(&self.hold).waits
     }
 
-    /// Answers a question with what `does` does, or loses it. One at a time, so that the script
-    /// sees the values as the question finds them.
+    /// Carries a question out by `does` and answers it, or loses it. One at a time, so that the
+    /// script sees the values as the question finds them.
     ///
     /// # Panics
     /// If it is held for longer than any test lasts.

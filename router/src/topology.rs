@@ -1,18 +1,18 @@
-//! What a set of nodes must satisfy before anything is placed on it.
+//! Limits and checks on the nodes of a cluster.
 //!
 //! The limits are here and nowhere else: everything that is sized by the number of nodes (region
 //! numbers, log slots, the width of a group number on the wire) derives from them.
 
 use lotus_fabric::ids::NodeId;
 
-/// The most memory nodes in one cluster.
+/// Largest number of memory nodes in one cluster.
 pub const MAX_MEMORY_NODES: usize = 64;
-/// The most compute nodes in one cluster.
+/// Largest number of compute nodes in one cluster.
 pub const MAX_COMPUTE_NODES: usize = 64;
-/// The most replicas of one shard, the primary included.
+/// Largest number of replicas of one shard, the primary included.
 pub const MAX_REPLICAS: usize = 8;
 
-/// What a node is there for.
+/// Function of a node in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Holds records.
@@ -39,7 +39,7 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// Why nodes cannot form a cluster. Nothing has been set up; correct the configuration.
+/// Reason why nodes cannot form a cluster. Nothing has been set up; correct the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -49,34 +49,34 @@ pub enum TopologyError {
     /// More nodes than the formats have room for; leave some out.
     #[error("{count} {role} nodes are more than the limit of {limit}", limit = role.limit())]
     TooManyNodes {
-        /// The role in question.
+        /// Role of the nodes.
         role: Role,
-        /// How many were named.
+        /// Number of nodes given.
         count: usize,
     },
     /// A node is named twice for one role; name it once.
     #[error("{role} node {} is named twice", node.0)]
     DuplicateNode {
-        /// The role in question.
+        /// Role of the node.
         role: Role,
-        /// The node.
+        /// Node that is named twice.
         node: NodeId,
     },
-    /// Data without a replica is no data; ask for at least one.
+    /// No replica was asked for, so there would be no data; ask for at least one.
     #[error("a shard needs at least one replica")]
     NoReplicas,
     /// Each replica needs a memory node of its own; add nodes or ask for fewer replicas.
     #[error("{replicas} replicas need as many memory nodes, and there are {memory_nodes}")]
     MoreReplicasThanNodes {
-        /// How many replicas were asked for.
+        /// Number of replicas asked for.
         replicas: usize,
-        /// How many memory nodes there are.
+        /// Number of memory nodes.
         memory_nodes: usize,
     },
     /// More replicas than the formats have room for; ask for fewer.
     #[error("{replicas} replicas are more than the limit of {MAX_REPLICAS}")]
     TooManyReplicas {
-        /// How many were asked for.
+        /// Number of replicas asked for.
         replicas: usize,
     },
 }

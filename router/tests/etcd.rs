@@ -15,7 +15,7 @@ fn options(server: &Server) -> Options {
     Options::new(vec![server.endpoint()], "/lotus/test/")
 }
 
-/// An authority, once the server answers.
+/// Connects to the server, once it answers.
 fn authority(options: &Options) -> EtcdAuthority {
     eventually(|| EtcdAuthority::connect(options.clone()).map_err(|error| error.to_string()))
 }
@@ -46,7 +46,7 @@ fn clusters_with_other_prefixes_do_not_meet() {
     assert_eq!(theirs.read("key").expect("etcd answers"), None);
 }
 
-/// A cluster goes on without etcd; when it is back, so is what had been agreed on.
+/// A cluster goes on without etcd; when etcd is back, so are its values.
 #[test]
 fn a_server_that_is_killed_and_started_again_knows_what_it_knew() {
     let mut server = Server::start();
@@ -67,8 +67,9 @@ fn a_server_that_is_killed_and_started_again_knows_what_it_knew() {
     authority.compare_and_swap("key", version, b"2").expect("etcd answers again");
 }
 
-/// The revision of the only write after it was restored was one that had been seen before: a
-/// compare-and-swap of what was seen then succeeded, over a value that nobody had read.
+/// Regression: the revision of the only write after the restore was one that had been seen before:
+/// a compare-and-swap on the seen version then succeeded, over a value that the process had never
+/// read.
 #[test]
 fn a_server_that_was_restored_is_not_believed_by_whoever_knew_it_before() {
     let mut server = Server::start();
@@ -99,13 +100,13 @@ fn a_server_that_was_restored_is_not_believed_by_whoever_knew_it_before() {
 fn nobody_there_is_an_error_with_a_sentence() {
     let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let endpoint = format!("http://{}", nobody.local_addr().expect("it is bound"));
-    // Whoever listens and never answers.
+    // A server that listens and never answers.
     let mut options = Options::new(vec![endpoint.clone()], "/lotus/");
     options.timeout = Duration::from_millis(200);
     let error = EtcdAuthority::connect(options.clone()).expect_err("it is no etcd");
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
     assert!(error.to_string().contains(&endpoint), "{error}");
-    // Nobody listens.
+    // An address at which no process listens.
     drop(nobody);
     options.timeout = Duration::from_secs(20);
     let error = EtcdAuthority::connect(options).expect_err("nobody is there");
@@ -113,7 +114,7 @@ fn nobody_there_is_an_error_with_a_sentence() {
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
-/// Lets in only whoever has a password.
+/// Makes etcd demand a password.
 async fn close_the_door(endpoint: String) -> Result<(), etcd_client::Error> {
     let mut client = etcd_client::Client::connect([endpoint], None).await?;
     client.user_add("root", "secret", None).await?;

@@ -1,4 +1,4 @@
-//! The asking side.
+//! Client side of the remote authority.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -11,38 +11,38 @@ use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply,
 use super::{Address, MAX_KEY_BYTES, MAX_VALUE_BYTES, Security, Stream, VERSION};
 use crate::authority::{Authority, AuthorityError, Version, Versioned};
 
-/// Why there is no connection.
+/// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody answers there; try again later, or correct the address.
+    /// No server answers there; try again later, or correct the address.
     #[error("the authority at {address} cannot be reached: {source}")]
     Unreachable {
-        /// Where.
+        /// Address that was tried.
         address: Address,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// TLS has failed, or something else speaks there; correct the configuration.
     #[error("the authority at {address} and this process do not trust each other: {source}")]
     Untrusted {
-        /// Where.
+        /// Address that was tried.
         address: Address,
-        /// Why.
+        /// Error of the TLS or protocol layer.
         source: io::Error,
     },
-    /// Somebody answers, but not to us; correct the configuration.
+    /// A server answers, and refuses this client; correct the configuration.
     #[error("the authority at {address} refuses: {reason}")]
     Refused {
-        /// Where.
+        /// Address that was tried.
         address: Address,
-        /// Why.
+        /// Reason of the refusal.
         reason: Refusal,
     },
 }
 
-/// An authority in another process. Calls block for at most the patience that it is given, twice
-/// that for reads, which are tried again on a new connection; one call at a time.
+/// An authority in another process. Calls block for at most `patience`, twice that for reads, which
+/// are tried again on a new connection; one call at a time.
 pub struct RemoteAuthority {
     address: Address,
     security: Security,
@@ -51,13 +51,13 @@ pub struct RemoteAuthority {
 }
 
 impl RemoteAuthority {
-    /// The authority at `address`. Connects when it is first asked, and again whenever the
-    /// connection is lost.
+    /// Authority at `address`. Connects on the first call, and again whenever the connection is
+    /// lost.
     pub fn new(address: Address, security: Security, patience: Duration) -> Self {
         Self { address, security, patience, connection: Mutex::default() }
     }
 
-    /// Connects now, so that what is wrong with that is said.
+    /// Connects now, so that errors of the configuration are reported.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -105,7 +105,7 @@ impl RemoteAuthority {
                     wire::send(stream, &proof.encode())?;
                 }
                 (Some(Reply::Welcome), _) if trusted => return Ok(Ok(())),
-                // A server without a key welcomes at once; whoever has one does not talk to it.
+                // A server without a key welcomes at once; a client with a key does not talk to it.
                 (Some(Reply::Welcome), _) => return Ok(Err(Refusal::Security)),
                 (Some(Reply::Refused(why)), _) => return Ok(Err(why)),
                 _ => return Ok(Err(Refusal::Garbage)),
@@ -113,7 +113,7 @@ impl RemoteAuthority {
         }
     }
 
-    /// Asks once. The connection is of no use any more if that fails.
+    /// Asks once. On failure the connection is dropped.
     fn ask(&self, request: &Request) -> Result<Reply, AuthorityError> {
         let lost = AuthorityError::Unavailable;
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +128,7 @@ impl RemoteAuthority {
         Ok(reply)
     }
 
-    /// Asks for a value, which may be done twice.
+    /// Asks for a value; repeats a failed question once, which is safe for reads.
     fn find(&self, request: &Request) -> Result<Option<Versioned>, AuthorityError> {
         match self.ask(request).or_else(|_| self.ask(request))? {
             Reply::Nothing => Ok(None),

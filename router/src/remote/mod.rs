@@ -7,18 +7,18 @@
 //! client keeps. Linearizable, because the server carries out one request after the other.
 //!
 //! # What it is not
-//! Replicated, or kept on disk: its values end with its process. That is no weaker than the memory
-//! nodes, of which a cluster cannot lose one yet. The feature `etcd` has an authority that is both.
+//! Replicated, or kept on disk: its values end with its process. The feature `etcd` has an
+//! authority that is both.
 //!
 //! # Trust
 //! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
-//! side proves that it has the key over everything that was said, under labels of its own, so no
-//! proof is good for anything else. A Unix socket is for whoever may enter its directory.
+//! side proves that it has the key by signing the whole handshake, under labels of its own, so no
+//! proof is good for anything else. A Unix socket is open to every process with access to it.
 //!
 //! # Bounds
 //! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
-//! [`MAX_CONNECTIONS`] connections at a time, each with a thread; who does not finish its handshake
-//! in 2 s, or does not take an answer in 10 s, is hung up on.
+//! There are at most [`MAX_CONNECTIONS`] connections at a time, each with a thread. A client that
+//! is silent for 2 s during its handshake, or does not take an answer in 10 s, is disconnected.
 
 mod client;
 mod server;
@@ -36,21 +36,21 @@ pub use lotus_fabric::tcp::{Key, Security};
 pub use server::{AuthorityServer, ServeError, listen_unix};
 pub use wire::Refusal;
 
-/// The protocol's version. Both ends must have the same.
+/// Version of the protocol. Both ends must have the same.
 pub const VERSION: u16 = 1;
-/// The longest value. The catalogue of a thousand tables fits.
+/// Longest value in bytes. The catalogue of a thousand tables fits.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
-/// The longest key.
+/// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Connections that a server has at a time.
+/// Largest number of connections that a server has at a time.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// Where an authority listens.
+/// Address at which an authority listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A socket in the file system.
     Unix(PathBuf),
-    /// A port.
+    /// A TCP address.
     Tcp(SocketAddr),
 }
 
@@ -85,7 +85,7 @@ enum Stream {
     Tcp(tcp::Stream),
 }
 
-/// By which a connection is ended from elsewhere.
+/// Second handle of a connection, to end it from another thread.
 enum Handle {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -102,7 +102,7 @@ impl Stream {
         })
     }
 
-    /// How long a read and a write may take.
+    /// Sets the time limits of a read and a write.
     fn set_patience(&self, read: Option<Duration>, write: Duration) -> io::Result<()> {
         match self {
             Self::Unix(stream) => {
@@ -128,7 +128,7 @@ impl Stream {
 
 impl Handle {
     fn hang_up(&self) {
-        // One that has ended already is no error.
+        // A connection that has ended already is no error.
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

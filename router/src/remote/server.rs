@@ -1,4 +1,4 @@
-//! The serving side: one thread that welcomes, and one for each connection.
+//! Server side of the remote authority: one thread that accepts, and one for each connection.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,33 +18,34 @@ use super::wire::{self, Hello, MAX_FRAME_BYTES, MAX_GUEST_BYTES, Refusal, Reply,
 use super::{Address, Handle, Listener, MAX_CONNECTIONS, Security, Stream, VERSION};
 use crate::authority::{Authority, AuthorityError, EmbeddedAuthority};
 
-/// How long a handshake may be silent.
+/// Longest silence during a handshake.
 const GUEST_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a client may take to accept an answer.
+/// Longest time that a client may take to accept an answer.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
-/// Whose proof it is.
+/// Label of the server's proofs.
 pub(super) const SERVER: u64 = u64::from_le_bytes(*b"autserve");
-/// See [`SERVER`].
+/// Label of the client's proofs.
 pub(super) const CLIENT: u64 = u64::from_le_bytes(*b"autclien");
 
-/// Why there is no server. Change what the sentence names.
+/// Reason why the server did not start. Correct the setting that the message names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Beyond loopback, whoever reaches the port would be let in.
+    /// Address beyond loopback without a key or TLS: every process that reaches the port would be
+    /// admitted.
     #[error("the authority is at {0}, beyond loopback, and needs a shared key or TLS")]
     NeedsKey(Address),
     /// The port or socket is taken, or the address is not this machine's.
     #[error("the authority cannot listen at {address}: {source}")]
     Listen {
-        /// Where.
+        /// Address to listen at.
         address: Address,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// See the module's essay. Dropping it ends the authority, and all connections with it.
+/// Server of an authority. Dropping it ends the authority, and all its connections.
 pub struct AuthorityServer {
     shared: Arc<Shared>,
     address: Address,
@@ -56,7 +57,7 @@ struct Shared {
     security: Security,
     ending: AtomicBool,
     connections: Mutex<BTreeMap<u64, Handle>>,
-    /// Connections that have not passed the handshake.
+    /// Number of connections that have not passed the handshake.
     refused: AtomicU64,
     env: Env,
 }
@@ -95,17 +96,17 @@ impl AuthorityServer {
         Ok(Self { shared, address: bound, welcoming })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// How many connections were not let in: another key or certificate, garbage, silence.
+    /// Number of connections that were not admitted: another key or certificate, garbage, silence.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// The values themselves, for the process that serves them.
+    /// The values themselves, for use inside the serving process.
     pub fn store(&self) -> &dyn Authority {
         &self.shared.store
     }
@@ -114,8 +115,8 @@ impl AuthorityServer {
 impl Drop for AuthorityServer {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        // Wakes the thread that welcomes. If the address cannot be reached, because the network has
-        // gone first, nobody comes there any more, and nobody waits for the thread.
+        // Wakes the accepting thread. If the address cannot be reached, because the network has
+        // gone first, no client can come any more, and the thread is not waited for.
         let woken = Stream::connect(&self.address, &Security::PlainAnywhere, GUEST_PATIENCE);
         if let (Ok(_), Some(thread)) = (woken, self.welcoming.take()) {
             // A panic there has been reported already.
@@ -123,16 +124,17 @@ impl Drop for AuthorityServer {
         }
         self.shared.connections().values().for_each(Handle::hang_up);
         if let Address::Unix(path) = &self.address {
-            // Another server takes a socket that stays for a stale one.
+            // A socket file that stays is recognised as stale by the next server.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// A socket that only this user can connect to. One that nobody answers at is stale and removed.
+/// Creates a socket that only this user can connect to. Removes a stale one, at which no process
+/// answers.
 ///
 /// # Errors
-/// The path cannot be made, or somebody listens there.
+/// The path cannot be made, or another process listens there.
 pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -140,7 +142,7 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         }
         std::fs::remove_file(path)?;
     }
-    // Bound under another name, so that nobody finds it before its permissions are set.
+    // Bound under another name, so that no client finds it before its permissions are set.
     let hidden = PathBuf::from(format!("{}.new", path.display()));
     let _ = std::fs::remove_file(&hidden);
     let listener = UnixListener::bind(&hidden)?;
@@ -161,12 +163,12 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
         if shared.ending.load(Ordering::Acquire) {
             return;
         }
-        // Whoever has hung up already is no reason to end.
+        // A client that has hung up already is no reason to end.
         let Ok(mut stream) = accepted else { continue };
         let patient = stream.set_patience(Some(GUEST_PATIENCE), WRITE_PATIENCE);
         let Ok(theirs) = patient.and_then(|()| stream.handle()) else { continue };
         if shared.connections().len() >= MAX_CONNECTIONS {
-            // They may not be listening.
+            // The client may not be listening.
             let _ = wire::send(&mut stream, &Reply::Refused(Refusal::Full).encode());
             continue;
         }
@@ -174,7 +176,7 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
         let serving = Arc::clone(shared);
         let serve = move || {
             match greet(&serving, &mut stream) {
-                // How a connection ends is nobody's business but its client's.
+                // The reason why a connection ends matters only to its client.
                 Ok(()) => drop(serve(&serving, &mut stream)),
                 Err(_) => drop(serving.refused.fetch_add(1, Ordering::Relaxed)),
             }
@@ -190,7 +192,7 @@ fn welcome(shared: &Arc<Shared>, listener: &Listener) {
 /// The handshake; an error ends the connection.
 fn greet(shared: &Shared, stream: &mut Stream) -> io::Result<()> {
     let admitted = match (check(shared, stream), &*stream) {
-        // Within TLS it would not be understood.
+        // The client would not understand an answer within TLS.
         (Err(error), Stream::Tcp(sealed)) if error.kind() == NO_TLS => {
             let refused = Reply::Refused(Refusal::Security);
             wire::send(&mut sealed.socket(), &refused.encode())?;

@@ -1,4 +1,4 @@
-//! The contract over sockets, who is let in, and what noise does.
+//! The contract over sockets, admission of clients, and the effect of garbage.
 
 use std::sync::Arc;
 

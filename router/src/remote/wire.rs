@@ -1,16 +1,17 @@
-//! What client and server say: frames of bytes, little-endian, each behind its length in 32 bits.
+//! Messages between client and server: frames of bytes, little-endian, each behind its length in 32
+//! bits.
 //!
-//! A frame's first byte says what it is. Lengths are checked against a limit before anything is
-//! read, and what follows must be there to the last byte, or the frame is refused.
+//! A frame's first byte is its kind. Lengths are checked against a limit before anything is read,
+//! and a frame with missing or surplus bytes is refused.
 
 use std::io::{self, Read, Write};
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Stream};
 use crate::authority::{Version, Versioned};
 
-/// The longest frame after the handshake.
+/// Longest frame after the handshake, in bytes.
 pub(super) const MAX_FRAME_BYTES: usize = MAX_VALUE_BYTES + MAX_KEY_BYTES + 32;
-/// The longest frame before.
+/// Longest frame during the handshake, in bytes.
 pub(super) const MAX_GUEST_BYTES: usize = 256;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lotusaut");
@@ -18,7 +19,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"lotusaut");
 /// A nonce, or a proof.
 pub(super) type Words4 = [u64; 4];
 
-/// Why a server does not admit a client.
+/// Reason why a server does not admit a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -26,16 +27,16 @@ pub enum Refusal {
     /// Something else speaks there.
     #[error("it does not speak the authority's protocol")]
     Garbage = 1,
-    /// Both ends must run the same version.
+    /// Versions differ; both ends must run the same.
     #[error("it speaks another version of the authority's protocol")]
     Version,
-    /// Configure both alike.
+    /// Only one side demands a key or TLS; configure both alike.
     #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
     #[error("the shared keys differ")]
     Proof,
-    /// It has as many connections as it may.
+    /// All connections are in use.
     #[error("it has as many connections as it may")]
     Full,
 }
@@ -47,7 +48,7 @@ impl Refusal {
     }
 }
 
-/// What a client begins with.
+/// First message of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) version: u16,
@@ -57,7 +58,7 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    /// What proofs are made over.
+    /// Words that proofs sign.
     pub(super) fn words(&self) -> [u64; 6] {
         let [a, b, c, d] = self.nonce;
         [MAGIC, u64::from(self.version) << 8 | u64::from(self.secured), a, b, c, d]
@@ -81,7 +82,7 @@ pub(super) enum Reply {
     },
     Welcome,
     Refused(Refusal),
-    /// Nothing there, or nothing newer.
+    /// There is no value, or no newer one.
     Nothing,
     Found(Versioned),
     Swapped(Version),
@@ -101,7 +102,7 @@ impl Request {
         }
     }
 
-    /// `None` if it makes no sense.
+    /// Decodes a frame; `None` if it is malformed.
     pub(super) fn decode(frame: &[u8]) -> Option<Self> {
         let (kind, body) = frame.split_first()?;
         let mut rest = Rest(body);
@@ -143,7 +144,7 @@ impl Reply {
         }
     }
 
-    /// `None` if it makes no sense.
+    /// Decodes a frame; `None` if it is malformed.
     pub(super) fn decode(frame: &[u8]) -> Option<Self> {
         let (kind, body) = frame.split_first()?;
         let mut rest = Rest(body);
@@ -165,7 +166,7 @@ impl Reply {
     }
 }
 
-/// A frame that is being made.
+/// A frame under construction.
 struct Frame(Vec<u8>);
 
 impl Frame {
@@ -178,7 +179,7 @@ impl Frame {
         self
     }
 
-    /// Keys are short: clients see to it.
+    /// Appends a key; the client has checked its length.
     fn key(mut self, key: &str) -> Self {
         self.0.push(key.len() as u8);
         self.0.extend(key.as_bytes());
@@ -191,7 +192,7 @@ impl Frame {
     }
 }
 
-/// What has not been read of a frame.
+/// Unread rest of a frame.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

@@ -16,7 +16,7 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        // Both are held until both are known, or they might be one.
+        // Both are held until both are known, or they might be the same.
         let free = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
         let ports = free.map(|port| port.local_addr().expect("it is bound").port());
         let name = format!("lotus-etcd-{}-{}", std::process::id(), ports[0]);
@@ -33,7 +33,7 @@ impl Server {
         self.process.wait().expect("it is ours");
     }
 
-    /// Starts it with what a backup from before all writes would have.
+    /// Starts it with the contents of a backup from before all writes.
     pub fn start_empty(&mut self) {
         std::fs::remove_dir_all(&self.directory).expect("it is ours");
         self.start_again();
@@ -66,7 +66,7 @@ fn launch(directory: &PathBuf, [clients, peers]: [u16; 2]) -> Child {
         .expect("etcd is installed (etcd-server on Debian)")
 }
 
-/// Tries until it works; for half a minute, far beyond what a busy machine needs.
+/// Repeats `attempt` until it succeeds; for half a minute, far beyond what a busy machine needs.
 #[expect(clippy::disallowed_methods, reason = "a process of the system is waited for")]
 pub fn eventually<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let begin = Instant::now();
