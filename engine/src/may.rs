@@ -9,7 +9,7 @@
 //! No executor, and no part of a coordinator: transactions run where they always do. `may` is
 //! unsound towards thread-locals, so it stays with the application, off the data path.
 //!
-//! # Who owns what
+//! # Ownership
 //! A call of [`wait`] owns its `Caller`, shared with the wakers handed out. It does not use the
 //! coroutine's own park token: the application may, and a late waker must not disturb it.
 
@@ -63,7 +63,7 @@ pub fn wait<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// Whoever called [`wait`].
+/// The blocked caller of [`wait`].
 struct Caller {
     /// Whether there was a wake since the last poll. The blocker holds a token too, but clears it
     /// by a load and then a store, and a wake in between would be lost.
@@ -77,7 +77,7 @@ impl Caller {
         Self { woken: AtomicBool::new(false), blocker: Blocker::new(ignore_cancel) }
     }
 
-    /// Returns once there was a wake, also one that came before.
+    /// Returns once there has been a wake, which may precede this call.
     fn sleep(&self) {
         // Acquire: the poll that follows sees what was done before the wake. Release: a wake that
         // comes after it finds the blocker's token cleared.
@@ -95,7 +95,7 @@ impl Wake for Caller {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Whoever set the flag unparks; once is enough. Ordering: see `sleep`.
+        // The thread that sets the flag unparks; once is enough. Ordering: see `sleep`.
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.blocker.unpark();
         }

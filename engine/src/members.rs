@@ -1,45 +1,46 @@
-//! Who takes part: beats, leases, expulsion, and what a survivor does about those who are out.
+//! Membership: beats, leases, expulsion, and what a survivor does about expelled nodes.
 //!
 //! # What it is
-//! With a lease configured, every coordinator looks a few times in each lease at what its node
-//! knows of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to
-//! date. A turn of coordinator 0:
+//! With a lease configured, every coordinator checks a few times in each lease what its node knows
+//! of the membership ([`lotus_recovery::membership`]), and coordinator 0 keeps that up to date. A
+//! turn of coordinator 0:
 //!
-//! 1. It counts up its node's beat on every memory node, and reads the beats of all in the same
-//!    batch. Past its own lease the node begins no transactions until a beat has landed somewhere
-//!    and it still takes part.
-//! 2. It expels whom it suspects, complains of memory nodes that do not answer, and learns who has
-//!    been expelled, and what is lost, by others.
-//! 3. Shards of those who are out belong to nobody from now on, as far as this node is concerned:
-//!    whoever has a lock of theirs and has not begun to commit will not (H4), and nobody asks them
-//!    for more. What their words in the memory pool say does not count any more.
-//! 4. Once all its coordinators have [stopped](crate::configuration) for a memory node that is
-//!    lost, it says so; once they have [taken note](Coordinator::take_note), it acknowledges.
-//! 5. It drops the locks that resolved ones had in this node's table.
-//! 6. It takes over the shards of those who are out that it is the heir of, if that may be.
-//! 7. It resolves a part of the log of those who are out ([`crate::recover`]), beside all this.
-//! 8. It looks for memory nodes that are lost ([`crate::returning`]), and says which shards of
-//!    those that are back its node has filled ([`crate::filling`]).
+//! 1. It counts up its node's beat on every memory node, and reads all beats in the same batch.
+//!    Past its own lease the node begins no transactions until a beat has landed somewhere and it
+//!    still takes part.
+//! 2. It expels suspected nodes, complains of memory nodes that do not answer, and learns which
+//!    nodes others have expelled, and which memory nodes are lost.
+//! 3. Its node treats the shards of expelled nodes as unowned from now on: an attempt that holds a
+//!    lock of theirs and has not begun to commit will not (H4), and no coordinator asks them for
+//!    more locks. Their words in the memory pool do not count any more.
+//! 4. Once all its coordinators have [stopped](crate::configuration) for a lost memory node, it
+//!    says so; once they have [taken note](Coordinator::take_note), it acknowledges.
+//! 5. It drops the locks that resolved nodes held in this node's table.
+//! 6. It takes over the expelled nodes' shards that it is the heir of, if adoption is allowed.
+//! 7. It resolves a part of the expelled nodes' logs ([`crate::recover`]), beside all this.
+//! 8. It looks for lost memory nodes ([`crate::returning`]), and reports which shards of those that
+//!    are back its node has filled ([`crate::filling`]).
 //!
 //! # If it stops anywhere
-//! Every step finds out anew whether there is anything for it to do, and whoever does it last
-//! changes nothing. Who is expelled meanwhile learns that by his next beat, or by any verb that
-//! was refused, and ends: he has no vote any more, and his verbs no effect.
+//! Every step finds out anew whether there is anything to do, and repeating one changes nothing. A
+//! node that is expelled meanwhile learns so from its next beat, or from any verb that was refused,
+//! and ends: it has no vote any more, and its verbs no effect.
 //!
 //! # What it is not
-//! Needed for safety: that a node suspects another too early costs work and breaks nothing. And it
-//! is not how a node returns ([`crate::rejoin`]).
+//! Needed for safety: suspecting a node too early costs work and breaks nothing. Nor is it how a
+//! node returns ([`crate::rejoin`]).
 //!
 //! # Memory nodes
-//! One that has not answered for a lease, while another one has, is complained of, and lost when
-//! half of the compute nodes complain. A compute node that stays alone with its complaint cannot
-//! commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more it takes
-//! itself out, and is recovered. It is alone if another one, which beats, does not complain. Where
-//! the others were never started nobody would recover it, and it waits for them.
+//! A memory node that has not answered for a lease, while another one has, is complained of, and is
+//! lost when half of the compute nodes complain. A compute node that is alone with its complaint
+//! cannot commit what has a copy there, nor end what it has begun: after [`PATIENCE_LEASES`] more
+//! it expels itself, and is recovered. It is alone if another node, which beats, does not complain.
+//! If the others were never started no node would recover it, so it waits for them.
 //!
 //! # The authority
-//! It may take a round trip, or not answer for a while, so step 1 goes on beside the others: a node
-//! beats, and is believed alive, while its [council](crate::council) waits for an answer.
+//! A round trip to the authority takes time, and it may not answer for a while, so step 1 goes on
+//! beside the others: a node beats, and is believed alive, while its [council](crate::council)
+//! waits.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -67,21 +68,21 @@ use crate::recover;
 use crate::shared::{ComputeNode, Peer, Shared};
 use crate::watch::Watch;
 
-/// Turns in a lease: so many beats may be late before anybody is suspected.
+/// Turns in a lease, and so the beats that may be late before a node is suspected.
 const TURNS_PER_LEASE: u32 = 8;
-/// Turns in a lease while a memory node is being left: all wait for that, and each for the others.
+/// Turns in a lease while a memory node is being left: all nodes wait for one another then.
 const TURNS_WHILE_CHANGING: u32 = 64;
-/// So many owners' words are swapped at once, where there are many: compare-and-swaps are what
-/// memory nodes do slowest, and verbs wait behind them, beats among them.
+/// Most owners' words swapped in one batch: compare-and-swaps are the slowest verbs of memory
+/// nodes, and other verbs, beats among them, wait behind them.
 pub(crate) const ADOPTED_AT_ONCE: usize = 16;
-/// For so many times as long as it took to take some shards over, transactions are left alone; no
-/// longer than a turn, so that a memory node that is lost meanwhile does not make the pause long.
+/// Pause after taking over a batch of shards, as a multiple of the time it took; at most one turn,
+/// so that losing a memory node meanwhile does not make the pause long.
 const ADOPTION_PAUSES: u32 = 3;
-/// For so many leases a compute node stays alone with a complaint.
+/// Leases that a compute node may be alone with a complaint.
 const PATIENCE_LEASES: u32 = 4;
 
-/// Where a compute node's beat is counted, by its place, on the memory node at place `memory`: in
-/// the header page of the group whose first primary that is.
+/// Address of the beat of the compute node at place `index`, on the memory node at place `memory`:
+/// in the header page of the group that has its first primary there.
 pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> RemoteAddr {
     let primary = first.replicas(GroupId(memory as u8)).primary();
     primary.at(BEATS_OFFSET + (index * WORD_BYTES) as u64)
@@ -90,33 +91,33 @@ pub(crate) fn beat_word(first: &Placement, memory: usize, index: usize) -> Remot
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_BEATS, "each has a word");
 const _: () = assert!(NO_OWNER.0 == NOBODY.0, "who owns nothing has one name");
 
-/// What the coordinators of a node tell each other about the membership.
+/// State of the membership that the coordinators of a node share.
 #[derive(Debug)]
 pub(crate) struct NodeMembers {
-    /// The epoch that coordinator 0 has seen, and whose losses own nothing any more.
+    /// Epoch that coordinator 0 has seen; nodes expelled up to it own nothing any more.
     seen: AtomicU32,
-    /// Who was in and out then.
+    /// Members and expelled nodes at that epoch.
     known: Mutex<Known>,
-    /// The last epoch of which each coordinator has taken note.
+    /// Last epoch that each coordinator has taken note of.
     noted: Box<[AtomicU32]>,
-    /// All who take part know of this node's life.
+    /// Every live member knows of this node's life.
     admitted: AtomicBool,
-    /// What recovery has met that cannot be, and so has left as it was.
+    /// Contradiction that recovery has met, leaving the data as it was.
     contradiction: Mutex<Option<Contradiction>>,
-    /// When the last beat was sent that has landed.
+    /// Send time of the latest beat that has landed; 0 before the first.
     last_beat: AtomicU64,
 }
 
-/// What a node knows of the membership.
+/// Membership as a node knows it.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Those who are out.
+    /// Expelled nodes.
     expelled: Vec<(NodeId, Incarnation)>,
-    /// Those who take part, the eldest first.
+    /// Live nodes, the eldest first.
     live: Vec<(NodeId, Incarnation)>,
-    /// When each of them was taken in.
+    /// Epoch at which each of them was admitted.
     lives: Vec<Suspect>,
-    /// Those of them that not all know of.
+    /// Live nodes that some member has not acknowledged yet.
     newcomers: Vec<NodeId>,
     /// Incarnations that take part no more.
     over: Vec<Incarnation>,
@@ -141,7 +142,7 @@ fn newcomers(now: &Membership) -> Vec<NodeId> {
 
 impl NodeMembers {
     pub(crate) fn new(threads: usize, now: &Membership) -> Self {
-        // Who is out already is noted in the first turn, as if it were news.
+        // Nodes expelled already are noted in the first turn, as if newly expelled.
         let known = Known { expelled: Vec::new(), ..Known::of(now) };
         Self {
             seen: AtomicU32::new(FIRST_EPOCH.0),
@@ -153,24 +154,25 @@ impl NodeMembers {
         }
     }
 
-    /// A beat that was sent then has landed.
+    /// Notes that a beat sent at `sent` has landed.
     pub(crate) fn note_beat(&self, sent: Nanos) {
-        // Only for whoever watches: nothing follows from it.
+        // Diagnostic only: nothing follows from it.
         self.last_beat.store(sent.0, Ordering::Relaxed);
     }
 
-    /// When the last beat was sent that has landed, if there was one.
+    /// Send time of the latest beat that has landed; `None` before the first.
     pub(crate) fn last_beat(&self) -> Option<Nanos> {
         let sent = self.last_beat.load(Ordering::Relaxed);
         (sent > 0).then_some(Nanos(sent))
     }
 
     fn seen(&self) -> Epoch {
-        // Acquire: who sees the epoch sees who was expelled, and that their shards are nobody's.
+        // Acquire: seeing the epoch implies seeing the expulsions and that their shards are
+        // unowned.
         Epoch(self.seen.load(Ordering::Acquire))
     }
 
-    /// Asks something about those who were expelled; no others are noted meanwhile.
+    /// Runs `ask` on the expelled nodes, with `known` held so that no expulsion is noted meanwhile.
     pub(crate) fn with_expelled<T>(&self, ask: impl FnOnce(&[(NodeId, Incarnation)]) -> T) -> T {
         ask(&self.known().expelled)
     }
@@ -179,24 +181,24 @@ impl NodeMembers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who takes part in this incarnation.
+    /// Live node of this incarnation.
     pub(crate) fn node_of(&self, incarnation: Incarnation) -> Option<NodeId> {
         let known = self.known();
         known.live.iter().find(|(_, life)| *life == incarnation).map(|(node, _)| *node)
     }
 
-    /// Whether this life takes part, as far as this node knows. One that is about to be taken in
-    /// beats already.
+    /// Whether this life takes part, as far as this node knows. A node about to be admitted beats
+    /// already.
     pub(crate) fn knows(&self, life: Suspect) -> bool {
         self.known().lives.contains(&life)
     }
 
-    /// Who takes part the longest.
+    /// Longest-serving live node.
     pub(crate) fn eldest(&self) -> Option<NodeId> {
         self.known().live.first().map(|(node, _)| *node)
     }
 
-    /// Whether a node may be given shards: all who take part know that it does.
+    /// Whether a node may be given shards: every live member knows that it takes part.
     pub(crate) fn may_receive(&self, node: NodeId) -> bool {
         let known = self.known();
         let is_out = known.expelled.iter().any(|(out, _)| *out == node);
@@ -204,12 +206,12 @@ impl NodeMembers {
         !is_out && !is_new
     }
 
-    /// The epoch that was seen, and how many were expelled up to then.
+    /// Epoch seen, and number of nodes expelled up to it.
     pub(crate) fn losses(&self) -> (Epoch, usize) {
         (self.seen(), self.with_expelled(<[_]>::len))
     }
 
-    /// The last epoch of which all coordinators have taken note.
+    /// Last epoch that all coordinators have taken note of.
     fn noted_by_all(&self) -> Epoch {
         let noted = self.noted.iter().map(|noted| noted.load(Ordering::Acquire));
         Epoch(noted.min().expect("a node has a coordinator"))
@@ -224,7 +226,7 @@ impl NodeMembers {
     }
 }
 
-/// Takes part in the membership until the node is out; nothing without a lease.
+/// Takes part in the membership until the node is expelled; does nothing without a lease.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     let Some(lease) = coordinator.shared.config.lease else { return };
     let (heard, hearing) = async_channel::bounded(1);
@@ -237,7 +239,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             if coordinator.thread == 0
                 && let Some(news) = watch.listen(coordinator)
             {
-                // Full while the last turn waits for an answer. Who is silent will be so still.
+                // Full while the last turn waits for an answer; a silent node will still be silent.
                 let _ = heard.try_send(news);
             }
             coordinator.take_note();
@@ -249,16 +251,16 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             && let Ok(now) = coordinator.membership().await
             && coordinator.node.takes_part_in(&now)
         {
-            // Nobody gets timestamps before the first oracle has a bound.
+            // No timestamps are served before the first oracle has a bound.
             oracle::keep(coordinator, &now);
         }
         while let Ok(mut news) = hearing.recv().await {
-            // What waited for the last turn may say nothing of who is silent now.
+            // News that waited for the last turn may be stale.
             if coordinator.executor.now().since(news.at) < lease {
                 let unknown = absent.judge(coordinator, &mut news, lease);
                 turn(coordinator, news, lease, &mut released).await;
                 coordinator.take_note();
-                // Not before the turn: what is heard would be old when the answer is there.
+                // Only after the turn: news is stale by the time the authority answers.
                 absent.look(coordinator, unknown).await;
             }
         }
@@ -266,22 +268,22 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     beside(deliberating, beating).await;
 }
 
-/// What beats have brought.
+/// News that beats have brought.
 pub(crate) struct Heard {
     pub(crate) at: Nanos,
-    /// When the last one was sent that has landed, if any has since the last turn: nobody suspects
-    /// this node before a lease has passed since.
+    /// Send time of the latest beat that has landed since the last turn, if any has: no node
+    /// suspects this one until a lease after that.
     pub(crate) asked: Option<Nanos>,
     pub(crate) suspects: Vec<Suspect>,
-    /// The places of those who have never beaten.
+    /// Places of compute nodes that have never beaten.
     pub(crate) unseen: Vec<usize>,
-    /// By place: for how long the life has been known that has beaten last.
+    /// Time since the life that beat last was first heard, by place.
     pub(crate) known_for: Vec<Duration>,
-    /// Memory nodes that do not answer, and for how long they have not.
+    /// Memory nodes that do not answer, and for how long.
     pub(crate) silent: Vec<(NodeId, Duration)>,
 }
 
-/// The life of a node that was taken in at this epoch.
+/// Life of a node, named by the epoch at which it was admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
     pub(crate) node: NodeId,
@@ -293,13 +295,13 @@ impl Suspect {
         Self { node: member.node, joined: member.joined }
     }
 
-    /// Whose beat stands still at this.
+    /// Life of `node` that stopped at this beat.
     pub(crate) fn at(node: NodeId, beat: Beat) -> Self {
         Self { node, joined: beat.joined() }
     }
 }
 
-/// Steps 2 to 7. `released` are those whose locks have been dropped here.
+/// Runs steps 2 to 7. `released` lists the lives that have had their locks dropped here.
 async fn turn(
     coordinator: &Rc<Coordinator>,
     Heard { asked, suspects, known_for, silent, .. }: Heard,
@@ -312,7 +314,7 @@ async fn turn(
     let suspected = !suspects.is_empty();
     point!(me.0, Suspect, if suspected);
     for Suspect { node, joined } in suspects {
-        // Unanswered, it is tried again in the next turn.
+        // If the authority does not answer, the next turn tries again.
         let _ = coordinator.change(|now| now.expel_life(me, node, joined)).await;
     }
     let complain = move |now: &Membership| now.complain(me, &about, &shared.placement);
@@ -323,7 +325,7 @@ async fn turn(
     if !node.takes_part_in(&now) || coordinator.is_alone(&now, &known_for, &silent, lease) {
         return node.expel();
     }
-    // The answer may have taken so long that it is not true any more.
+    // The answer may have come too late for the lease.
     let is_held = asked.is_some_and(|asked| coordinator.executor.now().since(asked) < lease);
     if is_held && coordinator.is_admitted(&now).await {
         node.resume();
@@ -348,7 +350,7 @@ async fn turn(
     };
     if let Ok(outcome) = coordinator.change(report).await {
         now = outcome.membership();
-        // It may have been expelled since it last looked.
+        // This node may have been expelled since it last looked.
         if !node.learn_placement(&now, &coordinator.shared.placement) {
             return;
         }
@@ -374,8 +376,8 @@ async fn turn(
     }
 }
 
-/// Drops what those had locked here whose transactions are all settled. Nobody here serves
-/// them any more, so there will not be others (H8).
+/// Drops the locks that expelled nodes hold here once their transactions are settled. This node
+/// serves them no more, so no new ones follow (H8).
 fn drop_locks(
     coordinator: &Coordinator,
     now: &Membership,
@@ -384,7 +386,7 @@ fn drop_locks(
 ) {
     let node = &coordinator.node;
     for (life, settled) in now.over() {
-        // Of whoever has been replaced since, all have taken note.
+        // A life that has been replaced since was noted by every member.
         let out = now.expelled().find(|(member, _)| member.incarnation == life);
         let noted = out.is_none_or(|(_, since)| noted >= since);
         let settled = settled || broken(Rule::LocksOutlastRecovery);
@@ -393,7 +395,7 @@ fn drop_locks(
         }
         for holder in node.locks.holders_of(life) {
             if holder.mode == LockMode::Write && holder.name.space == LockSpace::Row {
-                // Recovery has changed the row, or may have (H11).
+                // Recovery may have changed the row (H11).
                 node.versions.forget(holder.name.table, holder.name.key);
             }
             node.locks.unlock(holder.txn, &holder.name);
@@ -402,12 +404,12 @@ fn drop_locks(
     }
 }
 
-/// Whether nothing is left to do about nodes that have failed: each is out and resolved, its locks
-/// are dropped, and every shard has an owner. Without a lease nothing will ever be done.
+/// Whether nothing is left to do about failed nodes: each is expelled and resolved, its locks are
+/// dropped, and every shard has an owner. True without a lease, as nothing will ever be done.
 ///
-/// This process knows more than any node of it: who has failed before anybody suspects it, and what
-/// the others' lock tables hold. Only whoever waits for the cluster as a whole may ask. Of nodes in
-/// other processes it knows what all have agreed on.
+/// This process knows more than any of its nodes: which have failed before they are suspected, and
+/// what is in their lock tables. So only a caller that waits for the whole cluster may ask. Of
+/// nodes in other processes it knows what all members have agreed on.
 pub(crate) async fn is_settled(shared: &Shared) -> bool {
     if shared.config.lease.is_none() {
         return true;
@@ -429,10 +431,11 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
         |node: Arc<ComputeNode>| over.iter().all(|life| node.locks.holders_of(*life).is_empty());
     let all_owned = || match shared.is_whole() {
         true => ShardId::all().all(|shard| shared.keeper_of(shard).is_some()),
-        // The owner may be in another process.
+        // Another process may host the owner.
         false => serving().all(|node| node.knows_all_owners()),
     };
-    // Who is out and does not know yet still has locks that it will never give back.
+    // A node that is expelled and does not know it yet still has locks that it will never give
+    // back.
     lost.iter().all(|peer| has_failed(peer) != Some(false) && now.is_resolved(peer.id))
         && now.may_adopt()
         && serving().all(holds_none_of_theirs)
@@ -440,13 +443,13 @@ pub(crate) async fn is_settled(shared: &Shared) -> bool {
 }
 
 impl ComputeNode {
-    /// Whether this life of the node takes part: another one may have its place.
+    /// Whether this life of the node takes part: another life may have its place.
     pub(crate) fn takes_part_in(&self, now: &Membership) -> bool {
         now.has_life(self.id, self.incarnation)
     }
 
-    /// Learns which memory nodes are used, and whether this node still takes part. Who is out uses
-    /// no memory node that has joined since: it may not be fenced there yet (H2).
+    /// Learns which memory nodes are used, and whether this node still takes part. An expelled node
+    /// uses no memory node that joined since: it may not be fenced there yet (H2).
     pub(crate) fn learn_placement(&self, now: &Membership, first: &Placement) -> bool {
         let takes_part = self.takes_part_in(now);
         match takes_part {
@@ -458,13 +461,13 @@ impl ComputeNode {
 }
 
 impl Coordinator {
-    /// The membership, as the authority has it at some moment from now on.
+    /// Reads the membership, as the authority has it at some moment from now on.
     pub(crate) async fn membership(&self) -> Result<Membership, MembershipError> {
         Ok(self.change(|_| None).await?.membership())
     }
 
-    /// Changes the membership on behalf of this life of its node. Anything may happen between the
-    /// questions to the authority; after an error a change may have been made or not.
+    /// Changes the membership on behalf of this life of its node. Others may change it between the
+    /// requests to the authority; after an error the change may have been made or not.
     pub(crate) async fn change(
         &self,
         mut decide: impl FnMut(&Membership) -> Option<Membership>,
@@ -488,7 +491,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks the authority something.
+    /// Runs `question` on the authority thread.
     pub(crate) async fn consult<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Authority) -> Result<T, AuthorityError> + Send + 'static,
@@ -496,13 +499,14 @@ impl Coordinator {
         self.shared.council.consult(self.node.id, &self.executor, question).await
     }
 
-    /// Knows of all who are out that they own nothing, and lets this node's coordinators know.
+    /// Removes all ownership of expelled nodes at this node, and announces the epoch to its
+    /// coordinators.
     fn disown(&self, now: &Membership) {
         let (node, members) = (&self.node, &self.node.members);
         if members.seen() >= now.epoch() {
             return;
         }
-        // With those locked who learn: what they learn later is judged by who is out.
+        // Hold `known`, so that `learn` cannot run between the two updates.
         let mut known = members.known();
         *known = Known::of(now);
         for (lost, _) in &known.expelled {
@@ -513,12 +517,12 @@ impl Coordinator {
         members.seen.store(now.epoch().0, Ordering::Release);
     }
 
-    /// Whether all who take part know of this node, and have its floor.
+    /// Whether every live member knows of this node, and has its floor.
     async fn is_admitted(&self, now: &Membership) -> bool {
         let (node, admitted) = (&self.node, &self.node.members.admitted);
         if node.epoch != FIRST_EPOCH && !admitted.load(Ordering::Relaxed) {
-            // Somebody may have taken the floor out on account of the life before, until all knew;
-            // and whoever is out, by a verb that is under way, until it is fenced.
+            // A member may have removed the floor on account of the previous life until all knew of
+            // this one; an expelled node may do so by a verb under way, until it is fenced.
             let certain = !now.is_newcomer(node.id) && now.are_all_resolved();
             let known = certain || broken(Rule::ReturnsWait);
             let is_in = known && self.exchange_floors().await.is_some();
@@ -528,16 +532,16 @@ impl Coordinator {
         true
     }
 
-    /// Whether nothing is under way here that was begun when somebody was out who has come back
-    /// since, or is to come back: neither is that node given a shard nor is its floor taken out.
+    /// Whether no work is under way here that began before a newcomer returned and could give that
+    /// node a shard, or remove its floor.
     fn leaves_newcomers_alone(&self, now: &Membership) -> bool {
         let gives = self.gives.get().is_some_and(|to| !self.node.members.may_receive(to));
         let tends = self.tends.get() && !newcomers(now).is_empty();
         !gives && !tends
     }
 
-    /// Whether this node does not get on without a memory node that another one does not miss.
-    /// Members that were never started do not count, nor do those that may complain yet.
+    /// Whether this node depends on a memory node that another one can still reach. Members that
+    /// were never started do not count, nor do those that may still complain themselves.
     fn is_alone(
         &self,
         now: &Membership,
@@ -561,8 +565,8 @@ impl Coordinator {
         })
     }
 
-    /// Looks after what others have left, beside all else: it may wait for memory nodes, and it is
-    /// by the turns meanwhile that those are lost that do not answer.
+    /// Runs [`Self::carry_over`] and [`Self::adopt`] beside the turns: they may wait for memory
+    /// nodes, and it takes turns to declare an unresponsive memory node lost.
     fn tend(self: &Rc<Self>, now: &Membership) {
         if self.tends.replace(true) {
             return;
@@ -580,16 +584,16 @@ impl Coordinator {
         });
     }
 
-    /// Takes over the shards of those who are out that this node is the heir of, if that may be
-    /// (H4); learns of those that others have taken over.
+    /// Takes over the expelled nodes' shards that this node is the heir of, if adoption is allowed
+    /// (H4), and learns which shards others have taken over.
     async fn adopt(&self) -> Result<(), Fenced> {
         if self.node.knows_all_owners() {
             return Ok(());
         }
         let mut owners = Vec::new();
         self.refresh_owners(|shard, owner| owners.push((shard, owner))).await?;
-        // Only now: of an owner that was read and is out in here, all that it had granted is
-        // settled if adopting is allowed, and it grants nothing to anybody who takes part.
+        // Read after the owners: if this membership allows adoption, all grants of an owner
+        // expelled in it are settled, and it grants nothing more to any live member.
         let Ok(now) = self.membership().await else { return Ok(()) };
         let me = self.node.id;
         let takes_part = self.node.takes_part_in(&now);
@@ -614,12 +618,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Serves those no more who are out by what its node knows, and notes that once the commits
-    /// have ended that had begun before: those may rest on locks of nodes that are out.
+    /// Refuses expelled nodes, and notes the epoch once the commits that had begun before have
+    /// ended: they may rest on locks of expelled nodes.
     fn take_note(self: &Rc<Self>) {
         let members = &self.node.members;
         let seen = members.seen();
-        // A memory node that was lost up to then is known: this coordinator stops first.
+        // Memory nodes lost up to `seen` are known: this coordinator stops for them first.
         self.follow();
         let noted = &members.noted[self.thread];
         if self.refused.get() < seen {
@@ -636,7 +640,7 @@ impl Coordinator {
         if !self.grace.is_over() || !self.has_finished() {
             return;
         }
-        // What is over is the period for what was seen when it began.
+        // The grace period that ended covers epoch `waits_for`.
         noted.store(self.waits_for.get().0, Ordering::Release);
         if self.waits_for.get() < seen {
             self.grace.begin();
@@ -647,7 +651,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks for timestamps who serves them, as far as this node knows.
+    /// Directs timestamp requests to the node that serves them, as far as this node knows.
     fn turn_to_oracle(&self) {
         if let Some(oracle) = self.node.members.eldest() {
             self.timestamps.turn_to(oracle, &self.node, &self.executor);

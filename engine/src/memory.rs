@@ -1,17 +1,17 @@
 //! Taking slabs from the memory nodes: the one allocation that needs the network.
 //!
-//! The cursor in a group's header page on the primary is advanced by compare-and-swap: adding
-//! first and looking afterwards would push it past the end of a full region. The taker then
-//! enters the slabs in the directory of every replica. Offsets mean the same on all of them, so
-//! replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
+//! The cursor in a group's header page on the primary is advanced by compare-and-swap: adding first
+//! and looking afterwards would push it past the end of a full region. The coordinator that takes
+//! slabs then enters them in the directory of every replica. Offsets mean the same on all of them,
+//! so replicas stay byte for byte alike (DESIGN §4). A slab is used only once every directory names
 //! it. A node that dies between the two steps leaks the slabs it took, nothing else.
 //!
 //! # Promoted copies
-//! The cursor of a backup stands where it was formatted. Once that is the primary, whoever takes
-//! its first slab there raises the cursor beyond all that the directory names. Nobody is about to
-//! enter any other then: before transactions resume, what was being taken is entered, and what the
-//! dead had entered somewhere is entered everywhere ([`crate::configuration`]). So whoever is
-//! taking a slab when a copy is promoted goes on with the cursor of the one before, or gives up.
+//! A backup's cursor stays where it was formatted. After a promotion, each coordinator raises the
+//! cursor beyond all slabs that the directory names, before it takes its first one there. No other
+//! slab is about to be entered then: before transactions resume, slabs being taken are entered, and
+//! entries that dead nodes made on some copy are made on all ([`crate::configuration`]). So an
+//! allocation that overlaps a promotion completes with the old primary's cursor, or gives up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,18 +29,18 @@ use lotus_sabotage::{Rule, broken};
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 
-/// How long a failed directory entry waits before it is tried again.
+/// Pause before a failed directory entry is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Regions are made ready for use in stretches of this many bytes: two huge pages.
+/// Size of a stretch, the unit in which regions are pre-faulted: two huge pages.
 const STRETCH_BYTES: u64 = 4 << 20;
 
-/// Whoever takes the first slab of a stretch has the next one made ready: where that begins.
+/// First slab of a stretch: returns the next stretch's offset, to pre-fault it. `None` otherwise.
 fn stretch_ahead(slab: u64) -> Option<u64> {
     (slab % STRETCH_BYTES < SLAB_BYTES).then(|| slab - slab % STRETCH_BYTES + STRETCH_BYTES)
 }
 
-/// Why slabs could not be taken.
+/// Error of an allocation of slabs.
 #[derive(Debug)]
 pub(crate) enum SlabError {
     /// The region has no room for them; none was taken.
@@ -92,14 +92,14 @@ async fn advance_cursor(
         let held = batch.compare_and_swap(cursor, offset, offset + bytes);
         match batch.post().await?.words(held)[0] {
             found if found == offset || broken(Rule::SlabsAreTakenOnce) => return Ok(offset),
-            // Somebody else came first.
+            // Another coordinator came first.
             found => offset = found,
         }
     }
 }
 
-/// The end of what is allocated in a group, as one of its copies has it, whether that ever was the
-/// primary or not.
+/// Reads the end of the allocated part of a group from one of its copies, whether that copy ever
+/// was the primary or not.
 pub(crate) async fn allocated_end(
     lane: &Lane,
     replica: Replica,
@@ -107,7 +107,7 @@ pub(crate) async fn allocated_end(
 ) -> Result<u64, BatchError> {
     let mut batch = lane.batch();
     let cursor = batch.read(replica.at(CURSOR_OFFSET), WORD_BYTES);
-    // Allocations that failed for want of room may have left it beyond the end.
+    // Allocations that found no room may have left the cursor beyond the end.
     let mut end = batch.post().await?.words(cursor)[0].min(layout.end());
     let mut slab = end;
     while slab < layout.end() {
@@ -125,7 +125,7 @@ pub(crate) async fn allocated_end(
     Ok(end)
 }
 
-/// Lets the cursor of a copy be beyond all that its directory names.
+/// Raises the cursor of a copy beyond all slabs that its directory names.
 async fn raise_cursor(
     lane: &Lane,
     replica: Replica,
@@ -138,7 +138,7 @@ async fn raise_cursor(
         let held = batch.compare_and_swap(replica.at(CURSOR_OFFSET), seen, end);
         match batch.post().await?.words(held)[0] {
             found if found == seen => break,
-            // Nobody knew where it was, or somebody else came first.
+            // The first guess was wrong, or another coordinator came first.
             found => seen = found,
         }
     }
@@ -162,7 +162,7 @@ pub(crate) async fn enter(
     batch.post().await.map(drop)
 }
 
-/// A slab that was taken and is not entered everywhere yet.
+/// Guard of a slab that was taken and is not entered everywhere yet.
 struct Stalled<'a> {
     of: &'a RefCell<Vec<Purpose>>,
     purpose: Purpose,
@@ -177,8 +177,8 @@ impl Drop for Stalled<'_> {
 impl Coordinator {
     /// Adds a slab for at least one slot of `bytes` to this coordinator's own.
     ///
-    /// A task of the coordinator's does the work, not the transaction that asks: whatever becomes
-    /// of that, a slab that was taken is entered in every directory and then used.
+    /// A task of the coordinator does the work, not the calling transaction: even if that is
+    /// dropped, a slab that was taken is entered in every directory and then used.
     #[cold]
     pub(crate) async fn take_slab(
         self: &Rc<Self>,
@@ -187,14 +187,14 @@ impl Coordinator {
         bytes: u64,
     ) -> Result<(), TxnError> {
         if self.stalled.borrow().contains(&purpose) {
-            // One is taken already, and cannot be entered for now: another could not be, either.
+            // A slab is already taken and cannot be entered for now; neither could another.
             return Err(TxnError::Timeout);
         }
         let (sender, outcome) = async_channel::bounded(1);
         let coordinator = Rc::clone(self);
         self.executor.spawn(async move {
             let taken = coordinator.take_and_enter(purpose, group, bytes, &sender).await;
-            // Nobody waits any more once the transaction is dropped or was told already.
+            // The receiver is gone if the transaction was dropped or has been answered already.
             let _ = sender.try_send(taken);
         });
         outcome.recv().await.unwrap_or(Err(TxnError::Fenced))
@@ -211,8 +211,8 @@ impl Coordinator {
         let (lane, layout) = (&self.lane, &self.shared.region);
         let kind = purpose.slots.slab();
         let entry = SlabEntry { kind, table: purpose.table, owner: self.node.incarnation };
-        // By the cursor of this copy, to the end. One that is promoted meanwhile has another, which
-        // nobody may use before all that are taken by this one are entered.
+        // Use this copy's cursor to the end. A copy that is promoted meanwhile has its own cursor,
+        // which is not used before all slabs taken by this one are entered.
         let (replicas, placed) = (self.replicas(group), self.configuration.placed());
         if self.must_raise_cursor(group) {
             if let Err(error) = raise_cursor(lane, replicas.primary(), layout).await {

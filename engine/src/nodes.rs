@@ -1,32 +1,32 @@
-//! The compute nodes of this process, one life of each.
+//! Compute nodes of this process, one life of each.
 //!
-//! Which they are is settled at the start; a life that is over makes room for the next
-//! ([`crate::rejoin`]). Whoever has one keeps it, whatever becomes of its place.
+//! The set of nodes is fixed at the start; when a life ends, the next takes its place
+//! ([`crate::rejoin`]). An [`Arc`] of an earlier life stays valid.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::shared::ComputeNode;
 
-/// See the module's essay.
+/// Current lives of the compute nodes; see the module's documentation.
 pub(crate) struct Nodes(RwLock<Vec<Arc<ComputeNode>>>);
 
 impl Nodes {
-    /// In the order of their places.
+    /// Takes the nodes in the order of their places.
     pub(crate) fn new(nodes: Vec<Arc<ComputeNode>>) -> Self {
         Self(RwLock::new(nodes))
     }
 
-    /// Those that have their places now.
+    /// Iterates over the current lives.
     pub(crate) fn iter(&self) -> std::vec::IntoIter<Arc<ComputeNode>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone().into_iter()
     }
 
-    /// The first of them; every process has one.
+    /// Returns the first node; every process has one.
     pub(crate) fn first(&self) -> Arc<ComputeNode> {
         self.iter().next().expect("a process has a compute node")
     }
 
-    /// Lets the next life of a node take its place.
+    /// Replaces a node's life by `next`.
     pub(crate) fn replace(&self, next: &Arc<ComputeNode>) {
         let mut nodes = self.0.write().unwrap_or_else(PoisonError::into_inner);
         nodes.iter_mut().filter(|node| node.index == next.index).for_each(|node| {

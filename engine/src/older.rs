@@ -1,9 +1,9 @@
 //! Reading versions that have left the CVT, for snapshots that need them ([`lotus_mvcc::chain`]).
 //!
-//! A fetch that finds every cell newer than its snapshot goes on here: first the record of a
-//! version that still is in the CVT, to learn where the one before it is, then one record a round
-//! until one is old enough. Whatever does not fit ends the attempt as too old. The link in hand is
-//! the fetch's own; what it means is decided in `lotus_mvcc`.
+//! A fetch that finds every cell newer than its snapshot continues here: first the record of a
+//! version that still is in the CVT, to learn where the previous one is, then one record a round
+//! until one is old enough. A record that does not fit ends the attempt with `SnapshotTooOld`. The
+//! fetch owns the link in hand; `lotus_mvcc` decides what it means.
 
 use lotus_mvcc::acceptance::{Reject, accept_record};
 use lotus_mvcc::chain::{Link, MAX_HOPS, accept_link};
@@ -15,7 +15,7 @@ use crate::read::{Fetch, Next, Wants};
 use crate::txn::Body;
 
 impl Body {
-    /// What follows from the record of the oldest version but one in the CVT.
+    /// Absorbs the record of the oldest version but one in the CVT.
     pub(crate) fn absorb_successor(
         &mut self,
         fetch: &mut Fetch,
@@ -33,7 +33,7 @@ impl Body {
         }
     }
 
-    /// What follows from the record that a link led to.
+    /// Absorbs the record that a link led to.
     pub(crate) fn absorb_older(
         &mut self,
         fetch: &mut Fetch,
@@ -56,7 +56,7 @@ impl Body {
         self.follow(fetch, &record)
     }
 
-    /// Goes on to the version before that of `record`.
+    /// Follows the link to the version before that of `record`.
     fn follow(&mut self, fetch: &mut Fetch, record: &Record<'_>) -> Result<Next, TxnError> {
         fetch.hops += 1;
         let row = &mut self.rows[fetch.row];
@@ -65,7 +65,7 @@ impl Body {
                 fetch.wants = Wants::Older(link);
                 Ok(Next::Read)
             }
-            // It is not known what was before the row was inserted anew.
+            // The versions before the row was inserted anew are unknown.
             Some(link) if Some(link.version) > self.snapshot => Err(row.too_old()),
             // The row did not exist.
             _ => {

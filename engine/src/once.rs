@@ -1,7 +1,7 @@
-//! Values at the authority that are written once, whatever becomes of the answers.
+//! Values at the authority that are written once, even if answers are lost.
 //!
-//! A compare-and-swap whose answer is lost may have been applied. A key that is written once tells:
-//! the value that stands there is read, and compared with the one that was to be written. Where two
+//! A compare-and-swap may have been applied although its answer was lost. With a key that is
+//! written once, reading it back and comparing it with the value to be written tells. Where two
 //! processes might write the same value, each puts its own [name](name_process) in.
 
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::control::Control;
 use crate::error::ClusterError;
 use crate::shared::Shared;
 
-/// Written anew by every process that starts.
+/// Key that every starting process writes anew.
 const PROCESSES_KEY: &str = "processes";
 /// Time between two attempts to reach the authority.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// How long a process that takes part asks an authority that does not answer.
+/// Time for which a process that takes part keeps asking an authority that does not answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes `value` under a key that has none. The value that stands there afterwards.
+/// Writes `value` under a key that has none. Returns the value that stands there afterwards.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`]: ask again, with the same value.
@@ -40,7 +40,7 @@ pub(crate) fn write_once(
     }
 }
 
-/// A name that no other process of this cluster has, of any time: the version of a write.
+/// Returns a name that no other process of this cluster ever has: the version of a write.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`]: ask again.
@@ -55,11 +55,11 @@ pub(crate) fn name_process(authority: &dyn Authority) -> Result<[u8; 8], Authori
     }
 }
 
-/// Asks until there is an answer, for at most `patience`, and as long as `may_wait` has no reason
-/// not to.
+/// Asks until there is an answer, for at most `patience`, and for as long as `may_wait` returns
+/// `Ok`.
 ///
 /// # Errors
-/// Those of `ask` and `may_wait`; that there is no answer only when the time is over.
+/// Those of `ask` and `may_wait`; an unanswered one only once the time is over.
 pub(crate) fn until_answered<T, E: Unanswered>(
     control: &Control,
     patience: Duration,
@@ -82,7 +82,7 @@ where
 }
 
 impl Shared {
-    /// Asks the authority until it answers, for as long as control threads wait for it.
+    /// Asks the authority until it answers, for at most [`PATIENCE`].
     pub(crate) fn ask<T, E: Unanswered>(
         &self,
         ask: impl FnMut() -> Result<T, E>,
@@ -94,9 +94,9 @@ impl Shared {
     }
 }
 
-/// An error that may mean that no answer came.
+/// Errors that may mean that no answer came.
 pub(crate) trait Unanswered {
-    /// Whether it does.
+    /// Whether no answer came.
     fn is_unanswered(&self) -> bool;
 }
 

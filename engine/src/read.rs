@@ -1,9 +1,9 @@
 //! The execution phase: lock, find, read (LOTUS §5.1, phase 1).
 //!
-//! Every row advances by one READ per round: its CVT (at the cached address) or index bucket,
-//! then the record that the CVT leads to. One batch carries the READs of all rows, so a
-//! transaction takes as many round trips as its slowest row. What a READ means is decided by
-//! pure functions of `lotus_mvcc`; this module asks them and carries out the answers.
+//! Every row advances by one READ per round: its CVT (at the cached address) or index bucket, then
+//! the record that the CVT leads to. One batch carries the READs of all rows, so a transaction
+//! takes as many round trips as its slowest row. Pure functions of `lotus_mvcc` decide what a READ
+//! means; this module calls them and carries out the answers.
 
 use std::rc::Rc;
 
@@ -39,38 +39,39 @@ use crate::version_tables::Before;
 
 mod cached;
 
-/// How often a row is read again because a writer was at work, before the transaction aborts as
-/// retryable (H1).
+/// Most rereads of a row because of a concurrent writer, before the attempt aborts as retryable
+/// (H1).
 const MAX_REREADS: u32 = 64;
 
-/// One row that is being read.
+/// Progress of reading one row.
 pub(crate) struct Fetch {
     pub(crate) row: usize,
     pub(crate) wants: Wants,
-    /// Where the data of this round's READ will be.
+    /// Destination of this round's READ.
     buffer: Option<Buffer>,
-    /// What it must not be out of date by, if it is a CVT that may be cached.
+    /// Moment before this round's READ, which the cache compares before it keeps the CVT; `None` if
+    /// the CVT may not be cached.
     before: Option<Before>,
-    /// And the CVT once more, where the record alone proves nothing.
+    /// Destination of a second READ of the CVT, where the record alone proves nothing.
     second: Option<Buffer>,
     rereads: u32,
     /// Offset of the CVT, once known or remembered.
     cvt: u64,
-    /// The search through the buckets, where no remembered address led to the CVT: an index into
+    /// Search through the buckets, where no remembered address led to the CVT: an index into
     /// [`Body::lookups`], because most fetches have none.
     lookup: Option<usize>,
-    /// What is believed once the same words are read again; only where a READ may be torn.
+    /// Words to be believed once a second READ returns the same; only where a READ may be torn.
     unconfirmed: Option<Vec<u64>>,
-    /// Where the group's purge time will be, read behind what may show that the row is absent.
+    /// Destination of the group's purge time, read after words that may show the row as absent.
     purge_time: Option<Buffer>,
     wants_purge_time: bool,
-    /// What it was, in this round.
+    /// Purge time read in this round.
     absent_since: Option<Timestamp>,
-    /// How many records of later versions were read on the way to an older one.
+    /// Number of records of later versions read on the way to an older one.
     pub(crate) hops: u32,
 }
 
-/// What a fetch needs next.
+/// Next READ of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) enum Wants {
     /// The words at [`Fetch::cvt`], if they still are this row's CVT.
@@ -79,30 +80,30 @@ pub(crate) enum Wants {
     Bucket(Read),
     /// The record of a version.
     Record(Candidate),
-    /// The record of a version in the CVT, on the way to one that is not there any more.
+    /// The record of a version in the CVT, on the way to one that has left the CVT.
     Successor(Candidate),
-    /// The record of such a version.
+    /// The record of a version that has left the CVT.
     Older(Link),
-    /// Another bucket behind this one, for an insert into a full chain.
+    /// Another bucket at the end of the chain, for an insert into a full one.
     Overflow { tail: u64 },
 }
 
-/// What a READ led to.
+/// Outcome of absorbing a READ.
 pub(crate) enum Next {
     /// Another READ, as [`Fetch::wants`] says.
     Read,
-    /// The same again, because a writer is at work.
+    /// The same READ again, because a writer is at work.
     Reread,
     /// The row is read.
     Done,
 }
 
-/// Which version of a row counts.
+/// Version of a row that a transaction reads.
 #[derive(Clone, Copy)]
 enum View {
-    /// The newest; the row is locked. It must not be newer than the limit.
+    /// The newest version of a locked row; one newer than the limit is a conflict.
     Locked { limit: Timestamp },
-    /// The newest up to this; the row is not locked.
+    /// The newest version up to this timestamp; the row is not locked.
     Snapshot(Timestamp),
 }
 
@@ -151,14 +152,14 @@ impl Body {
             slot.step();
             let done = match posted {
                 Ok(done) => done,
-                // Boxed, like whatever is rare: it keeps the future of the common path small.
+                // Boxed, like all rare paths, to keep the future of the common path small.
                 Err(error) => return Err(Box::pin(coordinator.after_failure(error)).await),
             };
             coordinator.check_epoch(self.epoch)?;
             let again = self.absorb(coordinator, mode, &done)?;
             drop(done);
             if again {
-                // Let the writer go on.
+                // Let the writer proceed.
                 coordinator.executor.yield_now().await;
                 slot.step();
             }
@@ -214,7 +215,7 @@ impl Body {
     }
 
     fn start_fetches(&mut self, coordinator: &Coordinator, mode: Mode) -> Result<(), TxnError> {
-        // Left over if an earlier execution was given up half-way.
+        // Remains of an earlier execution that was given up half-way.
         self.fetches.clear();
         self.lookups.clear();
         let mut caches = coordinator.caches.get();
@@ -239,7 +240,7 @@ impl Body {
                 absent_since: None,
                 hops: 0,
             };
-            // An insert must see the whole chain, and purges and trims believe memory only.
+            // An insert must read the whole chain, and purges and trims believe memory only.
             let may_be_cached = matches!(access, Access::Read | Access::Write);
             let cached =
                 may_be_cached && self.consult_cache(coordinator, mode, &mut fetch, &mut caches)?;
@@ -305,7 +306,7 @@ impl Body {
         }
     }
 
-    /// Takes in one round of READs. Whether some row must be read again because of a writer.
+    /// Absorbs one round of READs; returns whether some row must be read again because of a writer.
     fn absorb(
         &mut self,
         coordinator: &Coordinator,
@@ -333,7 +334,7 @@ impl Body {
         Ok(again)
     }
 
-    /// What follows from one READ of the round.
+    /// Absorbs one READ of the round.
     #[inline]
     fn absorb_fetch(
         &mut self,
@@ -365,7 +366,7 @@ impl Body {
         Ok(next)
     }
 
-    /// What follows from the words of a CVT or bucket.
+    /// Absorbs the words of a CVT or bucket.
     #[inline]
     fn absorb_index(
         &mut self,
@@ -378,7 +379,7 @@ impl Body {
         let tables = self.tables.as_ref().expect("a row was added");
         let table = &tables[usize::from(row.table.0)];
         let Some(lookup) = fetch.lookup.map(|index| &mut self.lookups[index]) else {
-            // Read at a remembered address: it may have become another row's, or nobody's.
+            // Read at a remembered address, where another row's CVT or none may be by now.
             if words[..HEADER_WORDS] != table.def.header(row.key).encode() {
                 fetch.search(table, row, &mut self.lookups);
                 return Ok(Next::Read);
@@ -408,7 +409,7 @@ impl Body {
                     fetch.wants = Wants::Overflow { tail };
                     Ok(Next::Read)
                 }
-                // Noted before another insert of this transaction claimed it: look again.
+                // Noted before another insert of this transaction claimed it: search again.
                 Some(free) if claimed(free.offset) => {
                     fetch.wants = Wants::Bucket(lookup.restart());
                     Ok(Next::Read)
@@ -432,8 +433,8 @@ impl Body {
         }
     }
 
-    /// Gives an insert the place for its CVT, unless another insert of this transaction has the
-    /// same 64-bit key.
+    /// Claims the place of an insert's CVT. Fails with `KeyCollision` if another insert of this
+    /// transaction has the same 64-bit key.
     fn claim(&mut self, row: usize, target: Target) -> Result<(), TxnError> {
         let Row { table, key, primary_key, .. } = self.rows[row];
         let twin = |other: &Row| {
@@ -447,13 +448,13 @@ impl Body {
         Ok(())
     }
 
-    /// Which version of a row counts.
+    /// Version of the row that this transaction reads.
     #[inline]
     fn view(&self, coordinator: &Coordinator, mode: Mode, row: &Row) -> View {
         View::of(mode, row.access, coordinator.shared.config.read_rule, self.snapshot)
     }
 
-    /// What follows from the row's CVT.
+    /// Absorbs the row's CVT.
     #[inline]
     fn absorb_cvt(
         &mut self,
@@ -468,7 +469,7 @@ impl Body {
             View::Snapshot(snapshot) => snapshot,
         };
         match visible_at(cvt, snapshot) {
-            // A deletion without a record: the CVT is all that there is to believe.
+            // A deletion without a record: only the CVT attests it.
             Visible::Version(version) if version.record == 0 => {
                 self.absent(coordinator, mode, fetch, cvt.words())
             }
@@ -489,7 +490,7 @@ impl Body {
         }
     }
 
-    /// What follows from the CVT of a locked row.
+    /// Absorbs the CVT of a locked row.
     #[inline]
     fn absorb_locked(
         &mut self,
@@ -523,7 +524,7 @@ impl Body {
                 _ => victim(cvt),
             };
             let Some(Victim { index, successor }) = taken else {
-                // There is nothing to trim; or else the CVT is torn.
+                // Nothing to trim, or a torn CVT.
                 let trims = row.access == Access::Trim;
                 return Ok(if trims { Next::Done } else { Next::Reread });
             };
@@ -540,7 +541,7 @@ impl Body {
         }
         match found {
             Newest::Version(_) if row.access == Access::Trim => Ok(Next::Done),
-            // Read for an insert as well: only the record tells which row of this key it is.
+            // An insert reads it too: only the record tells which row of this key it is.
             Newest::Version(version) => {
                 fetch.wants = Wants::Record(version);
                 Ok(Next::Read)
@@ -552,8 +553,8 @@ impl Body {
         }
     }
 
-    /// The row does not exist, as far as `words` say. An absence has no record to vouch for it,
-    /// so where a READ may be torn and no lock keeps writers away it takes two equal readings.
+    /// Treats the row as absent, as `words` say. An absence has no record to vouch for it, so it
+    /// takes two equal readings where READs may be torn and no lock keeps writers away.
     #[cold]
     fn absent(
         &mut self,
@@ -572,7 +573,8 @@ impl Body {
         }
         if !locked {
             match fetch.absent_since {
-                // Looked at behind what says that the row is absent, or else once more.
+                // The purge time is read after the words that show the absence, or in one more
+                // round.
                 None => {
                     fetch.wants_purge_time = true;
                     return Ok(Next::Read);
@@ -585,7 +587,7 @@ impl Body {
         Ok(Next::Done)
     }
 
-    /// What follows from the words of a record.
+    /// Absorbs the words of a record.
     #[inline]
     fn absorb_record(
         &mut self,
@@ -610,7 +612,7 @@ impl Body {
         }
     }
 
-    /// The row is what the record in `words` says.
+    /// Takes the row's value and writer from the record in `words`.
     #[inline]
     pub(crate) fn keep_value(&mut self, row: usize, record: &Record<'_>, words: &[u64]) {
         let row = &mut self.rows[row];
@@ -622,8 +624,8 @@ impl Body {
         });
     }
 
-    /// Finds room for inserts whose chains are full, in overflow buckets that become part of the
-    /// chains when the transaction commits. The chains are under its bucket locks.
+    /// Allocates overflow buckets for inserts with full chains. The buckets join the chains when
+    /// the transaction commits; its bucket locks protect the chains until then.
     #[cold]
     async fn grow_chains(&mut self, coordinator: &Rc<Coordinator>) -> Result<(), TxnError> {
         for index in 0..self.fetches.len() {
@@ -634,7 +636,7 @@ impl Body {
             let tables = self.tables.as_ref().expect("a row was added");
             let def = &tables[usize::from(table.0)].def;
             let (cells, bytes) = (def.cell_count(), (def.bucket_words() * WORD_BYTES) as u64);
-            // Buckets of this transaction's own behind the same tail, one behind the other.
+            // This transaction's own buckets behind the same tail form a chain.
             let mut tail = tail;
             let place = |grown: &GrownBucket| (grown.table, grown.group, grown.tail);
             let found = loop {
@@ -665,7 +667,7 @@ impl Body {
 }
 
 impl Fetch {
-    /// Whether the CVT, read again, is not what it was: then it is looked at anew.
+    /// Whether the CVT differs from its first reading; if so, the next READ examines it anew.
     #[cold]
     fn has_changed(&mut self, cvt: &[u64]) -> bool {
         let changed = self.unconfirmed.take().is_some_and(|first| first != cvt);
@@ -675,7 +677,7 @@ impl Fetch {
         changed
     }
 
-    /// Looks for the row's CVT in its chain of buckets.
+    /// Starts a search for the row's CVT in its chain of buckets.
     #[cold]
     fn search(&mut self, table: &NodeTable, row: &Row, lookups: &mut Vec<Lookup>) {
         let (lookup, read) = Lookup::start(&table.def, row.key, None);

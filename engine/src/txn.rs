@@ -1,10 +1,10 @@
 //! A transaction: declare rows, execute, read and write, commit (LOTUS §7.3).
 //!
-//! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; nothing is allocated
-//! for one once the buffers have grown to fit. `execute` and `commit` hand them to the slot's
-//! driver, which locks and reads what was added since the last call (`crate::read`) or carries
-//! out the commit (`crate::commit`). Dropping a transaction aborts it: its locks are released at
-//! once, remote ones by a message that is repeated until acknowledged.
+//! A [`Transaction`] is a handle on buffers that its coroutine slot lends it; once they have grown
+//! to fit, a transaction allocates nothing. `execute` and `commit` hand the buffers to the slot's
+//! driver, which locks and reads the rows added since the last call (`crate::read`) or carries out
+//! the commit (`crate::commit`). Dropping a transaction aborts it: its locks are released at once,
+//! remote ones by a message that is repeated until acknowledged.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,30 +28,30 @@ use crate::reserve::purpose;
 use crate::rows::RowIndex;
 use crate::slot::Slot;
 
-/// Names one row of one transaction, in the order in which rows were added.
+/// Row of a transaction, numbered in the order in which rows were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item(u32);
 
 impl Item {
-    /// The item with this place in its transaction.
+    /// Returns the item at this place in its transaction.
     #[inline]
     pub fn from_index(index: u32) -> Self {
         Self(index)
     }
 
-    /// Its place in its transaction, from zero.
+    /// Returns its place in its transaction, from zero.
     #[inline]
     pub fn index(self) -> u32 {
         self.0
     }
 }
 
-/// What a committed transaction learns about itself.
+/// Result of a committed transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Receipt {
-    /// When it took effect; `None` when it wrote nothing.
+    /// Commit timestamp; `None` if nothing was written.
     pub commit_ts: Option<Timestamp>,
-    /// The snapshot that its reads came from; `None` when they came from under locks.
+    /// Snapshot that the reads came from; `None` if rows were read under locks.
     pub snapshot: Option<Timestamp>,
 }
 
@@ -62,52 +62,52 @@ pub(crate) enum Mode {
     ReadOnly,
 }
 
-/// What a transaction wants of a row; later ones include the earlier.
+/// Access of a transaction to a row; later ones include the earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Access {
     Read,
     Write,
     Insert,
-    /// The coordinator's own: to take the row away, if it is deleted.
+    /// Internal: take the row away, if it is deleted.
     Purge,
-    /// The coordinator's own: to take the slot of an older version away.
+    /// Internal: take the slot of an older version away.
     Trim,
 }
 
-/// What a commit will do to a row.
+/// Change that a commit makes to a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     None,
     /// The new value, as a range of [`Body::values`].
     Put(Range<usize>),
     Delete,
-    /// The row's CVT and all its slots become free memory.
+    /// Free the row's CVT and all its slots.
     Purge,
-    /// A cell loses its version and its slot.
+    /// Take a cell's version and slot.
     Trim,
 }
 
-/// Where a commit will write a row, settled when the row was read under its lock.
+/// Place where a commit writes a row, settled when the row was read under its lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     /// Offset of the CVT in the group's region.
     pub(crate) cvt: u64,
-    /// The cell to overwrite, and what stands in it.
+    /// The cell to overwrite, and its contents.
     pub(crate) cell_index: usize,
     pub(crate) cell: Cell,
-    /// If a version is displaced: the one that follows it.
+    /// Version that follows the one displaced, if any is.
     pub(crate) successor: Option<Timestamp>,
     /// The newest committed version, which the new one follows, and the slot of its record; for a
-    /// new CVT, the time since when the row is known to be absent, and 0.
+    /// new CVT, the timestamp since which the row is known to be absent, and 0.
     pub(crate) previous: Timestamp,
     pub(crate) predecessor: u64,
-    /// The CVT itself is new: the header is written as well.
+    /// Whether the CVT itself is new, so that the header is written as well.
     pub(crate) new_cvt: bool,
 }
 
 impl Target {
-    /// For an insert: a CVT of its own at `cvt`, whose first cell is `cell`. The row is known not
-    /// to have existed since `absent_since`.
+    /// Target of an insert: a new CVT at `cvt`, with `cell` as its first cell. The row is known to
+    /// have been absent since `absent_since`.
     pub(crate) fn new_cvt(cvt: u64, cell: Cell, absent_since: Timestamp) -> Self {
         Self {
             cvt,
@@ -121,17 +121,17 @@ impl Target {
     }
 }
 
-/// A bucket taken for an insert whose chain is full. It becomes part of the chain when the
-/// transaction commits, and is free memory until then.
+/// Bucket allocated for an insert into a full chain. It joins the chain when the transaction
+/// commits, and is free memory until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrownBucket {
     pub(crate) table: TableId,
     pub(crate) group: GroupId,
-    /// Offset of the last bucket of the chain, whose overflow word will name the new one.
+    /// Offset of the chain's last bucket; its overflow word will name the new one.
     pub(crate) tail: u64,
     /// Offset of the new bucket.
     pub(crate) bucket: u64,
-    /// How many of its slots this transaction has claimed.
+    /// Number of its slots that this transaction has claimed.
     pub(crate) claimed: usize,
 }
 
@@ -144,26 +144,26 @@ pub(crate) struct Row {
     pub(crate) group: GroupId,
     pub(crate) primary_key: PrimaryKey,
     pub(crate) access: Access,
-    /// Locked and read.
+    /// Whether the row is locked and read.
     pub(crate) executed: bool,
-    /// The value that was read, as a range of [`Body::values`]; `None` if the row is absent.
+    /// Value that was read, as a range of [`Body::values`]; `None` if the row is absent.
     pub(crate) value: Option<Range<usize>>,
-    /// Who wrote the version that was read.
+    /// Writer of the version that was read.
     pub(crate) writer: Option<TxnId>,
     pub(crate) target: Option<Target>,
     pub(crate) change: Change,
-    /// A record slot taken for this write, which no cell names yet.
+    /// Record slot taken for this write, which no cell names yet.
     pub(crate) reserved: Option<u64>,
 }
 
 impl Row {
-    /// What a record of the row must be.
+    /// Contents that a record of this row must match.
     #[inline]
     pub(crate) fn expected(&self) -> Expected<'_> {
         Expected { table: self.table, key: self.key, primary_key: &self.primary_key }
     }
 
-    /// The kind of slots that its records are in.
+    /// Purpose of the slots that hold its records.
     #[inline]
     pub(crate) fn records(&self) -> Purpose {
         purpose(self.table, self.group, SlotKind::Record)
@@ -180,18 +180,18 @@ impl Row {
     }
 }
 
-/// The buffers of one transaction. Reused from one to the next.
+/// Buffers of one transaction, reused by the next.
 #[derive(Default)]
 pub(crate) struct Body {
     pub(crate) rows: Vec<Row>,
-    /// Finds them by their keys.
+    /// Index of the rows by key.
     pub(crate) index: RowIndex,
-    /// Values read and values to write, one after the other.
+    /// Values read and values to write, concatenated.
     pub(crate) values: Vec<u8>,
     pub(crate) held: HeldLocks,
     pub(crate) wanted: Vec<LockRequest>,
     pub(crate) fetches: Vec<Fetch>,
-    /// Searches for rows whose address is not remembered.
+    /// Searches for rows that have no remembered address.
     pub(crate) lookups: Vec<Lookup>,
     /// Offsets of the CVTs that this transaction's inserts will take.
     pub(crate) claims: Vec<u64>,
@@ -200,19 +200,19 @@ pub(crate) struct Body {
     pub(crate) plan: CommitPlan,
     pub(crate) tables: Option<Tables>,
     pub(crate) snapshot: Option<Timestamp>,
-    /// Whether it follows a row's records back as far as it takes.
+    /// Whether reads follow a row's records back without a limit.
     pub(crate) goes_far_back: bool,
-    /// The configuration that it reads by.
+    /// Configuration epoch that it reads under.
     pub(crate) epoch: Epoch,
-    /// Slots of the rows to be purged, by their place in `rows`. Other rows there are none then.
+    /// Slots of the rows to be purged, by their place in `rows`; a purge has no other rows.
     pub(crate) freed: Vec<(usize, u64)>,
     /// Whether this is a purge.
     pub(crate) purges: bool,
-    /// True for a trim.
+    /// Whether this is a trim.
     pub(crate) trims: bool,
-    /// What a memory node is to be given, if that is what this is for.
+    /// Piece to write to a memory node, if the transaction is for that.
     pub(crate) piece: Option<Piece>,
-    /// How many times the transaction has executed.
+    /// Number of executions so far.
     pub(crate) rounds: u16,
 }
 
@@ -236,7 +236,7 @@ impl Body {
         self.rounds = 0;
     }
 
-    /// Copies bytes into the values.
+    /// Copies `bytes` into the values.
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.values.len();
         self.values.extend_from_slice(bytes);
@@ -244,12 +244,12 @@ impl Body {
     }
 }
 
-/// See the module's essay.
+/// Handle of one attempt at a transaction; see the module's documentation.
 pub struct Transaction {
     slot: Rc<Slot>,
-    /// `None` once it has ended, and while it executes.
+    /// `None` once the attempt has ended, and while it executes.
     body: Option<Box<Body>>,
-    /// The slot's driver has the body, to execute it.
+    /// Whether the slot's driver has the body, to execute it.
     lent: bool,
     id: TxnId,
     mode: Mode,
@@ -275,7 +275,7 @@ impl Transaction {
         Ok(begun)
     }
 
-    /// Begins to read from a snapshot that somebody else holds, however far back that is.
+    /// Begins a read-only transaction at a snapshot that the caller keeps alive, however old.
     pub(crate) async fn begin_at(slot: &Rc<Slot>, snapshot: Timestamp) -> Result<Self, TxnError> {
         let mut begun = Self::open(slot, Mode::ReadOnly).await?;
         let body = begun.body_mut()?;
@@ -294,16 +294,16 @@ impl Transaction {
         let mut body = slot.take_body().ok_or(misuse)?;
         body.held.begin(id);
         body.epoch = epoch;
-        // From here on the transaction's `drop` gives the buffers back.
+        // From here on the transaction's `drop` returns the buffers.
         Ok(Self { slot: Rc::clone(slot), body: Some(body), lent: false, id, mode })
     }
 
-    /// The id of this attempt; no two attempts share one.
+    /// Returns the id of this attempt; no two attempts share one.
     pub fn id(&self) -> TxnId {
         self.id
     }
 
-    /// Adds a row that will be read. Adding a row again names the same item.
+    /// Adds a row to be read. Adding a row again returns the same item.
     ///
     /// # Errors
     /// `UnknownTable`, `TooLarge`, or `Misuse` once the attempt is over.
@@ -312,7 +312,7 @@ impl Transaction {
         self.add(table, key.into(), Access::Read, 0)
     }
 
-    /// Adds a row that will be read and may be written.
+    /// Adds a row to be read and perhaps written.
     ///
     /// # Errors
     /// As [`Transaction::add_ro`]; `Misuse` in a read-only transaction.
@@ -321,8 +321,8 @@ impl Transaction {
         self.add(table, key.into(), Access::Write, 0)
     }
 
-    /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists`
-    /// if it does, unless this transaction has deleted it.
+    /// Adds a row that does not exist yet, with its value. `execute` fails with `AlreadyExists` if
+    /// it does, unless this transaction has deleted it.
     ///
     /// # Errors
     /// As [`Transaction::add_rw`]; `TooLarge` if the value is.
@@ -337,7 +337,7 @@ impl Transaction {
         Ok(item)
     }
 
-    /// Adds a row, with a value of so many bytes; nothing is added if it does not fit.
+    /// Adds a row with a value of `value_bytes` bytes, unless that does not fit the table.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -363,9 +363,9 @@ impl Transaction {
         let same = |row: &Row| row.primary_key == primary_key;
         if let Some(index) = body.index.find(&body.rows, table, key, same) {
             let row = &mut body.rows[index];
-            // A row that this transaction deletes is there: to insert it again is to write it.
+            // A row that this transaction deletes exists: inserting it again is a write.
             if access > row.access && row.change != Change::Delete {
-                // The lock is upgraded and the row read again at the next execution.
+                // Upgrade the lock and read the row again at the next execution.
                 (row.access, row.executed) = (access, false);
             }
             return Ok(Item(index as u32));
@@ -390,7 +390,7 @@ impl Transaction {
         Ok(Item(body.rows.len() as u32 - 1))
     }
 
-    /// Locks and reads the rows added since the last call. Whatever fails, the attempt is over.
+    /// Locks and reads the rows added since the last call. Any error ends the attempt.
     ///
     /// If this future is dropped, the execution goes on; call `execute` again to wait for it.
     ///
@@ -404,15 +404,15 @@ impl Transaction {
         } else if !self.lent {
             return Err(OVER);
         }
-        // Or else an execution that nobody waited for is still under way: it will do.
+        // Otherwise an execution that was dropped is still under way: wait for that one.
         let executed = self.slot.executed().await;
         self.lent = false;
         self.body = Some(executed?);
         Ok(())
     }
 
-    /// The value of a row: what this transaction has put, or else what it has read. `None` if the
-    /// row does not exist, was deleted, or has not been executed yet.
+    /// Returns the value of a row: the one put by this transaction, or else the one read. `None` if
+    /// the row does not exist, was deleted, or has not been executed yet.
     #[inline]
     pub fn value(&self, item: Item) -> Option<&[u8]> {
         let body = self.body.as_ref()?;
@@ -425,7 +425,7 @@ impl Transaction {
         body.values.get(range.clone())
     }
 
-    /// Who wrote the version that was read; `None` for a loaded row or an absent one.
+    /// Returns the writer of the version that was read; `None` for a loaded or absent row.
     #[inline]
     pub fn writer(&self, item: Item) -> Option<TxnId> {
         self.body.as_ref()?.rows.get(item.0 as usize)?.writer
@@ -442,8 +442,8 @@ impl Transaction {
         body.set(item, value)
     }
 
-    /// Sets the value that the commit writes, and inserts the row if it does not exist. Only the
-    /// execution knows whether it does, so the item must have been executed.
+    /// Sets the value that the commit writes, and inserts the row if it does not exist. The item
+    /// must have been executed: only the execution finds out whether the row exists.
     ///
     /// # Errors
     /// `TooLarge`, or `Misuse`.
@@ -459,7 +459,7 @@ impl Transaction {
         }
     }
 
-    /// The most bytes of a value in the item's table.
+    /// Returns the largest value size of the item's table, in bytes.
     pub(crate) fn value_limit(&mut self, item: Item) -> Result<usize, TxnError> {
         let body = self.body_mut()?;
         let table = usize::from(body.row(item)?.table.0);
@@ -481,10 +481,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes all changes visible at one moment, or none of them. Rows that were added and not
-    /// executed are executed first.
+    /// Commits: makes all changes visible at one moment, or none of them. Rows added since the last
+    /// execution are executed first.
     ///
-    /// Once the commit has begun it is carried through even if this future is dropped.
+    /// Once begun, the commit is completed even if this future is dropped.
     ///
     /// # Errors
     /// As [`Transaction::execute`], `TooManyWrites`, and `Unknown`.
@@ -499,7 +499,7 @@ impl Transaction {
         let writes = body.check_changes(coordinator)?;
         body.reserve(&slot).await?;
         point!(coordinator.node.id.0, Reserve);
-        // The last thing before the point of no return, and after the last read (H4).
+        // Last check before the point of no return, after the last read (H4).
         body.check_locks(coordinator)?;
         coordinator.check_epoch(body.epoch)?;
         if slot.has_yielded(id) {
@@ -516,7 +516,7 @@ impl Transaction {
         verdict.await
     }
 
-    /// Locks these to read, rows or not, until the attempt ends.
+    /// Takes read locks on `names`, rows or not, until the attempt ends.
     pub(crate) async fn lock_to_read(&mut self, names: &[LockName]) -> Result<(), TxnError> {
         let slot = Rc::clone(&self.slot);
         let coordinator = &slot.coordinator;
@@ -525,11 +525,11 @@ impl Transaction {
         let timeout = coordinator.shared.config.lock_timeout;
         body.rounds += 1;
         let granted = coordinator.locks.acquire(&mut body.held, body.rounds, &wanted, timeout);
-        // Whoever asks has no row of its own to name, and asks again.
+        // The caller has no row to name in an error, and retries.
         granted.await.map_err(|_| TxnError::Timeout)
     }
 
-    /// Writes a piece under the locks of the attempt, as a commit does its rows.
+    /// Writes a piece under the locks of the attempt, as a commit writes rows.
     pub(crate) async fn fill(mut self, piece: Piece) -> Result<(), TxnError> {
         let (slot, id) = (Rc::clone(&self.slot), self.id);
         let coordinator = &slot.coordinator;
@@ -546,7 +546,7 @@ impl Transaction {
         slot.request_commit(id, body).await.map(drop)
     }
 
-    /// Gives up. Nothing of the attempt is ever seen.
+    /// Aborts the attempt. None of its changes ever becomes visible.
     pub fn abort(self) {}
 
     /// Ends the attempt without a commit.
@@ -580,7 +580,7 @@ impl Body {
         self.rows.get(item.0 as usize).ok_or(unknown)
     }
 
-    /// The table and access of a row that may be written.
+    /// Returns the table and access of a row that may be written.
     #[inline]
     fn writable(&self, item: Item) -> Result<(TableId, Access), TxnError> {
         let row = self.row(item)?;
@@ -601,7 +601,7 @@ impl Body {
         let tables = self.tables.as_ref().expect("a row was added");
         tables[usize::from(row.table.0)].def.check_value(value.len())?;
         let range = match &row.change {
-            // A second put of the same length takes the place of the first.
+            // A second put of the same length overwrites the first in place.
             Change::Put(range) if range.len() == value.len() => {
                 let range = range.clone();
                 self.values[range.clone()].copy_from_slice(value);
@@ -613,12 +613,12 @@ impl Body {
         Ok(())
     }
 
-    /// How many rows will be written, if all of them can be.
+    /// Returns the number of rows to write, after checking that all of them can be written.
     fn check_changes(&self, coordinator: &Coordinator) -> Result<usize, TxnError> {
         let limit = usize::from(coordinator.shared.log.max_writes());
         let mut writes = 0;
         for row in self.rows.iter().filter(|row| row.change != Change::None) {
-            // Put before the row was executed, and then it was not there.
+            // It was put before it was executed, and turned out not to exist.
             if row.access == Access::Write && row.value.is_none() {
                 return Err(TxnError::NotFound { table: row.table, key: row.primary_key });
             }
@@ -628,7 +628,7 @@ impl Body {
         if logged > limit { Err(TxnError::TooManyWrites { limit }) } else { Ok(writes) }
     }
 
-    /// Whether every lock still is what it was when it was granted (H4).
+    /// Checks that every lock still has the owner and epoch of its grant (H4).
     #[inline]
     fn check_locks(&self, coordinator: &Coordinator) -> Result<(), TxnError> {
         for lock in self.held.taken() {
@@ -640,15 +640,15 @@ impl Body {
         Ok(())
     }
 
-    /// The conflict over a lock, by the row that it stands for. A bucket's lock stands for no row
-    /// of its own; any row of the transaction will do.
+    /// Conflict error for a lock, naming the row that the lock is for. A bucket's lock is for no
+    /// row in particular, so the error names any row of the transaction.
     #[cold]
     pub(crate) fn conflict(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
         TxnError::Conflict { table: row.table, key: row.primary_key }
     }
 
-    /// What a transaction ends with that has given up its locks because it was asked to.
+    /// Error of a transaction that has given up its locks on request.
     #[cold]
     pub(crate) fn given_up(&self) -> TxnError {
         match self.rows.first() {
@@ -657,14 +657,14 @@ impl Body {
         }
     }
 
-    /// The same for a lock that nobody keeps.
+    /// As [`Self::conflict`], for a lock that has no owner.
     #[cold]
     pub(crate) fn unavailable(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
         TxnError::Unavailable { table: row.table, key: row.primary_key }
     }
 
-    /// The same for a lock whose keeper is suspected of being dead.
+    /// As [`Self::conflict`], for a lock with an owner suspected of being dead.
     #[cold]
     pub(crate) fn suspected(&self, name: &LockName) -> TxnError {
         let row = self.row_of(name);
@@ -676,7 +676,7 @@ impl Body {
         self.rows.iter().find(named).unwrap_or(&self.rows[0])
     }
 
-    /// Releases the locks, and gives back what was taken for writes that will not be.
+    /// Releases the locks, and returns the slots and buckets taken for writes.
     pub(crate) fn release(&mut self, coordinator: &Coordinator) {
         coordinator.locks.release(&mut self.held);
         for row in &mut self.rows {
