@@ -1,32 +1,35 @@
-//! Which compute node serves timestamps, from when on, and up to where (H18).
+//! Selection of the compute node that serves timestamps, and the bounds of what it issues (H18).
 //!
 //! # What it is
-//! With [`TimestampKind::Oracle`] the compute node that takes part the longest serves all others.
-//! When it is expelled the next one *takes over*, which must not be noticed in timestamps:
-//! each is later than all that were issued before, by whomever. Two things see to that.
+//! With [`TimestampKind::Oracle`] the longest-serving live compute node issues timestamps for all.
+//! When it is expelled the next one *takes over*. A takeover must keep timestamps in order: each is
+//! later than all issued before, by any node. Two rules ensure that.
 //!
-//! 1. *Nobody is served by two.* The successor issues nothing before every coordinator of every
-//!    node that takes part has asked it. Who has asked it takes no answer of anybody before it
-//!    ([`OracleClient::turn_to`](lotus_mvcc::oracle::OracleClient::turn_to)); and who is out, the
-//!    former oracle for one, is fenced at every memory node first. So nobody whose writes count
-//!    draws a timestamp from a predecessor any more.
-//! 2. *Nobody begins below.* What may be issued has a bound, which is stored at the authority
-//!    before anything up to it is issued. A successor begins behind the stored bound, and storing
-//!    its own is what ends the predecessor's: the value names who reigns, and it is compared and
-//!    swapped.
+//! 1. *No coordinator is served by two oracles.* The successor issues nothing before every
+//!    coordinator of every live node has asked it. A coordinator that has asked it accepts no
+//!    answer of an earlier oracle
+//!    ([`OracleClient::turn_to`](lotus_mvcc::oracle::OracleClient::turn_to)); and expelled nodes,
+//!    the former oracle among them, are first fenced at every memory node. So no node with valid
+//!    writes draws a timestamp from a predecessor any more.
+//! 2. *No oracle begins below the last.* Timestamps have a bound, which is stored at the authority
+//!    before any timestamp up to it is issued. A successor begins after the stored bound, and
+//!    storing its own ends the predecessor's: the value names the reigning node, and is changed by
+//!    compare-and-swap.
 //!
 //! A timestamp that was issued in time and arrives late does no harm: when a commit draws one, its
-//! cells are INVISIBLE on all replicas already, so whoever draws a later snapshot meets them (H1).
+//! cells are INVISIBLE on all replicas already, so every reader with a later snapshot meets them
+//! (H1).
 //!
 //! # If it stops anywhere
 //! A successor that dies before it has stored its bound has changed nothing; after that, its own
-//! successor finds a higher bound. Who pauses for ever so long finds that it is fenced, that its
-//! bound is not its own any more, and that nobody listens.
+//! successor finds a higher bound. A node that pauses for however long finds that it is fenced,
+//! that the bound is another's, and that no coordinator accepts its answers.
 //!
 //! # What it is not
-//! A lease: no clock is relied on. Nor a way for the authority to be asked often: a bound lasts for
-//! minutes, and timestamps follow the nodes' clocks again after a jump over what was left of it.
-//! Without a lease of the membership nobody is expelled, and there is neither bound nor successor.
+//! A lease: no clock is relied on. Nor frequent work for the authority: a bound lasts for minutes,
+//! and timestamps follow the nodes' clocks again after a takeover has jumped over the rest of a
+//! bound. Without a lease of the membership no node is expelled, and there is neither bound nor
+//! successor.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::rc::Rc;
@@ -52,28 +55,28 @@ use crate::coordinator::Coordinator;
 use crate::recover;
 use crate::shared::{ComputeNode, Shared};
 
-/// Where the authority keeps who reigns, and its bound.
+/// Key of the reigning node and its bound at the authority.
 const KEY: &str = "lotus/oracle";
-/// How far ahead of what was issued a bound is stored. So long the authority may be silent; so far
-/// timestamps jump when somebody takes over.
+/// Distance from the last timestamp issued to a new bound: the longest tolerated silence of the
+/// authority, and the most that timestamps jump at a takeover.
 const AHEAD: Duration = Duration::from_secs(600);
 
 /// A compute node's part in serving timestamps.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     clock: SharedClock,
-    /// The last timestamp that it may issue; zero while it may issue none.
+    /// Last timestamp that it may issue; zero while it may issue none.
     bound: AtomicU64,
-    /// Which coordinators have turned to this node: of all compute nodes, by place and number.
+    /// Coordinators that have asked this node, of all compute nodes: by place, then by coordinator.
     heard: Box<[AtomicBool]>,
-    /// By place, the last incarnation that is known there, and in the lowest bit whether it takes
+    /// Last known incarnation at each place, shifted left by one; the lowest bit is set if it takes
     /// part.
     lives: Box<[AtomicU32]>,
     threads: usize,
 }
 
 impl Oracle {
-    /// Of a node among these members, each of which has so many coordinators.
+    /// Creates the state of a node among `members`, each with `threads` coordinators.
     pub(crate) fn new(members: &Membership, threads: usize) -> Self {
         let nodes = members.members().len();
         let oracle = Self {
@@ -88,7 +91,7 @@ impl Oracle {
     }
 
     fn issue(&self, now: Nanos) -> Option<Timestamp> {
-        // Acquire: who sees the bound sees the clock moved behind the predecessor's.
+        // Acquire: seeing the bound implies seeing the clock moved past the predecessor's.
         let bound = Timestamp::new(self.bound.load(Ordering::Acquire)).expect("a timestamp");
         self.clock.next_within(now.0, bound)
     }
@@ -98,7 +101,7 @@ impl Oracle {
         self.clock.skip(past);
     }
 
-    /// May issue up to `bound`.
+    /// Allows timestamps up to `bound`.
     fn open(&self, bound: Timestamp) {
         self.bound.store(bound.raw(), Ordering::Release);
     }
@@ -107,24 +110,24 @@ impl Oracle {
         self.bound.load(Ordering::Acquire) != 0
     }
 
-    /// Whether less than half of what was stored ahead is left.
+    /// Whether less than half of [`AHEAD`] is left.
     fn runs_low(&self) -> bool {
         let left = self.bound.load(Ordering::Acquire).saturating_sub(self.clock.latest().raw());
         left < ahead() / 2
     }
 
-    /// Knows who takes part.
+    /// Learns the incarnations and which of them take part.
     pub(crate) fn admit(&self, now: &Membership) {
         for (known, member) in self.lives.iter().zip(now.members()) {
             let life = u32::from(member.incarnation.raw()) << 1;
             let live = u32::from(now.is_live(member.node));
-            // Relaxed: whoever is out since a moment ago is fenced before anything rests on it.
+            // Relaxed: a node expelled a moment ago is fenced before anything rests on it.
             known.store(life | live, Ordering::Relaxed);
         }
     }
 
-    /// What whoever has this place is told. Only members are given timestamps, and count as having
-    /// turned to this node; who is not known yet may be one soon.
+    /// Answers the asker at a place. Members alone are given timestamps and count as having asked
+    /// this node; an unknown later life may be a member soon.
     fn answer(&self, place: usize, asker: Asker, now: Nanos) -> Answer {
         let known = self.lives[place].load(Ordering::Relaxed);
         let asks = u32::from(asker.life.raw());
@@ -156,13 +159,13 @@ fn ahead() -> u64 {
     AHEAD.as_nanos() as u64
 }
 
-/// Who serves: the eldest, so that whoever has returned does not until all are out who were there
-/// before, and nobody ever serves again in one life.
+/// Returns the eldest live node. A node that has returned serves only after all older members are
+/// expelled, and no life serves twice.
 fn who_serves(now: &Membership) -> Option<NodeId> {
     now.by_age().first().map(|eldest| eldest.node)
 }
 
-/// Answers whoever asks this coordinator, from when on this node may.
+/// Answers timestamp requests at this coordinator, once this node may serve.
 pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
     if shared.config.lease.is_none() && node.index == 0 {
         node.oracle.open(Timestamp::MAX);
@@ -176,7 +179,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, node: &Arc<ComputeNode>, rpc: &Rpc) {
     });
 }
 
-/// Takes over, or has the bound raised, if this node is the one to serve; beside everything else.
+/// Starts a takeover or raises the bound in the background, if this node is the one to serve.
 pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let serves = shared.config.timestamps == TimestampKind::Oracle
@@ -195,7 +198,7 @@ pub(crate) fn keep(coordinator: &Rc<Coordinator>, now: &Membership) {
     });
 }
 
-/// Whether all who take part have turned to this node. Nobody need turn to the very first.
+/// Whether every live member has asked this node. The founder may serve without.
 fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
     let (shared, oracle) = (&coordinator.shared, &coordinator.node.oracle);
     let mut places = now.live().filter_map(|member| shared.index_of(member.node));
@@ -203,7 +206,8 @@ fn may_take_over(coordinator: &Coordinator, now: &Membership) -> bool {
     founder || broken(Rule::SuccessorsWait) || places.all(|place| oracle.has_heard_all_of(place))
 }
 
-/// Fences who is out, stores a bound, and serves up to it. What fails is tried in the next turn.
+/// Fences expelled nodes, stores a bound, and serves up to it. On failure the next turn tries
+/// again.
 async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     let node = &coordinator.node;
     let takes_over = !node.oracle.is_open();
@@ -216,7 +220,7 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     point!(node.id.0, OracleFence, if takes_over);
     let issued = node.oracle.clock.latest().raw().max(coordinator.executor.now().0);
     let reign = u64::from(node.incarnation.raw());
-    // Somebody later reigns: this node is out and does not know it yet.
+    // A later node reigns: this one is expelled and does not know it yet.
     let Ok(Some((before, bound))) = store_bound(coordinator, reign, issued).await else { return };
     point!(node.id.0, Reign);
     if takes_over && !broken(Rule::BoundsOutlastOracles) {
@@ -225,17 +229,18 @@ async fn ascend(coordinator: &Rc<Coordinator>, now: &Membership) {
     node.oracle.open(bound);
 }
 
-/// A bound that is to be stored.
+/// Bound to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Reign {
-    /// The one that is stored.
+    /// Bound that is stored now.
     before: Timestamp,
     bound: Timestamp,
     value: Vec<u8>,
 }
 
 impl Reign {
-    /// Beyond `issued` and beyond what is stored; `None` if somebody later than `reign` reigns.
+    /// Computes a bound beyond `issued` and the stored one; `None` if a node later than `reign`
+    /// reigns.
     fn after(stored: Option<&[u8]>, reign: u64, issued: u64) -> Option<Self> {
         let (other, before) = stored.map_or((0, Timestamp::LOADED), decode);
         let bound = (issued.max(before.raw()) + ahead()).min(Timestamp::MAX.raw());
@@ -245,8 +250,8 @@ impl Reign {
     }
 }
 
-/// Stores a bound beyond `issued` and beyond the one that is stored; both, or `None` if somebody
-/// later than `reign` has stored one.
+/// Stores a bound beyond `issued` and the stored one. Returns the stored one and the new one;
+/// `None` if a node later than `reign` has stored one.
 async fn store_bound(
     coordinator: &Coordinator,
     reign: u64,
@@ -269,7 +274,8 @@ async fn store_bound(
     }
 }
 
-/// Who reigns, and its bound. What is no such value lets nobody begin below anything.
+/// Decodes the reigning node and its bound. A malformed value yields maxima, so that no node
+/// serves.
 fn decode(value: &[u8]) -> (u64, Timestamp) {
     let word = |at: usize| value.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
     match (word(0), word(8)) {
@@ -287,7 +293,7 @@ mod tests {
     use lotus_fabric::ids::{Incarnation, LaneId};
     use lotus_recovery::PartId;
 
-    /// Stores a bound in place of what is stored: the bound of before, and its own.
+    /// Replaces the stored bound; returns the previous bound and the new one.
     fn store(stored: &mut Option<Vec<u8>>, reign: u64, issued: u64) -> Option<(u64, u64)> {
         let next = Reign::after(stored.as_deref(), reign, issued)?;
         *stored = Some(next.value);
@@ -323,7 +329,7 @@ mod tests {
         assert!(oracle.runs_low());
     }
 
-    /// So many, in their first lives.
+    /// Membership of `count` nodes in their first lives.
     fn members(count: u16) -> Membership {
         Membership::new((0..count).map(|number| (NodeId(number), life(number + 1))))
     }
@@ -348,7 +354,7 @@ mod tests {
         oracle.admit(&out);
         assert_eq!(ask(2, 3), Answer::Refused, "it is out");
         assert!(!oracle.has_heard_all_of(2));
-        // Of this one the oracle has not heard yet.
+        // The oracle does not know of this incarnation yet.
         assert_eq!(ask(2, 4), Answer::NotYet);
 
         let mut now = out;
@@ -369,7 +375,7 @@ mod tests {
         let oracle = Oracle::new(&members(3), 2);
         let lane = |lane| Endpoint { node: NodeId(9), lane: LaneId(lane) };
         oracle.hear(1, lane(1));
-        // No coordinator's.
+        // A lane without a coordinator.
         oracle.hear(1, lane(2));
         assert!(!oracle.has_heard_all_of(1) && !oracle.has_heard_all_of(2));
         oracle.hear(1, lane(0));

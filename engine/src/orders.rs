@@ -1,27 +1,27 @@
-//! Orders: telling the owner of shards, wherever it is, to give them away.
+//! Orders: requests to the owner of shards, wherever it is, to give them away.
 //!
 //! # What it is
-//! Any node can be told to move any shards. One that does not own them looks in the memory pool who
-//! does, and asks that node's coordinator 0, which [hands over](crate::hand_over) as if it had been
-//! told itself. The asker repeats its message until the answer is an outcome:
+//! Any node can be asked to move any shards. A node that does not own them reads the owner from the
+//! memory pool, and asks that node's coordinator 0, which [hands over](crate::hand_over) as for a
+//! request of its own. The asker repeats its message until the answer is an outcome:
 //!
 //! | message | words |
 //! |---|---|
 //! | order | its number; the receiver; for each shard, its number and the epoch of its owner |
 //! | under way | [`UNDER_WAY`] |
 //! | done | [`DONE`], the interruption in nanoseconds, the stragglers |
-//! | refused | [`REFUSED`], why, which shard or node |
+//! | refused | [`REFUSED`], the error, its shard or node |
 //!
 //! # Why no message does harm twice, or late
-//! A node asks for one thing after the other, and numbers what it asks for. Of each asker the owner
-//! remembers the last order: the same number again is answered with what has become of it, a lower
-//! one not at all. And an order names epochs. Once a shard has moved, by this order or another, its
-//! epoch is another, and the order is refused.
+//! A node has one order under way at a time, and numbers them. The owner remembers the last order
+//! of each asker: it answers the same number with the state of that order, and a lower one not at
+//! all. And an order names epochs. Once a shard has moved, by this order or another, its epoch has
+//! changed, and the order is refused.
 //!
-//! # If somebody stops anywhere
-//! Without its asker an order is carried out like any other. If the owner does not answer, the
-//! asker looks in the memory pool again: where the words say what the order was to make them say,
-//! it was carried out. Else nobody knows yet ([`MoveError::NoAnswer`]), unless the owner is out.
+//! # If a node stops anywhere
+//! An order is carried out even if its asker stops. If the owner does not answer, the asker reads
+//! the memory pool again: if the words show the move, it was carried out. Otherwise the outcome is
+//! unknown ([`MoveError::NoAnswer`]), unless the owner is expelled.
 //!
 //! # What it is not
 //! Needed for anything but convenience: an owner gives shards away by its own decision
@@ -40,23 +40,23 @@ use crate::coordinator::Coordinator;
 use crate::hand_over::{MOST_AT_ONCE, MoveError, Moved, Order, decode, encode};
 use crate::ownership::Fenced;
 
-/// The RPC service by which nodes are told to hand shards over.
+/// RPC service for orders.
 const SERVICE: Service = Service(4);
-/// How long an asker waits before it asks what has become of its order.
+/// Interval at which an asker asks for the outcome of its order.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 const UNDER_WAY: u64 = 1;
 const DONE: u64 = 2;
 const REFUSED: u64 = 3;
 
-/// What an owner says of an order.
+/// State of an order at its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     UnderWay,
     Over(Result<Moved, MoveError>),
 }
 
-/// What an owner remembers: of each asker, its last order.
+/// Last order of each asker, as its owner remembers them.
 #[derive(Default)]
 struct Desk {
     last: BTreeMap<NodeId, Asked>,
@@ -65,13 +65,13 @@ struct Desk {
 struct Asked {
     number: u64,
     outcome: Receiver<Result<Moved, MoveError>>,
-    /// What came out of the channel.
+    /// Outcome received from the channel.
     known: Option<Result<Moved, MoveError>>,
 }
 
 impl Desk {
-    /// The answer to an order, and the order itself if it is a new one. None to what is out of date
-    /// or makes no sense.
+    /// Returns the answer to an order, and the order itself if it is new. No answer to an outdated
+    /// or malformed one.
     fn receive(&mut self, from: NodeId, message: &[u64]) -> (Option<Answer>, Option<Order>) {
         let [number, to, claims @ ..] = message else { return (None, None) };
         let (claims, rest) = claims.as_chunks();
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// `None` if it is no answer of ours.
+    /// Decodes an answer; `None` if malformed.
     fn from_words(words: &[u64]) -> Option<Self> {
         let error = |code, detail: u64| {
             Some(match code {
@@ -152,7 +152,7 @@ impl Answer {
     }
 }
 
-/// Lets coordinator 0 take orders from other nodes.
+/// Serves orders of other nodes, at coordinator 0.
 pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
@@ -175,14 +175,14 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     );
 }
 
-/// Passes on what this node was told and does not own, for as long as it lives.
+/// Forwards move requests for shards of other owners, for as long as this node lives.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     if coordinator.thread != 0 {
         return;
     }
     let mut number = 0;
     while let Ok(order) = coordinator.node.passed_on.1.recv().await {
-        // Above those of an earlier life, which the owner may remember.
+        // Above the numbers of an earlier life, which the owner may remember.
         number = coordinator.executor.now().0.max(number + 1);
         coordinator.pass_on(number, order).await;
     }
@@ -194,7 +194,7 @@ impl Coordinator {
         order.since.is_empty() && !self.node.shards.keeps(order.shards[0], self.node.id)
     }
 
-    /// Whether the owners that an order names, if it names any, are so still.
+    /// Checks that the owners' epochs named by an order, if any, are current.
     pub(crate) fn check_epochs(&self, order: &Order) -> Result<(), MoveError> {
         let mut named = order.shards.iter().zip(&order.since);
         let stale = named.find(|(shard, epoch)| self.node.shards.owner(**shard).epoch != **epoch);
@@ -204,18 +204,18 @@ impl Coordinator {
     async fn pass_on(&self, number: u64, order: Order) {
         let outcome = match self.only_owner(&order.shards).await {
             Ok((owner, since)) if owner == self.node.id => {
-                // This node has learned only now that the shards are its own.
+                // Only now has this node learned that the shards are its own.
                 let _ = self.node.orders.0.try_send(Order { since, ..order });
                 return;
             }
             Ok((owner, since)) => self.ask(owner, number, &order, &since).await,
             Err(error) => Err(error),
         };
-        // Whoever gave the order may not wait for it.
+        // The caller that gave the order may not wait for it.
         let _ = order.reply.try_send(outcome);
     }
 
-    /// The owner of all these shards by the words in the memory pool, and its epochs.
+    /// Returns the single owner of these shards by the words in the memory pool, and the epochs.
     async fn only_owner(&self, shards: &[ShardId]) -> Result<(NodeId, Vec<ShardEpoch>), MoveError> {
         let owners = self.owners_in_pool(shards).await?;
         let first = owners[0].node;
@@ -241,7 +241,7 @@ impl Coordinator {
         self.node.members.with_expelled(|out| out.iter().any(|(lost, _)| *lost == node))
     }
 
-    /// Asks `owner` until there is an outcome, or no answer.
+    /// Repeats the request to `owner` until it answers with an outcome, or not at all.
     async fn ask(
         &self,
         owner: NodeId,
@@ -267,7 +267,7 @@ impl Coordinator {
         Err(MoveError::NoAnswer)
     }
 
-    /// What the memory pool says of an order that nobody answers.
+    /// Derives the outcome of an unanswered order from the memory pool.
     async fn what_became_of(
         &self,
         order: &Order,
@@ -313,7 +313,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(again(&mut desk), Some(Answer::Over(Err(MoveError::Held))));
         }
-        // The next one is another, even if it asks for the same.
+        // The next number is a new order, even with the same contents.
         let next = [6, 2, 3, 9];
         assert!(desk.receive(ASKER, &next).1.is_some());
         assert_eq!(again(&mut desk), None, "nobody waits for that answer any more");

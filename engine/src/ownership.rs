@@ -1,28 +1,28 @@
-//! Who owns which shard: one word for each in the memory pool, and every node's copy of them
+//! Shard ownership: one word for each shard in the memory pool, and every node's copy of the words
 //! (LOTUS §4.2, H19).
 //!
 //! # What it is
 //! The words stand in the header of the first group's region, on all of its replicas
 //! ([`OWNERS_OFFSET`]). The primary's decide: a shard changes hands by one compare-and-swap there
-//! ([`Coordinator::give`]). The backups' follow before anybody is told, so that whoever serves a
-//! shard does so by a word that outlives a memory node.
+//! ([`Coordinator::give`]). The backups' follow before any node learns of it, so a node serves a
+//! shard only by a word that outlives a memory node.
 //!
-//! # Who may change a word
-//! A live owner's own node alone, once nobody holds a lock of the shard any more
+//! # Changing a word
+//! A live owner's own node alone, once no transaction holds a lock of the shard any more
 //! ([`crate::hand_over`]). An owner that has been expelled is replaced by the shard's heir
-//! ([`crate::members`]), when nobody can still act on what it had granted (H4). So nothing that
+//! ([`crate::members`]), when no node can still act on what it had granted (H4). So nothing that
 //! happens to shards waits for the authority, and yet the authority is above the words: an owner
-//! that it has expelled is none, whatever its words say. A node that knows of the expulsion takes
-//! no such word in ([`ComputeNode::learn`]).
+//! that it has expelled is none, whatever its words say. A node that knows of the expulsion ignores
+//! such words ([`ComputeNode::learn`]).
 //!
 //! # How others learn
-//! By being refused: whoever is asked for a lock of a shard that is not its own says who has it.
-//! By a word that counts the changes, which every node reads with the horizon; when it has moved,
-//! the node reads all owners. It also does so now and then without being moved, because who changes
-//! an owner may die before it has counted. A new owner is told by the old one.
+//! A node that is asked for a lock of a shard it does not own answers with the owner. A word in the
+//! header counts the changes, and every node reads it with the horizon; when the count has moved,
+//! the node reads all owners. It also does so now and then with the count unchanged, because a node
+//! that changes an owner may die before it has counted. A new owner is told by the old one.
 //!
-//! What is learned late, twice or out of order does no harm: the later epoch counts, and it never
-//! comes back.
+//! Learning late, twice or out of order does no harm: the later epoch counts, and epochs are never
+//! reused.
 
 use std::time::Duration;
 
@@ -37,20 +37,20 @@ use lotus_router::{GroupId, NOBODY, Owner, Placement, Replica};
 use crate::coordinator::Coordinator;
 use crate::shared::{ComputeNode, Shared};
 
-/// Whose header has the words.
+/// Group with the owners' words in its header.
 pub(crate) const OWNERS_GROUP: GroupId = GroupId(0);
-/// How many words are swapped in one batch.
+/// Most words swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
 
-/// How many READs bring the words of all shards.
+/// READs for the words of all shards.
 const READS: usize = ShardId::COUNT as usize * WORD_BYTES / MAX_VERB_BYTES;
 
 const _: () = assert!(READS * MAX_VERB_BYTES == ShardId::COUNT as usize * WORD_BYTES);
 
-/// How long a failed verb waits before it is tried again.
+/// Pause before a failed verb is tried again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A shard that is to change hands.
+/// Change of a shard's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {
     pub(crate) shard: ShardId,
@@ -59,20 +59,20 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// `None` if the shard has been moved as often as it can be.
+    /// Creates the change to the next epoch; `None` if the epochs are used up.
     pub(crate) fn new(shard: ShardId, from: Owner, to: NodeId) -> Option<Self> {
         from.next(to).map(|to| Self { shard, from, to })
     }
 }
 
-/// This node has been fenced.
+/// Error of a node that has been fenced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fenced;
 
-/// Why something is not tried again.
+/// Reason why a batch is not repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Halted {
-    /// This node has been fenced.
+    /// A fence has refused this node.
     Fenced,
     /// A memory node did not answer, and is lost.
     Left,
@@ -83,7 +83,7 @@ fn word_of(replica: Replica, shard: ShardId) -> RemoteAddr {
 }
 
 impl Shared {
-    /// Puts the words of the first split into a batch that formats memory.
+    /// Adds the words of the initial split to a batch that formats memory.
     pub(crate) fn write_first_owners(&self, batch: &mut Batch) {
         let owners: Vec<Owner> = ShardId::all().map(|shard| self.shards.owner(shard)).collect();
         for replica in self.placement.replicas(OWNERS_GROUP).members() {
@@ -104,7 +104,7 @@ pub(crate) fn write_owners(batch: &mut Batch, replica: Replica, owners: &[Owner]
     }
 }
 
-/// Who owns every shard, by the words.
+/// Reads the owners of all shards from the primary's words.
 pub(crate) async fn read_owners(
     lane: &Lane,
     placement: &Placement,
@@ -125,13 +125,13 @@ fn read_words(batch: &mut Batch, primary: Replica) -> [Buffer; READS] {
 }
 
 impl ComputeNode {
-    /// Takes note that `owner` has `shard`, if that is news; nobody has it if its owner is known to
-    /// be out.
+    /// Learns that `owner` has `shard`, unless a later epoch is known. An owner known to be
+    /// expelled counts as none.
     pub(crate) fn learn(&self, shard: ShardId, owner: Owner) {
         if self.shards.owner(shard).epoch >= owner.epoch {
             return;
         }
-        // No expulsion can be noted between the question and the answer.
+        // Hold the list of expelled nodes, so that no expulsion is noted between check and update.
         self.members.with_expelled(|expelled| {
             let out = expelled.iter().any(|(node, _)| *node == owner.node);
             let node = if out { NOBODY } else { owner.node };
@@ -140,15 +140,15 @@ impl ComputeNode {
         });
     }
 
-    /// Whether it knows the owners of all shards.
+    /// Whether this node knows an owner of every shard.
     pub(crate) fn knows_all_owners(&self) -> bool {
         ShardId::all().all(|shard| self.shards.owner(shard).node != NOBODY)
     }
 }
 
 impl Coordinator {
-    /// Reads who owns what, and tells the node and `hear`. Allocates nothing: it runs now and then
-    /// beside transactions.
+    /// Reads the owners of all shards, and passes them to the node and to `hear`. Allocates
+    /// nothing, since it runs now and then beside transactions.
     pub(crate) async fn refresh_owners(
         &self,
         mut hear: impl FnMut(ShardId, Owner),
@@ -157,7 +157,7 @@ impl Coordinator {
             let placed = self.configuration.placed();
             let read = |batch: &mut Batch| read_words(batch, self.primary(OWNERS_GROUP));
             let (done, buffers) = self.insist(read).await?;
-            // What a memory node said that was lost meanwhile is not what others go by.
+            // If the memory node was lost meanwhile, others do not go by its words.
             if placed == self.configuration.placed() {
                 break (done, buffers);
             }
@@ -171,8 +171,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Lets shards change hands, all at once; whether each did, or had done so already. The node
-    /// knows the outcome.
+    /// Changes the owners of shards, all at once. Returns for each whether it has changed as
+    /// wanted, now or before. The node learns the outcome.
     pub(crate) async fn give(&self, transfers: &[Transfer]) -> Result<Vec<bool>, Fenced> {
         let mut given = Vec::new();
         for some in transfers.chunks(SWAPS_AT_ONCE) {
@@ -197,7 +197,8 @@ impl Coordinator {
         Ok(given)
     }
 
-    /// Lets a backup's words follow, from wherever they are: their movers may have died.
+    /// Raises a backup's words to those of `transfers`, whatever they are: earlier movers may have
+    /// died.
     pub(crate) async fn raise(
         &self,
         backup: Replica,
@@ -218,7 +219,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Swaps words of the primary, whichever that is when it is done.
+    /// Swaps words of the primary; again, if another copy is the primary by then.
     async fn swap_primary(&self, wanted: &[(Transfer, Owner)]) -> Result<Vec<Owner>, Fenced> {
         loop {
             let primary = self.primary(OWNERS_GROUP);
@@ -229,8 +230,8 @@ impl Coordinator {
         }
     }
 
-    /// Swaps words that hold what is expected; what each holds afterwards. `None` if the memory
-    /// node is lost.
+    /// Swaps words that hold the expected owner; returns the owners held afterwards. `None` if the
+    /// memory node is lost.
     async fn swap(
         &self,
         replica: Replica,
@@ -254,7 +255,7 @@ impl Coordinator {
         Ok(Some(held.collect()))
     }
 
-    /// Who owns every shard, by the words of one copy; `None` if its memory node is lost.
+    /// Reads the owners of all shards from one copy; `None` if its memory node is lost.
     pub(crate) async fn read_owners_of(
         &self,
         replica: Replica,
@@ -269,9 +270,9 @@ impl Coordinator {
         }
     }
 
-    /// Posts what `add` puts into a batch, again and again until every verb has taken effect; each
-    /// must be one that may be repeated, and go where the placement says at that moment. What `add`
-    /// has returned names what was read.
+    /// Repeats the batch that `add` fills until every verb has taken effect. The verbs must be
+    /// repeatable, and `add` must follow the placement of the moment. Returns the completed batch
+    /// and the result of `add`, which names the buffers read.
     pub(crate) async fn insist<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,
@@ -280,14 +281,14 @@ impl Coordinator {
             match self.insist_here(&add).await {
                 Ok(done) => return Ok(done),
                 Err(Halted::Fenced) => return Err(Fenced),
-                // Whatever takes its place.
+                // Try again with the node that takes its place.
                 Err(Halted::Left) => {}
             }
         }
     }
 
-    /// As [`Self::insist`], until a memory node that does not answer is lost: also if it is back
-    /// before anybody looks, with empty memory.
+    /// As [`Self::insist`], but returns [`Halted::Left`] once a memory node that does not answer is
+    /// lost, even if that node is back already, with empty memory.
     pub(crate) async fn insist_here<T>(
         &self,
         add: impl Fn(&mut Batch) -> T,

@@ -1,20 +1,20 @@
-//! Which part of a cluster this process is, and how processes agree at the start.
+//! The part of a cluster that this process hosts, and how processes agree at the start.
 //!
 //! # What it is
 //! A cluster's compute nodes may live in several processes, each with a [`Part`] of them, that
-//! share memory nodes, an authority, and nothing else. What they must know of each other they find
-//! at the authority:
+//! share memory nodes, an authority, and nothing else. They learn of each other through the
+//! authority:
 //!
 //! | key | is | written by |
 //! |---|---|---|
 //! | `membership` | every compute node and its incarnation | the founder, before the charter |
 //! | `charter` | the settings that all must have in common | the founder, last |
 //! | `joined/N` | the name of the first process of compute node N | that process |
-//! | `tables` | the catalogue (`catalogue`) | whoever makes a table |
-//! | `loaded` | whether all data is there ([`crate::loaded`]) | the founder, or who finds it dead |
+//! | `tables` | the catalogue (`catalogue`) | the process that makes a table |
+//! | `loaded` | whether all data is there ([`crate::loaded`]) | founder, or one finding it dead |
 //!
-//! The founder is the process of compute node 0. The others wait for the charter: whoever reads it
-//! finds all memory registered and formatted.
+//! The founder is the process of compute node 0. The others wait for the charter: once it can be
+//! read, all memory is registered and formatted.
 //!
 //! # What may fail
 //! Everything that a node needs (its lock table, threads) is made before it joins. Between joining
@@ -23,11 +23,11 @@
 //! are written [once](crate::once), so an answer that is lost makes no difference.
 //!
 //! # If it stops anywhere
-//! A founder that dies before the charter is written leaves memory nodes with regions that nobody
-//! can use; its next process writes that into the charter's place, and the cluster has to be made
-//! anew, memory nodes included. A process whose nodes have been started before waits until the
-//! others have settled what they have left, and [takes part again](crate::rejoin). Of two such
-//! processes one does.
+//! A founder that dies before the charter is written leaves memory nodes with unusable regions; its
+//! next process writes that into the charter's place, and the cluster has to be made anew, memory
+//! nodes included. A process that restarts nodes waits until the others have settled what their
+//! earlier lives have left, and [takes part again](crate::rejoin). Of two such processes one
+//! succeeds.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -50,32 +50,32 @@ use crate::once::{Unanswered, name_process, until_answered, write_once};
 use crate::rejoin::{self, Life};
 use crate::shared::Peer;
 
-/// Where the charter is stored.
+/// Key of the charter.
 const CHARTER_KEY: &str = "charter";
-/// What stands there instead if its founder has died before.
+/// Value of the charter's key if the founder died before it wrote the charter.
 const NO_CHARTER: &str = "cut short";
 const NOT_MADE: &str = "compute node 0 ended before it had made the cluster";
-/// How long the founder's next process gives the one before, should that live.
+/// Time that the founder's next process waits for the previous one, in case that is alive.
 const FOUNDING: Duration = Duration::from_secs(10);
-/// How long a process waits before it looks again whether the cluster has been founded.
+/// Interval at which a waiting process reads the charter again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a process waits for before its compute nodes take part.
+/// Reason why a process waits before its compute nodes take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Wait {
-    /// The process of compute node 0 makes the cluster.
+    /// The process of compute node 0 has not made the cluster yet.
     Founding,
-    /// The other compute nodes settle what the nodes' lives before have left.
+    /// The other compute nodes have not settled what the nodes' earlier lives have left yet.
     Recovery,
     /// The authority does not answer.
     Authority,
 }
 
-/// Told of every look of a wait, which it may break off.
+/// Callback for every check of a wait; `Break` ends the wait with [`ClusterError::Interrupted`].
 pub(crate) type Waiting = Arc<dyn Fn(Wait) -> ControlFlow<()> + Send + Sync>;
 
-/// Which compute nodes this process has, and who they agree with the others' by.
+/// Compute nodes that this process hosts, and the authority that it shares with other processes.
 #[derive(Clone, Default)]
 pub(crate) enum Part {
     /// All of them.
@@ -86,9 +86,9 @@ pub(crate) enum Part {
         /// Their places among the compute nodes.
         hosted: Vec<usize>,
         authority: Arc<dyn Authority>,
-        /// How long to wait for the founder.
+        /// Longest wait for the founder.
         patience: Duration,
-        /// Told of every look.
+        /// Callback for every check of a wait.
         waiting: Waiting,
     },
 }
@@ -127,7 +127,7 @@ impl Part {
         self.hosted(config).first() == Some(&0)
     }
 
-    /// Checks what can be checked before anybody is asked.
+    /// Checks the part against the settings, as far as no other process is needed.
     pub(crate) fn check(&self, config: &Config) -> Result<(), ClusterError> {
         let Self::Share { hosted, .. } = self else { return Ok(()) };
         let refuse = |sentence: &str| Err(ClusterError::Setting(sentence.to_owned()));
@@ -145,7 +145,7 @@ impl Part {
         Ok(())
     }
 
-    /// How long this process waits for others.
+    /// Longest wait for other processes.
     fn patience(&self) -> Duration {
         match self {
             Self::Whole => Duration::ZERO,
@@ -153,7 +153,7 @@ impl Part {
         }
     }
 
-    /// Asks the authority until it answers, for as long as this process waits for others.
+    /// Asks the authority until it answers, for at most [`Self::patience`].
     pub(crate) fn ask<T, E: Unanswered>(
         &self,
         control: &Control,
@@ -170,9 +170,9 @@ impl Part {
         }
     }
 
-    /// Takes a place among the members for each hosted node, and waits for the founder where that
-    /// is another process, and for the others where the nodes have been started before. `placement`
-    /// is the one of the beginning.
+    /// Takes a place among the members for each hosted node. Waits for the founder if that is
+    /// another process, and for the other nodes if a hosted node has been started before.
+    /// `placement` is the initial one.
     pub(crate) fn enter(
         &self,
         config: &Config,
@@ -205,7 +205,7 @@ impl Part {
         if members.members().len() != peers.len() {
             return Err(ClusterError::Damaged);
         }
-        // It may have stood still since it joined, for so long that it was expelled.
+        // This process may have paused after it joined, for so long that its nodes were expelled.
         let is_first = |peer: &Peer| {
             let member = members.member(peer.id);
             member.is_some_and(|one| members.is_live(peer.id) && one.joined == FIRST_EPOCH)
@@ -246,7 +246,7 @@ impl Part {
         let deadline = now.after(*patience);
         let mut load = LoadWatch::new(*patience);
         loop {
-            // A cluster that was cut short takes nobody in. Where no other process is left, the
+            // A cluster that was cut short admits no node. Where no other process is left, the
             // founder's next one is the one that notices.
             let data = match founds {
                 true => load.ask(now, hosted[0].id, authority).ok(),
@@ -261,7 +261,7 @@ impl Part {
             match rejoin::attempt(&places, placement, control, authority) {
                 Ok(Some(life)) => return Ok(Entry::Returned(life)),
                 Ok(None) if now >= deadline => return Err(taken),
-                // An authority that does not answer now may do so later.
+                // The authority may answer later.
                 Err(error) if now >= deadline => return Err(error),
                 _ => pause(Wait::Recovery, waiting, control)?,
             }
@@ -269,7 +269,7 @@ impl Part {
         }
     }
 
-    /// Waits until the cluster has been made, with the settings of this process.
+    /// Waits until the cluster has been made, and checks that it has this process's settings.
     fn await_charter(
         &self,
         config: &Config,
@@ -292,7 +292,7 @@ impl Part {
     }
 }
 
-/// Lets time pass between two looks, unless the wait is broken off.
+/// Pauses between two checks of a wait, unless its callback ends it.
 fn pause(wait: Wait, waiting: &Waiting, control: &Control) -> Result<(), ClusterError> {
     look(wait, waiting)?;
     control.pause(PAUSE);
@@ -306,18 +306,18 @@ fn look(wait: Wait, waiting: &Waiting) -> Result<(), ClusterError> {
     }
 }
 
-/// Where the name of the first process of a compute node stands.
+/// Key of the name of a compute node's first process.
 pub(crate) fn joined_key(index: usize) -> String {
     format!("joined/{index}")
 }
 
-/// How a process has come to its part.
+/// Way in which a process has come to its part.
 pub(crate) enum Entry {
-    /// It makes the cluster.
+    /// The process makes the cluster.
     Founder(Membership),
     /// Its nodes take the places that the founder has made for them.
     Joined(Membership),
-    /// Its nodes have been there before.
+    /// Its nodes have taken part before, in earlier lives.
     Returned(Life),
 }
 
@@ -338,7 +338,7 @@ impl Entry {
         }
     }
 
-    /// The owners of all shards, unless they are as at first as far as is known.
+    /// Owners of all shards; empty if they are the initial ones as far as is known.
     pub(crate) fn owners(&self) -> &[Owner] {
         match self {
             Self::Founder(_) | Self::Joined(_) => &[],
@@ -346,7 +346,7 @@ impl Entry {
         }
     }
 
-    /// The access epoch of the process.
+    /// Access epoch of the process.
     pub(crate) fn epoch(&self) -> Epoch {
         match self {
             Self::Founder(_) | Self::Joined(_) => FIRST_EPOCH,
@@ -355,7 +355,7 @@ impl Entry {
     }
 }
 
-/// Tells everybody that the cluster is made.
+/// Writes the membership and the charter, so that the cluster counts as made.
 pub(crate) fn found(
     config: &Config,
     part: &Part,
@@ -364,7 +364,7 @@ pub(crate) fn found(
     authority: &dyn Authority,
 ) -> Result<(), ClusterError> {
     part.ask(control, || match membership::found(authority, members) {
-        // One process founds: this is what its last attempt has written.
+        // Only this process founds: an earlier attempt of its own has written this.
         Err(AuthorityError::Conflict { .. }) => Ok(()),
         outcome => outcome,
     })?;
@@ -372,7 +372,7 @@ pub(crate) fn found(
     read_charter(part.ask(control, || write_once(authority, CHARTER_KEY, ours.as_bytes()))?, &ours)
 }
 
-/// Compares what stands in the charter's place with ours.
+/// Compares the stored charter with this process's.
 fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
     if found == NO_CHARTER.as_bytes() {
         return Err(ClusterError::CutShort { why: NOT_MADE.to_owned() });
@@ -381,7 +381,7 @@ fn read_charter(found: Vec<u8>, ours: &str) -> Result<(), ClusterError> {
     compare(&found, ours)
 }
 
-/// What all processes must have in common: a setting a line.
+/// Settings that all processes must have in common, one a line.
 fn charter(config: &Config) -> String {
     let Config { memory_nodes, compute_nodes, replicas, threads, coroutines, .. } = config;
     let Config { memory_limit, max_writes, lease, locks, timestamps, .. } = config;

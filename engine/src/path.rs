@@ -1,34 +1,35 @@
 //! Secondary access paths: finding rows by something other than their primary key.
 //!
 //! # What it is
-//! A path is an ordinary table whose rows lead to rows of another one, its base. Two kinds:
+//! A path is an ordinary table with rows that lead to rows of another one, its base. Two kinds:
 //!
-//! * **Unique**: one row for each secondary key, whose value is the bytes of a primary key.
+//! * **Unique**: one row for each secondary key, with the bytes of a primary key as its value.
 //!   [`target`] reads it. Inserting the path row of a key that is taken fails with `AlreadyExists`,
 //!   which is what makes the path unique.
-//! * **Grouped**: one row for each parent key, whose value is an ordered list of entries, a
-//!   [`Group`]. Each [`Entry`] is a primary key and what it is ordered by: customers of one last
-//!   name by first name, orders of a customer by number.
+//! * **Grouped**: one row for each parent key; its value is an ordered list of entries, a
+//!   [`Group`]. Each [`Entry`] is a primary key and its sort order: customers of one last name by
+//!   first name, orders of a customer by number.
 //!
-//! What is here reads and makes values and knows no engine; [`Transaction::link`] and
+//! This module reads and makes values and knows no engine; [`Transaction::link`] and
 //! [`Transaction::unlink`] put the results into rows.
 //!
 //! # What it is not
-//! Nothing maintains a path by itself. Whoever inserts, deletes or re-keys a base row changes the
-//! path row in the same transaction; then both appear at one moment, or neither. Nor is a path a
-//! range index: a group lies in one row and ends where the table's limit is.
+//! Maintained automatically: a transaction that inserts, deletes or re-keys a base row also changes
+//! the path row; then both become visible at one moment, or neither. Nor is a path a range index: a
+//! group lies in one row and is limited by the table's record size.
 //!
 //! # Phantoms
 //! A path row that does not exist is locked by its key like any other (H20). So under
 //! serializability "no customer of that name" stays true until the transaction that has read it
-//! ends, and whoever would add one conflicts with it. Under snapshot isolation an absence is read
-//! from the snapshot, as everything is, and only two writers of one path row exclude each other.
+//! ends, and a transaction that would add one conflicts with it. Under snapshot isolation an
+//! absence is read from the snapshot, as everything is, and only two writers of one path row
+//! exclude each other.
 //!
 //! # Bytes
-//! An entry is two bytes of lengths, then what it is ordered by, then its key. Entries follow each
-//! other in ascending order; equal ones do not occur. A group without entries keeps its row, with
-//! an empty value: to delete the row would save nothing, as its place in the index stays, and the
-//! next entry would have to lock a whole bucket of the index.
+//! An entry is two bytes of lengths, then its order, then its key. Entries follow each other in
+//! ascending order, without duplicates. A group without entries keeps its row, with an empty value:
+//! deleting the row would save nothing, as its place in the index stays, and the next entry would
+//! have to lock a whole bucket of the index.
 
 use lotus_mvcc::PrimaryKey;
 
@@ -38,12 +39,12 @@ use crate::txn::{Item, Transaction};
 /// Bytes of an entry's two lengths.
 const LENGTHS: usize = 2;
 
-/// Why a path row cannot be read or changed.
+/// Error from reading or changing a path row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// The value is none that this module made. The row belongs to another table, or a bug wrote
-    /// it: do not go on.
+    /// The value was not made by this module. The row belongs to another table, or a bug wrote it:
+    /// do not go on.
     #[error("the value of a path row is malformed")]
     Malformed,
     /// The group has this entry already; nothing was changed.
@@ -56,20 +57,20 @@ pub enum PathError {
     /// records, or its groups a parent key that divides them further.
     #[error("a group of {bytes} bytes exceeds the {limit} bytes of its row")]
     GroupFull {
-        /// Bytes that the group would have.
+        /// Size that the group would have, in bytes.
         bytes: usize,
-        /// The most that a row of the table holds.
+        /// Largest record of the table, in bytes.
         limit: usize,
     },
-    /// What the entry is ordered by is longer than [`Entry::MAX_ORDER_BYTES`]; a prefix will do.
+    /// The entry's order is longer than [`Entry::MAX_ORDER_BYTES`]; use a prefix.
     #[error("an entry is ordered by at most 255 bytes, not {bytes}")]
     OrderTooLong {
-        /// How many bytes there were.
+        /// Length of the order, in bytes.
         bytes: usize,
     },
 }
 
-/// The primary key that a row of a unique path leads to; `None` if the row does not exist.
+/// Reads the primary key that a row of a unique path leads to; `None` if the row does not exist.
 ///
 /// The value of such a row is [`PrimaryKey::as_bytes`].
 ///
@@ -79,31 +80,31 @@ pub fn target(value: Option<&[u8]>) -> Result<Option<PrimaryKey>, PathError> {
     value.map(|bytes| PrimaryKey::try_from(bytes).map_err(|_| PathError::Malformed)).transpose()
 }
 
-/// One row of the base in a group. Entries are ordered by `order`, equal ones by their key.
+/// Base row in a group. Entries are sorted by `order`, then by key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Entry<'a> {
-    /// What the entry is ordered by, bytewise; may be empty.
+    /// Bytes to sort by; may be empty.
     pub order: &'a [u8],
     /// The primary key of the base row.
     pub key: PrimaryKey,
 }
 
 impl<'a> Entry<'a> {
-    /// The most bytes that an entry can be ordered by.
+    /// Largest length of an entry's order, in bytes.
     pub const MAX_ORDER_BYTES: usize = u8::MAX as usize;
 
-    /// An entry that is ordered by its key alone.
+    /// Creates an entry that is sorted by its key alone.
     pub fn by_key(key: impl Into<PrimaryKey>) -> Self {
         Self { order: &[], key: key.into() }
     }
 
-    /// How many bytes the entry takes in a row.
+    /// Returns the size of the entry in a row, in bytes.
     pub fn byte_count(&self) -> usize {
         LENGTHS + self.order.len() + self.key.byte_count()
     }
 
-    /// Appends the entry to a row's value. A group is made by appending its entries in ascending
-    /// order, for rows that are loaded rather than inserted.
+    /// Appends the entry to a row's value. To make the value of a row that is loaded rather than
+    /// inserted, append its entries in ascending order.
     ///
     /// # Errors
     /// [`PathError::OrderTooLong`]; nothing is appended then.
@@ -116,7 +117,7 @@ impl<'a> Entry<'a> {
         Ok(())
     }
 
-    /// The first entry of `bytes`, and what follows it; `None` if there is none.
+    /// Splits off the first entry of `bytes`; `None` if there is no whole one.
     fn split_from(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (lengths, rest) = bytes.split_first_chunk::<LENGTHS>()?;
         let (order, rest) = rest.split_at_checked(lengths[0].into())?;
@@ -125,7 +126,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The entries of one row of a grouped path, in ascending order.
+/// Entries of one row of a grouped path, in ascending order.
 ///
 /// ```
 /// use lotus::path::{Entry, Group, PathError};
@@ -145,10 +146,10 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// A group without entries.
+    /// The group without entries.
     pub const EMPTY: Self = Self { bytes: &[] };
 
-    /// The group in a row's value; a row that does not exist is an empty group.
+    /// Reads the group in a row's value; a row that does not exist is an empty group.
     ///
     /// # Errors
     /// [`PathError::Malformed`] if the value is no list of entries in ascending order.
@@ -165,7 +166,7 @@ impl<'a> Group<'a> {
         Ok(Self { bytes })
     }
 
-    /// The entries in ascending order.
+    /// Returns the entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         let mut rest = self.bytes;
         std::iter::from_fn(move || {
@@ -175,7 +176,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// How many entries there are. Counts them.
+    /// Returns the number of entries, by counting them.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
@@ -185,12 +186,12 @@ impl<'a> Group<'a> {
         self.bytes.is_empty()
     }
 
-    /// The least entry.
+    /// Returns the least entry.
     pub fn first(&self) -> Option<Entry<'a>> {
         self.iter().next()
     }
 
-    /// The greatest entry.
+    /// Returns the greatest entry.
     pub fn last(&self) -> Option<Entry<'a>> {
         self.iter().last()
     }
@@ -200,7 +201,7 @@ impl<'a> Group<'a> {
         self.place_of(entry).1
     }
 
-    /// The value of the row once `entry` is in it, in its place; a row holds `limit` bytes.
+    /// Returns the row's value with `entry` added in its place; `limit` is the row's size in bytes.
     ///
     /// # Errors
     /// [`PathError::AlreadyLinked`], [`PathError::GroupFull`], or [`PathError::OrderTooLong`].
@@ -220,7 +221,7 @@ impl<'a> Group<'a> {
         Ok(value)
     }
 
-    /// The value of the row once `entry` is no longer in it.
+    /// Returns the row's value with `entry` removed.
     ///
     /// # Errors
     /// [`PathError::NotLinked`].
@@ -232,7 +233,7 @@ impl<'a> Group<'a> {
         Ok([&self.bytes[..at], &self.bytes[at + entry.byte_count()..]].concat())
     }
 
-    /// Where the entry's bytes begin or would begin, and whether they are there.
+    /// Returns the offset where the entry begins or would begin, and whether it is present.
     fn place_of(&self, wanted: &Entry<'_>) -> (usize, bool) {
         let mut at = 0;
         for entry in self.iter() {
@@ -246,8 +247,8 @@ impl<'a> Group<'a> {
 }
 
 impl Transaction {
-    /// Adds an entry to the group in a row of a grouped path, and the row if it does not exist.
-    /// The item comes from [`Transaction::add_rw`] and has been executed.
+    /// Adds an entry to the group in a row of a grouped path, and the row if it does not exist. The
+    /// item must come from [`Transaction::add_rw`] and have been executed.
     ///
     /// # Errors
     /// [`TxnError::Path`]; `Misuse` if the item has not been executed or was not added for writing.
@@ -257,8 +258,8 @@ impl Transaction {
         self.upsert(item, &value)
     }
 
-    /// Removes an entry from the group in a row of a grouped path; the row stays. The item comes
-    /// from [`Transaction::add_rw`] and has been executed.
+    /// Removes an entry from the group in a row of a grouped path; the row stays. The item must
+    /// come from [`Transaction::add_rw`] and have been executed.
     ///
     /// # Errors
     /// As [`Transaction::link`].

@@ -1,5 +1,5 @@
-//! What follows from the settings before there are any machines: who the nodes are, who stores and
-//! owns what, and how memory is laid out. [`Plan::carry_out`] makes it so.
+//! Plan of a cluster from its settings: the nodes, initial placement and shard split, and memory
+//! layout. [`Plan::carry_out`] makes it real.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
@@ -29,12 +29,12 @@ use crate::part::{Entry, Part};
 use crate::returning;
 use crate::shared::{ComputeNode, LOCK_REGION, LOCK_REGION_BYTES, NodeParts, Peer, Shared};
 
-/// Control's access epoch where all nodes are in one process. It stands beside the compute nodes
-/// and shares a number with the first, whose expulsion must not lock it out. A process that has a
+/// Access epoch of the control connection where all nodes are in one process. Control shares a node
+/// id with the first compute node, and that node's expulsion must not lock it out. A process with a
 /// part of the nodes is locked out with them.
 const CONTROL_EPOCH: Epoch = Epoch(u32::MAX);
 
-/// A checked configuration. Memory nodes are numbered first.
+/// Checked configuration. Memory nodes are numbered first.
 pub(crate) struct Plan {
     pub(crate) memory_nodes: Vec<NodeId>,
     pub(crate) compute_nodes: Vec<NodeId>,
@@ -46,10 +46,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Takes no resources, so that settings are refused before any is taken.
+    /// Checks the settings before it takes any resources.
     pub(crate) fn new(config: &Config) -> Result<Self, ClusterError> {
         config.check()?;
-        // However many are asked for: the topology refuses more than a few, but counts the list.
+        // Any number may be asked for: the topology limits it, but only after the list is made.
         let numbered = |from: usize, count: usize| -> Vec<NodeId> {
             let end = from.saturating_add(count).min(usize::from(u16::MAX));
             (from..end).map(|node| NodeId(node as u16)).collect()
@@ -74,8 +74,8 @@ impl Plan {
         Ok(Self { memory_nodes, compute_nodes, placement, shards, router, log, region })
     }
 
-    /// Takes this process's part: admits its compute nodes and, where it makes the cluster,
-    /// registers the memory of all memory nodes. How it has come to it is said beside.
+    /// Takes this process's part: admits its compute nodes and, if it is the founder, registers the
+    /// memory of all memory nodes. The returned [`Entry`] says how it came to its part.
     pub(crate) fn carry_out(
         self,
         config: Config,
@@ -89,7 +89,7 @@ impl Plan {
         let authority = part.authority();
         let place = |(index, id): (usize, &NodeId)| Peer { id: *id, index };
         let peers: Vec<Peer> = self.compute_nodes.iter().enumerate().map(place).collect();
-        // What may fail comes first: a place that is taken and not used is lost for a while.
+        // First what may fail: a place that is taken and not used is lost for a while.
         let locks = hosted.iter().map(|_| lock_table(&config)).collect::<Result<Vec<_>, _>>()?;
         let council = match machines.courier() {
             None if !part.is_whole() => {
@@ -146,30 +146,30 @@ impl Plan {
     }
 }
 
-/// The empty lock table of one compute node.
+/// Creates the empty lock table of one compute node.
 ///
 /// # Errors
-/// `LockTable`: its size makes no sense, or there is no memory for it.
+/// `LockTable`: its size is invalid, or there is no memory for it.
 pub(crate) fn lock_table(config: &Config) -> Result<LockTable, ClusterError> {
     Ok(LockTable::new(LockTableConfig::with_bytes(config.lock_table_bytes))?)
 }
 
-/// What a compute node of this process is made from.
+/// Inputs for creating the compute nodes of this process.
 pub(crate) struct Admission<'a> {
     pub(crate) config: &'a Config,
     pub(crate) compute_nodes: &'a [NodeId],
-    /// Of the beginning.
+    /// The initial placement.
     pub(crate) placement: &'a Placement,
-    /// The routing layer's copy of who owns what.
+    /// The routing layer's copy of the shard map.
     pub(crate) routes: &'a Arc<ShardMap>,
-    /// With the node in.
+    /// Membership that includes the node.
     pub(crate) members: &'a Membership,
-    /// Of all shards, as it begins; none if they are as at first.
+    /// Owners of all shards at the start; empty if they are the initial ones.
     pub(crate) owners: &'a [Owner],
 }
 
 impl Admission<'_> {
-    /// The compute node at this place, with this clock and randomness, and an empty lock table.
+    /// Creates the compute node at a place, with this environment and an empty lock table.
     pub(crate) fn admit(
         &self,
         index: usize,
@@ -197,7 +197,7 @@ impl Admission<'_> {
             threads: config.threads,
             placement: self.placement.clone(),
             balanced: config.balance.is_some(),
-            // Other locks are not asked of a row's owner, who then knows nothing of its writers.
+            // Other locks do not involve the row's owner, so its cache could not learn of writers.
             cached: match config.locks {
                 LockKind::Lotus => config.version_table_cache,
                 LockKind::CasSpin => 0,

@@ -1,29 +1,31 @@
-//! Rows that were deleted long ago give their memory back (DESIGN §7, H13, H20).
+//! Purging: reclaiming the memory of rows that were deleted long ago (DESIGN §7, H13, H20).
 //!
 //! # What it is
 //! Each coordinator notes what its transactions delete. Once the horizon has reached a deletion, no
 //! snapshot can see anything of the row, and the coordinator takes it away in a slot of its own:
-//! CVT and record slots are free memory then, for whatever row comes next.
+//! CVT and record slots are free memory then, for any row.
 //!
 //! # The order, and what it is for
 //! 1. The group's *purge time* is raised to the horizon on every replica. A snapshot that finds a
 //!    row absent reads it afterwards and gives up if it is older; an insert names it as the time
-//!    since when its row did not exist. So nobody rests on the horizon for more than patience.
+//!    since which its row was absent. So a wrong horizon cannot mislead a snapshot: it only has to
+//!    give up.
 //! 2. A transaction locks row and bucket as an insert would, and reads the row: it goes on only if
 //!    the deletion still is the newest version.
 //! 3. On all replicas: a log entry, then one cell as INVISIBLE. Readers wait from here on.
-//! 4. On the primary, then on the backups: the CVT is zeroed but for that cell's version word, then
-//!    that as well. Whoever finds the tag finds a log; whoever does not finds nothing to repair.
-//!    By another placement than the primary's, on all: it may be a backup of that one (H23).
+//! 4. On the primary, then on the backups: the CVT is zeroed except for that cell's version word,
+//!    then that as well. A recoverer that finds the tag also finds a log; one that finds no tag has
+//!    nothing to repair. If the placement has changed since the primary's zeroes, on all replicas:
+//!    the new primary may have been a backup (H23).
 //! 5. The locks are released, and the slots are free.
 //!
 //! # What it is not
-//! A promise. What cannot be locked is tried again; a deleted row whose coordinator is gone stays a
-//! tombstone until it is inserted and deleted anew.
+//! A promise. Rows that cannot be locked are tried again; if the coordinator is gone, a deleted row
+//! stays a tombstone until it is inserted and deleted anew.
 //!
-//! Slots are free at the coordinator that purges, and get from there to whoever needs them
-//! ([`crate::slots`]). In the same turn the coordinator shares what it has of full groups, and
-//! [trims](crate::trim) rows.
+//! Slots are free at the coordinator that purges, and get from there to the coordinators that need
+//! them ([`crate::slots`]). In the same turn the coordinator shares its free slots of full groups,
+//! and [trims](crate::trim) rows.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -47,17 +49,17 @@ use crate::session::{Isolation, Session};
 use crate::slot::Slot;
 use crate::txn::{Access, Body, Change, Receipt};
 
-/// The most rows that one transaction purges: it takes as many round trips for one.
+/// Most rows that one transaction purges: it takes as many round trips as for one.
 const BATCH: usize = 64;
-/// How many it tries at once where somebody was in the way of more.
+/// Rows tried at once after a larger batch has met a conflict.
 const PIECE: usize = 4;
-/// How many of the horizon's intervals pass between two looks when there was nothing to purge.
+/// Horizon intervals between two looks when there was nothing to purge.
 const IDLE_INTERVALS: u32 = 8;
 
-/// How many deleted rows may wait, while a snapshot holds the horizon back; later ones stay.
+/// Most deleted rows that wait while a snapshot holds the horizon back; later ones are not noted.
 const MOST_WAITING: usize = 1 << 20;
 
-/// A row that was deleted.
+/// A deleted row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Tombstone {
     table: TableId,
@@ -65,12 +67,12 @@ struct Tombstone {
     deleted_at: Timestamp,
 }
 
-/// What one coordinator's transactions have deleted.
+/// Deletions by one coordinator's transactions.
 #[derive(Default)]
 pub(crate) struct Tombstones {
-    /// In the order of the commits, nearly that of their times.
+    /// Rows to purge, in commit order, which is nearly that of the timestamps.
     waiting: RefCell<VecDeque<Tombstone>>,
-    /// The purge times of the groups, as far as they are known.
+    /// Known purge times, by group.
     purge_times: RefCell<Vec<Timestamp>>,
 }
 
@@ -82,7 +84,7 @@ impl Tombstones {
         }
     }
 
-    /// Takes what no snapshot before the horizon needs, up to `limit`.
+    /// Takes up to `limit` rows that were deleted at or before the horizon.
     fn take_due(&self, horizon: Timestamp, limit: usize) -> Vec<Tombstone> {
         let mut waiting = self.waiting.borrow_mut();
         let due = |row: &Tombstone| row.deleted_at <= horizon;
@@ -109,14 +111,14 @@ impl Tombstones {
     }
 }
 
-/// Purges what this coordinator has deleted, in a slot of its own, until its node is out.
+/// Purges this coordinator's deletions, in a slot of its own, until its node is expelled.
 pub(crate) async fn purge(coordinator: Rc<Coordinator>) {
     let config = &coordinator.shared.config;
     let number = config.threads * config.coroutines + coordinator.thread;
     let slot = Slot::new(Rc::clone(&coordinator), config.coroutines, number as u16);
     let (jobs, inbox) = async_channel::bounded(1);
     let job: Job = Box::new(|session| Box::pin(work(session)));
-    // There is room for one.
+    // The channel has room for one.
     let _ = jobs.try_send(job);
     slot.serve(inbox).await;
 }
@@ -124,7 +126,7 @@ pub(crate) async fn purge(coordinator: Rc<Coordinator>) {
 async fn work(mut session: Session) {
     let mut filler = Filler::default();
     while !session.coordinator().node.has_failed() {
-        // What memory nodes that return are given is the coordinator's own as well.
+        // Filling of memory nodes that return is the coordinator's own work as well.
         let fills = session.fill(&mut filler).await;
         session.coordinator().share_slots();
         let trimmed = session.trim_due().await;
@@ -143,7 +145,7 @@ async fn work(mut session: Session) {
 }
 
 impl Session {
-    /// What may be purged now.
+    /// Takes the rows that may be purged now.
     fn due(&self) -> Vec<Tombstone> {
         let coordinator = self.coordinator();
         if coordinator.settled.get() {
@@ -153,14 +155,14 @@ impl Session {
         coordinator.tombstones.take_due(coordinator.node.horizon.get(), limit)
     }
 
-    /// Purges those of `due` that nobody has inserted again; all or none.
+    /// Purges the rows of `due` that have not been inserted again; all or none.
     async fn purge(&mut self, due: &[Tombstone]) -> Result<(), TxnError> {
         if due.is_empty() {
             return Ok(());
         }
         let horizon = self.coordinator().node.horizon.get();
         let mut txn = self.begin(Isolation::Serializable).await?;
-        // One that was deleted several times is one row of the transaction.
+        // A row that was deleted several times is one row of the transaction.
         let mut items = Vec::with_capacity(due.len());
         for row in due {
             items.push(txn.add(row.table, row.key, Access::Purge, 0)?);
@@ -183,7 +185,8 @@ impl Session {
             }
         }
         if body.rows.iter().all(|row| row.change == Change::None) {
-            // All are back. Not a commit, which would count as a client's transaction.
+            // All have been inserted again. Not a commit, which would count as a client's
+            // transaction.
             txn.abort();
             return Ok(());
         }
@@ -192,7 +195,7 @@ impl Session {
 }
 
 impl Coordinator {
-    /// Lets the purge time of a group be at least `to`, on every replica.
+    /// Raises the purge time of a group to at least `to`, on every replica.
     async fn raise_purge_time(&self, group: GroupId, to: Timestamp) -> Result<(), BatchError> {
         if self.tombstones.purge_time(group) >= to {
             return Ok(());
@@ -205,7 +208,7 @@ impl Coordinator {
                 self.raise_time(replica.at(PURGE_TIME_OFFSET), to).await?;
                 point!(self.node.id.0, PurgeTimeRaised, place, copies);
             }
-            // A copy that has joined meanwhile may have been given the primary's time of before.
+            // A copy that joined meanwhile may have been filled with the primary's earlier time.
             if placed == self.configuration.placed() {
                 break;
             }
@@ -214,7 +217,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Lets the time in this word be at least `to`.
+    /// Raises the time in this word to at least `to`.
     async fn raise_time(&self, word: RemoteAddr, to: Timestamp) -> Result<(), BatchError> {
         let mut batch = self.lane.batch();
         let seen = batch.read(word, WORD_BYTES);
@@ -224,7 +227,7 @@ impl Coordinator {
             let held = batch.compare_and_swap(word, time, to.raw());
             match batch.post().await?.words(held)[0] {
                 found if found == time => break,
-                // Somebody else came first.
+                // Another coordinator came first.
                 found => time = found,
             }
         }
@@ -256,7 +259,7 @@ impl Commit<'_> {
         .await?;
         self.slot.decide(body.held.txn(), Ok(Receipt::default()));
         for row in &body.rows {
-            // What was read under the lock may have been cached (H11).
+            // Reads under the lock may have been cached (H11).
             coordinator.node.versions.forget(row.table, row.key);
         }
         coordinator.locks.release(&mut body.held);
@@ -273,12 +276,12 @@ impl Commit<'_> {
 }
 
 impl Body {
-    /// Log and INVISIBLE cells, in this order for each memory node.
+    /// Adds the log entry and the INVISIBLE cells, in this order for each memory node.
     fn add_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let log = self.stage_log(coordinator, commit, batch);
         let staged = self.plan.writes.iter().map(|write| {
             let target = &write.target;
-            // Whichever slot it names, nobody will look there; none if the row has none left.
+            // Any slot will do, as no reader follows it; none if the row has none left.
             let record =
                 if target.cell.record == 0 { target.predecessor } else { target.cell.record };
             let cell = target.cell.taken_by(commit.txn(), Contents::Deleted, record).encode();
@@ -309,7 +312,7 @@ impl Body {
         }
     }
 
-    /// The CVTs to zero: all words but those that say who is at it, then these.
+    /// Adds the zeroes for the CVTs: all words except the tagged version words, then these.
     fn add_zeroes(
         &self,
         coordinator: &Coordinator,
@@ -356,12 +359,12 @@ mod tests {
     use super::*;
     use crate::{Cluster, Seat, TableSpec};
 
-    /// What is to be purged may name a row several times, in any order: what was tried in vain
-    /// goes to the end. Here row 3 was inserted by the transaction that deleted row 2.
+    /// The list of deletions may name a row several times, in any order: rows that could not be
+    /// purged go to the end. Here row 3 was inserted by the transaction that deleted row 2.
     #[test]
     fn a_row_is_purged_for_its_own_deletion_alone() {
         let builder = Cluster::embedded().memory_nodes(2).compute_nodes(1).replicas(2);
-        // Nobody else purges.
+        // No other purge runs.
         let cluster = builder.horizon_interval(Duration::from_secs(3600)).start().unwrap();
         let table =
             cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();
@@ -392,7 +395,7 @@ mod tests {
         cluster.stop().unwrap();
     }
 
-    /// Only the horizon has kept readers from getting there, and they do not rest on it alone.
+    /// The purge time alone protects readers, even if the horizon is wrong.
     #[test]
     fn a_snapshot_older_than_a_purge_believes_no_absence() {
         let cluster = Cluster::embedded().memory_nodes(2).replicas(2).start().unwrap();

@@ -2,24 +2,23 @@
 //!
 //! # The order, and what it is for
 //! 1. A part of the dead node's log slots is claimed, so that one member at a time works on it.
-//! 2. Everybody who is out is fenced at every memory node (H2): the dead node, and whoever had
-//!    claimed the part before. From then on nothing of theirs takes effect; only now is anything
-//!    read.
-//! 3. Slot by slot, what [`lotus_recovery::resolve`] decides is carried out on all replicas
+//! 2. All expelled nodes are fenced at every memory node (H2): the dead node, and earlier holders
+//!    of the claim. From then on none of their verbs takes effect; nothing is read before.
+//! 3. Slot by slot, the decision of [`lotus_recovery::resolve`] is carried out on all replicas
 //!    (`transaction`).
-//! 4. With the first part goes what the node as a whole has left: its floor, which held the horizon
-//!    back (H13), and slabs that it had entered in some directories and not in others.
-//! 5. The part is finished. When all are, its locks may go, and shards find heirs
+//! 4. The first part includes what belongs to the node as a whole: its floor, which held the
+//!    horizon back (H13), and slabs that it had entered in some directories and not in others.
+//! 5. The part is finished. When all are, its locks may be dropped, and shards find heirs
 //!    ([`crate::members`]).
 //!
 //! # If it stops anywhere
-//! The claim is void once its holder is out, and the next one begins the part anew. All that was
-//! done is found done; what was decided is found decided, in the logs. So it is when a memory node
-//! is lost meanwhile: the part is begun anew, on what is left ([`crate::configuration`]).
+//! The claim is void once its holder is expelled, and the next holder begins the part anew. Work
+//! done is found done; decisions are found in the logs. It is the same when a memory node is lost
+//! meanwhile: the part begins anew, on the nodes that are left ([`crate::configuration`]).
 //!
 //! # What stays lost
-//! Memory: the slots that were free at the dead node, slots that it had displaced and not used
-//! again, and deleted rows that it had not purged.
+//! Memory: the dead node's free slots, slots that it had displaced and not used again, and deleted
+//! rows that it had not purged.
 
 mod transaction;
 
@@ -42,14 +41,14 @@ use crate::coordinator::Coordinator;
 use crate::ownership::{Halted, RETRY_PAUSE};
 use crate::shared::{Peer, Shared};
 
-/// Why a recoverer stops.
+/// Reason why a recoverer stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// It has been expelled itself. Another one takes over.
+    /// Expelled while recovering. Another node takes over.
     Expelled,
-    /// A memory node is lost. It begins anew with those that are left (H15).
+    /// A memory node is lost. Recovery begins anew with those that are left (H15).
     Restart,
-    /// It has met what the protocol rules out. Nothing more is touched.
+    /// State that the protocol rules out. Recovery touches nothing more.
     Contradiction(Contradiction),
 }
 
@@ -59,7 +58,7 @@ impl From<Contradiction> for Stop {
     }
 }
 
-/// Resolves parts of dead nodes' logs until there are none left for this node.
+/// Resolves parts of dead nodes' logs until none is left for this node.
 pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     let node = &coordinator.node;
     while let Some((part, now)) = claim(coordinator).await {
@@ -70,7 +69,7 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
                 finish(coordinator, part).await;
                 point!(node.id.0, Finished);
             }
-            // Whoever does not answer, and is not known to be lost, is asked again.
+            // A memory node that does not answer, and is not known to be lost, is asked again.
             Err(Stop::Restart) if placed == coordinator.configuration.placed() => {
                 coordinator.executor.sleep(RETRY_PAUSE).await;
             }
@@ -81,7 +80,8 @@ pub(crate) async fn recover(coordinator: &Rc<Coordinator>) {
     }
 }
 
-/// Claims a part, and learns who is out at that moment; `None` if there is none, or no answer.
+/// Claims a part, and reads the membership of that moment; `None` if there is no part, or no
+/// answer.
 async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     let me = coordinator.node.id;
     if coordinator.node.has_failed() || coordinator.node.members.contradiction().is_some() {
@@ -89,13 +89,13 @@ async fn claim(coordinator: &Coordinator) -> Option<(PartId, Membership)> {
     }
     let claim = move |now: &Membership| now.claim(me, now.claimable(me)?);
     match coordinator.change(claim).await.ok()? {
-        // Whoever has claimed a part may work on that one first.
+        // The member that has claimed a part is offered that one first.
         Outcome::Changed(now) => Some((now.claimable(me)?, now)),
         Outcome::Unchanged(_) => None,
     }
 }
 
-/// Says that a part is resolved, until somebody has heard it.
+/// Reports that a part is resolved, until the authority has taken it.
 async fn finish(coordinator: &Coordinator, part: PartId) {
     let me = coordinator.node.id;
     while !coordinator.node.has_failed() {
@@ -137,8 +137,8 @@ async fn resolve_part(
     Ok(())
 }
 
-/// Lets no verb of a node that is out take effect any more at any memory node that is used, or is
-/// about to be: by this membership, or by the placement that this coordinator goes by.
+/// Fences all expelled nodes at every memory node that is used, or is about to be: by this
+/// membership, or by the placement that this coordinator goes by.
 pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result<(), Stop> {
     if broken(Rule::NodesAreFenced) {
         return Ok(());
@@ -150,8 +150,8 @@ pub(crate) async fn fence(coordinator: &Coordinator, now: &Membership) -> Result
         .await
 }
 
-/// Lets no verb of these nodes, of an epoch before theirs, take effect any more at any of these
-/// memory nodes.
+/// Fences these nodes at these memory nodes: none of their verbs from before the given epochs takes
+/// effect any more.
 pub(crate) async fn fence_at(
     coordinator: &Coordinator,
     out: impl Iterator<Item = (NodeId, Epoch)>,
@@ -169,8 +169,8 @@ pub(crate) async fn fence_at(
     Ok(())
 }
 
-/// Has the council do something until it is done, or is `out_of_place`. A node that does not answer
-/// may do so later.
+/// Repeats `work` on the authority thread until it succeeds or the target leaves the placement. A
+/// node that does not answer may do so later.
 async fn until_done(
     coordinator: &Coordinator,
     out_of_place: impl Fn() -> bool,
@@ -191,7 +191,7 @@ async fn until_done(
     }
 }
 
-/// Settles what one dead node has left.
+/// Recovery of one dead node.
 struct Recoverer<'a> {
     coordinator: &'a Coordinator,
     dead: Peer,
@@ -201,7 +201,7 @@ struct Recoverer<'a> {
 }
 
 impl Recoverer<'_> {
-    /// The dead node may have used tables that this process has never heard of.
+    /// Reads the catalogue: the dead node may have used tables unknown to this process.
     async fn learn_tables(&self) -> Result<(), Stop> {
         if self.coordinator.shared.is_whole() {
             return Ok(());
@@ -209,21 +209,22 @@ impl Recoverer<'_> {
         until_done(self.coordinator, || false, |shared| shared.learn_tables().is_ok()).await
     }
 
-    /// The dead node reads nothing any more: it cannot, since it is fenced.
+    /// Removes the dead node's floor. It reads nothing any more, since it is fenced.
     async fn take_floor_out(&self) -> Result<(), Stop> {
         let primary = self.placement.replicas(FLOORS_GROUP).primary();
         let word = primary.at(floor_word(self.dead.index));
         self.post(|batch| batch.write_word(word, NO_FLOOR)).await.map(drop)
     }
 
-    /// Enters slabs everywhere that are entered somewhere. Whoever lives enters the same.
+    /// Enters slabs in all directories that some directory has. Live nodes that take slabs enter
+    /// the same.
     async fn complete_directories(
         &self,
         group: GroupId,
         replicas: &ReplicaSet,
     ) -> Result<(), Stop> {
         let layout = &self.coordinator.shared.region;
-        // A promoted copy's cursor says nothing of where the directory ends.
+        // A promoted copy's cursor does not show where the directory ends.
         let end = match self.coordinator.is_promoted(group) {
             true => layout.end(),
             false => {
@@ -256,8 +257,8 @@ impl Recoverer<'_> {
         Ok(())
     }
 
-    /// Posts what `add` puts into a batch, again and again until every verb has taken effect; every
-    /// verb of recovery may be repeated. What `add` has returned names what was read.
+    /// Repeats the batch that `add` fills until every verb has taken effect; every verb of recovery
+    /// may be repeated. The result of `add` names the buffers read.
     async fn post<T>(&self, add: impl Fn(&mut Batch) -> T) -> Result<(Completed, T), Stop> {
         self.coordinator.insist_here(add).await.map_err(|halted| match halted {
             Halted::Fenced => Stop::Expelled,
@@ -265,13 +266,13 @@ impl Recoverer<'_> {
         })
     }
 
-    /// Swaps words, all at once; whether each holds what it should now.
+    /// Swaps words, all at once. Returns whether each now holds its new value.
     async fn swap(&self, swaps: &[Swap]) -> Result<bool, Stop> {
         self.swap_up_to(swaps, |_, _| false).await
     }
 
-    /// As [`Self::swap`]; of each batch only those up to the first whose place and count are to be
-    /// `cut`, for now.
+    /// As [`Self::swap`], but a batch ends at the first swap for which `cut` returns true, given
+    /// its place and the batch's size.
     async fn swap_up_to(
         &self,
         swaps: &[Swap],
@@ -300,10 +301,10 @@ impl Recoverer<'_> {
     }
 }
 
-/// How many words are swapped in one batch.
+/// Most words swapped in one batch.
 const SWAPS_AT_ONCE: usize = 256;
 
-/// A word to change, if it is still what was read.
+/// Change of a word, if that still is what was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Swap {
     at: RemoteAddr,

@@ -1,29 +1,29 @@
-//! How a compute node that has failed takes part again, as another life (H2, H4, H8, H9).
+//! Return of a failed compute node to the cluster, as another life (H2, H4, H8, H9).
 //!
 //! # The order, and what it is for
-//! 1. The membership says that its life before is out, that everything is settled which anybody
-//!    who is out has left, and that all who take part know
-//!    ([`Membership::may_rejoin`]). From then on nobody gives its life before a shard, serves it,
-//!    or drops locks, log entries or floors on its account: whoever acknowledges has ended what it
-//!    was about to do.
-//! 2. No word in the memory pool names it as an owner. Words that did are their heirs' to change;
-//!    there will be no others after step 1. So it begins with the words as they are, and whatever
-//!    message of before tells it that it owns something has an epoch that is over.
-//! 3. Its floor is zero, so the horizon stands still before it reads anything (H13); and its beat
-//!    moves: beats of a later life are larger than all of an earlier one.
-//! 4. It is taken in, by one compare-and-swap from the very epoch of step 1.
+//! 1. The membership says that the node's previous life is expelled, that everything expelled nodes
+//!    have left is settled, and that every live member knows so ([`Membership::may_rejoin`]). From
+//!    then on no member gives the previous life a shard, serves it, or drops locks, log entries or
+//!    floors on its account: a member acknowledges only after it has ended such work.
+//! 2. No word in the memory pool names the node as an owner. Words that did are their heirs' to
+//!    change; no new ones appear after step 1. So it begins with the words as they are, and any
+//!    earlier message that gives it a shard has an epoch that is over.
+//! 3. Its floor is zero, so the horizon stands still before the node reads anything (H13); and its
+//!    beat moves: beats of a later life are larger than all of an earlier one.
+//! 4. It is admitted, by one compare-and-swap from the very epoch of step 1.
 //! 5. It begins with an empty lock table, without shards, and *suspended*: it begins transactions,
-//!    and is given shards, when all who take part have acknowledged the epoch of step 4, itself
-//!    included. Who has acknowledged refuses all lives but the present ones, and asks it again.
+//!    and is given shards, when every live member, itself included, has acknowledged the epoch of
+//!    step 4. A member that has acknowledged refuses all lives but the present ones, and asks the
+//!    node again.
 //!
 //! # If it stops anywhere
-//! Up to 2 nothing has changed for anybody. After 3 its floor holds the horizon back until a member
-//! reads it, and takes it out again ([`crate::configuration`]). After 4 it is a member that does
-//! not beat, and is expelled like any other.
+//! Up to 2 nothing has changed for other nodes. After 3 its floor holds the horizon back until a
+//! member reads it, and removes it again ([`crate::configuration`]). After 4 it is a member that
+//! does not beat, and is expelled like any other.
 //!
 //! # What it is not
-//! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end its
-//! life before: the others do, when that is silent for a lease.
+//! It gives the node no work: shards are balanced, or moved by an operator. Nor does it end the
+//! previous life: the other nodes do, when that is silent for a lease.
 
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::lane::{BatchError, Lane};
@@ -43,17 +43,17 @@ use crate::members;
 use crate::ownership::read_owners;
 use crate::plan::{Admission, lock_table};
 
-/// What a life begins with.
+/// Initial state of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    /// With it in.
+    /// Membership that includes the life.
     pub(crate) members: Membership,
-    /// Of all shards.
+    /// Owners of all shards.
     pub(crate) owners: Vec<Owner>,
 }
 
-/// Takes these compute nodes in again, all of them, by id and place; `None` while that may not be.
-/// `placement` is the one of the beginning.
+/// Admits these compute nodes again, all or none, by id and place; `None` while that is not
+/// allowed. `placement` is the initial one.
 pub(crate) fn attempt(
     nodes: &[(NodeId, usize)],
     placement: &Placement,
@@ -78,8 +78,8 @@ pub(crate) fn attempt(
     }
 }
 
-/// Steps 2 and 3, by this membership: the owners of all shards, unless one of these nodes is among
-/// them.
+/// Runs steps 2 and 3 under this membership. Returns the owners of all shards; `None` if one of
+/// these nodes is among them.
 pub(crate) fn announce_at(
     nodes: &[(NodeId, usize)],
     placement: &Placement,
@@ -88,7 +88,7 @@ pub(crate) fn announce_at(
 ) -> Result<Option<Vec<Owner>>, ClusterError> {
     let (left, epoch) = (&now.surviving(placement), now.epoch());
     let joined = Epoch(epoch.0 + 1);
-    // By this epoch nobody is refused for the sake of a life before.
+    // No fence refuses this epoch on account of an earlier life.
     let announced = control.under(epoch).with_lane(|lane| async move {
         let owners = read_owners(&lane, left).await?;
         let owns = |owner: &Owner| nodes.iter().any(|(id, _)| *id == owner.node);
@@ -101,7 +101,7 @@ pub(crate) fn announce_at(
     announced.map_err(unreachable_nodes)
 }
 
-/// Step 3.
+/// Runs step 3.
 async fn announce(
     lane: &Lane,
     nodes: &[(NodeId, usize)],
@@ -124,15 +124,15 @@ async fn announce(
 
 impl<M: Machines> Cluster<M> {
     /// Ends a compute node of this process, if it has not failed, and starts it again as another
-    /// life: with an empty lock table and without shards. `false` if that cannot be yet, because
-    /// the others have not settled what it has left; ask again.
+    /// life, with an empty lock table and without shards. Returns `false` if that is not possible
+    /// yet, because the other nodes have not settled what it has left; ask again.
     ///
     /// # Errors
     /// There is no [lease](crate::ClusterBuilder::lease), the memory nodes do not answer, or a
-    /// thread cannot be had.
+    /// thread cannot be started.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If this process has no such compute node.
     pub fn restart(&self, compute_node: usize) -> Result<bool, ClusterError> {
         let shared = &self.shared;
         let before = shared.hosted(compute_node).expect("a compute node of this process");
@@ -160,7 +160,7 @@ impl<M: Machines> Cluster<M> {
         let node = admission.admit(compute_node, self.machines().env(before.id), locks)?;
         node.learn_placement(&life.members, &shared.placement);
         shared.replace_node(&node)?;
-        // Where they do not run no work may be sent. The others expel it like any that is silent.
+        // Without coordinators it gets no work. The other nodes expel it like any that is silent.
         self.start_coordinators(&node).inspect_err(|_| node.expel())?;
         Ok(true)
     }

@@ -1,14 +1,14 @@
-//! Memory for what a transaction will write, taken before anything is written (H12).
+//! Reservation of memory for a transaction's writes, before anything is written (H12).
 //!
 //! A record goes into a slot of its own if its cell has none yet, or if the version that it
-//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. Slots
-//! that have been retired for long enough are used again first, then free ones ([`crate::slots`]);
-//! and only then another slab is taken. Where all memory is taken,
-//! - a displaced version is given up, for which no slot is to be had; a snapshot that needs it is
-//!   told so;
-//! - a deletion whose cell has no slot does without a record;
-//! - an update waits for a while: those before it give up their rows' older slots
-//!   ([`crate::trim`]), and rows that were deleted are purged;
+//! displaces may still be needed ([`lotus_mvcc::retention`]); otherwise over that version. First
+//! choice are slots that have been retired for long enough, then free ones ([`crate::slots`]), then
+//! another slab. Where all memory is taken,
+//! - a displaced version is given up if there is no slot for it; a snapshot that needs it fails
+//!   with `SnapshotTooOld`;
+//! - a deletion does without a record if its cell has no slot;
+//! - an update waits for a while: earlier ones give up their rows' older slots ([`crate::trim`]),
+//!   and deleted rows are purged;
 //! - an insert fails.
 
 use std::rc::Rc;
@@ -28,20 +28,20 @@ use crate::txn::{Body, Change, Row};
 /// Multiples of the horizon's [notice](Coordinator::notice) that an update waits for a slot.
 const PATIENCE: u32 = 4;
 
-/// Why a write takes a slot.
+/// Reason why a write takes a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// Its cell has none.
     New,
-    /// The one of its cell has a version that may still be needed.
+    /// Its cell's slot holds a version that may still be needed.
     Keep,
-    /// It takes none: it overwrites what its cell names.
+    /// No slot is needed: the write overwrites what its cell names.
     None,
 }
 
 impl Body {
-    /// Takes a record slot for every write that needs one, so that nothing can fail for want of
-    /// memory once the first remote write is out.
+    /// Takes a record slot for every write that needs one, so that no write can fail for want of
+    /// memory once the first remote write is posted.
     pub(crate) async fn reserve(&mut self, slot: &Slot) -> Result<(), TxnError> {
         let coordinator = &slot.coordinator;
         for index in 0..self.rows.len() {
@@ -74,7 +74,7 @@ impl Row {
         match self.change {
             _ if need == Need::Keep => Use::Spare,
             Change::Delete => Use::Spare,
-            // To insert over a tombstone is to insert.
+            // An insert over a tombstone counts as an insert.
             _ if self.value.is_none() => Use::Insert,
             _ => Use::Update,
         }
@@ -108,7 +108,7 @@ pub(crate) fn purpose(table: TableId, group: GroupId, slots: SlotKind) -> Purpos
     Purpose { table, group: u16::from(group.0), slots }
 }
 
-/// Takes one slot of `bytes`.
+/// Allocates one slot of `bytes`.
 pub(crate) async fn allocate(
     coordinator: &Rc<Coordinator>,
     wanted: Use,
@@ -132,7 +132,7 @@ pub(crate) async fn allocate(
     }
 }
 
-/// Takes a slot for an update in a full group, once there is one.
+/// Waits until there is a slot for an update in a full group, and takes it.
 #[cold]
 async fn wait_for_slot(
     slot: &Slot,
@@ -142,7 +142,7 @@ async fn wait_for_slot(
 ) -> Result<u64, TxnError> {
     let coordinator = &slot.coordinator;
     let executor = &coordinator.executor;
-    // All rows have been read: what this transaction waits for must not wait for its snapshot.
+    // All rows have been read: release the snapshot, as it may hold back the slots waited for.
     coordinator.snapshots.borrow_mut().finish(slot.index);
     let deadline = executor.now().after(coordinator.notice() * PATIENCE);
     loop {

@@ -1,43 +1,43 @@
-//! Memory nodes that were lost and come back: who looks for them, and what makes one ready.
+//! Memory nodes that were lost and come back: how members look for them and make them ready.
 //!
 //! # What it is
-//! Now and then coordinator 0 of each node looks at the memory nodes that are lost. What answers is
-//! one of these:
+//! Now and then coordinator 0 of each node looks at the lost memory nodes. One that answers is in
+//! one of these states:
 //!
-//! | its memory | what it is | what is done |
+//! | its memory | state | action |
 //! |---|---|---|
-//! | no regions | a process made anew | the first member makes it ready |
+//! | no regions | a new process | the first member makes it ready |
 //! | blank regions | the same, half-way ready | the first member goes on |
-//! | a [`Life`] since its loss | ready | everybody says so in the membership |
-//! | anything else | the memory of old | nothing, for ever: others have written since |
+//! | a [`Life`] since its loss | ready | every member says so in the membership |
+//! | anything else | the old memory | none, for ever: others have written since |
 //!
 //! When all have said so it joins ([`lotus_recovery::membership::returns`]), by the same steps as
 //! those by which a lost one is left ([`crate::configuration`]), and is filled
 //! ([`crate::filling`]).
 //!
 //! # The order in which one is made ready
-//! Only when nobody who takes part uses it by the placement of before its loss, and nothing is in
-//! doubt of those who are out. These are fenced there first, then it gets regions, then its life:
-//! so nobody who has missed its loss ever finds empty memory and believes it. If the one who makes
-//! it ready is expelled, the next one begins with the fence, so nothing late lands in what it made.
-//! Whoever is expelled after that, and before it joins, never uses it: a node learns no placement
-//! by a membership that it is not in. It is fenced there all the same before that placement is
-//! acknowledged ([`Coordinator::carry_over`]), and by its recovery, which fences also at what has
-//! joined and is not used yet.
+//! Only when no live member uses it by the placement from before its loss, and nothing of expelled
+//! nodes is in doubt. Expelled nodes are fenced there first, then it gets regions, then its life:
+//! so no node that has missed the loss ever finds empty memory and believes it. If the member that
+//! makes it ready is expelled, the next one begins with the fence, so nothing late lands in its
+//! regions. A node that is expelled after that, and before the memory node joins, never uses it: a
+//! node learns no placement from a membership that excludes it. It is fenced there all the same
+//! before that placement is acknowledged ([`Coordinator::carry_over`]), and by its recovery, which
+//! also fences at memory nodes that have joined and are not used yet.
 //!
-//! # Owners' words of a maker that was late
-//! The words are WRITEs in front of the swap of the life, so a maker whose swap fails has replaced
-//! words of the one whose swap did not, by older ones maybe. No one relies on them yet. A member
-//! says that it has found a life only when its own batch has ended, and without that the memory
-//! node does not join; a maker that is expelled meanwhile is fenced there before any member raises
-//! the words that are behind ([`Coordinator::carry_over`]), and another life of its node is refused
-//! by the fences for the one before. Of the same maker nothing lands behind a reconnect (H22),
-//! which comes before each look. So whatever replaces words comes before they are raised.
+//! # Owners' words of a late maker
+//! The words are WRITEs ahead of the swap of the life, so a maker with a failed swap has replaced
+//! the successful maker's words, perhaps by older ones. No node relies on them yet. A member says
+//! that it has found a life only when its own batch has ended, and without that the memory node
+//! does not join; a maker that is expelled meanwhile is fenced there before any member raises the
+//! words that are behind ([`Coordinator::carry_over`]), and another life of its node is refused by
+//! the fences for the one before. From the same maker nothing lands after a reconnect (H22), which
+//! comes before each look. So every such replacement comes before the words are raised.
 //!
 //! # Connections
-//! A lane may still be connected to an earlier life. So before a coordinator takes note of one that
-//! joins it connects anew, and finds the right life there, and so it does whenever it connects to
-//! it later ([`Coordinator::reconnect`]).
+//! A lane may still be connected to an earlier life. So before a coordinator takes note of a
+//! joining memory node it reconnects and checks for the right life there, and so it does at every
+//! later reconnect ([`Coordinator::reconnect`]).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,23 +61,23 @@ use crate::coordinator::Coordinator;
 use crate::ownership::{OWNERS_GROUP, write_owners};
 use crate::shared::Shared;
 
-/// The words of a header that tell what a region is: as far as the life.
+/// Words of a header up to the life, which tell the state of a region.
 const HEADER_WORDS: usize = LIFE_OFFSET as usize / WORD_BYTES + 1;
-/// The bytes of these.
+/// Size of these words, in bytes.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * WORD_BYTES;
 
-/// What a memory node's memory is.
+/// State of a memory node's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
     NoRegions,
     Blank,
     Ready(Life),
-    /// Of a life that nobody may use.
+    /// Memory of a life that must not be used any more.
     Old,
 }
 
 impl Found {
-    /// By the header of one of its regions.
+    /// Derives the state from the header of one of its regions.
     fn of(header: &[u64]) -> Self {
         let life = header[HEADER_WORDS - 1];
         match Life::from_word(life) {
@@ -88,8 +88,8 @@ impl Found {
     }
 }
 
-/// Registers the memory of a memory node: its groups', and that of the logs. The group whose first
-/// primary it is comes last.
+/// Registers a memory node's regions: the logs, then the groups. The group that has its first
+/// primary there comes last.
 pub(crate) fn register(
     fabric: &dyn Fabric,
     node: NodeId,
@@ -102,7 +102,7 @@ pub(crate) fn register(
     let groups = others.chain([own]).map(|number| (number, region.bytes()));
     for (number, bytes) in [(LOG_REGION, log.region_bytes())].into_iter().chain(groups) {
         match fabric.register(node, number, bytes, Rights::ALL) {
-            // Whoever began with it did not get to its end.
+            // An earlier maker registered it, but did not finish.
             Ok(()) | Err(FabricError::RegionTaken(..)) => {}
             Err(error) => return Err(error),
         }
@@ -110,15 +110,15 @@ pub(crate) fn register(
     Ok(())
 }
 
-/// The region in whose header a memory node's life stands: that of the group whose first primary it
-/// is.
+/// Returns the replica with a memory node's life in its header: of the group that has its first
+/// primary there.
 pub(crate) fn life_at(first: &Placement, node: NodeId) -> Replica {
     let primaries = first.groups().map(|(_, set)| set.primary());
     primaries.into_iter().find(|replica| replica.node == node).expect("each is a primary at first")
 }
 
 impl Shared {
-    /// Gives a memory node that was made anew its regions, once nobody of `out` can use them.
+    /// Registers the regions of a new memory node, after fencing the nodes in `out` there.
     fn make_ready(&self, node: NodeId, out: &[(NodeId, Epoch)]) -> bool {
         let mut out = out.iter().filter(|_| !broken(Rule::ReadyNodesFence));
         let fenced = out.all(|(other, since)| self.fabric.fence(node, *other, *since).is_ok());
@@ -128,7 +128,7 @@ impl Shared {
 }
 
 impl Coordinator {
-    /// Looks for memory nodes that are lost, beside all else, and not again for half a lease.
+    /// Looks for lost memory nodes in the background, and not again for half a lease.
     pub(crate) fn look_for_the_lost(self: &Rc<Self>, now: &Membership, lease: Duration) {
         let lost = now.lost_memory().iter().map(|lost| lost.node);
         let lost: Vec<NodeId> = lost.filter(|node| now.awaited(*node).is_some()).collect();
@@ -147,7 +147,8 @@ impl Coordinator {
         });
     }
 
-    /// Looks at one that is lost: its life, if it is ready.
+    /// Looks at a lost memory node, and makes it ready if that is this node's part. Returns its
+    /// life, if ready.
     async fn look_at(&self, node: NodeId, now: &Membership) -> Option<Life> {
         let makes_ready = now.live().next()?.node == self.node.id;
         self.lane.reconnect(node).await.ok()?;
@@ -170,8 +171,8 @@ impl Coordinator {
         }
     }
 
-    /// Writes a life into blank memory, if there is none, behind who owns which shard: that would
-    /// be many swaps for each node later ([`crate::configuration`]).
+    /// Writes a life into blank memory, unless another is there, after the owners' words: raising
+    /// these later would take many swaps for each node ([`crate::configuration`]).
     async fn begin_life(&self, node: NodeId, life: Life) -> Option<()> {
         let first = &self.shared.placement;
         let members = first.replicas(OWNERS_GROUP).members();
@@ -185,7 +186,7 @@ impl Coordinator {
         batch.post().await.ok().map(drop)
     }
 
-    /// What a memory node's memory is; `None` if it does not answer.
+    /// Reads the state of a memory node's memory; `None` if it does not answer.
     async fn found(&self, node: NodeId) -> Option<Found> {
         let mut batch = self.lane.batch();
         let at = life_at(&self.shared.placement, node).at(0);
@@ -199,18 +200,18 @@ impl Coordinator {
 
     async fn say_found(&self, node: NodeId, life: Life) {
         let me = self.node.id;
-        // Unanswered, it is said again.
+        // If the authority does not answer, a later look repeats it.
         let _ = self.change(move |now| now.found(me, node, life)).await;
     }
 
-    /// Whether a memory node, which this coordinator has just connected to, is the one that the
-    /// cluster uses, and not an earlier life of it.
+    /// Whether a memory node that this coordinator has just connected to has the life that the
+    /// cluster uses, and not an earlier one.
     pub(crate) async fn is_in_use(&self, node: NodeId) -> bool {
         let Some(life) = self.configuration.life_of(node) else { return true };
         self.found(node).await == Some(Found::Ready(life))
     }
 
-    /// Connects to a memory node that joins, for as long as it is not lost again.
+    /// Connects to a joining memory node, and retries until it is lost again.
     pub(crate) fn attach(self: &Rc<Self>, node: NodeId) {
         let of = Rc::clone(self);
         self.configuration.attaches(1);

@@ -2,14 +2,13 @@
 //!
 //! # What it is
 //! The home buckets of a table lie side by side, shard by shard, and a hash spreads the rows of a
-//! shard over its buckets. So the rows in some buckets, a few side by side out of each of
-//! [`STRETCHES`] equal stretches of the index, tell how many there are in all. Nothing is counted
-//! when a row is written, and nothing is forgotten when a node is started again: memory itself is
-//! looked at.
+//! shard over its buckets. So the rows in a sample of buckets, a few side by side from each of
+//! [`STRETCHES`] equal stretches of the index, give an estimate of the total. Writes keep no
+//! counts, so a restart loses none: the sample reads memory itself.
 //!
 //! # How good it is
 //! Where a group has no more than [`MOST_READ`] home buckets all are read, and the number is exact
-//! for rows that nobody is writing. In larger tables it has a standard error of one divided by the
+//! except for rows being written. In larger tables it has a standard error of one divided by the
 //! square root of the rows that were counted: 1% where 10,000 were. A row counts from its insert's
 //! commit to its deletion's.
 
@@ -27,34 +26,35 @@ use crate::cluster::{Cluster, Seat};
 use crate::coordinator::Coordinator;
 use crate::submit::Submitted;
 
-/// The most home buckets of a table that are read in each group.
+/// Most home buckets of a table that are read in each group.
 const MOST_READ: u64 = 4096;
-/// The most that are read side by side.
+/// Most buckets read side by side.
 const SIDE_BY_SIDE: u64 = 8;
-/// Into how many stretches an index is divided in each group.
+/// Stretches of an index in each group.
 const STRETCHES: u64 = MOST_READ / SIDE_BY_SIDE;
 /// READs in one batch: few, since a batch of many bytes keeps the thread from its transactions.
 const AT_ONCE: usize = 8;
 
-/// Rows of one table.
+/// Row count of one table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableRows {
     /// The table.
     pub table: TableId,
-    /// About how many it has; see [`Cluster::row_counts`].
+    /// Estimated number of rows; see [`Cluster::row_counts`].
     pub rows: u64,
 }
 
 impl<M: Machines> Cluster<M> {
-    /// About how many rows each table has, in the order of the tables. Coordinator 0 of a compute
-    /// node reads up to 4,096 buckets of each table's index in each replica group, some 2 MiB,
-    /// between transactions. The number is exact for a table that has no more there and that nobody
-    /// is writing; for larger ones its standard error is about 1% where half of the index is used.
+    /// Estimates the number of rows of each table, in the order of the tables. Coordinator 0 of a
+    /// compute node reads up to 4,096 buckets of each table's index in each replica group, some 2
+    /// MiB, between transactions. The number is exact for a table with no more buckets there and no
+    /// writes under way; for larger ones its standard error is about 1% where half of the index is
+    /// used.
     ///
-    /// The answer is an error if a memory node that is in use cannot be read.
+    /// The result is an error if a memory node that is in use cannot be read.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If this process has no such compute node.
     pub fn row_counts(&self, compute_node: usize) -> Submitted<Vec<TableRows>> {
         self.submit(Seat { compute_node, thread: 0 }, |session| async move {
             let coordinator = session.coordinator();
@@ -122,8 +122,8 @@ impl Coordinator {
     }
 }
 
-/// Some buckets side by side out of each of [`STRETCHES`] stretches of nearly one length: the first
-/// one's number, and how many. All, if there are no more than [`MOST_READ`].
+/// Draws some buckets side by side from each of [`STRETCHES`] stretches of nearly equal length: the
+/// first one's number, and the count. All, if there are no more than [`MOST_READ`].
 fn sample(buckets: u64, rng: &mut impl Rng) -> Vec<(u64, u64)> {
     let stretches = buckets.div_ceil(SIDE_BY_SIDE).min(STRETCHES);
     let begins = |stretch: u64| stretch * buckets / stretches;
@@ -135,8 +135,8 @@ fn sample(buckets: u64, rng: &mut impl Rng) -> Vec<(u64, u64)> {
     (0..stretches).map(draw).collect()
 }
 
-/// Whether the newest version that is committed is a value. A cell that somebody is writing says
-/// nothing: a purge marks one beside the tombstone.
+/// Whether the newest committed version is a value. A cell being written is ignored: a purge marks
+/// one beside the tombstone.
 fn is_row(cvt: Cvt<'_>) -> bool {
     if !matches!(cvt.slot(), CvtSlot::Used(_)) {
         return false;

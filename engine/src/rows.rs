@@ -1,34 +1,36 @@
-//! Which of a transaction's rows is the one with this key.
+//! Index of a transaction's rows by key.
 //!
-//! Most transactions have a handful of rows, and looking through them is the fastest way to find
-//! one. From [`FEW`] rows on they are also entered in a hash table. It holds places in the list of
-//! rows and no keys, so that the list remains the only truth; its memory is kept, like that of all
-//! buffers of a slot.
+//! Most transactions have a handful of rows, and a linear search is the fastest way to find one.
+//! From [`FEW`] rows on they are also entered in a hash table. It holds places in the list of rows
+//! and no keys, so the list remains the only source of truth; its memory is kept, like all buffers
+//! of a slot.
 
 use lotus_fabric::ids::{Key, TableId};
 
 use crate::txn::Row;
 
-/// How many rows are looked through rather than looked up.
+/// Number of rows from which the hash table is used.
 const FEW: usize = 16;
 
-/// See the module's essay.
+/// Index of a transaction's rows by key; see the module's documentation.
 #[derive(Default)]
 pub(crate) struct RowIndex {
-    /// Places in the list of rows, and one; 0 is a free slot. A power of two of them, or none.
+    /// Places in the list of rows, plus one; 0 is a free slot. The length is a power of two, or
+    /// zero.
     slots: Vec<u32>,
-    /// How many rows are entered: all of them, or none as long as they are few.
+    /// Number of rows entered: all of them, or none while they are few.
     entered: usize,
 }
 
 impl RowIndex {
     pub(crate) fn clear(&mut self) {
-        // Not zeroed: the next transaction takes as many as it needs, zeroed, from what is here.
+        // Not zeroed: the next transaction resizes it, zeroed, to the length that it needs.
         self.slots.clear();
         self.entered = 0;
     }
 
-    /// The places of the rows with this table and 64-bit key: different primary keys may share one.
+    /// Returns the place of the row with this table and 64-bit key for which `wanted` is true;
+    /// different primary keys may share a 64-bit key.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -52,7 +54,7 @@ impl RowIndex {
         None
     }
 
-    /// Enters the row that has been added last, and those before it if they are no longer few.
+    /// Enters the row added last, and those before it once they are no longer few.
     #[inline]
     pub(crate) fn added(&mut self, rows: &[Row]) {
         if rows.len() >= FEW {
@@ -79,8 +81,8 @@ impl RowIndex {
     }
 }
 
-/// Keys are hashes but for their shard, which many rows share; rows of several tables often share
-/// the whole key.
+/// Hashes table and key. Keys are hashes except for their shard, which many rows share; rows of
+/// several tables often share the whole key.
 #[inline]
 fn hash(table: TableId, key: Key) -> usize {
     const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;

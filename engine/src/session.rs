@@ -1,4 +1,4 @@
-//! A coroutine slot as its user sees it: the place where transactions begin.
+//! Interface of a coroutine slot to its user: where transactions begin.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::shards::Moving;
 use crate::slot::Slot;
 use crate::txn::{Mode, Transaction};
 
-/// How much of other transactions' work a read-write transaction may notice (LOTUS §5.2).
+/// Effects of other transactions that a read-write transaction may see (LOTUS §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Isolation {
-    /// As if transactions ran one after another.
+    /// The same effects as if transactions ran one after another.
     #[default]
     Serializable,
-    /// All reads come from one snapshot; a row that somebody else wrote since conflicts.
+    /// All reads come from one snapshot; a row written since by another transaction conflicts.
     Snapshot,
 }
 
-/// One coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread, which
-/// serves others while the job awaits something: [`Session::back_off`], between two attempts.
+/// Coroutine slot of a coordinator, lent to a job. It stays on the coordinator's thread, which
+/// serves other slots while the job awaits, as in [`Session::back_off`], between two attempts.
 pub struct Session {
     slot: Rc<Slot>,
 }
@@ -60,7 +60,7 @@ impl Session {
         Transaction::begin(&self.slot, Mode::ReadOnly).await
     }
 
-    /// What can be asked of the coordinator besides transactions, also while one runs.
+    /// Returns a view of the coordinator, usable also while a transaction runs.
     pub fn view(&self) -> SessionView {
         SessionView { slot: Rc::clone(&self.slot) }
     }
@@ -73,17 +73,17 @@ impl Session {
         self.coordinator().executor.sleep(Duration::from_nanos(pause)).await;
     }
 
-    /// The time on this node's clock.
+    /// Returns the time on this node's clock.
     pub fn now(&self) -> Nanos {
         self.coordinator().executor.now()
     }
 
-    /// Verbs and messages of the whole coordinator so far.
+    /// Returns the counts of verbs and messages of the whole coordinator so far.
     pub fn counters(&self) -> lotus_fabric::counters::VerbCounters {
         self.coordinator().lane.counters()
     }
 
-    /// Look-ups of the whole coordinator in its node's caches so far.
+    /// Returns the counts of the whole coordinator's look-ups in its node's caches so far.
     pub fn cache_counters(&self) -> CacheCounters {
         self.coordinator().caches.get()
     }
@@ -93,7 +93,7 @@ impl Session {
         self.coordinator().lane.start_recording(max_verbs);
     }
 
-    /// Stops recording.
+    /// Stops recording, and returns the recorded verbs; `None` if it was not recording.
     pub fn take_trace(&self) -> Option<Trace> {
         self.coordinator().lane.take_trace()
     }
@@ -107,7 +107,7 @@ impl Session {
         replayed.map_err(|_| TxnError::Timeout)
     }
 
-    /// Waits for the coordinator's slots to be done with what they have begun.
+    /// Waits until the coordinator's slots have finished what they have begun.
     pub(crate) async fn settle(&self, patience: Duration) {
         self.coordinator().settle(patience).await;
     }
@@ -121,14 +121,14 @@ impl Session {
     }
 }
 
-/// A coordinator's clock and map, for whoever runs in one of its slots.
+/// View of a coordinator, its clock and its shard map, for code in one of its slots.
 #[derive(Clone)]
 pub struct SessionView {
     slot: Rc<Slot>,
 }
 
 impl SessionView {
-    /// The time on this node's clock.
+    /// Returns the time on this node's clock.
     #[inline]
     pub fn now(&self) -> Nanos {
         self.slot.coordinator.executor.now()
@@ -139,24 +139,24 @@ impl SessionView {
         self.slot.coordinator.executor.sleep_until(deadline).await;
     }
 
-    /// Says that the logic of a transaction begins, for clocks that charge for it.
+    /// Reports that the logic of a transaction begins, for clocks that charge for it.
     #[inline]
     pub fn transaction_begins(&self) {
         self.slot.coordinator.node.env.transaction_begins();
     }
 
-    /// What the coordinator's coroutines run on: for tasks beside them, and sockets.
+    /// Returns the executor of the coordinator's coroutines, for tasks beside them, and sockets.
     pub fn executor(&self) -> &Handle {
         &self.slot.coordinator.executor
     }
 
-    /// This coordinator.
+    /// Returns the seat of this coordinator.
     pub fn seat(&self) -> Seat {
         let coordinator = &self.slot.coordinator;
         Seat { compute_node: coordinator.node.index, thread: coordinator.thread }
     }
 
-    /// The place, among the compute nodes, of the one that owns the locks of a row.
+    /// Returns the place of the compute node that owns the locks of a row.
     ///
     /// # Errors
     /// `UnknownTable`.
@@ -167,7 +167,7 @@ impl SessionView {
         coordinator.shared.index_of(owner).ok_or(TxnError::Fenced)
     }
 
-    /// The shard of a row.
+    /// Returns the shard of a row.
     ///
     /// # Errors
     /// `UnknownTable`.
@@ -178,7 +178,7 @@ impl SessionView {
         Ok(known.def.key(key).shard())
     }
 
-    /// As [`Cluster::start_move`](crate::Cluster::start_move).
+    /// Gives shards away as [`Cluster::start_move`](crate::Cluster::start_move) does.
     ///
     /// # Errors
     /// As there.

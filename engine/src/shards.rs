@@ -1,4 +1,4 @@
-//! Shards as an operator sees them: who owns which, and moving them by hand.
+//! Operator interface to shards: their owners, and moving them by hand.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,28 +17,28 @@ use crate::hand_over::{MOST_AT_ONCE, MoveCounters, MoveError, Moved, Order};
 use crate::ownership;
 use crate::shared::{ComputeNode, Shared};
 
-/// Who grants a shard's locks.
+/// Ownership and load of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardStatus {
     /// The shard.
     pub shard: ShardId,
-    /// The place, among the compute nodes, of its owner; `None` while it has none, or changes it.
+    /// Place of its owner among the compute nodes; `None` while it has none, or changes it.
     pub owner: Option<usize>,
-    /// Since which epoch of the shard.
+    /// Shard epoch in which the owner took over.
     pub epoch: ShardEpoch,
-    /// How many of its locks were asked for in the last interval of [load
-    /// balancing](crate::ClusterBuilder::balance); 0 without that.
+    /// Number of lock requests in the last interval of [load
+    /// balancing](crate::ClusterBuilder::balance); 0 without it.
     pub requests: u64,
 }
 
-/// Whether a compute node that has too much to do gives shards away (LOTUS §4.3).
+/// State of load balancing: whether overloaded compute nodes give shards away (LOTUS §4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Balancing {
-    /// It does.
+    /// Enabled.
     On,
-    /// Not for now.
+    /// Paused for now.
     Paused,
-    /// The cluster was made without.
+    /// Not configured when the cluster was made.
     Never,
 }
 
@@ -50,7 +50,7 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// The outcome, once it is known.
+    /// Returns the outcome; `None` while the move is under way.
     pub fn outcome(&self) -> Option<Result<Moved, MoveError>> {
         match self.outcome.try_recv() {
             Ok(outcome) => Some(outcome),
@@ -61,8 +61,8 @@ impl Moving {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Who owns which shard, and what the owners have published, by the words in the memory pool;
-    /// a node that this process knows to be out owns nothing.
+    /// Returns the owner of each shard, and its published load, by the words in the memory pool; a
+    /// node that this process knows to be expelled owns nothing.
     ///
     /// # Errors
     /// `Unreachable`, if the memory node that has the words cannot be read.
@@ -85,7 +85,7 @@ impl<M: Machines> Cluster<M> {
         Ok(ShardId::all().zip(rates).map(status).collect())
     }
 
-    /// Hand-overs of all compute nodes of this process so far.
+    /// Returns the counts of hand-overs of all compute nodes of this process so far.
     pub fn move_counters(&self) -> MoveCounters {
         let mut all = MoveCounters::default();
         for node in &self.shared.nodes {
@@ -94,8 +94,8 @@ impl<M: Machines> Cluster<M> {
         all
     }
 
-    /// Whether compute nodes of this process give shards away by themselves; they publish their
-    /// loads in any case. Nothing without [load balancing](crate::ClusterBuilder::balance).
+    /// Sets whether compute nodes of this process give shards away by themselves; they publish
+    /// their loads in any case. No effect without [load balancing](crate::ClusterBuilder::balance).
     pub fn set_balancing(&self, balancing: Balancing) {
         for node in &self.shared.nodes {
             let counts = node.counts.iter();
@@ -103,14 +103,14 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Shards that take most of their owner's time, and would take as much elsewhere: load
-    /// balancing cannot help, only whoever spreads their rows over more shards.
+    /// Returns the shards that take most of their owner's time, and would take as much elsewhere:
+    /// load balancing cannot help, only spreading their rows over more shards.
     pub fn too_hot(&self) -> Vec<ShardId> {
         let nodes = self.shared.nodes.iter();
         nodes.filter_map(|node| node.counts.as_ref().and_then(NodeCounts::stuck)).collect()
     }
 
-    /// The shard of a row.
+    /// Returns the shard of a row.
     ///
     /// # Errors
     /// `UnknownTable`.
@@ -133,23 +133,23 @@ impl<M: Machines> Cluster<M> {
         self.machines().wait(&moving.outcome).unwrap_or(Err(MoveError::Failed))
     }
 
-    /// As [`Cluster::move_shards`], without waiting. If the owner is in another process, some node
-    /// of this one asks it by message.
+    /// Starts a move like [`Cluster::move_shards`], without waiting. If the owner is in another
+    /// process, a node of this one asks it by message.
     ///
     /// # Errors
-    /// What can be said at once.
+    /// Those that are known at once.
     ///
     /// # Panics
-    /// If the shards are none, or more than 128.
+    /// If `shards` is empty, or has more than 128.
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
         self.shared.start_move(shards, to)
     }
 
-    /// As [`Cluster::start_move`], by the compute node at place `asked`, which asks the owner if it
-    /// is another.
+    /// Starts a move like [`Cluster::start_move`], from the compute node at place `asked`, which
+    /// asks the owner if that is another node.
     ///
     /// # Errors
-    /// What can be said at once; `NoSuchNode` also for one that is not in this process.
+    /// Those that are known at once; `NoSuchNode` also if node `asked` is not in this process.
     ///
     /// # Panics
     /// As [`Cluster::start_move`].
@@ -195,8 +195,8 @@ impl Shared {
         self.nodes.iter().find(|node| !node.has_failed())
     }
 
-    /// The node that keeps the locks of a shard, whether it grants more or not. This process knows
-    /// better than any node of it, and asks each what it knows of itself.
+    /// Returns the node of this process that keeps the locks of a shard, whether it grants more or
+    /// not. Asks each node about itself, which only the process can do.
     pub(crate) fn keeper_of(&self, shard: ShardId) -> Option<Arc<ComputeNode>> {
         let keeps =
             |node: &Arc<ComputeNode>| !node.has_failed() && node.shards.keeps(shard, node.id);

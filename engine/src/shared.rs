@@ -1,4 +1,4 @@
-//! What all threads of a process share: who the nodes are and where things are.
+//! State that all threads of a process share: the nodes, and the layout of memory.
 //!
 //! Everything here is immutable after start, atomic, or behind a lock that no transaction takes.
 
@@ -38,40 +38,40 @@ use crate::slots::NodeSlots;
 use crate::suspects::Suspects;
 use crate::version_tables::VersionTables;
 
-/// The region of spin-lock words on every memory node, behind the logs.
+/// Region of spin-lock words on every memory node, after the logs.
 pub(crate) const LOCK_REGION: RegionId = RegionId(LOG_REGION.0 + 1);
-/// Its size: a million words, so that two locks seldom share one.
+/// Its size, in bytes: a million words, so that two locks seldom share one.
 pub(crate) const LOCK_REGION_BYTES: u64 = 8 << 20;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// Where coordinators open their lanes.
+    /// Fabric on which coordinators open their lanes.
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) control: Control,
-    /// As it was at first. Who uses memory goes by the placement that is left
+    /// The initial placement. Memory accesses use the placement that is left instead
     /// ([`crate::configuration`]).
     pub(crate) placement: Placement,
     /// Control threads that take slabs.
     pub(crate) takers: Takers,
-    /// Where the membership and the tables are agreed on.
+    /// Access to the authority, which stores the membership and the tables.
     pub(crate) council: Council,
-    /// The routing layer's copy of who owns what, kept up by all nodes of this process.
+    /// The routing layer's copy of the shard map, kept up to date by all nodes of this process.
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) router: Router,
     pub(crate) log: LogGeometry,
-    /// Alike for every replica group.
+    /// Layout of every replica group's region.
     pub(crate) region: RegionLayout,
     pub(crate) clock: SharedClock,
     pub(crate) tables: RwLock<Vec<Arc<TableDef>>>,
-    /// Rows that this process has filled tables with.
+    /// Number of rows that this process has loaded.
     pub(crate) rows_loaded: AtomicU64,
     /// All compute nodes.
     pub(crate) peers: Vec<Peer>,
-    /// Those of this process, in order.
+    /// Compute nodes of this process, in order.
     pub(crate) nodes: Nodes,
 }
 
-/// A compute node of whichever process.
+/// Compute node of any process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
@@ -79,29 +79,29 @@ pub(crate) struct Peer {
     pub(crate) index: usize,
 }
 
-/// One life of a compute node of this process: what its coordinators share.
+/// One life of a compute node of this process: the state that its coordinators share.
 pub(crate) struct ComputeNode {
     pub(crate) id: NodeId,
     /// Its place among the compute nodes, from zero.
     pub(crate) index: usize,
     pub(crate) incarnation: Incarnation,
-    /// The epoch in which it was taken in.
+    /// Epoch in which it was admitted.
     pub(crate) epoch: Epoch,
     /// Its clock and randomness.
     pub(crate) env: Env,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) versions: VersionTables,
-    /// Who owns what, as far as this node knows.
+    /// Shard owners, as far as this node knows.
     pub(crate) shards: Arc<ShardMap>,
-    /// The routing layer's copy of the same.
+    /// The routing layer's copy of the shard map.
     pub(crate) routes: Arc<ShardMap>,
-    /// What it does, if its load is balanced.
+    /// Load counts; `None` without load balancing.
     pub(crate) counts: Option<NodeCounts>,
-    /// What it has given away.
+    /// Counts of its hand-overs.
     pub(crate) moves: Mutex<MoveCounters>,
-    /// Shards that it is told to give away.
+    /// Move requests for shards that it owns.
     pub(crate) orders: (Sender<Order>, Receiver<Order>),
-    /// Shards that it is told to have given away by whoever owns them.
+    /// Move requests to forward to the shards' owners.
     pub(crate) passed_on: (Sender<Order>, Receiver<Order>),
     pub(crate) tables: RwLock<Vec<Arc<NodeTable>>>,
     pub(crate) horizon: NodeHorizon,
@@ -111,7 +111,7 @@ pub(crate) struct ComputeNode {
     /// Its part in serving timestamps.
     pub(crate) oracle: Oracle,
     pub(crate) configuration: NodeConfiguration,
-    /// What it has given memory nodes that return.
+    /// Shards that it has filled on memory nodes that return.
     pub(crate) filled: Filled,
     /// Whether it takes work: one of the constants below.
     standing: AtomicU8,
@@ -119,19 +119,19 @@ pub(crate) struct ComputeNode {
     pub(crate) silent: Silent,
     /// Compute nodes that do not answer it.
     pub(crate) suspects: Suspects,
-    /// Closed when its coordinators are to end on the spot.
+    /// Closed to end its coordinators at once.
     killed: (Sender<()>, Receiver<()>),
 }
 
 const SERVES: u8 = 0;
-/// Its lease has run out: others may have expelled it. It begins nothing until it knows. So do
-/// newcomers, until they are known.
+/// The lease has run out, so other nodes may have expelled this one: it begins nothing until it
+/// knows. A newcomer is suspended too, until every member knows of it.
 const SUSPENDED: u8 = 1;
 /// A coordinator has panicked (H21), or the node was fenced (H2): its locks and writes are in
 /// doubt, so it takes no more work.
 const OUT: u8 = 2;
 
-/// What makes a [`ComputeNode`].
+/// Parts that make a [`ComputeNode`].
 pub(crate) struct NodeParts<'a> {
     pub(crate) id: NodeId,
     pub(crate) index: usize,
@@ -141,24 +141,24 @@ pub(crate) struct NodeParts<'a> {
     pub(crate) locks: Arc<LockTable>,
     pub(crate) shards: Arc<ShardMap>,
     pub(crate) routes: Arc<ShardMap>,
-    /// With it in.
+    /// Membership that includes the node.
     pub(crate) members: &'a Membership,
     pub(crate) threads: usize,
-    /// As it was at first.
+    /// The initial placement.
     pub(crate) placement: Placement,
-    /// How many version tables it caches.
+    /// Number of version tables that it caches.
     pub(crate) cached: usize,
     /// Whether its load is balanced.
     pub(crate) balanced: bool,
 }
 
-/// A table as one compute node sees it.
+/// Table, with one compute node's state for it.
 pub(crate) struct NodeTable {
     pub(crate) def: Arc<TableDef>,
     pub(crate) addresses: AddressCache,
-    /// How many displaced versions each of its coordinators may keep for snapshots.
+    /// Most displaced versions that each coordinator keeps for snapshots.
     pub(crate) retired_limit: usize,
-    /// And while somebody reads all rows, which takes seconds.
+    /// The same limit while a snapshot reads all rows, which takes seconds.
     pub(crate) patient_limit: usize,
 }
 
@@ -172,29 +172,29 @@ impl Shared {
         self.tables.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The word on a memory node that a spin lock of this hash uses.
+    /// Returns the word on a memory node for a spin lock with this hash.
     pub(crate) fn lock_word(&self, shard: ShardId, hash: u64) -> RemoteAddr {
         let node = self.placement.replicas(self.placement.group_of(shard)).primary().node;
         let word = hash % (LOCK_REGION_BYTES / WORD_BYTES as u64);
         RemoteAddr::new(node, LOCK_REGION, word * WORD_BYTES as u64)
     }
 
-    /// The node's place among the compute nodes.
+    /// Returns the node's place among the compute nodes.
     pub(crate) fn index_of(&self, node: NodeId) -> Option<usize> {
         self.peers.iter().position(|known| known.id == node)
     }
 
-    /// A compute node by its place, if it is in this process.
+    /// Returns the compute node at a place, if it is in this process.
     pub(crate) fn hosted(&self, index: usize) -> Option<Arc<ComputeNode>> {
         self.nodes.iter().find(|node| node.index == index)
     }
 
-    /// Whether a compute node has failed, or a memory node come back, as far as this process or the
-    /// authority knows.
+    /// Whether a compute node has failed, or a memory node has come back, as far as this process or
+    /// the authority knows.
     pub(crate) fn has_lost_a_node(&self) -> bool {
         let here = self.nodes.iter().any(|node| node.has_failed());
         let members = || membership::read(self.council.authority());
-        // Also one that has returned has left something.
+        // A node that has returned counts too: its earlier life has left something.
         let lost = |now: Membership| {
             now.expelled().next().is_some()
                 || now.live().any(|one| one.joined != FIRST_EPOCH)
@@ -241,12 +241,12 @@ impl ComputeNode {
         }
     }
 
-    /// Ends its coordinators on the spot.
+    /// Ends its coordinators at once.
     pub(crate) fn kill(&self) {
         self.killed.0.close();
     }
 
-    /// Waits until [`Self::kill`].
+    /// Waits until [`Self::kill`] is called.
     pub(crate) async fn killed(&self) {
         // Nothing is ever sent.
         let _ = self.killed.1.recv().await;
@@ -261,17 +261,17 @@ impl ComputeNode {
         self.standing.load(Ordering::Acquire) == OUT
     }
 
-    /// Begins nothing until [`Self::resume`].
+    /// Begins no transactions until [`Self::resume`].
     pub(crate) fn suspend(&self) {
         self.change_standing(SERVES, SUSPENDED);
     }
 
-    /// The lease is held again.
+    /// Takes work again: the lease is held.
     pub(crate) fn resume(&self) {
         self.change_standing(SUSPENDED, SERVES);
     }
 
-    /// Whether a transaction may begin.
+    /// Checks that a transaction may begin.
     pub(crate) fn check_standing(&self) -> Result<(), TxnError> {
         match self.standing.load(Ordering::Acquire) {
             SERVES => Ok(()),
@@ -281,7 +281,7 @@ impl ComputeNode {
     }
 
     fn change_standing(&self, from: u8, to: u8) {
-        // Who is out stays out, so a failure changes nothing.
+        // An expelled node stays expelled, so a failed exchange is right.
         let _ = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 }

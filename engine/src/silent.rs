@@ -1,16 +1,16 @@
 //! Memory nodes that do not answer, or are lost.
 //!
 //! # What it is
-//! Who makes a broken connection anew, in vain or not, says so here. Whoever serves applications
-//! looks here before it lets somebody write: every replica takes part in a commit, so what is
-//! written while one is silent ends with an unknown outcome at best, unless it is lost soon and the
-//! others have copies ([`Cluster::needed_memory`]). Nobody writes then, so nobody
-//! would find out that the node is back: [`Cluster::look_for_memory`] does. Who wants to know what
-//! the cluster has agreed on asks for [`Cluster::memory_status`].
+//! A coordinator that reconnects to a memory node notes here whether it succeeded. A server checks
+//! here before it lets an application write: every replica takes part in a commit, so a write while
+//! one is silent ends with an unknown outcome at best, unless that node is lost soon and the others
+//! have copies ([`Cluster::needed_memory`]). Without writes no coordinator would find out that the
+//! node is back: [`Cluster::look_for_memory`] does. [`Cluster::memory_status`] returns what the
+//! cluster has agreed on.
 //!
 //! # What it is not
-//! A failure detector. Nothing in the protocol rests on it, and while all is well nobody asks a
-//! memory node anything for its sake.
+//! A failure detector. Nothing in the protocol rests on it, and it sends nothing to memory nodes
+//! while all of them answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,25 +24,25 @@ use lotus_router::{Placement, ReplicaSet};
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 
-/// A bit for each memory node; those above are never silent.
+/// Set of silent memory nodes: a bit for each; those beyond 64 never count as silent.
 #[derive(Debug, Default)]
 pub(crate) struct Silent(AtomicU64);
 
 impl Silent {
-    /// It did not let itself be connected.
+    /// Notes that a connection to `node` failed.
     pub(crate) fn is_silent(&self, node: NodeId) {
-        // Relaxed: a hint, and nothing is read by it.
+        // Relaxed: a hint, which guards no other data.
         self.0.fetch_or(bit(node), Ordering::Relaxed);
     }
 
-    /// It did.
+    /// Notes that a connection to `node` succeeded.
     pub(crate) fn answers(&self, node: NodeId) {
         self.0.fetch_and(!bit(node), Ordering::Relaxed);
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         let bits = self.0.load(Ordering::Relaxed);
-        // Each call of an application asks: nothing is looked through while all answer.
+        // Called for each request of an application: no loop while all nodes answer.
         (0..(u64::BITS - bits.leading_zeros()) as u16)
             .map(NodeId)
             .filter(move |node| bits & bit(*node) != 0)
@@ -53,31 +53,32 @@ fn bit(node: NodeId) -> u64 {
     1_u64.checked_shl(node.0.into()).unwrap_or(0)
 }
 
-/// Whether a memory node is used.
+/// State of a memory node in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryStanding {
-    /// It is.
+    /// Used by all.
     Serving,
     /// Half of the compute nodes get no answer from it, and it has the last copies of some rows:
     /// these are lost, unless it comes back.
     OutOfReach,
-    /// It is lost. Others have copies of all it had.
+    /// Lost. Other memory nodes have copies of all it had.
     Lost,
-    /// It was lost and is back: it gets every write, and is given what it missed.
+    /// Back after a loss: it gets every write, and is being filled with what it missed.
     Joining,
 }
 
-/// What there is of the memory pool.
+/// State of the memory pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryStatus {
-    /// Each memory node, by its place.
+    /// State of each memory node, by place.
     pub nodes: Vec<MemoryStanding>,
-    /// How many copies each replica group has, on memory nodes that are in use.
+    /// Number of copies of each replica group, on memory nodes that are in use.
     pub copies: Vec<usize>,
 }
 
 impl MemoryStatus {
-    /// With one placement at first and another one left, of which these do not answer.
+    /// Derives the state from the initial placement, the one that is left, and its nodes that are
+    /// out of reach.
     pub fn new(first: &Placement, left: &Placement, out_of_reach: &[NodeId]) -> Self {
         let (kept, used_at_all) = (left.of_whole().nodes(), left.nodes());
         let standing = |node: NodeId| match node {
@@ -97,19 +98,19 @@ impl MemoryStatus {
     }
 }
 
-/// How far a memory node has come that is back.
+/// Progress of filling a memory node that is back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryReturn {
     /// Its place among the memory nodes.
     pub memory_node: usize,
-    /// The shards that it has been given.
+    /// Number of shards filled so far.
     pub shards: usize,
-    /// The shards that it is to have.
+    /// Number of shards that it is to have.
     pub of: usize,
 }
 
 impl MemoryReturn {
-    /// Those that are being filled, with `first` as the placement of the beginning.
+    /// Lists the memory nodes being filled; `first` is the initial placement.
     pub fn of(now: &Membership, first: &Placement) -> Vec<Self> {
         let one = |one: &Return| {
             let Stage::Joining(copied) = &one.stage else { return None };
@@ -122,7 +123,7 @@ impl MemoryReturn {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// How far memory nodes have come that are back and not whole yet.
+    /// Returns the progress of memory nodes that are back and not whole yet.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -132,8 +133,8 @@ impl<M: Machines> Cluster<M> {
         Ok(MemoryReturn::of(&now, &self.shared.placement))
     }
 
-    /// What the cluster has agreed on about its memory nodes. Without a lease nobody notices the
-    /// loss of any.
+    /// Returns the state of the memory nodes that the cluster has agreed on. Without a lease no
+    /// loss is ever noticed.
     ///
     /// # Errors
     /// The authority does not answer.
@@ -144,11 +145,11 @@ impl<M: Machines> Cluster<M> {
         Ok(MemoryStatus::new(first, &now.surviving(first), &now.out_of_reach(first)))
     }
 
-    /// The places of the memory nodes that do not answer a compute node, as far as it has noticed;
-    /// those that are lost are not among them, because nobody asks them any more.
+    /// Returns the places of memory nodes that do not answer a compute node, as far as it has
+    /// noticed. Lost ones are not included, as they are not in use any more.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If this process has no such compute node.
     pub fn silent_memory(&self, compute_node: usize) -> Vec<usize> {
         let node = self.shared.hosted(compute_node).expect("a compute node of this process");
         let left = node.configuration.placement().nodes();
@@ -156,8 +157,8 @@ impl<M: Machines> Cluster<M> {
         silent.map(|node| usize::from(node.0)).collect()
     }
 
-    /// Those of them without which nothing goes on: without a lease nobody gives a memory node up,
-    /// and with one nobody gives last copies up.
+    /// Returns the places of [`Self::silent_memory`] that writes cannot do without: without a lease
+    /// no memory node is ever given up, and with one the last copies are not.
     ///
     /// # Panics
     /// As [`Self::silent_memory`].
@@ -172,7 +173,7 @@ impl<M: Machines> Cluster<M> {
         silent.into_iter().filter(|place| !given_up(place)).collect()
     }
 
-    /// What a compute node knows of what the cluster has agreed on about its memory nodes.
+    /// Returns the agreed state of the memory nodes, as far as a compute node knows it.
     ///
     /// # Panics
     /// As [`Self::silent_memory`].
@@ -182,7 +183,7 @@ impl<M: Machines> Cluster<M> {
         MemoryStatus::new(&self.shared.placement, &placement, &last)
     }
 
-    /// Asks memory nodes that did not answer whether they do again.
+    /// Asks silent memory nodes whether they answer again.
     pub fn look_for_memory(&self) {
         for node in &self.shared.nodes {
             for silent in node.silent.nodes() {
@@ -196,7 +197,7 @@ impl<M: Machines> Cluster<M> {
                     batch.read(replica.at(0), WORD_BYTES);
                     batch.post().await.is_ok()
                 });
-                // Without a connection nobody has answered either.
+                // A failed connection counts as no answer.
                 if answered.unwrap_or(false) {
                     node.silent.answers(silent);
                 }

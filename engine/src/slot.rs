@@ -1,15 +1,15 @@
 //! A coroutine slot: one transaction at a time, and the driver that carries it out.
 //!
-//! # Who owns what
-//! The slot's task polls two futures: the *body* (a job: somebody's transactions) and the
-//! *driver*. A transaction hands its buffers to the driver, which executes or commits them, and
-//! waits for the answer. So what has begun is finished whatever becomes of the body: dropped,
-//! panicked or no longer interested (H21). An execution that nobody waits for any more ends with
-//! the release of its locks. The slot's next transaction begins only when the driver is idle,
-//! because it reuses the buffers and, after a commit, the slot's log entry (H16).
+//! # Ownership
+//! The slot's task polls two futures: the *body* (a job, which runs transactions) and the *driver*.
+//! A transaction hands its buffers to the driver, which executes or commits them, and waits for the
+//! answer. So an operation that has begun is finished even if the body is dropped, panics or loses
+//! interest (H21). An abandoned execution ends with the release of its locks. The slot's next
+//! transaction begins only when the driver is idle, because it reuses the buffers and, after a
+//! commit, the slot's log entry (H16).
 //!
-//! It is also why a transaction is fast: the driver's future is a few layers deep, the body's as
-//! deep as its author likes, and most completions concern the driver alone.
+//! This also makes transactions fast: the driver's future is a few layers deep, the body's as deep
+//! as its author likes, and most completions concern the driver alone.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -39,44 +39,44 @@ pub(crate) struct Slot {
     /// Its number on the compute node.
     pub(crate) number: u16,
     attempt: Cell<u64>,
-    /// When it began.
+    /// Start time of the attempt.
     began: Cell<Nanos>,
-    /// The attempt whose commit is under way, or 0.
+    /// Attempt with a commit under way, or 0.
     commits: Cell<u64>,
-    /// Attempts up to this one do not commit: one of them has been asked to give up.
+    /// Last attempt that was asked to give up its locks; attempts up to it do not commit.
     yielded: Cell<u64>,
-    /// The buffers of the next transaction, unless one is using them.
+    /// Buffers for the next transaction; `None` while one is using them.
     spare: RefCell<Option<Box<Body>>>,
     errand: RefCell<Errand>,
-    /// Nobody waits for the execution under way any more.
+    /// Whether the caller of the execution under way is gone.
     abandoned: Cell<bool>,
-    /// How the commit under way counts among those of the coordinator.
+    /// Grace period in which the coordinator counts the commit under way.
     entered: Cell<Entered>,
     /// Whether the verdict on the commit under way is known.
     decided: Cell<bool>,
-    /// Commits whose verdict somebody waits for, and the verdicts that nobody has taken yet. More
-    /// than one only if a commit's future is kept while the slot goes on.
+    /// Commits with a live [`Verdict`] future, and the verdicts not taken yet. More than one only
+    /// if a commit's future is kept while the slot goes on.
     awaited: RefCell<Vec<TxnId>>,
     verdicts: RefCell<Vec<(TxnId, Result<Receipt, TxnError>)>>,
-    /// Counts what the driver has waited for and got.
+    /// Number of completions that the driver has waited for and got.
     steps: Cell<u64>,
 }
 
-/// What a transaction asks of the driver.
+/// Operation that a transaction requests of the driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Execute(Mode),
     Commit,
 }
 
-/// Where the driver is, and whose buffers it has.
+/// State of the driver, with the buffers that it has.
 enum Errand {
     Idle,
-    /// Handed over, not yet begun.
+    /// Requested, not yet begun.
     Asked(Request, Box<Body>),
-    /// The driver is at work.
+    /// Begun, not finished.
     Running(Request),
-    /// An execution is over, and the transaction has not taken its buffers back.
+    /// Executed; the transaction has not taken its buffers back yet.
     Executed(Result<Box<Body>, TxnError>),
 }
 
@@ -133,8 +133,8 @@ impl Slot {
                 let Some(request) = self.request() else { return Poll::Pending };
                 let executor = &self.coordinator.executor;
                 if request != Request::Commit && executor.has_company() {
-                    // What tells where rows and locks are was prefetched when the rows were
-                    // added: let the others go on until it has come.
+                    // The row addresses and locks are being prefetched since the rows were added:
+                    // let other slots run until they have arrived.
                     executor.wake(executor.current());
                     return Poll::Pending;
                 }
@@ -143,7 +143,7 @@ impl Slot {
         .await;
     }
 
-    /// The id of the slot's next attempt.
+    /// Returns the id of the slot's next attempt.
     pub(crate) fn next_attempt(&self) -> Result<TxnId, TxnError> {
         let attempt = self.attempt.get() + 1;
         if attempt > TxnId::MAX_ATTEMPT {
@@ -157,10 +157,10 @@ impl Slot {
         Ok(TxnId::new(self.coordinator.node.incarnation, self.number, attempt))
     }
 
-    /// The buffers for a transaction; `None` while another transaction of the slot has them.
+    /// Takes the buffers for a transaction; `None` while another transaction of the slot has them.
     pub(crate) fn take_body(&self) -> Option<Box<Body>> {
         if self.coordinator.node.counts.is_some() {
-            // Not a recent time: on an idle coordinator that is when the one before had ended.
+            // Not a recent time: on an idle coordinator that is the end of its last transaction.
             self.began.set(self.coordinator.executor.now());
         }
         self.spare.borrow_mut().take()
@@ -176,7 +176,7 @@ impl Slot {
         *self.spare.borrow_mut() = Some(body);
     }
 
-    /// Gives up an attempt: releases its locks and whatever it has reserved.
+    /// Ends an attempt: releases its locks and all that it has reserved.
     pub(crate) fn release(&self, mut body: Box<Body>) {
         body.release(&self.coordinator);
         self.give_back(body);
@@ -197,7 +197,7 @@ impl Slot {
         self.ask(Request::Execute(mode), body);
     }
 
-    /// The buffers of the transaction that was executed; they stay with the slot if that failed.
+    /// Waits for the buffers of the executed transaction; they stay with the slot if it failed.
     pub(crate) fn executed(&self) -> impl Future<Output = Result<Box<Body>, TxnError>> {
         std::future::poll_fn(|_| {
             let mut errand = self.errand.borrow_mut();
@@ -211,7 +211,7 @@ impl Slot {
         })
     }
 
-    /// The transaction whose execution was asked for is gone.
+    /// Ends a requested execution after its transaction was dropped.
     pub(crate) fn abandon(&self) {
         let errand = std::mem::replace(&mut *self.errand.borrow_mut(), Errand::Idle);
         match errand {
@@ -224,7 +224,7 @@ impl Slot {
         }
     }
 
-    /// Hands the write set of `txn` over. It is committed even if nobody waits for the verdict.
+    /// Hands the write set of `txn` to the driver. It is committed even if the verdict is dropped.
     pub(crate) fn request_commit(self: &Rc<Self>, txn: TxnId, body: Box<Body>) -> Verdict {
         self.decided.set(false);
         self.commits.set(txn.attempt());
@@ -239,7 +239,7 @@ impl Slot {
         debug_assert!(matches!(before, Errand::Idle), "a slot has one transaction at a time");
     }
 
-    /// For the driver: what it is asked for next.
+    /// Driver only: waits for the next request.
     async fn asked(&self) -> (Request, Box<Body>) {
         std::future::poll_fn(|_| {
             let mut errand = self.errand.borrow_mut();
@@ -257,8 +257,8 @@ impl Slot {
         .await
     }
 
-    /// An owner asks `txn` to give up its locks (H19). Whether they guard nothing any more: the
-    /// attempt is over, or will not commit. If it is committing, they do.
+    /// Handles an owner's request that `txn` give up its locks (H19). Returns whether they guard
+    /// nothing any more: the attempt is over, or will not commit. False while it is committing.
     pub(crate) fn yields(&self, txn: TxnId) -> bool {
         if self.commits.get() == txn.attempt() && !broken(Rule::CommittersKeepTheirLocks) {
             return false;
@@ -267,17 +267,17 @@ impl Slot {
         true
     }
 
-    /// Whether an attempt has been asked to give up.
+    /// Whether an attempt has been asked to give up its locks.
     #[inline]
     pub(crate) fn has_yielded(&self, txn: TxnId) -> bool {
         txn.attempt() <= self.yielded.get() && !broken(Rule::YieldersDoNotCommit)
     }
 
-    /// For the driver: an execution is over.
+    /// Driver only: ends an execution.
     fn end_execution(&self, body: Box<Body>, outcome: Result<(), TxnError>) {
         let next = match outcome {
             Ok(()) if !self.abandoned.get() && self.has_yielded(body.held.txn()) => {
-                // What was read since may have been read without the locks.
+                // Rows read since then may have been read without the locks.
                 let error = body.given_up();
                 self.release(body);
                 Errand::Executed(Err(error))
@@ -295,20 +295,21 @@ impl Slot {
         *self.errand.borrow_mut() = next;
     }
 
-    /// Whether somebody waits for the verdict on `txn`.
+    /// Whether the verdict on `txn` is awaited.
     #[inline]
     pub(crate) fn awaits(&self, txn: TxnId) -> bool {
         self.awaited.borrow().contains(&txn)
     }
 
-    /// For the driver: tells the verdict on `txn`. The first one counts.
+    /// Driver only: delivers the verdict on `txn`. The first one counts.
     pub(crate) fn decide(&self, txn: TxnId, verdict: Result<Receipt, TxnError>) {
         if !self.decided.replace(true) && self.awaits(txn) {
             self.verdicts.borrow_mut().push((txn, verdict));
         }
     }
 
-    /// For the driver: everything is visible and unlocked, and the log entry may be reused.
+    /// Driver only: ends a commit, with all writes visible and unlocked. The log entry may be
+    /// reused.
     pub(crate) fn finish(&self, body: Box<Body>) {
         self.coordinator.grace.leave(self.entered.get());
         self.commits.set(0);
@@ -316,21 +317,21 @@ impl Slot {
         *self.errand.borrow_mut() = Errand::Idle;
     }
 
-    /// For the driver: the node has been expelled in the middle of `txn`. Recovery decides what
-    /// becomes of it, and this node begins nothing more.
+    /// Driver only: ends `txn` after the node was expelled. Recovery decides its outcome, and
+    /// this node begins nothing more.
     pub(crate) fn expelled(&self, txn: TxnId) {
         self.decide(txn, Err(TxnError::Unknown(txn)));
         self.coordinator.node.expel();
         *self.errand.borrow_mut() = Errand::Idle;
     }
 
-    /// For the driver: something that it waited for has come.
+    /// Driver only: counts a completion that it waited for.
     #[inline]
     pub(crate) fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    /// What the driver is asked for and has not begun.
+    /// Returns the operation requested and not begun.
     fn request(&self) -> Option<Request> {
         match *self.errand.borrow() {
             Errand::Asked(request, _) => Some(request),
@@ -342,7 +343,7 @@ impl Slot {
         matches!(*self.errand.borrow(), Errand::Running(_))
     }
 
-    /// Whether the body has nothing to learn before the driver has got further.
+    /// Whether the body has nothing to do before the driver makes progress.
     fn is_awaited(&self) -> bool {
         match *self.errand.borrow() {
             Errand::Asked(..) | Errand::Running(Request::Execute(_)) => true,
@@ -352,7 +353,7 @@ impl Slot {
     }
 }
 
-/// The driver of a slot: carries out one request after the other, for ever.
+/// Driver of a slot: runs one request after the other, for ever.
 async fn drive(slot: Rc<Slot>) {
     loop {
         let (request, mut body) = slot.asked().await;
@@ -362,8 +363,8 @@ async fn drive(slot: Rc<Slot>) {
             Request::Execute(mode) => {
                 let outcome = body.execute(&slot, mode).await;
                 if outcome.is_err() {
-                    // Whoever repeats it at once would never let go of this thread, and what is in
-                    // the way may have to be done here.
+                    // A caller that retries at once would occupy this thread, and clearing the
+                    // conflict may need it.
                     slot.coordinator.executor.yield_now().await;
                 }
                 slot.end_execution(body, outcome);
@@ -377,7 +378,7 @@ async fn drive(slot: Rc<Slot>) {
     }
 }
 
-/// Waits for the verdict on one commit. Dropping it changes nothing about the commit.
+/// Future of the verdict on one commit. Dropping it does not affect the commit.
 pub(crate) struct Verdict {
     slot: Rc<Slot>,
     txn: TxnId,

@@ -1,13 +1,13 @@
 //! Free slots of a compute node: where they are, and which uses may take them.
 //!
 //! # Where they are
-//! Each coordinator cuts slots from slabs of its own and keeps what its transactions give back, so
-//! that an ordinary commit asks nobody. What it has too much of goes to an allocator that the
-//! node's coordinators share, and is taken from there before another slab is.
+//! Each coordinator cuts slots from slabs of its own and keeps those that its transactions release,
+//! so an ordinary commit involves no other thread. Surplus slots go to an allocator that the node's
+//! coordinators share, and are taken from there before another slab is.
 //!
 //! Once a group has no slab left ([`NodeSlots::is_full`]), every free slot of it is shared: each
-//! coordinator gives the node what it has as soon as it looks, and takes slots one by one. What the
-//! node has not got either is asked of the other nodes ([`crate::lending`]).
+//! coordinator gives the node its free slots as soon as it looks, and takes slots one by one. If
+//! the node has none either, it asks the other nodes ([`crate::lending`]).
 //!
 //! # Which uses may take them
 //! | use | with slabs left | in a full group |
@@ -16,8 +16,8 @@
 //! | [`Use::Update`] | any, or another slab | any, another node's, and those soon to be freed |
 //! | [`Use::Spare`] | beyond the reserve, or another slab | beyond the reserve, or none |
 //!
-//! What another node has given for inserts does not go into the reserve of this one: it stays for
-//! inserts, here or at a third node, or is taken by updates.
+//! Slots that another node has given for inserts do not fill up this node's reserve: they stay for
+//! inserts, here or at a third node, or are taken by updates.
 //!
 //! The reserve ([`lotus_mvcc::slab::reserve`]) is for the second slot of rows that have been
 //! written once. An update that takes one in a full group gives up the row's older slot soon
@@ -25,8 +25,8 @@
 //! want of a slot: it leaves a tombstone without a record.
 //!
 //! # If a node stops
-//! Its free slots are lost until its slabs are looked through, which nobody does yet: no other node
-//! knows them, so none is ever used twice.
+//! Its free slots are lost, as its slabs are not searched yet: no other node knows them, so none is
+//! ever used twice.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,15 +39,15 @@ use lotus_router::GroupId;
 use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 
-/// Slots that move between a coordinator and its node at a time.
+/// Number of slots that move between a coordinator and its node at a time.
 const AT_ONCE: usize = 64;
 
-/// The purpose of taking a slot; see the module's essay.
+/// Purpose of taking a slot; see the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     /// The first version of a row, or a bucket of the index.
     Insert,
-    /// A version of a row that exists, whose cell names no slot.
+    /// A version of an existing row with a cell that names no slot.
     Update,
     /// A version that may be needed by old snapshots, or the record of a deletion: both can be done
     /// without.
@@ -55,14 +55,14 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// Number of free slots that it leaves alone.
+    /// Returns the number of free slots that this use leaves in reserve.
     #[inline]
     pub(crate) fn keeps_back(self, purpose: Purpose, bytes: u64) -> u64 {
         let all = self == Self::Update || purpose.slots == SlotKind::Bucket;
         if all { 0 } else { reserve(bytes) }
     }
 
-    /// Takes a slot from these, unless they are left alone.
+    /// Takes a slot of `from`, unless only the reserve is left.
     #[inline]
     pub(crate) fn take(
         self,
@@ -96,36 +96,36 @@ impl NodeSlots {
         }
     }
 
-    /// Locks what is shared: for a moment, across no await.
+    /// Locks the shared slots: for a moment, across no await.
     pub(crate) fn lock(&self) -> MutexGuard<'_, SlabAllocator> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True once a group has no slab left. Slabs are never given back, so this stays so.
+    /// Whether a group has no slab left. Slabs are never given back, so this stays true.
     #[inline]
     pub(crate) fn is_full(&self, group: u16) -> bool {
         // Relaxed: only the mutex says which slots are free.
         self.full[usize::from(group)].load(Ordering::Relaxed)
     }
 
-    /// A group has no slab left.
+    /// Notes that a group has no slab left.
     pub(crate) fn set_full(&self, group: u16) {
         self.full[usize::from(group)].store(true, Ordering::Relaxed);
     }
 
-    /// An insert or an update finds no slot, here or at a node that asks.
+    /// Notes that an insert or an update found no slot, here or at a node that asks.
     pub(crate) fn miss(&self, wanted: Use, now: Nanos) {
         self.missed[usize::from(wanted == Use::Update)].fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Time of the last such miss.
+    /// Returns the time of the last such miss.
     pub(crate) fn missed(&self, wanted: Use) -> Nanos {
         Nanos(self.missed[usize::from(wanted == Use::Update)].load(Ordering::Relaxed))
     }
 }
 
 impl Coordinator {
-    /// Takes a slot that is free here or at the node.
+    /// Takes a slot that is free at this coordinator or the node.
     #[inline]
     pub(crate) fn take_slot(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
         if self.node.slots.is_full(purpose.group) {
@@ -141,7 +141,7 @@ impl Coordinator {
         slot.or_else(|| wanted.take(&mut shared, purpose, bytes))
     }
 
-    /// Takes one of the slots that the node shares, this coordinator's own among them.
+    /// Takes one of the node's shared slots, this coordinator's own among them.
     #[cold]
     fn take_shared(&self, wanted: Use, purpose: Purpose, bytes: u64) -> Option<u64> {
         let mut shared = self.node.slots.lock();
@@ -149,7 +149,7 @@ impl Coordinator {
         wanted.take(&mut shared, purpose, bytes)
     }
 
-    /// Gives back a slot that nothing names any more.
+    /// Releases a slot that no cell names any more.
     #[inline]
     pub(crate) fn release_slot(&self, purpose: Purpose, slot: u64) {
         if self.node.slots.is_full(purpose.group) {
@@ -162,8 +162,8 @@ impl Coordinator {
         }
     }
 
-    /// Lets the node have what is free here, of full groups: also slots of displaced versions that
-    /// nobody needs any more.
+    /// Gives the node this coordinator's free slots of full groups, and those of displaced versions
+    /// that no snapshot needs any more.
     pub(crate) fn share_slots(&self) {
         let horizon = self.node.horizon.get();
         for (GroupId(group), _) in self.shared.placement.groups() {
@@ -177,8 +177,8 @@ impl Coordinator {
         }
     }
 
-    /// Finds slots where there is none to [take](Self::take_slot): in another slab, or at another
-    /// node. There may be some now, unless it fails.
+    /// Looks for slots after [`Self::take_slot`] has found none: in another slab, or at another
+    /// node. After `Ok` there may be some.
     #[cold]
     pub(crate) async fn find_slots(
         self: &Rc<Self>,
@@ -199,7 +199,7 @@ impl Coordinator {
         match wanted {
             Use::Spare => return Err(full),
             Use::Insert => self.node.slots.miss(wanted, self.executor.now()),
-            // Not before it has to wait.
+            // Counted as a miss only once it has to wait.
             Use::Update => {}
         }
         if self.borrow_slots(wanted, purpose, bytes).await { Ok(()) } else { Err(full) }

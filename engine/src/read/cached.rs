@@ -1,5 +1,5 @@
-//! Where reading meets the version table cache: a row that is cached skips the READ of its CVT, and
-//! a CVT that was read is left there. Whether either is right is `version_tables`' business.
+//! Use of the version table cache by reads: a cached row skips the READ of its CVT, and a CVT that
+//! was read is cached. `version_tables` decides which of the two is allowed.
 
 use lotus_mvcc::layout::cvt::{Cvt, MAX_CELLS, cvt_words};
 
@@ -11,7 +11,7 @@ use crate::txn::{Body, Mode};
 use crate::version_tables::Cover;
 
 impl View {
-    /// Whether the transaction that looks at the row has locked it.
+    /// Returns whether the transaction holds a lock on the row, as the cache asks it.
     fn cover(self) -> Cover {
         match self {
             Self::Locked { .. } => Cover::Locked,
@@ -21,8 +21,8 @@ impl View {
 }
 
 impl Body {
-    /// Looks for the row's CVT in this node's cache. Whether it is there and leads to a record;
-    /// that there is none is believed only of memory.
+    /// Looks up the row's CVT in this node's cache. Returns whether it is cached and leads to a
+    /// record; only memory is believed about absent rows.
     #[inline]
     pub(super) fn consult_cache(
         &mut self,
@@ -49,7 +49,7 @@ impl Body {
         Ok(matches!(fetch.wants, Wants::Record(_) | Wants::Successor(_)))
     }
 
-    /// Leaves a CVT that was read in this node's cache, if it may be there.
+    /// Caches a CVT that was read, if that is allowed.
     #[inline]
     pub(super) fn keep_cached(
         &self,

@@ -1,27 +1,27 @@
-//! One log slot of a dead node: which transaction it names, what becomes of it, and that on all
-//! replicas.
+//! Recovery of one log slot of a dead node: reads which transaction it names, decides the outcome,
+//! and applies that on all replicas.
 //!
 //! The steps are those in the essay of [`lotus_recovery::resolve`]: read, decide, record the
-//! decision in all logs, repair by compare-and-swap, record that it is done. Whenever a word is
-//! not what was read, it starts over.
+//! decision in all logs, repair by compare-and-swap, record that it is done. Whenever a word is not
+//! what was read, it starts over.
 //!
-//! # What is only half there
+//! # Partial traces
 //! *A record ahead of the tag.* Records go before cells, so a transaction that has put no tag
 //! anywhere may have overwritten the record of a row's oldest version on some replicas. The words
-//! of the cells do not tell such a transaction from one that finished long ago. Its record does:
-//! it names the newest version that the transaction found. If that still is the newest, then the
+//! of the cells do not tell such a transaction from one that finished long ago. Its record does: it
+//! names the newest version that the transaction found. If that still is the newest, then the
 //! transaction has not become visible, so its locks are held, and it is undone like any other
 //! ([`Recoverer::stopped_early`]).
 //!
-//! *The slot of a record that nobody names* is left as it is on each replica. No reader gets there,
-//! and whoever uses it next writes it everywhere.
+//! *The slot of a record that no cell names* is left as it is on each replica. No reader gets
+//! there, and its next user writes it everywhere.
 //!
-//! *A log entry* that is not whole is emptied, so that nobody has to wonder about it again.
+//! *A log entry* that is not whole is emptied, so that later recoveries can ignore it.
 //!
 //! # What is not seen
 //! A record that landed in part, and whole nowhere, with no tag anywhere. It takes a record longer
-//! than a packet. The oldest version of its row is then damaged on one replica: whoever needs it
-//! retries with a later snapshot, and the row's next writer takes its place.
+//! than a packet. The oldest version of its row is then damaged on one replica: a reader that needs
+//! it retries with a later snapshot, and the row's next writer takes its place.
 
 use lotus_fabric::ids::{NodeId, RemoteAddr, TxnId};
 use lotus_fabric::lane::Batch;
@@ -43,33 +43,34 @@ use lotus_sabotage::{Rule, broken};
 use super::{Recoverer, Stop, Swap};
 use crate::commit::Replicas;
 
-/// What one memory node has in a log slot.
+/// Contents of a log slot on one memory node.
 struct Copy {
     node: NodeId,
     words: Vec<u64>,
 }
 
-/// The last transaction that a log slot names.
+/// Last transaction that a log slot names.
 struct InDoubt {
     txn: TxnId,
     writes: Vec<LoggedWrite>,
     /// The entry itself, undecided.
     words: Vec<u64>,
-    /// Who has it whole, and what is decided there, in the order of node numbers.
+    /// Memory nodes that have the whole entry, and the decision there, in the order of node
+    /// numbers.
     logs: Vec<(NodeId, DecisionWord)>,
 }
 
-/// A row that a transaction in doubt may have written, on all replicas.
+/// Row that a transaction in doubt may have written, on all replicas.
 struct Named {
     write: LoggedWrite,
     copies: Vec<(Replica, Vec<u64>)>,
-    /// Those among them that are being made.
+    /// Replicas among them that are being filled.
     joining: Vec<Replica>,
 }
 
 impl InDoubt {
-    /// What the copies of a slot name last: earlier attempts were over when it began (H16), and so
-    /// were all of earlier lives.
+    /// Returns the latest transaction that the copies of a slot name: all earlier attempts were
+    /// over when it began (H16), and so were those of earlier lives.
     fn latest(copies: &[Copy]) -> Option<Self> {
         let whole =
             || copies.iter().filter_map(|copy| Some((copy, LogEntry::decode(&copy.words).ok()?)));
@@ -89,8 +90,8 @@ impl InDoubt {
             let words = named.iter().flat_map(Named::seen).map(|(_, seen)| seen.word);
             return Ok(decide_purge(self.txn, logs, words)?);
         }
-        // A copy that is being made is no witness of what is visible: it may show what was there
-        // when it joined, or nothing. A tag is a tag.
+        // A copy that is being filled is no witness of what is visible: it may show the contents at
+        // its joining, or nothing. A tag counts even there.
         let tag = Version::Invisible(self.txn).encode();
         let cells = named.iter().flat_map(|row| row.seen().map(move |seen| (row, seen)));
         let counts = |(row, (at, seen)): &(&Named, (Replica, CellSeen))| {
@@ -106,7 +107,7 @@ impl InDoubt {
 }
 
 impl Named {
-    /// The named cell on each replica.
+    /// Returns the named cell on each replica.
     fn seen(&self) -> impl Iterator<Item = (Replica, CellSeen)> {
         let index = usize::from(self.write.cell);
         self.copies.iter().map(move |(replica, words)| {
@@ -122,18 +123,18 @@ impl Named {
         })
     }
 
-    /// Where the named cell begins.
+    /// Returns the offset of the named cell.
     fn place(&self) -> u64 {
         self.write.cvt + cell_offset(usize::from(self.write.cell))
     }
 
-    /// The three words of the named cell on one replica.
+    /// Returns the three words of the named cell on one replica.
     fn cell_words<'w>(&self, words: &'w [u64]) -> &'w [u64; 3] {
         let start = cell_offset(usize::from(self.write.cell)) as usize / WORD_BYTES;
         words[start..].first_chunk().expect("a CVT ends with a whole cell")
     }
 
-    /// Swaps that leave the named cell empty on one replica, and alike on all of them.
+    /// Returns swaps that empty the named cell on one replica, alike on all of them.
     fn emptying(&self, replica: Replica, words: &[u64]) -> impl Iterator<Item = Swap> {
         let trims = self.write.kind == WriteKind::Trim;
         let empty = Cell {
@@ -186,7 +187,7 @@ impl Recoverer<'_> {
         self.placement.replicas(GroupId(write.group))
     }
 
-    /// What every memory node has in a slot.
+    /// Reads a slot on every memory node.
     async fn copies(&self, slot: u16) -> Result<Vec<Copy>, Stop> {
         let bytes = self.coordinator.shared.log.slot_bytes() as usize;
         let read = |batch: &mut Batch| {
@@ -198,7 +199,7 @@ impl Recoverer<'_> {
         Ok(buffers.into_iter().map(copy).collect())
     }
 
-    /// The CVTs of all rows that the transaction names.
+    /// Reads the CVTs of all rows that the transaction names.
     async fn named(&self, doubt: &InDoubt) -> Result<Vec<Named>, Stop> {
         let mut named = Vec::new();
         for write in doubt.writes.iter().filter(|write| write.kind != WriteKind::Link) {
@@ -223,7 +224,8 @@ impl Recoverer<'_> {
         table.expect("a table outlives the transactions that write it")
     }
 
-    /// Carries a decision out; false if a word was not what was read, and it has to start over.
+    /// Carries a decision out. Returns false if a word was not what was read, and recovery has to
+    /// start over.
     async fn carry_out(
         &self,
         slot: u16,
@@ -257,8 +259,8 @@ impl Recoverer<'_> {
         replicas.into_iter().any(|replica| replica.node == node)
     }
 
-    /// Lets every log say what is decided, before anything is done about it (H17). One after the
-    /// other: who is first decides.
+    /// Records the decision in every log before acting on it (H17). One log after the other: the
+    /// first decides.
     async fn record(
         &self,
         slot: u16,
@@ -280,7 +282,7 @@ impl Recoverer<'_> {
             if has_it || !self.holds_cell(doubt, copy.node) {
                 continue;
             }
-            // All but the id, which the entry begins with; then that, which makes it whole.
+            // All words but the first, which is the id; then that, which makes the entry whole.
             let at = self.log_place(copy.node, slot);
             let mut words = doubt.words.clone();
             words[DECISION_WORD] = decision.word();
@@ -319,7 +321,7 @@ impl Recoverer<'_> {
         Ok(true)
     }
 
-    /// Empties every cell, on every replica, also where the write never landed (H12).
+    /// Empties every cell on every replica, even if the write never landed (H12).
     async fn undo(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
         let mut swaps = Vec::new();
         for row in named {
@@ -345,7 +347,7 @@ impl Recoverer<'_> {
         cut!(self.coordinator.node.id.0, Repair, place, all)
     }
 
-    /// Zeroes a CVT that is to be free memory, and swaps its named version word last.
+    /// Zeroes a CVT to make it free memory; the swap of its named version word comes last.
     async fn zero(
         &self,
         row: &Named,
@@ -365,8 +367,8 @@ impl Recoverer<'_> {
         Ok(())
     }
 
-    /// Completes the links of overflow buckets, whatever becomes of the transaction: an empty
-    /// bucket in a chain harms nobody.
+    /// Completes the links of overflow buckets under either decision: an empty bucket in a chain is
+    /// harmless.
     async fn link(&self, doubt: &InDoubt) -> Result<bool, Stop> {
         let mut swaps = Vec::new();
         for write in doubt.writes.iter().filter(|write| write.kind == WriteKind::Link) {
@@ -377,7 +379,7 @@ impl Recoverer<'_> {
         self.swap(&swaps).await
     }
 
-    /// Lets every log say that nothing is left to do, before any lock is released.
+    /// Marks every log as done, before any lock is released.
     async fn finish(&self, slot: u16, logs: &[(NodeId, DecisionWord)]) -> Result<bool, Stop> {
         let place = |node| self.log_place(node, slot).plus((DECISION_WORD * WORD_BYTES) as u64);
         let done = DecisionWord::Done.word();
@@ -387,8 +389,8 @@ impl Recoverer<'_> {
     }
 
     /// Whether a transaction without tags has certainly not become visible: some record of its own
-    /// follows what still is the newest version. Once it had become visible there would be a newer
-    /// one, its own or one that came later, for as long as the row exists.
+    /// follows what still is the newest version. Once visible, there would be a newer version, its
+    /// own or a later one, for as long as the row exists.
     async fn stopped_early(&self, doubt: &InDoubt, named: &[Named]) -> Result<bool, Stop> {
         if doubt.logs.iter().any(|(_, decision)| *decision == DecisionWord::Done) {
             return Ok(false);
@@ -418,7 +420,7 @@ impl Recoverer<'_> {
         Ok(false)
     }
 
-    /// Empties copies of a slot that are not whole, if there were any.
+    /// Empties copies of a slot that are not whole, if `copies` has any.
     async fn empty_torn(&self, slot: u16, copies: &[Copy]) -> Result<(), Stop> {
         let torn = |copy: &&Copy| matches!(LogEntry::decode(&copy.words), Err(LogError::Torn));
         if !copies.iter().any(|copy| torn(&copy)) {
@@ -463,8 +465,9 @@ mod tests {
     }
 
     /// I148: a node died, returned, and died again while the entry of its second life had landed on
-    /// one memory node only. Attempts count from zero in each life, so the first life's last one,
-    /// long over, had the larger number: the second's would have been left in doubt.
+    /// one memory node only. Attempts count from zero in each life, so the last attempt of the
+    /// first life, long over, had the larger number: the second life's would have been left in
+    /// doubt.
     #[test]
     fn h16_a_later_life_s_attempt_is_later() {
         let before = |node| copy(node, txn(1, 900), DecisionWord::Done);
