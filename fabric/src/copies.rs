@@ -1,19 +1,19 @@
-//! Verbs that whoever issues them carries out itself, as copies: what `local` and `shm` share.
+//! Verbs that the initiator carries out itself, as copies: the part that `local` and `shm` share.
 //!
 //! # What it is
-//! An [`Initiator`] is the verb side of one lane. A batch is only *queued* when it is posted and
-//! takes effect when the lane is polled, after every other coroutine had its turn. The poll
-//! prefetches for all that was queued before it copies, so that the processor waits for many cache
-//! lines and address translations at once: memory latency is hidden the way network latency is.
+//! An [`Initiator`] is the verb side of one lane. A posted batch is only *queued*; it takes effect
+//! when the lane is polled, after every other coroutine has run. The poll prefetches for the whole
+//! queue before it copies, so that the processor waits for many cache lines and address
+//! translations at once: memory latency is hidden the way network latency is.
 //!
 //! # What it is not
-//! It does not know where the memory comes from, who may map it, or how lanes send messages: that
-//! is the back ends' own. They tell it through [`Targets`].
+//! It does not know where the memory comes from, which process may map it, or how lanes send
+//! messages: the back ends do, and provide it through [`Targets`].
 //!
 //! # Fencing
-//! Checking an epoch and then copying would be a race with the fencer. So a lane publishes that it
-//! is inside a [`Round`] of copies, in a word that the fencer can read. The lane stores the word,
-//! then loads the epoch; the fencer stores the epoch, then loads the word; all of it sequentially
+//! Checking an epoch and then copying would race with the fencer. So a lane publishes that it is
+//! inside a [`Round`] of copies, in a word that the fencer can read. The lane stores the word, then
+//! loads the epoch; the fencer stores the epoch, then loads the word; all of it sequentially
 //! consistent. So the fencer sees the round and waits for its end, or the round sees the epoch and
 //! refuses (H2).
 
@@ -24,18 +24,18 @@ use crate::region::{Memory, Rights, View, WORD_BYTES};
 use crate::transport::{Sink, Token};
 use crate::verbs::{Buffers, Op, VerbError, VerbKind, Work, WorkRequest};
 
-/// Regions that a node may have.
+/// Number of regions that a node may have.
 pub(crate) const REGIONS_PER_NODE: usize = 256;
 
 /// Registered memory as an initiator reaches it.
 pub(crate) struct Region {
     pub(crate) mapping: Mapping,
-    /// As many as were registered; the mapping may be larger.
+    /// Bytes that were registered; the mapping may be larger.
     pub(crate) bytes: u64,
     pub(crate) rights: Rights,
 }
 
-/// How much the hardware lets an initiator do.
+/// Access that the hardware grants the initiator.
 pub(crate) enum Mapping {
     Writable(Memory),
     ReadOnly(View),
@@ -61,9 +61,9 @@ impl Mapping {
 
 /// A node that holds regions.
 pub(crate) trait Target {
-    /// Verbs of `initiator` with an older epoch are refused. A sequentially consistent load.
+    /// Epoch below which verbs of `initiator` are refused. A sequentially consistent load.
     fn fence(&self, initiator: NodeId) -> Epoch;
-    /// Whether the node is there.
+    /// Whether the node is reachable.
     fn answers(&self) -> bool;
     /// A region, if it is registered.
     fn region(&self, region: RegionId) -> Option<&Region>;
@@ -75,14 +75,14 @@ pub(crate) trait Targets {
     fn target(&self, node: NodeId) -> Option<&Self::Target>;
 }
 
-/// A lane's stay in a round of copies, which ends when this is dropped, by a panic as well.
+/// A lane's round of copies. It ends when this is dropped, also by a panic.
 pub(crate) struct Round<'a> {
     word: &'a AtomicU64,
     after: u64,
 }
 
 impl<'a> Round<'a> {
-    /// Starts a round of the lane that owns `word`, which is odd meanwhile.
+    /// Starts a round of the lane that owns `word`; the word is odd until the round ends.
     #[inline]
     pub(crate) fn enter(word: &'a AtomicU64) -> Self {
         // SeqCst, and so a full barrier: the fencer sees the round, or we see its epoch.
@@ -91,8 +91,8 @@ impl<'a> Round<'a> {
         Self { word, after: before + 2 }
     }
 
-    /// Waits until the round that `load` shows has ended, if there is one, or `give_up` says so.
-    /// Whether it has ended. To be called after the epoch was raised.
+    /// Waits until the round that `load` shows, if any, has ended, or `give_up` returns true.
+    /// Returns whether it has ended. Call it after raising the epoch.
     pub(crate) fn wait(load: impl Fn() -> u64, mut give_up: impl FnMut() -> bool) -> bool {
         let seen = load();
         while seen % 2 == 1 && load() == seen {
@@ -113,12 +113,12 @@ impl Drop for Round<'_> {
     }
 }
 
-/// The verb side of one lane: its connections, and batches that were posted, in order.
+/// The verb side of one lane: its connections, and the posted batches, in order.
 pub(crate) struct Initiator<T> {
     pub(crate) targets: T,
     node: NodeId,
     epoch: Epoch,
-    /// By node: a verb failed and the connection has not been re-made.
+    /// By node: whether a verb failed and the connection has not been re-made.
     broken: Vec<bool>,
     started: Vec<(Token, Box<Work>)>,
 }
@@ -140,11 +140,11 @@ impl<T: Targets> Initiator<T> {
         self.started.is_empty()
     }
 
-    /// Lets everything that was posted take effect. Only inside a round.
+    /// Carries out all posted batches. Must be called inside a round.
     #[inline]
     pub(crate) fn carry_out(&mut self, sink: &mut dyn Sink) {
-        // All of them first: translations and cache misses overlap only if nothing is between
-        // them, and one that misses the TLB holds up whatever follows.
+        // Prefetch for all batches before copying: address translations and cache misses overlap
+        // only if nothing is between them, and one TLB miss holds up all that follows.
         for (_, work) in &self.started {
             self.prefetch(work);
         }
@@ -166,14 +166,14 @@ impl<T: Targets> Initiator<T> {
         result
     }
 
-    /// Refuses verbs to `node` until the connection is made anew, or allows them.
+    /// Marks the connection to `node` as broken, so that verbs are refused, or as usable again.
     pub(crate) fn set_broken(&mut self, node: NodeId, broken: bool) {
         if let Some(known) = self.broken.get_mut(usize::from(node.0)) {
             *known = broken;
         }
     }
 
-    /// Whether the connection to `node` admits verbs.
+    /// Checks that the connection to `node` admits verbs.
     fn admit(&self, node: NodeId) -> Result<(), VerbError> {
         let Some(target) = self.targets.target(node) else {
             return Err(VerbError::Unreachable);
@@ -187,8 +187,8 @@ impl<T: Targets> Initiator<T> {
         if target.answers() { Ok(()) } else { Err(VerbError::Unreachable) }
     }
 
-    /// Lets every verb of a batch take effect, up to the first failure on each connection.
-    /// `admitted` is the node last found to admit verbs in the same round.
+    /// Carries out the verbs of a batch, up to the first failure on each connection. `admitted` is
+    /// the node last found to admit verbs in the same round.
     #[inline]
     fn execute(&mut self, work: &mut Work, admitted: &mut Option<NodeId>) {
         work.execute(|request, buffers| {
@@ -231,7 +231,7 @@ impl<T: Targets> Initiator<T> {
         Ok(())
     }
 
-    /// Brings the lines that `work` touches closer.
+    /// Prefetches the cache lines that `work` touches.
     #[inline]
     fn prefetch(&self, work: &Work) {
         for request in work.requests() {

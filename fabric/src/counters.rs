@@ -1,20 +1,20 @@
-//! How many verbs and messages a lane has issued, by kind.
+//! Counts of the verbs and messages that a lane has issued, by kind.
 
 use crate::verbs::{VerbKind, WorkRequest};
 
-/// What a node lends to others, as its host sees it now.
+/// Memory and connections that a node provides to others, as its host sees them now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lent {
     /// Bytes of its regions.
     pub registered_bytes: u64,
-    /// How many of them have been touched, and so take memory; `None` where the host cannot tell
+    /// Bytes of them that have been touched, and so take memory; `None` where the host cannot tell
     /// them from other memory of its process.
     pub used_bytes: Option<u64>,
-    /// Connections that are let in (`tcp`), or processes that are attached (`shm`).
+    /// Established connections (`tcp`), or attached processes (`shm`).
     pub connections: usize,
 }
 
-/// Counts since the lane was opened. Add those of several lanes with `+=`.
+/// Counts since the lane was opened. `+=` adds up several lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounters {
     /// READs.

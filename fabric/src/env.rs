@@ -12,8 +12,8 @@ use std::time::Duration;
 use rand::SeedableRng;
 pub use rand::rngs::SmallRng;
 
-/// The stack of every thread. Builds without optimisation keep the future of a whole transaction on
-/// it, several times over; what is not used takes no memory.
+/// Stack size of every thread. Builds without optimisation keep several copies of a whole
+/// transaction's future on it; pages that are not touched take no memory.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Nanoseconds since the Unix epoch on this node's clock. Never runs backwards.
@@ -31,7 +31,7 @@ impl Nanos {
         Self(self.0.saturating_add(later))
     }
 
-    /// Time from `earlier` to this moment; zero if it is the other way round.
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -42,14 +42,14 @@ pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Nanos;
 
-    /// A number from which a life of a lane may count its calls: what it counts is what no earlier
-    /// life of the lane has counted. A clock that runs on from life to life has it.
+    /// First call number for a new life of a lane, chosen so that its numbers do not repeat those
+    /// of earlier lives. A clock that runs on from life to life gives such a number.
     fn begin_counting(&self) -> u64 {
         self.now().0 / 1000
     }
 
-    /// The logic of a transaction begins. Virtual time may have to be charged for it; nothing
-    /// otherwise.
+    /// Marks the start of a transaction's own computation. A virtual clock may charge time for it;
+    /// other clocks do nothing.
     fn transaction_begins(&self) {}
 }
 
@@ -61,12 +61,12 @@ pub struct Env {
 }
 
 impl Env {
-    /// The machine's clock, and randomness that derives from `seed`.
+    /// An environment with the machine's clock, and randomness that derives from `seed`.
     pub fn real(seed: u64) -> Self {
         Self::with_clock(Arc::new(MachineClock::start()), seed)
     }
 
-    /// Another clock, and randomness that derives from `seed`.
+    /// An environment with another clock, and randomness that derives from `seed`.
     pub fn with_clock(clock: Arc<dyn Clock>, seed: u64) -> Self {
         Self { clock, seed }
     }
@@ -77,13 +77,13 @@ impl Env {
         self.clock.now()
     }
 
-    /// A number of 50 bits from which a life of a lane may count its calls, so that none of them
-    /// has the number of a call of an earlier life.
+    /// First call number of 50 bits for a new life of a lane, chosen so that its numbers do not
+    /// repeat those of an earlier life.
     pub fn begin_counting(&self) -> u64 {
         self.clock.begin_counting() & (COUNTED - 1)
     }
 
-    /// Says that the logic of a transaction begins on this node.
+    /// Marks the start of a transaction's own computation on this node.
     #[inline]
     pub fn transaction_begins(&self) {
         self.clock.transaction_begins();
@@ -99,7 +99,7 @@ impl Env {
     /// Runs `body` on a new thread.
     ///
     /// # Errors
-    /// What the operating system says when it has no thread to give.
+    /// The operating system's error when it has no thread to give.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
@@ -110,10 +110,11 @@ impl Env {
 }
 
 impl Env {
-    /// Runs `work` once for each of `workers` workers, on threads of their own, and waits.
+    /// Runs `work` once for each of `workers` workers, on threads of their own, and returns the
+    /// results.
     ///
     /// # Panics
-    /// If one of them does, or a thread cannot be started.
+    /// If a worker panics, or a thread cannot be started.
     pub fn in_parallel<T: Send>(&self, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let work = &work;
         std::thread::scope(|scope| {
@@ -131,17 +132,17 @@ impl Env {
         })
     }
 
-    /// How many workers make sense on this machine.
+    /// Number of processors that this process may use.
     pub fn parallelism(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 }
 
-/// Fills `bytes` with randomness that nobody can foresee and no seed repeats. For secrets and what
-/// keeps them, and for nothing that a program does.
+/// Fills `bytes` with unpredictable randomness that no seed repeats. For secrets and their nonces
+/// only: anything else would make a run impossible to repeat.
 ///
 /// # Errors
-/// The system has none to give.
+/// The operating system has no randomness to give.
 #[cfg(feature = "tcp")]
 pub(crate) fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
     use rustix::rand::{GetRandomFlags, getrandom};
@@ -152,7 +153,7 @@ pub(crate) fn unforeseeable(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How many numbers there are to count calls with.
+/// Number of different call numbers.
 const COUNTED: u64 = 1 << 50;
 const SPLITMIX_INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -180,9 +181,9 @@ impl Clock for MachineClock {
         Nanos(self.wall_at_start).after(self.counter.now().duration_since(self.started))
     }
 
-    /// Drawn, because the clock may be set back between two lives. A life that counts a thousand
-    /// million of the 2^50 numbers meets those of the one before once in some hundred thousand
-    /// lives, and then only if a reply of that one is still on its way.
+    /// A random number, because the clock may be set back between two lives. A life that makes 10^9
+    /// calls, out of 2^50 numbers, overlaps the previous life once in some hundred thousand lives;
+    /// even that matters only if a reply of the previous life is still on its way.
     fn begin_counting(&self) -> u64 {
         // The standard library draws its keys from the system once for each thread.
         RandomState::new().build_hasher().finish()
@@ -201,12 +202,12 @@ mod tests {
         assert_ne!(env.rng(1).random::<u64>(), env.rng(2).random::<u64>());
     }
 
-    /// Lives used to count on from the clock: one that was set back let a call have the number of
-    /// one of the life before, whose late reply then answered it.
+    /// Regression test: lives used to count on from the clock. After the clock was set back, a call
+    /// could have the number of a call of the previous life, whose late reply then answered it.
     #[test]
     fn lives_begin_to_count_far_apart_whatever_the_clock_says() {
         let [one, other] = [(); 2].map(|()| Env::real(0).begin_counting());
-        // By chance they are nearer than this once in 2^29.
+        // They are nearer than this by chance once in 2^29.
         assert!(one.abs_diff(other) > 1 << 20, "{one} and {other} begin together");
         assert!(one.max(other) < COUNTED);
     }

@@ -2,16 +2,16 @@
 //!
 //! # What it is
 //! A slab of tasks and a list of those that are ready. A completion names the task to poll (the
-//! lane remembers who waits for a batch), so the data path never touches a [`Waker`]. Wakers
-//! exist for everything foreign: channels, other threads, other runtimes. They mark the task in a
-//! shared list and wake the thread.
+//! lane remembers which task waits for a batch), so the data path never touches a [`Waker`]. Wakers
+//! serve everything else: channels, other threads, other runtimes. They mark the task in a shared
+//! list and wake the thread.
 //!
 //! # What it is not
 //! It does not steal work, it does not preempt, and its tasks never leave their thread. A future
 //! of this crate must be polled by its own task: combinators that hand out wakers of their own
 //! (`FuturesUnordered`) would wait for ever.
 //!
-//! # Who drives it
+//! # Drivers of the executor
 //! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
 //! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 
@@ -39,43 +39,45 @@ pub(crate) use bed::Bed;
 pub use sockets::Socket;
 use sockets::Sockets;
 
-/// Names a task of one executor. Reused after the task ends; a stale one causes a spurious poll.
+/// Identifies a task of one executor. Reused after the task ends; waking a stale one causes a
+/// spurious poll.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TaskId(u32);
 
 impl TaskId {
-    /// Names no task; must not be woken.
+    /// No task; must not be woken.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// How often tasks are polled before the drivers are. Who has yielded posts along with the others
-/// then: what goes through the operating system leaves in fewer pieces.
+/// Rounds in which tasks are polled before the drivers are. A task that has yielded then posts
+/// together with the others, so that a back end over the operating system sends fewer, larger
+/// pieces.
 const ROUNDS_PER_TURN: u32 = 4;
-/// How long an idle executor spins before it parks.
+/// Time for which an idle executor spins before it parks.
 const SPIN: Duration = Duration::from_micros(20);
-/// The same for one that has sockets: each turn asks the kernel, and whoever is to send may wait
-/// for this core.
+/// The same for an executor with sockets, where each turn asks the kernel, and the sender may be
+/// waiting for this core.
 const SPIN_ON_SOCKETS: Duration = Duration::from_micros(5);
-/// How often a busy executor looks at the clock for [`Handle::recent`].
+/// Turns of a busy executor between reads of the clock for [`Handle::recent`].
 const TURNS_PER_CLOCK_READ: u32 = 64;
-/// How often a busy executor looks at the clock for a timer that is further off than [`SOON`].
+/// Turns of a busy executor between reads of the clock for a timer further off than [`SOON`].
 const TURNS_PER_TIMER_LOOK: u32 = 8;
 const SOON: Duration = Duration::from_micros(100);
-/// How often a busy executor looks at its sockets.
+/// Turns of a busy executor between looks at its sockets.
 const TURNS_PER_SOCKETS_LOOK: u32 = 16;
 /// The longest sleep, so that a wake lost by a foreign waker costs a delay and not a hang.
 const MAX_PARK: Duration = Duration::from_millis(100);
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A coroutine and the waker that names it.
+/// A coroutine and its waker.
 struct Task {
     future: BoxFuture,
     waker: Waker,
 }
 
 struct Slot {
-    /// Taken out while it is polled; `None` as well once it has ended.
+    /// `None` while the task is being polled, and once it has ended.
     task: Option<Task>,
     queued: bool,
     live: bool,
@@ -85,7 +87,7 @@ struct Slot {
 struct Tasks {
     slots: Vec<Slot>,
     free: Vec<TaskId>,
-    /// To be polled in the next turn.
+    /// Tasks to poll in the next turn.
     ready: Vec<TaskId>,
     live: usize,
 }
@@ -101,11 +103,11 @@ struct Core {
     tasks: RefCell<Tasks>,
     timers: RefCell<BinaryHeap<Reverse<(Nanos, TaskId)>>>,
     current: Cell<TaskId>,
-    /// What the clock said last.
+    /// The clock's last reading.
     recent: Cell<Nanos>,
     /// Whether this turn polls more than one task.
     company: Cell<bool>,
-    /// Once there is one.
+    /// Created when the first socket is adopted.
     sockets: OnceCell<Rc<Sockets>>,
     foreign: Arc<Foreign>,
 }
@@ -124,14 +126,14 @@ impl Handle {
         now
     }
 
-    /// A time not long ago: when the clock was last asked, which an idle executor does before it
-    /// sleeps and a busy one every few dozen turns. Costs nothing.
+    /// The clock's last reading: an idle executor reads the clock before it sleeps, a busy one
+    /// every few dozen turns. Costs nothing.
     #[inline]
     pub fn recent(&self) -> Nanos {
         self.core.recent.get()
     }
 
-    /// Adds a task; it is polled for the first time in the next turn.
+    /// Adds a task; it is first polled in the next turn.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         let future = Box::pin(future);
         let mut tasks = self.core.tasks.borrow_mut();
@@ -156,7 +158,7 @@ impl Handle {
         self.core.current.get()
     }
 
-    /// Marks a task as ready to be polled. Only from the executor's own thread.
+    /// Marks a task as ready to be polled. Must be called on the executor's own thread.
     #[inline]
     pub fn wake(&self, task: TaskId) {
         let tasks = &mut *self.core.tasks.borrow_mut();
@@ -167,20 +169,20 @@ impl Handle {
         }
     }
 
-    /// Wakes a task once the clock shows `due`, unless it has ended. It may be woken before, and
-    /// has to be woken anew for a later time.
+    /// Wakes a task once the clock shows `due`, unless it has ended. The task may also be woken
+    /// earlier, and must call this again for a later time.
     pub fn wake_at(&self, due: Nanos, task: TaskId) {
         self.core.timers.borrow_mut().push(Reverse((due, task)));
     }
 
-    /// Whether other tasks are polled in this turn, or will be in the next: whoever waits for
-    /// memory lets them go first, and loses nothing.
+    /// Whether other tasks are polled in this turn or the next: a task that waits for memory can
+    /// then yield to them without losing time.
     #[inline]
     pub fn has_company(&self) -> bool {
         self.core.company.get() || !self.core.tasks.borrow().ready.is_empty()
     }
 
-    /// Lets every other ready task run once.
+    /// Lets every other ready task run once before this one goes on.
     #[inline]
     pub fn yield_now(&self) -> impl Future<Output = ()> {
         let mut yielded = false;
@@ -223,8 +225,8 @@ impl Handle {
         self.sleep_until(self.now().after(duration))
     }
 
-    /// Lets a task of this executor have a connection, a stream of whatever kind. The executor
-    /// looks after it from now on, and sleeps on it.
+    /// Registers a connection (any kind of stream) for a task of this executor, which from now on
+    /// polls it and sleeps on it.
     ///
     /// # Errors
     /// The process has too many files open.
@@ -234,7 +236,7 @@ impl Handle {
             None => {
                 let sockets = Rc::new(Sockets::new()?);
                 let lanes = self.core.foreign.sleeper.get();
-                // The same one, if there was one.
+                // If there is a sleeper already, `sleeper` returns the same one.
                 let sleeper = sockets::sleeper(lanes, &sockets)?;
                 self.core.foreign.sleeper.get_or_init(|| sleeper);
                 self.core.sockets.get_or_init(|| sockets)
@@ -243,29 +245,29 @@ impl Handle {
         Socket::new(stream.into(), sockets, self)
     }
 
-    /// Wakes the executor's thread from anywhere.
+    /// A handle that wakes the executor's thread from any thread.
     pub fn waker(&self) -> Arc<dyn transport::Wake> {
         Arc::clone(&self.core.foreign) as Arc<dyn transport::Wake>
     }
 }
 
-/// What an executor polls between its tasks: a lane, or nothing in tests.
+/// A source of input that an executor polls between its tasks: a lane, or a stub in tests.
 pub trait Driver {
-    /// Takes in completions and messages, waking tasks. Whether there were any.
+    /// Takes in completions and messages, and wakes tasks. Returns whether there were any.
     fn drive(&mut self) -> bool;
     /// Whether `drive` would find something now.
     fn has_input(&self) -> bool;
-    /// How to sleep until there is input, if nobody wakes the executor for it.
+    /// Way to sleep until there is input, for a driver whose input does not wake the executor.
     fn sleeper(&self) -> Option<Arc<dyn transport::Sleep>> {
         None
     }
 }
 
-/// See the module's essay.
+/// Runs the coroutines and drivers of one thread.
 pub struct Executor {
     handle: Handle,
     drivers: Vec<Box<dyn Driver>>,
-    /// What this round polls; empty between rounds.
+    /// Tasks polled in the current round; empty between rounds.
     turn: Vec<TaskId>,
     turns: u32,
 }
@@ -287,13 +289,13 @@ impl Executor {
         Self { handle, drivers: Vec::new(), turn: Vec::new(), turns: 0 }
     }
 
-    /// A handle for futures.
+    /// Handle for the futures that run on this executor.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Polls `driver` in every turn from now on. The first one that brings its own way to sleep
-    /// decides how the executor sleeps; input of others is then seen once that ends.
+    /// Polls `driver` in every turn from now on. The first driver with a sleeper of its own decides
+    /// how the executor sleeps; input of the other drivers is then seen after that sleep.
     pub fn add_driver(&mut self, driver: impl Driver + 'static) {
         if let Some(sleeper) = driver.sleeper() {
             let _the_first_stays = self.handle.core.foreign.sleeper.set(sleeper);
@@ -301,18 +303,19 @@ impl Executor {
         self.drivers.push(Box::new(driver));
     }
 
-    /// How many tasks have not ended.
+    /// Number of tasks that have not ended.
     pub fn live_tasks(&self) -> usize {
         self.handle.core.tasks.borrow().live
     }
 
-    /// Polls every task that is ready, then the drivers and timers. Whether anything happened.
+    /// Polls every task that is ready, then the drivers and timers. Returns whether anything
+    /// happened.
     pub fn turn(&mut self) -> bool {
         self.turn_of_rounds(1)
     }
 
-    /// Polls the tasks that are ready, and those that this makes ready, for so many rounds; then
-    /// the drivers and timers. Whether anything happened.
+    /// Polls the ready tasks, and those that become ready, for at most `rounds` rounds; then the
+    /// drivers and timers. Returns whether anything happened.
     fn turn_of_rounds(&mut self, rounds: u32) -> bool {
         self.count_turn();
         let mut progress = false;
@@ -338,8 +341,8 @@ impl Executor {
         due && sockets.look(&self.handle)
     }
 
-    /// The same without the drivers and timers, for a simulator: at one moment they have nothing
-    /// new.
+    /// Polls the ready tasks, but no drivers or timers. For a simulator, where those have nothing
+    /// new within one moment.
     pub(crate) fn turn_of_tasks(&mut self) {
         self.count_turn();
         self.handle.core.prefetch_ready();
@@ -355,7 +358,7 @@ impl Executor {
         }
     }
 
-    /// Polls every task that is ready, once. Whether there was one.
+    /// Polls every ready task once. Returns whether there was one.
     #[inline]
     fn poll_ready(&mut self) -> bool {
         let core = &*self.handle.core;
@@ -373,19 +376,20 @@ impl Executor {
         self.tasks_are_idle() && !self.drivers.iter().any(|driver| driver.has_input())
     }
 
-    /// Whether no task is ready. The drivers are not asked.
+    /// Whether no task is ready; does not consider the drivers.
     pub(crate) fn tasks_are_idle(&self) -> bool {
         let core = &*self.handle.core;
         core.tasks.borrow().ready.is_empty() && !core.foreign.pending.load(Ordering::Acquire)
     }
 
-    /// Tells `listener` of every foreign wake from now on. For whoever calls [`Executor::turn`]
-    /// and has no thread of the executor's own that could be unparked. Only the first one counts.
+    /// Calls `listener` at every foreign wake from now on, for a caller that runs
+    /// [`Executor::turn`] itself and so has no executor thread to unpark. Only the first listener
+    /// counts.
     pub fn on_foreign_wake(&self, listener: Arc<dyn transport::Wake>) {
         let _the_first_stays = self.handle.core.foreign.listener.set(listener);
     }
 
-    /// When the earliest timer is due, if there is one.
+    /// Time of the earliest timer, if there is one.
     pub fn next_timer(&self) -> Option<Nanos> {
         self.handle.core.timers.borrow().peek().map(|Reverse((due, _))| *due)
     }
@@ -393,7 +397,7 @@ impl Executor {
     /// Runs until `future` is done; other tasks run meanwhile.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
-        // The future may borrow, so it stays on this stack; a task of its own stands for it.
+        // The future may borrow, so it stays on this stack, represented by a task of its own.
         let root = Rc::new(Root::default());
         let task = self.handle.spawn(Root::stand_in(Rc::clone(&root)));
         let mut idle_since = None;
@@ -432,7 +436,7 @@ impl Executor {
         if !foreign.pending.load(Ordering::Acquire) {
             return false;
         }
-        // Cleared before the list is read: a wake that comes in between is seen next time.
+        // Cleared before the list is read: a wake in between is seen next time.
         foreign.pending.store(false, Ordering::SeqCst);
         let mut woken = foreign.woken.lock().unwrap_or_else(PoisonError::into_inner);
         woken.drain(..).for_each(|task| self.handle.wake(task));
@@ -460,7 +464,7 @@ impl Executor {
         let foreign = &self.handle.core.foreign;
         let wait = self.next_timer().map_or(MAX_PARK, |due| due.since(now).min(MAX_PARK));
         foreign.go_to_sleep();
-        // Whoever comes after `go_to_sleep` unparks us; who came before is seen here.
+        // A wake after `go_to_sleep` unparks this thread; an earlier one is seen here.
         let input = foreign.pending.load(Ordering::SeqCst)
             || self.drivers.iter().any(|driver| driver.has_input());
         match foreign.sleeper.get() {
@@ -473,7 +477,7 @@ impl Executor {
 }
 
 impl Core {
-    /// Brings the futures that are to be polled closer.
+    /// Prefetches the futures of the ready tasks.
     #[inline]
     fn prefetch_ready(&self) {
         let tasks = self.tasks.borrow();
@@ -489,7 +493,8 @@ impl Core {
         let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
         self.current.set(id);
         let polled = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
-        // Not held while an ended future is dropped: that may wake or spawn others.
+        // Borrowed only after the poll, and not while an ended future is dropped: that may wake or
+        // spawn tasks.
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_pending() {
             tasks.slots[id.0 as usize].task = Some(task);
@@ -515,15 +520,16 @@ impl Tasks {
 }
 
 impl Drop for Executor {
-    /// Drops the futures. They hold handles, so the core would keep itself alive through them,
-    /// and with it the lanes that the futures use.
+    /// Drops the futures. They hold handles on the executor, so the core and the lanes that they
+    /// use would otherwise stay alive.
     fn drop(&mut self) {
         let core = &*self.handle.core;
-        // What futures begin while they are dropped comes behind them, and is dropped as well.
+        // Tasks spawned while futures are dropped then get slots at the end, and are dropped as
+        // well.
         core.tasks.borrow_mut().free.clear();
         let mut next = 0;
         while next < core.tasks.borrow().slots.len() {
-            // A statement of its own: the future may wake others while it is dropped.
+            // A statement of its own: dropping the future may wake or spawn tasks.
             let task = core.tasks.borrow_mut().take(TaskId(next as u32));
             drop(task);
             next += 1;
@@ -531,10 +537,10 @@ impl Drop for Executor {
     }
 }
 
-/// What a future that [`Executor::run`] polls itself shares with the task that stands for it.
+/// State that a future polled by [`Executor::run`] itself shares with the task that represents it.
 #[derive(Default)]
 struct Root {
-    /// Set when the task is polled: the future is to be polled with this.
+    /// Waker to poll the future with; set when the task is polled.
     due: Cell<Option<Waker>>,
     done: Cell<bool>,
 }
@@ -558,9 +564,9 @@ struct Foreign {
     pending: AtomicBool,
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// Told of every wake, where the executor is turned by somebody else.
+    /// Called at every wake, where a simulator turns the executor.
     listener: OnceLock<Arc<dyn transport::Wake>>,
-    /// How the thread sleeps, if not by parking.
+    /// The thread's way to sleep, if not by parking.
     sleeper: OnceLock<Arc<dyn transport::Sleep>>,
 }
 

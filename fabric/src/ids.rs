@@ -15,7 +15,7 @@ pub struct NodeId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaneId(pub u16);
 
-/// Where a message goes to or came from.
+/// The sender or receiver of a message: a node and a lane on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Endpoint {
     /// The node.
@@ -28,7 +28,7 @@ pub struct Endpoint {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionId(pub u8);
 
-/// A byte in some node's registered memory: 16 bits of node, 48 bits of offset (DESIGN §3).
+/// Address of a byte in a node's registered memory: 16 bits of node, 48 of offset (DESIGN §3).
 ///
 /// The offset's top 8 bits name the region, the low 40 the byte inside it (1 TiB a region).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,7 +85,7 @@ impl fmt::Debug for RemoteAddr {
     }
 }
 
-/// A version of the cluster's configuration; only ever grows.
+/// A version of the cluster's configuration; it never decreases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch(pub u32);
 
@@ -188,7 +188,7 @@ pub struct ShardId(u16);
 impl ShardId {
     /// Bits of a shard number.
     pub const BITS: u32 = 12;
-    /// How many shards there are.
+    /// Number of shards.
     pub const COUNT: u16 = 1 << Self::BITS;
 
     /// The shard named by the low 12 bits of `bits`.

@@ -9,13 +9,14 @@
 //! It knows no records, locks or transactions. It never sleeps on an error and never exits.
 //!
 //! # Where to look
-//! * [`ids`], [`region`], [`verbs`]: the nouns.
-//! * [`lane`]: what a coordinator uses; [`exec`]: what it runs on; [`mod@env`]: time and
-//!   randomness.
-//! * [`transport`]: what a back end implements; [`local`]: the one for a single process; [`shm`]:
-//!   for processes on one host; `tcp` (a feature): for any network; [`sim`]: a whole cluster on
-//!   virtual time; `rdma` (a feature): for devices that carry out verbs themselves.
-//! * [`machines`]: what a whole cluster runs on.
+//! * [`ids`], [`region`], [`verbs`]: the basic types.
+//! * [`lane`]: a coordinator's interface to the fabric; [`exec`]: its executor; [`mod@env`]: time
+//!   and randomness.
+//! * [`transport`]: the traits that a back end implements. Back ends: [`local`], for a single
+//!   process; [`shm`], for processes on one host; `tcp` (a feature), for any network; [`sim`], a
+//!   whole cluster on virtual time; `rdma` (a feature), for devices that carry out verbs
+//!   themselves.
+//! * [`machines`]: the fabric, clocks and cores that a whole cluster runs on.
 //! * [`rpc`]: requests and replies over datagrams.
 //! * [`conformance`]: the test suite that every back end passes.
 
@@ -41,8 +42,8 @@ pub mod trace;
 pub mod transport;
 pub mod verbs;
 
-/// Everything that decodes bytes from outside, for a fuzzer (`just fuzz`). Each function takes any
-/// bytes at all, and panics where a promise is broken.
+/// Fuzz targets (`just fuzz`): everything that decodes bytes from outside. Each function accepts
+/// any bytes, and panics where a promise is broken.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     pub use crate::rpc::fuzzing::datagrams;

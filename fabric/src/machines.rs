@@ -1,14 +1,14 @@
 //! The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
 //!
 //! # What it is
-//! [`Machines`] is all that a cluster needs to be assembled, and the one seam between the real
-//! world and a simulated one. [`Threads`] is the real world: every core is a thread of this
+//! [`Machines`] provides everything needed to assemble a cluster, and is the one seam between the
+//! real world and a simulated one. [`Threads`] is the real world: every core is a thread of this
 //! process, and all share its clock; memory is wherever the fabric has it, by default in this
 //! process as well. A simulator turns the executors of its cores itself, on virtual time.
 //!
 //! # What it is not
-//! It knows nothing of nodes as the cluster sees them: which cores a node has, and what they do,
-//! is said by whoever starts them.
+//! It knows nothing of nodes as the cluster sees them: the caller decides which cores a node has
+//! and what they run.
 
 use std::future::Future;
 use std::io;
@@ -26,30 +26,31 @@ use crate::local::LocalFabric;
 use crate::sim::Report;
 use crate::transport::Fabric;
 
-/// What a core does: sets up its executor, and returns the future that it lives for. The
-/// executor's other tasks run as long as that does.
+/// The program of a core: sets up its executor and returns its main future. The executor's other
+/// tasks run until that future ends.
 pub type Program = Box<dyn FnOnce(&mut Executor) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// Carries questions to a service that is elsewhere, and answers back.
+/// Delays and loses requests to an external service, and their answers, as a simulated network
+/// does.
 pub trait Courier: Send + Sync {
-    /// What becomes of a question that a node asks now.
+    /// Fate of a request that `node` sends now.
     fn carry(&self, node: NodeId) -> Errand;
 }
 
-/// What becomes of a question.
+/// Fate of one request to an external service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errand {
-    /// How long it is on its way.
+    /// Time until the request arrives, or is lost.
     pub there: Duration,
-    /// Whether it arrives. What it asks for is done then.
+    /// Whether the request arrives, and so is carried out.
     pub arrives: bool,
-    /// How long the answer takes, or until nobody waits for it any more.
+    /// Time until the answer arrives, or until the caller stops waiting for it.
     pub back: Duration,
     /// Whether the answer arrives.
     pub answered: bool,
 }
 
-/// See the module's essay.
+/// A fabric, clocks, and cores to run a cluster on.
 pub trait Machines {
     /// A core that was started.
     type Core;
@@ -57,23 +58,23 @@ pub trait Machines {
     /// The fabric that the cores' lanes belong to.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
-    /// How many threads may share a large piece of control's work.
+    /// Number of threads that may share one large piece of control-path work.
     fn control_workers(&self) -> usize;
 
-    /// A node's clock and randomness.
+    /// Clock and randomness of a node.
     fn env(&self, node: NodeId) -> Env;
 
-    /// The clock and the randomness of those who are outside of all nodes: clients, who write
-    /// down in one order what they saw of all of them.
+    /// Clock and randomness outside of all nodes, for clients: they record in one order what they
+    /// observe of all nodes.
     fn outside(&self) -> Env;
 
-    /// What carries questions to a service that all nodes ask and that is none of them, where its
-    /// distance is modelled.
+    /// Model of the network to an external service that all nodes ask; `None` where its distance is
+    /// not modelled.
     fn courier(&self) -> Option<Arc<dyn Courier>> {
         None
     }
 
-    /// How busy NICs, links and cores were, where that is modelled.
+    /// Utilisation of NICs, links and cores, where that is modelled.
     fn utilisation(&self) -> Option<Report> {
         None
     }
@@ -81,18 +82,19 @@ pub trait Machines {
     /// Starts a core of `node` that runs `program`.
     ///
     /// # Errors
-    /// What the operating system says when it has no thread to give.
+    /// The operating system's error when it has no thread to give.
     fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<Self::Core>;
 
-    /// Waits for a core to end, unless this runs on it. Whether it did so without a panic.
+    /// Waits for a core to end, unless called on that core. Returns whether it ended without a
+    /// panic.
     fn join(&self, core: Self::Core) -> bool;
 
-    /// Lets the cores run until one of them has sent something, and returns that; `None` if
-    /// nobody can send any more.
+    /// Lets the cores run until one of them has sent a value, and returns it; `None` once no sender
+    /// is left.
     fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T>;
 }
 
-/// Threads of this process on the machine's clock, and a fabric; `local` unless told otherwise.
+/// Threads of this process on the machine's clock, over a fabric; `LocalFabric` by default.
 pub struct Threads<F = LocalFabric> {
     fabric: F,
     env: Env,
@@ -104,7 +106,7 @@ impl Threads {
         Self::over(LocalFabric::new(nodes), Env::real(seed))
     }
 
-    /// The fabric as what it is, with its faults for tests.
+    /// The fabric by its concrete type, with its fault injection for tests.
     pub fn local_fabric(&self) -> &LocalFabric {
         &self.fabric
     }
@@ -146,7 +148,7 @@ impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
     }
 
     fn join(&self, core: JoinHandle<()>) -> bool {
-        // Whoever ends a cluster may do so on one of its cores, which cannot wait for itself.
+        // A cluster may be ended on one of its own cores, which cannot wait for itself.
         core.thread().id() == std::thread::current().id() || core.join().is_ok()
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn line(address: *const u8) {
     let _ = address;
 }
 
-/// Like [`line`], for a line that is about to be written.
+/// Like [`line`], for a line that will soon be written.
 #[inline(always)]
 pub(crate) fn line_for_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

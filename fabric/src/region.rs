@@ -24,12 +24,12 @@
 //! Read-modify-writes are `AcqRel`: they order among themselves by the word they share.
 //!
 //! # Memory shared with other processes
-//! All of this holds across processes as well: atomics of eight bytes are free of locks, so what
-//! counts is the physical word, whatever address a process has it at. A process that is killed
-//! leaves a prefix of its stores behind, never half a word. What another process may store is not
-//! known: every value is legal for an atomic word, and whoever gives words a meaning checks them.
-//! What it must not be able to do is take the memory away: a touch of a page beyond the end of a
-//! file kills the toucher. So only files that are sealed against shrinking are mapped.
+//! All of this holds across processes as well: eight-byte atomics are lock-free, so they act on the
+//! physical word, whatever address a process maps it at. A process that is killed leaves a prefix
+//! of its stores behind, never half a word. The values that another process stores are not trusted:
+//! any value is legal for an atomic word, and the layer that interprets the words checks them.
+//! Another process must not be able to take the memory away, because an access to a page beyond the
+//! end of a file kills the process. So only files that are sealed against shrinking are mapped.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -45,7 +45,7 @@ pub const WORD_BYTES: usize = 8;
 /// Bytes in a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// What a region lets other nodes do.
+/// Kinds of access that a region grants to other nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     /// READ is allowed.
@@ -63,7 +63,7 @@ impl Rights {
     pub const READ_ONLY: Self = Self { read: true, write: false, atomic: false };
 }
 
-/// A mapping that can only be read, addressed by word.
+/// A read-only mapping, addressed by word.
 pub struct View {
     words: NonNull<AtomicU64>,
     word_count: usize,
@@ -79,7 +79,7 @@ unsafe impl Sync for View {}
 ///
 /// Pages are backed lazily, by huge pages where the machine gives them.
 pub struct Memory {
-    /// Of a mapping that may be stored to.
+    /// The mapping; unlike other views, this one may be stored to.
     view: View,
 }
 
@@ -87,8 +87,8 @@ impl View {
     /// Maps a whole shared file for reading.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is empty or not sealed against shrinking; else what the
-    /// operating system says.
+    /// `InvalidInput` for a file that is empty or not sealed against shrinking; otherwise the
+    /// operating system's error.
     pub fn of_file(file: impl AsFd) -> io::Result<Self> {
         Self::map_file(file, rustix::mm::ProtFlags::READ)
     }
@@ -110,8 +110,8 @@ impl View {
         let view = Self { words, word_count: bytes / WORD_BYTES };
         // SAFETY: the range is the mapping just made; the advice is optional.
         let _ = unsafe { madvise(mapped, bytes, Advice::LinuxHugepage) };
-        // SAFETY: as above. A child must not have it: when a process is seen to have ended, nobody
-        // else may be left who stores there on its behalf (H2).
+        // SAFETY: as above. A child process must not inherit the mapping: once a process is seen to
+        // have ended, nothing may be left that stores there on its behalf (H2).
         unsafe { madvise(mapped, bytes, Advice::LinuxDontFork) }?;
         Ok(view)
     }
@@ -121,7 +121,7 @@ impl View {
         self.word_count * WORD_BYTES
     }
 
-    /// What the word at `index` holds, in the one order of all sequentially consistent accesses.
+    /// Value of the word at `index`, in the single order of all sequentially consistent accesses.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
@@ -210,7 +210,7 @@ impl Memory {
     /// gets ordinary pages.
     ///
     /// # Errors
-    /// What the operating system says when the address space is exhausted.
+    /// The operating system's error when the address space is exhausted.
     ///
     /// # Panics
     /// If `bytes` is zero.
@@ -234,7 +234,8 @@ impl Memory {
         Ok(Self { view: View { words, word_count: length / WORD_BYTES } })
     }
 
-    /// Maps a whole shared file. Of huge pages it then has all that it needs, or the call fails.
+    /// Maps a whole shared file. If the file is made of huge pages, all of them are reserved now,
+    /// or the call fails.
     ///
     /// # Errors
     /// As [`View::of_file`], and if the file may not be written.
@@ -243,7 +244,7 @@ impl Memory {
         Ok(Self { view: View::map_file(file, ProtFlags::READ | ProtFlags::WRITE)? })
     }
 
-    /// The mapping for those who only read.
+    /// Read-only view of the mapping.
     #[inline]
     pub fn view(&self) -> &View {
         &self.view
@@ -263,7 +264,7 @@ impl Memory {
         &self.view.slice(index, 1)[0]
     }
 
-    /// As [`View::read`].
+    /// See [`View::read`].
     ///
     /// # Panics
     /// If the range leaves the mapping.
@@ -272,7 +273,7 @@ impl Memory {
         self.view.read(first, into);
     }
 
-    /// As [`View::read_stable`].
+    /// See [`View::read_stable`].
     ///
     /// # Panics
     /// If the range leaves the mapping.
@@ -292,7 +293,7 @@ impl Memory {
         }
     }
 
-    /// Stores `new` if the word at `index` holds `expected`; returns what it held.
+    /// Stores `new` if the word at `index` holds `expected`; returns the word's previous value.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
@@ -304,7 +305,7 @@ impl Memory {
         }
     }
 
-    /// Adds `addend` (wrapping) to the word at `index`; returns what it held.
+    /// Adds `addend` (wrapping) to the word at `index`; returns the word's previous value.
     ///
     /// # Panics
     /// If `index` is outside the mapping.
@@ -313,7 +314,7 @@ impl Memory {
         self.word(index).fetch_add(addend, Ordering::AcqRel)
     }
 
-    /// As [`View::prefetch`].
+    /// See [`View::prefetch`].
     #[inline]
     pub fn prefetch(&self, first: usize, words: usize) {
         self.view.prefetch(first, words);
@@ -326,9 +327,8 @@ impl Memory {
         self.view.for_each_line(first, words, prefetch::line_for_write);
     }
 
-    /// Backs the `bytes` from `offset` on with pages, so that no later access waits for one. What
-    /// the memory says does not change. Outside the mapping, or on a kernel that cannot, does
-    /// nothing.
+    /// Backs the `bytes` from `offset` on with pages, so that later accesses do not fault. The
+    /// contents do not change. Does nothing outside the mapping, or on a kernel without support.
     pub fn prefault(&self, offset: usize, bytes: usize) {
         use rustix::mm::{Advice, madvise};
         let end = offset.saturating_add(bytes).min(self.bytes());
@@ -359,8 +359,8 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 
-/// Visits two ranges of equal length side by side, in ascending order. By lines, which the
-/// compiler unrolls: it may not vectorise atomics.
+/// Visits two ranges of equal length side by side, in ascending order. Goes line by line, so that
+/// the compiler unrolls the loop: it may not vectorise atomics.
 #[inline]
 fn in_lines(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&AtomicU64, &mut u64)) {
     let (lines, rest) = words.as_chunks::<LINE_WORDS>();
@@ -373,8 +373,8 @@ fn in_lines(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&Atom
 
 /// A piece of an arena with one owner: the coordinator, or the batch that is in flight with it.
 ///
-/// Whoever holds the chunk may use it as a plain slice. While verbs are in flight the back end
-/// holds it, so the NIC (or whoever plays its part) is the only one to touch it.
+/// The holder of the chunk may use it as a plain slice. While verbs are in flight the back end
+/// holds it, so the NIC (or the code that plays its part) is the only one to touch it.
 pub struct Chunk {
     memory: Arc<Memory>,
     first: usize,
@@ -385,7 +385,7 @@ impl Chunk {
     /// Cuts a new mapping into `count` chunks of `words` words each.
     ///
     /// # Errors
-    /// What the operating system says when the address space is exhausted.
+    /// The operating system's error when the address space is exhausted.
     pub fn carve(count: usize, words: usize) -> io::Result<Vec<Self>> {
         // One line apart: at a distance of a power of two, the first lines of all chunks would
         // compete for one set of the cache.

@@ -1,14 +1,14 @@
-//! The shape of what a lane posted: addresses, sizes and batches, without the data.
+//! The shape of a lane's posted batches: addresses and sizes, without the data.
 //!
-//! Replayed with the same number of coroutines and no protocol, a trace tells what the fabric
-//! alone could do: the *floor* that the engine is measured against (DESIGN §10).
+//! Replayed with the same number of coroutines and no protocol, a trace shows the throughput of the
+//! fabric alone: the *floor* that the engine is measured against (DESIGN §10).
 
 use crate::exec::TaskId;
 use crate::ids::RemoteAddr;
 use crate::lane::{BatchError, Lane};
 use crate::verbs::{Op, WorkRequest};
 
-/// One recorded verb. Data and operands are dropped: they cost nothing to replay with others.
+/// One recorded verb. Data and operands are dropped: other values cost the same in a replay.
 #[derive(Clone, Copy, Debug)]
 struct Verb {
     addr: RemoteAddr,
@@ -37,32 +37,33 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How many transactions were recorded.
+    /// Number of transactions recorded.
     pub fn transaction_count(&self) -> usize {
         self.transactions.len()
     }
 
-    /// Moves the batches of `other` behind these.
+    /// Moves the batches of `other` to the end of this trace.
     fn append(&mut self, other: &mut Self) {
         let base = self.verbs.len() as u32;
         self.verbs.append(&mut other.verbs);
         self.batches.extend(other.batches.drain(..).map(|end| base + end));
     }
 
-    /// How many verbs were recorded.
+    /// Number of verbs recorded.
     pub fn verb_count(&self) -> usize {
         self.verbs.len()
     }
 
     /// Posts the verbs of transaction `index`, batch by batch, waiting for each.
     ///
-    /// WRITEs carry zeroes or leftovers: replay only over memory that nobody needs any more.
+    /// WRITEs carry zeroes or leftovers: replay only over memory whose contents are no longer
+    /// needed.
     ///
     /// # Errors
-    /// What the fabric says.
+    /// Failure of a batch.
     ///
     /// # Panics
-    /// If there is no such transaction.
+    /// If there is no transaction `index`.
     pub async fn replay(&self, lane: &Lane, index: usize) -> Result<(), BatchError> {
         let first = if index == 0 { 0 } else { self.transactions[index - 1] as usize };
         for batch_index in first..self.transactions[index] as usize {
@@ -93,7 +94,7 @@ impl Trace {
 pub(crate) struct Recorder {
     trace: Trace,
     open: Vec<(TaskId, Trace)>,
-    /// What was done between transactions, for the next one that ends.
+    /// Work done between transactions, to be counted with the next one that ends.
     errands: Trace,
     max_verbs: usize,
 }
@@ -126,7 +127,7 @@ impl Recorder {
         self.trace.transactions.push(self.trace.batches.len() as u32);
     }
 
-    /// What `task` has posted is no transaction, but transactions cause it.
+    /// Ends work of `task` that is no transaction itself, but is caused by transactions.
     pub(crate) fn end_errand(&mut self, task: TaskId) {
         if let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) {
             self.errands.append(open);

@@ -1,10 +1,10 @@
-//! What a back end implements: one object per cluster, one per lane.
+//! Traits that a back end implements: one object per cluster, one per lane.
 //!
 //! [`Fabric`] is the control path (register memory, fence, open a lane), [`Transport`] the data
 //! path of one lane. Both are object-safe, so that the engine is compiled once for all back ends;
 //! the dynamic call is paid once per doorbell, not once per verb.
 //!
-//! How the planned back ends map onto it:
+//! Implementation in each back end:
 //!
 //! | | `post` | `poll` | `reconnect` | `fence` |
 //! |---|---|---|---|---|
@@ -18,14 +18,14 @@ use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::Rights;
 use crate::verbs::{Capabilities, VerbError, Work};
 
-/// The most bytes in one message (DESIGN §3).
+/// Largest message in bytes (DESIGN §3).
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Names a posted batch (or a reconnect) until it completes.
+/// Identifies a posted batch (or a reconnect) until it completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token(pub u32);
 
-/// Where [`Transport::poll`] puts what has happened.
+/// Receiver of the events that [`Transport::poll`] reports.
 pub trait Sink {
     /// A batch is complete: no verb of it is in flight any more, and its failures are recorded.
     fn completed(&mut self, token: Token, work: Box<Work>);
@@ -37,18 +37,18 @@ pub trait Sink {
 
 /// The data path of one lane. Used by one thread.
 pub trait Transport {
-    /// What this back end can do beyond the common contract.
+    /// Optional abilities of this back end beyond the common contract.
     fn capabilities(&self) -> Capabilities;
 
     /// Starts a batch: one doorbell for each connection in it. Verbs to one node take effect in
     /// order, also across batches; nothing is promised between nodes.
     fn post(&mut self, token: Token, work: Box<Work>);
 
-    /// Closes the connection to `node` and makes a new one; completes when no verb of the old one
-    /// can still take effect (H22).
+    /// Closes the connection to `node` and makes a new one; completes once no verb of the old
+    /// connection can take effect any more (H22).
     fn reconnect(&mut self, token: Token, node: NodeId);
 
-    /// Sends a datagram of at most [`MAX_MESSAGE_BYTES`]. It may be lost, silently.
+    /// Sends a datagram of at most [`MAX_MESSAGE_BYTES`]. It may be lost without notice.
     fn send(&mut self, to: Endpoint, bytes: &[u8]);
 
     /// Reports what has happened since the last call. Never blocks.
@@ -57,8 +57,8 @@ pub trait Transport {
     /// Whether `poll` would find something now; asked before the thread goes to sleep.
     fn has_input(&self) -> bool;
 
-    /// How the thread sleeps until there is input, where that comes through the operating system
-    /// and nobody would wake it.
+    /// The thread's way to sleep, for back ends whose input comes through the operating system
+    /// without a call of [`Wake::wake`]. `None`: the back end calls it.
     fn sleeper(&self) -> Option<std::sync::Arc<dyn Sleep>> {
         None
     }
@@ -70,23 +70,23 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// A way to sleep that input of a lane ends by itself. [`Wake::wake`] ends it, too: the sleep that
-/// is going on, or else the next one.
+/// A way to sleep that ends by itself when a lane has input. [`Wake::wake`] ends the current sleep
+/// as well, or else the next one.
 pub trait Sleep: Wake {
-    /// How long the thread looks again before it sleeps.
+    /// Time for which an idle thread keeps polling before it sleeps.
     fn spin(&self) -> std::time::Duration;
 
     /// Sleeps for `at_most`.
     fn sleep(&self, at_most: std::time::Duration);
 
-    /// Lets the readiness of `other` for reading end a sleep as well, until it is closed.
+    /// Adds a descriptor: `other` becoming readable ends a sleep as well, until it is closed.
     ///
     /// # Errors
     /// The system is out of memory.
     fn watch(&self, other: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()>;
 }
 
-/// Why the control path refused.
+/// Reason why the control path refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -99,19 +99,19 @@ pub enum FabricError {
     /// The endpoint is open already; each lane has one owner.
     #[error("lane {0:?} is already open")]
     LaneTaken(Endpoint),
-    /// The memory could not be had; ask for less.
+    /// Mapping the memory failed; ask for less.
     #[error("could not map {bytes} bytes: {source}")]
     OutOfMemory {
-        /// How much was asked for.
+        /// Bytes asked for.
         bytes: u64,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The device, the machine or a peer is not as the configuration says.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] crate::rdma::SetupError),
-    /// The node could not be asked, or did not do it: the source says why, and what to do.
+    /// The request to the node failed; the source says why, and what to do.
     #[error("node {}: {source}", node.0)]
     Control {
         /// The node.
@@ -122,20 +122,20 @@ pub enum FabricError {
     /// The lane belongs to a node that another process serves; open it there.
     #[error("node {0:?} is served by another process")]
     Elsewhere(NodeId),
-    /// The node does not answer. Whether it did what was asked is unknown.
+    /// The node does not answer. Whether it carried out the request is unknown.
     #[error("node {node:?} cannot be reached: {source}")]
     Unreachable {
         /// The node.
         node: NodeId,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The node answers, but not to us; correct the configuration.
+    /// The node answers, but refuses this process; correct the configuration.
     #[error("node {node:?} refuses: {reason}")]
     Refused {
         /// The node.
         node: NodeId,
-        /// What it said.
+        /// Reason that the node gave.
         reason: String,
     },
     /// The operating system has no more files, or no randomness.
@@ -168,21 +168,21 @@ pub trait Fabric: Send + Sync {
         wake: std::sync::Arc<dyn Wake>,
     ) -> Result<Box<dyn Transport>, FabricError>;
 
-    /// Makes `target` refuse every later verb of `expelled` whose epoch is below `epoch`; returns
-    /// only when none admitted earlier is still running (H2).
+    /// Makes `target` refuse every later verb of `expelled` whose epoch is below `epoch`. Returns
+    /// once no verb admitted earlier is still running (H2).
     ///
     /// # Errors
     /// Unknown node.
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
 
-    /// The epoch below which `target` refuses verbs of `initiator`; `None` where nobody outside of
-    /// the target can tell, which is what the provided body stands for. For inspections, which look
-    /// at all nodes at once.
+    /// Epoch below which `target` refuses verbs of `initiator`. The default, `None`, is for back
+    /// ends where only the target itself knows. Used by inspections, which look at all nodes at
+    /// once.
     fn refused_below(&self, _target: NodeId, _initiator: NodeId) -> Option<Epoch> {
         None
     }
 
-    /// A hint: the `bytes` from `at` on will soon be used for the first time. Memory that is
-    /// pinned when it is registered needs none, which is what the provided body stands for.
+    /// A hint: the `bytes` from `at` on will soon be used for the first time. The default does
+    /// nothing, which suits memory that is pinned when it is registered.
     fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}
 }

@@ -1,16 +1,16 @@
 //! One-sided verbs as plain data: what a coordinator asks a back end to do.
 //!
-//! A [`Work`] is a batch under construction or in flight: a list of [`WorkRequest`]s and the
-//! arena chunks that they read from and write into. It owns its buffers, so nothing that a NIC
-//! may still touch can be borrowed or freed meanwhile. Building one allocates nothing once the
-//! lane's pool is warm. What the verbs promise (order, atomicity, failure) is in docs/verbs.md.
+//! A [`Work`] is a batch under construction or in flight: a list of [`WorkRequest`]s and the arena
+//! chunks that they read from and write into. It owns its buffers, so nothing that a NIC may still
+//! touch can be borrowed or freed meanwhile. Building a batch allocates nothing once the lane's
+//! pool is warm. The guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
 
 use crate::ids::{NodeId, RemoteAddr};
 use crate::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES};
 
 /// Words in one arena chunk.
 pub const CHUNK_WORDS: usize = 2048;
-/// The most bytes that one READ or WRITE may carry: a buffer never spans chunks.
+/// Largest READ or WRITE in bytes: a buffer never spans chunks.
 pub const MAX_VERB_BYTES: usize = CHUNK_WORDS * WORD_BYTES;
 
 /// A buffer inside the chunks of one [`Work`].
@@ -31,7 +31,7 @@ impl Buffer {
     /// The first `bytes` of the buffer.
     ///
     /// # Panics
-    /// If it is shorter than that, or `bytes` is not a multiple of eight.
+    /// If the buffer is shorter, or `bytes` is not a multiple of eight.
     #[inline]
     #[must_use]
     pub fn prefix(self, bytes: usize) -> Self {
@@ -40,13 +40,13 @@ impl Buffer {
     }
 }
 
-/// What to do at the remote address.
+/// Operation at the remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Copy remote memory into the buffer.
     Read,
     /// Like `Read`; back ends whose reads can be torn between words copy until two passes agree
-    /// (H14). On a NIC it is a plain READ, so readers still check what they got.
+    /// (H14). On a NIC it is a plain READ, so readers still check the data.
     ReadStable,
     /// Copy the buffer to remote memory.
     Write,
@@ -55,16 +55,16 @@ pub enum Op {
         /// The word.
         value: u64,
     },
-    /// Compare-and-swap one word; the buffer receives what it held.
+    /// Compare-and-swap one word; the buffer receives its previous value.
     CompareAndSwap {
-        /// The word must hold this.
+        /// Value that the word must hold for the swap to happen.
         expected: u64,
-        /// And then holds this.
+        /// Value stored by the swap.
         new: u64,
     },
-    /// Add to one word, wrapping; the buffer receives what it held.
+    /// Add to one word, wrapping; the buffer receives its previous value.
     FetchAndAdd {
-        /// What to add.
+        /// The summand.
         addend: u64,
     },
 }
@@ -85,9 +85,9 @@ pub enum VerbKind {
 /// One verb of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
-    /// Where.
+    /// Remote address of the first byte.
     pub addr: RemoteAddr,
-    /// What.
+    /// The operation.
     pub op: Op,
     /// The local side: source of a WRITE, destination of everything else.
     pub local: Buffer,
@@ -114,20 +114,20 @@ impl WorkRequest {
         }
     }
 
-    /// The index of its first word in a region of `region_bytes` with these rights.
+    /// Index of the verb's first word in a region of `region_bytes` with these rights.
     ///
     /// # Errors
-    /// What a target answers to a verb that may not touch what it names.
+    /// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
     #[inline]
     pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
         first_word(self.addr.offset(), self.bytes() as u64, self.kind(), region_bytes, rights)
     }
 }
 
-/// The index of the first word that a verb touches in a region of `region_bytes` with these rights.
+/// Index of the first word that a verb touches in a region of `region_bytes` with these rights.
 ///
 /// # Errors
-/// What a target answers to a verb that may not touch what it names.
+/// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
 #[inline]
 pub(crate) fn first_word(
     offset: u64,
@@ -150,7 +150,7 @@ pub(crate) fn first_word(
     if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
 }
 
-/// Why a verb did not complete. A variant's first words say what is known of its effect.
+/// Reason why a verb did not complete. Each variant's text begins with what is known of its effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbError {
@@ -169,13 +169,14 @@ pub enum VerbError {
     /// Not applied: an earlier verb broke the connection, which has not been re-made.
     #[error("the connection is broken")]
     Broken,
-    /// Unknown: a verb before it on the same connection failed while it was in flight (H24).
+    /// Unknown: an earlier verb on the same connection failed while this one was in flight (H24).
     #[error("the verb was flushed after an earlier failure")]
     Flushed,
     /// Unknown: the node does not answer.
     #[error("the node is unreachable")]
     Unreachable,
-    /// Unknown: no completion in time. It may still take effect until the lane has reconnected.
+    /// Unknown: no completion in time. The verb may still take effect until the lane has
+    /// reconnected.
     #[error("the verb timed out")]
     TimedOut,
 }
@@ -187,23 +188,22 @@ impl VerbError {
     }
 }
 
-/// The first failure on one connection; later verbs of the batch to that node did not complete
-/// either.
+/// The first failure on one connection; no later verb of the batch to that node completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The node at the other end.
     pub node: NodeId,
     /// Index of the verb in its batch.
     pub verb: usize,
-    /// What happened.
+    /// The error of that verb.
     pub error: VerbError,
 }
 
-/// What a back end can do beyond the common contract.
+/// Optional abilities of a back end beyond the common contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
-    /// [`Op::ReadStable`] brings a state in which all its words were current at one moment. Where
-    /// it does not, it is a plain READ.
+    /// [`Op::ReadStable`] returns words that were all current at one moment. Where this is false,
+    /// it is a plain READ.
     pub stable_reads: bool,
     /// Compare-and-swap and fetch-and-add under a mask.
     pub masked_atomics: bool,
@@ -211,8 +211,8 @@ pub struct Capabilities {
     pub wide_atomics: bool,
 }
 
-/// A list of verbs with the buffers that they use, owned by whoever may touch them now: the
-/// coordinator while building and after completion, the back end in between.
+/// A list of verbs and the buffers that they use. It has one owner at a time: the coordinator while
+/// building it and after completion, the back end in between.
 #[derive(Default)]
 pub struct Work {
     requests: Vec<WorkRequest>,
@@ -220,11 +220,11 @@ pub struct Work {
     failures: Vec<Failure>,
 }
 
-/// The local side of a batch: what WRITEs take their data from, and everything else puts it into.
+/// The local side of a batch: the source of WRITEs and the destination of all other verbs.
 #[derive(Default)]
 pub struct Buffers {
     chunks: Vec<Chunk>,
-    /// Of the last chunk.
+    /// Words used in the last chunk.
     used_words: usize,
 }
 
@@ -243,7 +243,7 @@ impl Buffers {
         &mut self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
     }
 
-    /// Where a buffer is, and the mapping that it is a part of.
+    /// Address of a buffer, and the mapping that contains it.
     #[cfg(feature = "rdma")]
     #[inline]
     fn place(&self, buffer: Buffer) -> (&std::sync::Arc<crate::region::Memory>, *const u64) {
@@ -295,7 +295,7 @@ impl Work {
         self.buffers.words_mut(buffer)
     }
 
-    /// Where a buffer is, and the mapping that it is a part of, for a NIC.
+    /// Address of a buffer, and the mapping that contains it, for a NIC.
     #[cfg(feature = "rdma")]
     #[inline]
     pub(crate) fn place(
@@ -305,8 +305,8 @@ impl Work {
         self.buffers.place(buffer)
     }
 
-    /// Carries out the verbs in order, for a back end that does so itself. After the first verb to
-    /// a node that fails, further ones to it are skipped.
+    /// Carries out the verbs in order, for a back end whose initiator does so itself. Once a verb
+    /// to a node has failed, further verbs to that node are skipped.
     #[inline]
     pub fn execute(
         &mut self,
@@ -324,7 +324,7 @@ impl Work {
         }
     }
 
-    /// Puts what READs and atomics brought into the buffers of the `verbs` verbs to `node` from
+    /// Copies the results of READs and atomics into the buffers of the `verbs` verbs to `node` from
     /// request `first` on. `results` are back to back, and as long as the buffers together.
     #[cfg(feature = "tcp")]
     #[inline]
@@ -345,7 +345,7 @@ impl Work {
         }
     }
 
-    /// What failed, at most one entry a node.
+    /// Failed verbs, at most one entry a node.
     #[inline]
     pub fn failures(&self) -> &[Failure] {
         &self.failures
@@ -383,7 +383,7 @@ impl Work {
         Buffer { chunk: 0, first: 0, words: 0 }
     }
 
-    /// Empties the list for reuse. Whether it has more chunks than the one that it keeps.
+    /// Empties the list for reuse. Returns whether it has more chunks than the one that it keeps.
     #[inline]
     pub(crate) fn clear(&mut self) -> bool {
         self.requests.clear();

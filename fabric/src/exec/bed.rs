@@ -1,5 +1,5 @@
-//! How an executor sleeps where something more than other threads may wake it: on descriptors, and
-//! on a bell that other threads, and other processes, ring.
+//! An executor's sleep where more than other threads may end it: on descriptors, and on an event
+//! counter (the bell) that other threads and other processes write to.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use super::SPIN;
 use crate::transport::{Sleep, Wake};
 
-/// See the module's essay.
+/// An epoll instance that watches the bell and further descriptors.
 pub(crate) struct Bed {
     epoll: OwnedFd,
     bell: OwnedFd,
@@ -20,7 +20,7 @@ const BELL: u64 = 0;
 const OTHERS: u64 = 1;
 
 impl Bed {
-    /// One whose bell nobody has rung.
+    /// A sleeper whose bell has not been rung.
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -28,7 +28,7 @@ impl Bed {
         Ok(Self { epoll, bell })
     }
 
-    /// The bell: a counter in the kernel that whoever has it can add to, in other processes, too.
+    /// The bell: an eventfd, which any holder can add to, in other processes as well.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -42,10 +42,10 @@ impl Sleep for Bed {
     fn sleep(&self, at_most: Duration) {
         let mut events = Vec::with_capacity(2);
         let room = rustix::buffer::spare_capacity(&mut events);
-        // Fails only for an interrupted wait, which is then over.
+        // Fails only if interrupted, which ends the wait.
         let _ = epoll::wait(&self.epoll, room, Some(&timespec(at_most)));
         if events.iter().any(|event| event.data.u64() == BELL) {
-            // Lets it be rung again. Not readable means silent already.
+            // Resets the bell. An error means that it was reset already.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
     }
@@ -58,12 +58,12 @@ impl Sleep for Bed {
 
 impl Wake for Bed {
     fn wake(&self) {
-        // Fails only if the count would overflow: then it rings anyway.
+        // Fails only if the counter would overflow: then it is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
 
-/// A duration as the system calls take it.
+/// Converts a duration to the form that the system calls take.
 pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

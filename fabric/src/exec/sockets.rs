@@ -1,13 +1,13 @@
-//! Sockets that an executor's tasks read and write: those of applications, beside the lanes.
+//! Sockets of applications (not of lanes) that an executor's tasks read and write.
 //!
 //! # What it is
-//! Sockets without waiting, and who is told when one of them is ready again. A busy executor looks
-//! every few turns, with one call into the kernel for all sockets; an idle one sleeps on them, so
-//! what comes wakes the very thread that reads it.
+//! Non-blocking sockets, and for each the task to wake when it is ready again. A busy executor
+//! looks every few turns, with one call into the kernel for all sockets; an idle one sleeps on
+//! them, so that input wakes the very thread that reads it.
 //!
-//! # Who owns what
-//! A task owns its [`Socket`]; the executor knows which task to wake for it. Nothing is watched,
-//! and no call is made, before the first socket is adopted.
+//! # Ownership
+//! A task owns its [`Socket`]; the executor knows which task to wake for it. Before the first
+//! socket is adopted, no descriptor is watched and no call is made.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -25,24 +25,25 @@ use super::bed::{Bed, timespec};
 use super::{Handle, TaskId};
 use crate::transport::Sleep;
 
-/// Events taken in one go.
+/// Events taken with one call.
 const EVENTS: usize = 64;
 
-/// What one executor watches.
+/// All sockets of one executor.
 pub(super) struct Sockets {
-    /// Edge-triggered: what an event says is kept in the entry.
+    /// Edge-triggered: an event's flags are kept in the entry.
     epoll: OwnedFd,
     entries: RefCell<Slab<Rc<Entry>>>,
     ready: RefCell<Vec<epoll::Event>>,
 }
 
-/// What is known of a socket.
+/// Readiness of one socket, as last seen.
 struct Entry {
     readable: Cell<bool>,
-    /// The other side has sent all that it will. It is said once, perhaps with the last bytes.
+    /// The other side has closed its sending side. The kernel reports that once, perhaps with the
+    /// last bytes.
     ended: Cell<bool>,
     writable: Cell<bool>,
-    /// Who has found it not ready.
+    /// Task to wake when the socket becomes ready.
     task: Cell<TaskId>,
 }
 
@@ -52,7 +53,7 @@ impl Sockets {
         Ok(Self { epoll, entries: RefCell::default(), ready: RefCell::default() })
     }
 
-    /// Wakes those whose sockets have become ready. Whether there were any.
+    /// Wakes the tasks whose sockets have become ready. Returns whether there were any.
     pub(super) fn look(&self, executor: &Handle) -> bool {
         let entries = self.entries.borrow();
         if entries.is_empty() {
@@ -61,7 +62,7 @@ impl Sockets {
         let mut ready = self.ready.borrow_mut();
         ready.reserve(EVENTS);
         let room = rustix::buffer::spare_capacity(&mut ready);
-        // Fails only for an interrupted call: then nobody was ready.
+        // Fails only if interrupted: then no socket was ready.
         let _ = epoll::wait(&self.epoll, room, Some(&timespec(Duration::ZERO)));
         let any = !ready.is_empty();
         for event in ready.drain(..) {
@@ -81,13 +82,14 @@ impl Sockets {
         any
     }
 
-    /// Readable while a socket is ready and [`Sockets::look`] has not seen it.
+    /// The epoll descriptor: readable while a socket is ready and [`Sockets::look`] has not seen
+    /// it.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// A connection in the hands of a task. Read and written without waiting, by that task alone.
+/// A connection owned by a task, which alone reads and writes it, without blocking.
 pub struct Socket {
     stream: OwnedFd,
     entry: Rc<Entry>,
@@ -122,8 +124,8 @@ impl Socket {
         Ok(Self { stream, entry, key, sockets, executor })
     }
 
-    /// Appends what has come to `into`, as much as it has room for; zero bytes are the end. If
-    /// nothing has come, the task is woken when something does.
+    /// Appends received bytes to `into`, as far as it has room; zero bytes mean the end. If nothing
+    /// has arrived, the task is woken when something does.
     ///
     /// # Errors
     /// The connection is broken.
@@ -139,7 +141,7 @@ impl Socket {
                 entry.wait(executor)
             }
             Ok(count) => {
-                // Less than there was room for is all that there was, but for the end.
+                // A short read has emptied the socket, but the end may still be unread.
                 entry.readable.set(count == room || count == 0 || entry.ended.get());
                 Poll::Ready(Ok(count))
             }
@@ -166,7 +168,7 @@ impl Socket {
         }
     }
 
-    /// The executor of the task that has it.
+    /// Executor of the owning task.
     pub fn executor(&self) -> &Handle {
         &self.executor
     }
@@ -181,7 +183,7 @@ impl Entry {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Fails if it is not watched, which is what is wanted.
+        // Fails if the socket is not watched, which is the desired state.
         let _ = epoll::delete(&self.sockets.epoll, &self.stream);
         self.sockets.entries.borrow_mut().remove(self.key);
     }
@@ -196,7 +198,7 @@ fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// The sleeper of an executor that has `lanes`' own, or none.
+/// Sleeper for an executor with these sockets: `lanes`' own if they have one, else a new one.
 pub(super) fn sleeper(
     lanes: Option<&Arc<dyn Sleep>>,
     sockets: &Sockets,

@@ -29,7 +29,7 @@ fn tasks_take_turns() {
     assert_eq!(*order.borrow(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
 }
 
-/// Counts how often it is driven.
+/// Driver that counts its calls.
 struct Driven(Rc<Cell<u32>>);
 
 impl Driver for Driven {
@@ -112,7 +112,7 @@ fn an_executor_drops_its_futures_though_they_hold_handles_on_it() {
     assert_eq!(Rc::strong_count(&alive), 1);
 }
 
-/// Begins a task when it is dropped, as locks do that are to be ended elsewhere.
+/// Spawns a task when it is dropped, like locks whose release is a task of its own.
 struct BeginsAnother {
     handle: Handle,
     kept: Rc<()>,
@@ -133,7 +133,7 @@ fn an_executor_drops_also_what_is_begun_while_it_drops_futures() {
     let mut executor = executor();
     let kept = Rc::new(());
     let handle = executor.handle().clone();
-    // The place of a task that has ended lies before that of the one that begins another.
+    // The slot of an ended task, before the slot of the task that spawns another.
     handle.spawn(async {});
     let last = BeginsAnother { handle: handle.clone(), kept: Rc::clone(&kept) };
     executor.handle().spawn(async move {
@@ -145,7 +145,7 @@ fn an_executor_drops_also_what_is_begun_while_it_drops_futures() {
     assert_eq!(Rc::strong_count(&kept), 1);
 }
 
-/// A socket's two ends: one in the hands of a task, the other outside.
+/// Both ends of a connection: one adopted by a task, the other outside.
 fn connection(executor: &Executor) -> (Socket, TcpStream) {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
     let outside = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -174,7 +174,7 @@ fn a_sleeping_executor_is_woken_by_what_comes_and_by_other_threads() {
         let sent = std::future::poll_fn(|_| socket.poll_write(&came[..count])).await.unwrap();
         assert_eq!(sent, count);
         let told = receiver.recv().await;
-        // The other end is gone, or about to be.
+        // The other end is closed, or about to be.
         let end = std::future::poll_fn(|_| socket.poll_read(&mut came)).await;
         assert!(matches!(end, Ok(0)), "{end:?}");
         (came, told)
@@ -183,7 +183,7 @@ fn a_sleeping_executor_is_woken_by_what_comes_and_by_other_threads() {
     assert_eq!(&thread.expect("spawns").join().expect("no panic"), b"word");
 }
 
-/// Last words and the end come in one event; there is no other one for the end.
+/// The last bytes and the end come in one event; the end has no event of its own.
 #[test]
 fn the_end_is_noticed_that_came_with_the_last_words() {
     let mut executor = executor();

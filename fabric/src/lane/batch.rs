@@ -1,4 +1,4 @@
-//! What a coordinator builds, awaits and reads: [`Batch`], [`Posted`], [`Completed`].
+//! Batches as a coordinator builds, awaits and reads them: [`Batch`], [`Posted`], [`Completed`].
 
 use std::future::Future;
 use std::ops::Deref;
@@ -11,9 +11,9 @@ use crate::ids::RemoteAddr;
 use crate::region::WORD_BYTES;
 use crate::verbs::{Buffer, Failure, Op, Work};
 
-/// A batch that the coordinator owns; goes back to the lane's pool when dropped.
+/// A batch owned by the coordinator; returns to the lane's pool when dropped.
 struct Owned {
-    /// Taken to post it or to put it back.
+    /// `None` once the batch was posted or put back.
     parts: Option<(Rc<Core>, Box<Work>)>,
 }
 
@@ -62,17 +62,17 @@ impl Batch {
     /// Like [`Batch::read`], copied until two passes agree where the back end could tear (H14).
     ///
     /// # Panics
-    /// As `read`.
+    /// See `read`.
     #[inline]
     pub fn read_stable(&mut self, addr: RemoteAddr, bytes: usize) -> Buffer {
         self.push_with_buffer(addr, Op::ReadStable, bytes)
     }
 
-    /// A buffer to fill through [`Batch::words_mut`] and then write, to several replicas if need
-    /// be. Its contents are whatever the last user left.
+    /// Reserves a buffer to fill through [`Batch::words_mut`] and then write, possibly to several
+    /// replicas. Its initial contents are arbitrary.
     ///
     /// # Panics
-    /// As `read`.
+    /// See `read`.
     #[inline]
     pub fn stage(&mut self, bytes: usize) -> Buffer {
         assert!(bytes.is_multiple_of(WORD_BYTES), "buffers are whole words");
@@ -101,19 +101,19 @@ impl Batch {
         self.owned.parts_mut().1.push(addr, Op::WriteWord { value }, Work::no_buffer());
     }
 
-    /// Adds a compare-and-swap; the buffer's word tells what the remote word held.
+    /// Adds a compare-and-swap; the buffer receives the remote word's previous value.
     #[inline]
     pub fn compare_and_swap(&mut self, addr: RemoteAddr, expected: u64, new: u64) -> Buffer {
         self.push_with_buffer(addr, Op::CompareAndSwap { expected, new }, WORD_BYTES)
     }
 
-    /// Adds a fetch-and-add; the buffer's word tells what the remote word held.
+    /// Adds a fetch-and-add; the buffer receives the remote word's previous value.
     #[inline]
     pub fn fetch_and_add(&mut self, addr: RemoteAddr, addend: u64) -> Buffer {
         self.push_with_buffer(addr, Op::FetchAndAdd { addend }, WORD_BYTES)
     }
 
-    /// How many verbs the batch holds.
+    /// Number of verbs in the batch.
     pub fn verb_count(&self) -> usize {
         self.owned.work().requests().len()
     }
@@ -157,10 +157,10 @@ impl Future for Posted {
     }
 }
 
-/// What a batch brought back: `Ok` when every verb completed.
+/// Result of a batch: `Ok` when every verb completed.
 pub type BatchResult = Result<Completed, BatchError>;
 
-/// At least one verb of a batch did not complete; see [`BatchError::failures`] for what is known.
+/// At least one verb of a batch did not complete; [`BatchError::failures`] has the details.
 #[derive(Debug, thiserror::Error)]
 #[error("verb {} to {:?}: {}", self.first().verb, self.first().node, self.first().error)]
 pub struct BatchError {

@@ -5,7 +5,7 @@
 //! when one completes. Dropping a future that waits for a batch is always safe: the batch stays
 //! with the back end until its verbs are done, and only then do its buffers return to the pool.
 //!
-//! What users hold is in `batch`; what the back end calls is in `sink`.
+//! Users hold the types of `batch`; the back end reports to `sink`.
 
 mod batch;
 mod sink;
@@ -26,15 +26,15 @@ use crate::trace::{Recorder, Trace};
 use crate::transport::{MAX_MESSAGE_BYTES, Token, Transport};
 use crate::verbs::{CHUNK_WORDS, Capabilities, VerbError, Work};
 
-/// The most verbs that one lane keeps in flight; further batches wait their turn.
+/// Largest number of verbs that one lane keeps in flight; further batches wait.
 pub const MAX_VERBS_IN_FLIGHT: usize = 8192;
-/// Chunks that the arena grows by: as many as fill one huge page.
+/// Chunks that the arena grows by: the number that fills one huge page.
 const CHUNKS_PER_SLAB: usize = 127;
 
 /// Called with the sender and the bytes of every message that arrives.
 pub type MessageHandler = Box<dyn FnMut(Endpoint, &[u8])>;
 
-/// See the module's essay. Cheap to clone; all clones are the same lane.
+/// A coordinator's path into the fabric. Cheap to clone; all clones are the same lane.
 #[derive(Clone)]
 pub struct Lane {
     core: Rc<Core>,
@@ -46,7 +46,7 @@ struct Core {
     transport: RefCell<Box<dyn Transport>>,
     state: RefCell<State>,
     messages: RefCell<Messages>,
-    /// Apart from the messages, because a handler may send and so cause more.
+    /// Separate from `messages`, because a handler may send and so cause more.
     handler: RefCell<Option<MessageHandler>>,
 }
 
@@ -55,7 +55,7 @@ struct State {
     entries: Entries,
     pool: Pool,
     verbs_in_flight: usize,
-    /// Not yet posted, because too much is in flight.
+    /// Batches and reconnects not yet posted, because too many verbs are in flight.
     waiting: VecDeque<(Token, Deferred)>,
     counters: VerbCounters,
     recorder: Option<Recorder>,
@@ -63,33 +63,33 @@ struct State {
 
 enum Deferred {
     Batch(Box<Work>),
-    /// Behind the batches, so that none of them takes effect after it (H22).
+    /// Queued behind the batches, so that none of them takes effect after it (H22).
     Reconnect(NodeId),
 }
 
-/// Messages that came in while the transport was polled: a handler may send, so they are handed
-/// over only when the transport is free again.
+/// Messages that arrived while the transport was polled. A handler may send, so they are delivered
+/// only when the transport is no longer borrowed.
 #[derive(Default)]
 struct Messages {
     inbound: VecDeque<(Endpoint, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
 }
 
-/// Batches and reconnects that somebody waits for.
+/// Batches and reconnects that have not been collected by their futures.
 #[derive(Default)]
 struct Entries {
     slots: Vec<Entry>,
     free: Vec<Token>,
 }
 
-/// What became of a token so far. Flat, not an enum with payloads: each step touches one field.
+/// State of one token. Flat, not an enum with payloads: each step touches one field.
 struct Entry {
     stage: Stage,
-    /// Who is woken when the stage is `Awaited`.
+    /// Task to wake when the stage is `Awaited`.
     waiter: TaskId,
     /// The batch, once it is done.
     work: Option<Box<Work>>,
-    /// How a reconnect ended.
+    /// Result of a reconnect.
     reconnected: Result<(), VerbError>,
 }
 
@@ -103,7 +103,7 @@ enum Stage {
     Done,
 }
 
-/// How a token ended.
+/// Result of a token.
 enum Outcome {
     Batch(Box<Work>),
     Reconnected(Result<(), VerbError>),
@@ -124,7 +124,7 @@ impl Entries {
         Token(self.slots.len() as u32 - 1)
     }
 
-    /// How the token ended, which is free then; or `task` waits for it.
+    /// Takes the token's outcome and frees the token; or registers `task` as its waiter.
     #[inline]
     fn take_or_wait(&mut self, token: Token, task: TaskId) -> Option<Outcome> {
         let entry = &mut self.slots[token.0 as usize];
@@ -141,7 +141,8 @@ impl Entries {
         })
     }
 
-    /// Records how the token ended. Returns who waits for it, and the outcome if nobody ever will.
+    /// Records the token's outcome. Returns the task that waits for it, or the outcome itself if
+    /// the token was abandoned.
     #[inline]
     fn finish(&mut self, token: Token, outcome: Outcome) -> Result<Option<TaskId>, Outcome> {
         let entry = &mut self.slots[token.0 as usize];
@@ -159,7 +160,7 @@ impl Entries {
         Ok((stage == Stage::Awaited).then_some(entry.waiter))
     }
 
-    /// Nobody waits any more. Returns the outcome if it is there already.
+    /// Gives the token up. Returns its outcome if there is one already.
     fn abandon(&mut self, token: Token) -> Option<Outcome> {
         let outcome = self.take_or_wait(token, TaskId::NONE);
         if outcome.is_none() {
@@ -225,7 +226,7 @@ impl Lane {
         Self { core: Rc::new(core) }
     }
 
-    /// What the executor polls to take in completions and messages of this lane.
+    /// Driver through which the executor takes in completions and messages of this lane.
     pub fn driver(&self) -> impl Driver + use<> {
         sink::LaneDriver { lane: self.clone() }
     }
@@ -240,7 +241,7 @@ impl Lane {
         &self.core.executor
     }
 
-    /// What the back end can do beyond the common contract.
+    /// Optional abilities of the back end beyond the common contract.
     pub fn capabilities(&self) -> Capabilities {
         self.core.transport.borrow().capabilities()
     }
@@ -252,8 +253,8 @@ impl Lane {
         Batch::new(Rc::clone(&self.core), work)
     }
 
-    /// Closes the connection to `node` and makes a new one. When this is done, no verb posted
-    /// before can still take effect, and verbs to the node work again (H22).
+    /// Closes the connection to `node` and makes a new one. Once this completes, no verb posted
+    /// before it can take effect any more, and verbs to the node work again (H22).
     ///
     /// # Errors
     /// `Unreachable` or `Revoked`; the connection stays broken.
@@ -284,7 +285,7 @@ impl Lane {
         self.core.transport.borrow_mut().send(to, bytes);
     }
 
-    /// Calls `handler` for every message from now on; replaces the one before.
+    /// Calls `handler` for every message from now on; replaces the previous handler.
     ///
     /// # Panics
     /// If called by a handler.
@@ -292,12 +293,12 @@ impl Lane {
         *self.core.handler.borrow_mut() = Some(handler);
     }
 
-    /// What the lane has posted and sent so far.
+    /// Counts of the verbs and messages posted so far.
     pub fn counters(&self) -> VerbCounters {
         self.core.state.borrow().counters.clone()
     }
 
-    /// Bytes of registered buffers, in use or not. Grows only while more are in use at once than
+    /// Bytes of registered buffers, in use or not. Grows only when more are in use at once than
     /// ever before.
     pub fn arena_bytes(&self) -> usize {
         self.core.state.borrow().pool.chunks_carved * crate::verbs::MAX_VERB_BYTES
@@ -308,7 +309,7 @@ impl Lane {
         self.core.state.borrow_mut().recorder = Some(Recorder::new(max_verbs));
     }
 
-    /// Marks the end of one transaction of the current task in the recording, if there is one.
+    /// Marks the end of one transaction of the current task, if the lane is recording.
     #[inline]
     pub fn mark_transaction(&self) {
         if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
@@ -316,22 +317,22 @@ impl Lane {
         }
     }
 
-    /// Marks the end of work of the current task that is no transaction, but comes of them: in the
-    /// recording it goes with the next one that ends.
+    /// Marks the end of work of the current task that is no transaction, but is caused by
+    /// transactions: the recording adds it to the next one that ends.
     pub fn mark_errand(&self) {
         if let Some(recorder) = &mut self.core.state.borrow_mut().recorder {
             recorder.end_errand(self.core.executor.current());
         }
     }
 
-    /// Stops recording and returns what was recorded.
+    /// Stops recording and returns the trace.
     pub fn take_trace(&self) -> Option<Trace> {
         self.core.state.borrow_mut().recorder.take().map(Recorder::finish)
     }
 }
 
 impl Core {
-    /// Takes the buffers of a batch back. Not inlined: it would be at every `await` of a batch.
+    /// Returns a batch's buffers to the pool. Not inlined: it would be at every `await` of a batch.
     #[inline(never)]
     fn put_back(&self, work: Box<Work>) {
         self.state.borrow_mut().pool.put_back(work);
@@ -369,9 +370,9 @@ impl Core {
     }
 }
 
-/// Waits for a token; gives it up when dropped.
+/// Future of a token; abandons the token when dropped.
 struct Waiting {
-    /// `None` once the token's entry was taken: from then on it may name something else.
+    /// `None` once the outcome was taken: from then on the token may name something else.
     core: Option<Rc<Core>>,
     token: Token,
 }
@@ -382,10 +383,10 @@ impl Waiting {
         Self { core: Some(core), token }
     }
 
-    /// What became of the token, together with the lane.
+    /// Outcome of the token, together with the lane.
     ///
     /// # Panics
-    /// When polled again after that.
+    /// If polled again after completion.
     #[inline]
     fn poll(&mut self) -> Poll<(Rc<Core>, Outcome)> {
         let core = self.core.as_ref().expect("polled after completion");

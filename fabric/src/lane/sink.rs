@@ -1,4 +1,4 @@
-//! Taking in what the back end reports: completions and messages.
+//! Takes in what the back end reports: completions and messages.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl Driver for LaneDriver {
     #[inline]
     fn drive(&mut self) -> bool {
         let core = &*self.lane.core;
-        // A handler may send, so neither is borrowed any more when messages are delivered.
+        // A handler may send, so both borrows end before messages are delivered.
         let progress = {
             let mut transport = core.transport.borrow_mut();
             let state = &mut *core.state.borrow_mut();
@@ -44,7 +44,7 @@ impl Driver for LaneDriver {
 }
 
 impl State {
-    /// The next batch or reconnect that waited, if there is room for it by now.
+    /// Next waiting batch or reconnect, if there is room for it now.
     #[inline]
     fn next_with_room(&mut self) -> Option<(Token, Deferred)> {
         let verbs = match &self.waiting.front()?.1 {
@@ -60,7 +60,7 @@ impl State {
 }
 
 impl Core {
-    /// Hands the messages that came in to the handler.
+    /// Passes the received messages to the handler.
     #[inline]
     fn deliver(&self) {
         loop {

@@ -14,7 +14,7 @@ use crate::verbs::{Capabilities, Work};
 /// Message buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
-/// One lane: its verbs, and the messages that came.
+/// One lane: its verbs, and its received messages.
 pub(super) struct LocalLane {
     at: Endpoint,
     verbs: Initiator<Arc<Shared>>,
@@ -105,9 +105,9 @@ impl Transport for LocalLane {
         let peer = &self.peers[index].1;
         match peer.sender.try_send(Message { from: self.at, bytes: copy }) {
             Ok(()) => peer.wake.wake(),
-            // A full receive queue loses datagrams, on a NIC as well.
+            // A full receive queue drops datagrams, as on a NIC.
             Err(TrySendError::Full(message)) => self.spare.push(message.bytes),
-            // The lane was closed; it may have been opened again since.
+            // The lane was closed; it may have been reopened since.
             Err(TrySendError::Disconnected(_)) => drop(self.peers.swap_remove(index)),
         }
     }

@@ -3,9 +3,9 @@
 //! Memory-node memory is an anonymous mapping, verbs are copies (`copies`), messages go through
 //! channels. Set-up lives here ([`LocalFabric`]), the data path in `lane`.
 //!
-//! # Fencing
-//! Each lane publishes that it is inside a round of copies, in its `Gate`; the fencer raises the
-//! epoch first and then waits until every gate of the expelled node was seen open or moved on (H2).
+//! Each lane publishes in its `Gate` that it is inside a round of copies. The fencer raises the
+//! epoch first, and then waits until every gate of the expelled node was seen open or has moved on
+//! (H2).
 
 mod lane;
 mod prefault;
@@ -22,10 +22,10 @@ use crate::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
 use crate::region::{Memory, Rights, WORD_BYTES};
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
-/// Messages that wait at one lane before further ones are dropped, as a full receive queue would.
+/// Messages that may wait at one lane. Further ones are dropped, as by a full receive queue.
 const MAILBOX_MESSAGES: usize = 4096;
 
-/// The control path. Clones share one fabric.
+/// Control path of the back end. Clones share one fabric.
 #[derive(Clone)]
 pub struct LocalFabric {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub struct LocalFabric {
 
 struct Shared {
     nodes: Vec<Node>,
-    /// Where messages for an open lane go.
+    /// Mailboxes of the open lanes.
     mailboxes: RwLock<BTreeMap<Endpoint, Mailbox>>,
     gates: Mutex<Vec<Arc<Gate>>>,
     prefaulter: Prefaulter,
@@ -41,7 +41,7 @@ struct Shared {
 
 struct Node {
     regions: Box<[OnceLock<Region>]>,
-    /// By initiating node: verbs of older epochs are refused.
+    /// By initiating node: epoch below which its verbs are refused.
     fences: Box<[AtomicU32]>,
     reachable: AtomicBool,
 }
@@ -57,7 +57,7 @@ struct Mailbox {
     wake: Arc<dyn Wake>,
 }
 
-/// Tells a fencer whether a lane is copying right now.
+/// Shows a fencer whether a lane is copying right now.
 #[repr(align(64))]
 struct Gate {
     node: NodeId,
@@ -84,7 +84,7 @@ impl LocalFabric {
     }
 
     /// Makes verbs and messages to `node` fail, or work again. For tests: a node of this back end
-    /// shares the process, so it cannot die alone.
+    /// shares the process, so it cannot fail alone.
     ///
     /// # Errors
     /// Unknown node.
@@ -95,8 +95,8 @@ impl LocalFabric {
 }
 
 impl LocalFabric {
-    /// Zeroes the memory of a node that nobody reaches and lifts its fences, as if its process had
-    /// been made anew with regions of the same sizes. For tests, as [`Self::set_reachable`].
+    /// Zeroes the memory of an unreachable node and lifts its fences, as if its process had been
+    /// restarted with regions of the same sizes. For tests, as [`Self::set_reachable`].
     ///
     /// # Errors
     /// Unknown node.
@@ -163,7 +163,7 @@ impl Fabric for LocalFabric {
     fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
         self.shared.node(expelled)?;
         let fence = &self.shared.node(target)?.fences[usize::from(expelled.0)];
-        // Before the gates are looked at: a lane that enters a round later sees the new epoch.
+        // Before looking at the gates: a lane that enters a round later sees the new epoch.
         fence.fetch_max(epoch.0, Ordering::SeqCst);
         let gates = self.shared.gates.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for gate in gates.iter().filter(|gate| gate.node == expelled) {

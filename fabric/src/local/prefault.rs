@@ -1,10 +1,11 @@
 //! Backs memory with pages before it is used, on a thread of its own.
 //!
-//! A NIC pins a region when it is registered, so no verb ever waits for a page. Here pages come
-//! at their first touch, and zeroing one takes longer than all else that a transaction does. So
-//! whoever is about to use fresh memory says so ([`Fabric::prefault`](crate::transport::Fabric)),
-//! and this thread touches it meanwhile. It is only ever early: a verb that gets there first
-//! faults the page itself, and neither changes what the memory says.
+//! A NIC pins a region when it is registered, so no verb ever waits for a page. Here pages are
+//! allocated at the first touch, and zeroing one takes longer than the rest of a transaction. So a
+//! caller that will soon use fresh memory gives a hint
+//! ([`Fabric::prefault`](crate::transport::Fabric)), and this thread touches the memory meanwhile.
+//! The thread can only save time: a verb that gets there first faults the page itself, and neither
+//! changes the contents.
 
 use std::sync::{OnceLock, Weak};
 
@@ -14,23 +15,24 @@ use super::Shared;
 use crate::copies::{Mapping, Target};
 use crate::ids::RemoteAddr;
 
-/// What is prefaulted in one go, so that an address space is never held up for long.
+/// Bytes prefaulted with one call, so that an address space is never locked for long.
 const STEP_BYTES: u64 = 2 << 20;
-/// Hints that wait before further ones are dropped.
+/// Hints that may wait. Further ones are dropped.
 const WAITING_HINTS: usize = 256;
 
-/// A hint: this many bytes from there on.
+/// A hint: start address and number of bytes.
 type Hint = (RemoteAddr, u64);
 
-/// Starts its thread with the first hint, and ends it when the fabric is gone.
+/// Handle of the prefault thread, which starts with the first hint and ends when the fabric is
+/// gone.
 #[derive(Default)]
 pub(super) struct Prefaulter {
     hints: OnceLock<Sender<Hint>>,
 }
 
 impl Prefaulter {
-    /// Passes a hint on. Without a thread to be had, or with too many hints waiting, nothing
-    /// happens, and pages come at their first touch.
+    /// Passes a hint to the thread. If no thread can be started, or too many hints wait, it does
+    /// nothing, and pages are allocated at their first touch.
     pub(super) fn hint(&self, fabric: Weak<Shared>, at: RemoteAddr, bytes: u64) {
         let hints = self.hints.get_or_init(|| {
             let (sender, hints) = crossbeam_channel::bounded(WAITING_HINTS);

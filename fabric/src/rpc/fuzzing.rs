@@ -1,10 +1,10 @@
-//! What a fuzzer is let at. See [`crate::fuzzing`].
+//! Fuzz target of RPC datagrams. See [`crate::fuzzing`].
 
 use super::wire::{Header, MAX_PAYLOAD_BYTES, Reassembly};
 use crate::ids::{Endpoint, LaneId, NodeId};
 
-/// Datagrams, each led by its length in two bytes: what is put together is no longer than a
-/// payload may be.
+/// Decodes datagrams, each preceded by its length in two bytes, and checks that no reassembled
+/// payload is longer than allowed.
 pub fn datagrams(mut bytes: &[u8]) {
     let mut partial = Reassembly::default();
     let from = Endpoint { node: NodeId(1), lane: LaneId(0) };

@@ -6,13 +6,14 @@
 //! datagram travel in fragments.
 //!
 //! # What it is not
-//! Exactly-once. A handler may see a request several times, or long after the caller gave up: it
-//! must be idempotent by what the request says (the lock server uses transaction ids and
-//! watermarks, H9). A call that timed out may have been carried out: its outcome is unknown.
+//! It does not promise exactly-once. A handler may see a request several times, or long after the
+//! caller gave up: it must be idempotent by the request's contents (the lock server uses
+//! transaction ids and watermarks, H9). A call that timed out may have been carried out: its
+//! outcome is unknown.
 //!
 //! # Wire format (little-endian, 16 bytes before the payload)
 //! version:8, kind:8 (0 request, 1 reply), service:8, zero:8, fragment:16, fragments:16, id:64.
-//! Bytes that do not parse are dropped and counted. All of it is in `wire`.
+//! Bytes that do not parse are dropped and counted. The codec is in `wire`.
 
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
@@ -37,23 +38,23 @@ pub use slowest::{Slowest, least_tolerance};
 pub use wire::MAX_PAYLOAD_BYTES;
 use wire::{Header, Kind, Reassembly, for_each_datagram};
 
-/// Names a handler on the server.
+/// Number of a handler on the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Service(pub u8);
 
-/// How long a caller waits, and how often it asks.
+/// Retry policy of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// Time before the request is sent again; it doubles with each sending.
     pub retry_after: Duration,
-    /// Limit of that time. What is not longer than `retry_after` lets it stay as it is.
+    /// Upper bound of that time. A bound not longer than `retry_after` keeps the time constant.
     pub retry_at_most: Duration,
-    /// How often it is sent altogether.
+    /// Total number of sends.
     pub tries: u32,
 }
 
 impl Patience {
-    /// So many tries, all after the same time.
+    /// `tries` tries at a constant interval.
     pub const fn constant(retry_after: Duration, tries: u32) -> Self {
         Self { retry_after, retry_at_most: Duration::ZERO, tries }
     }
@@ -63,7 +64,7 @@ impl Patience {
     }
 }
 
-/// Why a call brought no reply.
+/// Reason why a call brought no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
@@ -93,9 +94,9 @@ struct Core {
     handlers: RefCell<Vec<Option<Handler>>>,
     reassembly: RefCell<Reassembly>,
     buffers: RefCell<Vec<Vec<u8>>>,
-    /// Sends overdue requests again. Started by the first call.
+    /// Task that sends overdue requests again. Started by the first call.
     sweeper: Cell<Option<TaskId>>,
-    /// When it will look next; no call is due earlier.
+    /// Next time the sweeper looks; no call is due earlier.
     next_sweep: Cell<Nanos>,
     malformed: Cell<u64>,
 }
@@ -118,9 +119,10 @@ struct Call {
     outcome: Option<Result<Vec<u8>, RpcError>>,
 }
 
-/// Sends the reply to one request, now or later. Dropped unused, the caller runs into its timeout.
+/// Sends the reply to one request, now or later. If it is dropped unused, the caller times out.
 ///
-/// It does not keep the lane: a handler may keep whom it cannot answer yet, and ends with the lane.
+/// It does not keep the lane alive: a handler may store responders that it cannot answer yet, and
+/// ends with the lane.
 pub struct Responder {
     core: Weak<Core>,
     to: Endpoint,
@@ -129,12 +131,12 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Who asks.
+    /// Endpoint of the caller.
     pub fn from(&self) -> Endpoint {
         self.to
     }
 
-    /// Sends `payload` back, unless the lane that was asked is gone.
+    /// Sends `payload` back, unless this lane is gone.
     ///
     /// # Panics
     /// If it exceeds [`MAX_PAYLOAD_BYTES`].
@@ -154,7 +156,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// When the request was sent for the last time.
+    /// Time at which the request was last sent.
     pub fn sent(&self) -> Nanos {
         self.sent
     }
@@ -174,10 +176,10 @@ impl Drop for Reply {
 }
 
 impl Rpc {
-    /// Takes over the lane's messages.
+    /// Creates the RPC layer of a lane and takes over the lane's messages.
     pub fn new(lane: Lane) -> Self {
-        // Ids of an earlier life of this lane must not match: its late replies may still be out
-        // there.
+        // Ids of an earlier life of this lane must not match: its late replies may still be in the
+        // network.
         let next = lane.executor().env().begin_counting();
         let core = Core {
             lane: lane.clone(),
@@ -199,13 +201,13 @@ impl Rpc {
         rpc
     }
 
-    /// The lane underneath.
+    /// The underlying lane.
     pub fn lane(&self) -> &Lane {
         &self.core.lane
     }
 
-    /// Calls `handler` for every request to `service`; replaces the one before. It lives as long as
-    /// the lane, so it must not hold the lane, nor an [`Rpc`] of it.
+    /// Calls `handler` for every request to `service`; replaces the previous handler. It lives as
+    /// long as the lane, so it must not hold the lane, nor an [`Rpc`] of it.
     pub fn serve(&self, service: Service, handler: Handler) {
         let mut handlers = self.core.handlers.borrow_mut();
         let index = usize::from(service.0);
@@ -215,16 +217,16 @@ impl Rpc {
         handlers[index] = Some(handler);
     }
 
-    /// Messages dropped because they did not parse or named no service.
+    /// Number of messages dropped because they did not parse or named no service.
     pub fn malformed(&self) -> u64 {
         self.core.malformed.get()
     }
 
-    /// Asks `to`; the future waits for the reply. The request is sent now, so that several can be
-    /// under way before the first is awaited.
+    /// Sends a request to `to` now; the future waits for the reply. Several calls can so be under
+    /// way before the first is awaited.
     ///
     /// The future fails with [`RpcError`]; after `TimedOut` the request's effect is unknown.
-    /// Dropping it gives up waiting, nothing else.
+    /// Dropping it only stops waiting.
     pub fn call(
         &self,
         to: Endpoint,
@@ -309,7 +311,7 @@ impl Rpc {
         self.core.malformed.set(self.core.malformed.get() + 1);
     }
 
-    /// Ends the call `id`, if `from` was asked and somebody still waits for it.
+    /// Ends the call `id`, if `from` is its target and it has no outcome yet.
     fn finish(&self, from: Endpoint, id: u64, payload: &[u8]) {
         let mut calls = self.core.calls.borrow_mut();
         let Some(call) = calls.slots.get_mut(slot_of(id)) else { return };
@@ -325,8 +327,8 @@ impl Rpc {
         }
     }
 
-    /// Ends every call to `node` that is under way as if its time were up: for whoever knows that
-    /// no answer will come, or that none will count.
+    /// Ends every pending call to `node` with `TimedOut`. Used when no answer will come, or none
+    /// will count.
     pub fn give_up(&self, node: NodeId) {
         for call in &mut self.core.calls.borrow_mut().slots {
             if call.id != IDLE && call.to.node == node && call.outcome.is_none() {
@@ -336,7 +338,8 @@ impl Rpc {
         }
     }
 
-    /// Wakes every task that waits for a reply of `to`: for whoever may not wait any longer.
+    /// Wakes every task that waits for a reply of `to`, so that it can check whether to go on
+    /// waiting.
     pub fn wake_waiting(&self, to: Endpoint) {
         for call in &self.core.calls.borrow().slots {
             if call.id != IDLE && call.to == to && call.outcome.is_none() {
@@ -354,7 +357,7 @@ impl Rpc {
         self.core.buffers.borrow_mut().push(buffer);
     }
 
-    /// Makes sure that the sweeper looks at the calls when one is due at `due`.
+    /// Makes sure that the sweeper looks at the calls at `due` or earlier.
     fn sweep_at(&self, due: Nanos) {
         let core = &*self.core;
         if due >= core.next_sweep.get() {
@@ -370,7 +373,8 @@ impl Rpc {
         executor.wake_at(due, sweeper);
     }
 
-    /// Sends overdue requests again or gives them up. Returns when to look next.
+    /// Sends overdue requests again, or ends them after the last try. Returns the time of the next
+    /// look.
     fn sweep(&self, now: Nanos) -> Option<Nanos> {
         let executor = self.core.lane.executor();
         let mut next: Option<Nanos> = None;
@@ -405,18 +409,18 @@ impl Rpc {
     }
 }
 
-/// Bits of a call's id that name its slot; the rest counts calls.
+/// Bits of a call's id that are its slot; the other bits count calls.
 const SLOT_BITS: u32 = 13;
 
 fn slot_of(id: u64) -> usize {
     (id & ((1 << SLOT_BITS) - 1)) as usize
 }
 
-/// The id of a slot that no call uses.
+/// The id of an unused slot.
 const IDLE: u64 = 0;
 
-/// The task that looks after unanswered calls, for as long as the lane's RPC exists. Woken early,
-/// by the timer of a call that has ended, it goes back to sleep without setting another.
+/// Task that resends or ends unanswered calls, as long as the lane's RPC exists. When woken early,
+/// by the timer of a call that has ended, it goes back to sleep without setting another timer.
 async fn sweep(core: Weak<Core>, executor: Handle) {
     loop {
         let Some(core) = core.upgrade() else { return };
@@ -435,7 +439,7 @@ async fn sweep(core: Weak<Core>, executor: Handle) {
 #[must_use = "await it to learn the reply"]
 pub struct PendingCall {
     rpc: Rpc,
-    /// Or why the call was never sent.
+    /// The call's id, or the reason why it was never sent.
     id: Result<u64, RpcError>,
 }
 

@@ -1,39 +1,39 @@
-//! The slowest answer of late, by which a missing one is judged.
+//! The slowest recent answer, which decides when a missing answer counts as late.
 //!
 //! # What it is
-//! A memory of how long answers took that forgets slowly: a machine with more threads than cores,
-//! or a network that is slow at times, raises the time after which an answer counts as late by
-//! itself, and lowers it again when it is fast.
+//! A maximum of answer times that decays slowly: on a machine with more threads than cores, or on a
+//! network that is slow at times, the time after which an answer counts as late rises by itself,
+//! and falls again when answers are fast.
 
 use std::time::Duration;
 
-/// So many least tolerances fit in a lease.
+/// Number of least tolerances in a lease.
 const TOLERANCES_PER_LEASE: u32 = 32;
-/// An answer may take so many times as long as the slowest one of late.
+/// Factor by which an answer may exceed the slowest recent one.
 const SLOWEST_TIMES: u64 = 4;
-/// Each answer takes so little of what the slowest one took: a part of two to the power of this.
+/// Decay: each answer lowers the maximum by its 2^FORGETTING-th part.
 const FORGETTING: u32 = 8;
 
-/// The least tolerance where nodes have a lease of this length.
+/// Lower bound of the tolerance for this length of lease.
 pub fn least_tolerance(lease: Duration) -> Duration {
     lease / TOLERANCES_PER_LEASE
 }
 
-/// See the module's essay.
+/// Slowest recent answer time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slowest {
     ns: u64,
 }
 
 impl Slowest {
-    /// Notes how long an answer took.
+    /// Records the time that an answer took.
     #[inline]
     pub fn note(&mut self, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.ns = took_ns.max(self.ns - (self.ns >> FORGETTING));
     }
 
-    /// The time after which an answer is late; never less than `least`.
+    /// Time after which an answer counts as late; at least `least`.
     #[inline]
     pub fn tolerance(&self, least: Duration) -> Duration {
         least.max(Duration::from_nanos(self.ns.saturating_mul(SLOWEST_TIMES)))

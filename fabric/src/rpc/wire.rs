@@ -1,7 +1,7 @@
 //! RPC datagrams: their header, cutting payloads into fragments, putting them together again.
 //!
-//! Plain values only; nothing here sends or waits. Whatever bytes arrive, the worst that happens
-//! is that they are refused.
+//! Plain values only; nothing here sends or waits. Malformed bytes are refused, and do no other
+//! harm.
 
 use crate::ids::Endpoint;
 use crate::transport::MAX_MESSAGE_BYTES;
@@ -14,18 +14,19 @@ const FRAGMENT_BYTES: usize = MAX_MESSAGE_BYTES - HEADER_BYTES;
 const MAX_FRAGMENTS: usize = 256;
 /// The longest payload.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAGMENTS * FRAGMENT_BYTES;
-/// Payloads being reassembled; the oldest gives way, and its sender tries again.
+/// Number of payloads in reassembly; the oldest is dropped for a new one, and its sender tries
+/// again.
 const MAX_PARTIAL: usize = 64;
 
-/// What every datagram begins with.
+/// The header of every datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) service: Service,
-    /// Which part of the payload follows, below `fragments`.
+    /// Index of the payload's part that follows, below `fragments`.
     pub(super) fragment: u16,
     pub(super) fragments: u16,
-    /// The call.
+    /// The call's number.
     pub(super) id: u64,
 }
 
@@ -50,8 +51,8 @@ impl Header {
         bytes
     }
 
-    /// The header and the part of the payload behind it; `None` for anything that [`for_each`]
-    /// would not have made.
+    /// The header and the part of the payload after it; `None` for bytes that [`for_each`] would
+    /// not have made.
     ///
     /// [`for_each`]: for_each_datagram
     pub(super) fn decode(message: &[u8]) -> Option<(Self, &[u8])> {
@@ -80,8 +81,8 @@ impl Header {
     }
 }
 
-/// Hands `send` the datagrams of one payload, built in `message`. `header`'s fragment numbers are
-/// overwritten.
+/// Builds the datagrams of one payload in `message` and passes each to `send`. `header`'s fragment
+/// numbers are overwritten.
 pub(super) fn for_each_datagram(
     header: Header,
     payload: &[u8],
@@ -100,11 +101,11 @@ pub(super) fn for_each_datagram(
     }
 }
 
-/// Payloads of which some fragments have come.
+/// Payloads of which some fragments have arrived.
 #[derive(Default)]
 pub(super) struct Reassembly {
     partial: Vec<Partial>,
-    /// Buffers of payloads that are finished with.
+    /// Buffers of payloads that are no longer used.
     spare: Vec<Vec<u8>>,
 }
 
@@ -133,7 +134,7 @@ impl Reassembly {
         (received == u32::from(header.fragments)).then(|| self.partial.remove(index).payload)
     }
 
-    /// Takes a payload's buffer back.
+    /// Takes back a payload's buffer.
     pub(super) fn recycle(&mut self, mut payload: Vec<u8>) {
         payload.clear();
         self.spare.push(payload);
@@ -231,7 +232,7 @@ mod tests {
             let mut reassembly = Reassembly::default();
             for (mut bytes, plausible) in datagrams {
                 if plausible && bytes.len() >= HEADER_BYTES {
-                    // Past the cheap checks, so that the later ones are reached.
+                    // Passes the cheap checks, so that the later ones are reached.
                     bytes[..4].copy_from_slice(&[VERSION, 0, 0, 0]);
                     (bytes[5], bytes[7]) = (0, 0);
                     let full = bytes[4] % 2 == 0;
