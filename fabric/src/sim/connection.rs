@@ -1,16 +1,16 @@
-//! One lane's connection to one node: a queue of legs, of which the first makes progress.
+//! One lane's connection to one node: a queue of legs, of which only the first makes progress.
 //!
 //! A *leg* is the part of a batch that goes to one node. Legs of one connection take effect one
 //! after the other, whatever delays them: that is the order the contract promises. So a connection
-//! has at most one event to come, for the next verb of its first leg:
+//! has at most one pending event, for the next verb of its first leg:
 //!
 //! ```text
 //! travelling → queued at the NIC → (in pieces, if torn) → next verb … → answering → next leg
 //! ```
 //!
-//! When a leg fails, everything behind it is flushed. Verbs that the initiator gave up on while
-//! they were still on their way become *stragglers*: they land later, unless the connection has
-//! been made anew, the node fenced or the target restarted meanwhile (H2, H22).
+//! When a leg fails, all legs behind it are flushed. Verbs in flight when the initiator gave up
+//! become *stragglers*: they land later, unless the connection has been re-made, the node fenced or
+//! the target restarted meanwhile (H2, H22).
 
 use lotus_sabotage::{Rule, broken};
 use rand::Rng;
@@ -24,17 +24,17 @@ use crate::ids::NodeId;
 use crate::transport::Token;
 use crate::verbs::{VerbError, WorkRequest};
 
-/// How often a NIC tries again within the time that a verb may take.
+/// Retries of a NIC within the verb time-out.
 const TRIES: Picos = 16;
 
-/// What the first leg of a connection does.
+/// State of a connection's first leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// On its way to the target, or held up there.
+    /// Travelling to the target, or held up there.
     Travelling,
-    /// In the target's NIC, until its turn comes.
+    /// Waiting in the queue of the target's NIC.
     Queued,
-    /// Landing, or being sampled, in pieces.
+    /// Landing (WRITE) or being sampled (READ) in pieces.
     Tearing,
     /// All verbs took effect; the answer is on its way.
     Answering,
@@ -42,21 +42,21 @@ pub(super) enum Phase {
 
 pub(super) struct Connection {
     ends: Ends,
-    /// Raised when it is made anew; what was sent under an older number is refused.
+    /// Incremented by each reconnect; verbs sent under an older number are refused.
     pub(super) number: u32,
-    /// The life of the target that it leads to.
+    /// Life of the target that the connection belongs to.
     pub(super) life: u32,
-    /// What verbs fail with at once since it broke.
+    /// Error of new verbs while the connection is broken.
     pub(super) refusal: Option<VerbError>,
     /// First and last leg.
     pub(super) head: u32,
     pub(super) tail: u32,
     pub(super) phase: Phase,
-    /// When its event is due; others are stale.
+    /// Time of its pending event; events at other times are stale.
     pub(super) due: Picos,
-    /// When the target's NIC is done with the current verb.
+    /// Time at which the target's NIC finishes the current verb.
     pub(super) served: Picos,
-    /// Used while `Tearing`, kept for the next time.
+    /// State of the torn verb while `Tearing`; kept for reuse otherwise.
     pub(super) tear: Option<Box<Tear>>,
 }
 
@@ -81,7 +81,7 @@ impl Connection {
 pub(super) enum Kind {
     /// Verbs of this batch.
     Verbs(u32),
-    /// The connection is closed and made anew.
+    /// A request to close the connection and make a new one.
     Reconnect(Token),
 }
 
@@ -89,28 +89,28 @@ pub(super) enum Kind {
 pub(super) struct Leg {
     pub(super) next: u32,
     pub(super) kind: Kind,
-    /// Its first verb, and the one that is next, as indices into the batch.
+    /// First verb, and the next one, as indices into the batch.
     pub(super) first: u32,
     pub(super) verb: u32,
-    /// When the next verb reaches the target.
+    /// Arrival time of the next verb at the target.
     pub(super) arrival: Picos,
-    /// When the initiator gives up, if the leg is held up then.
+    /// Time at which the initiator gives up, if the leg is still held up.
     pub(super) deadline: Picos,
-    /// When the answer to the verbs so far reaches the initiator.
+    /// Time at which the answers so far reach the initiator.
     pub(super) answered: Picos,
 }
 
-/// A verb that its initiator has given up on.
+/// A verb whose initiator has given up.
 pub(super) struct Straggler {
     connection: u32,
     number: u32,
     request: WorkRequest,
     effect: Effect,
-    /// The initiator heard that it was flushed behind a verb that failed.
+    /// Whether the initiator was told `Flushed`, because an earlier verb failed.
     flushed: bool,
 }
 
-/// Whether a leg can go on.
+/// Result of checking whether a leg can go on.
 enum Way {
     Clear,
     HeldUpUntil(Picos),
@@ -131,7 +131,7 @@ impl State {
         self.connections[id as usize].ends
     }
 
-    /// The connection from a lane to a node, if there is such a node.
+    /// Number of the connection from a lane to a node; `None` if the node does not exist.
     #[inline]
     pub(super) fn connection_to(&self, lane: u32, target: NodeId) -> Option<u32> {
         self.has_node(target).then(|| lane * self.nodes.len() as u32 + u32::from(target.0))
@@ -142,7 +142,7 @@ impl State {
         &mut self.connections[id as usize]
     }
 
-    /// The first leg of a connection that has one.
+    /// First leg of a connection that has one.
     #[inline]
     pub(super) fn head(&mut self, id: u32) -> &mut Leg {
         let head = self.connections[id as usize].head;
@@ -155,7 +155,7 @@ impl State {
         self.queue.push(at, Event::Connection(id));
     }
 
-    /// Puts a leg behind the others; returns its number.
+    /// Appends a leg to the connection's queue; returns its number.
     #[inline]
     pub(super) fn append(&mut self, id: u32, leg: Leg) -> u32 {
         let key = self.legs.insert(leg) as u32;
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// The first leg is done.
+    /// Removes the finished first leg and starts the next.
     #[inline]
     fn pop_head(&mut self, id: u32) -> Leg {
         let connection = &mut self.connections[id as usize];
@@ -199,7 +199,7 @@ impl State {
         leg
     }
 
-    /// The connection's event is due.
+    /// Handles the connection's due event.
     #[inline]
     pub(super) fn step(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// The first leg reaches its target, unless something holds it up.
+    /// Delivers the first leg to its target, unless something holds it up.
     fn arrive(&mut self, id: u32) {
         let Ends { initiator, target, .. } = self.ends(id);
         let Leg { kind, arrival, deadline, .. } = *self.head(id);
@@ -247,7 +247,7 @@ impl State {
         Way::HeldUpUntil(deadline.min(self.now.saturating_add(self.timeout / TRIES + 1)))
     }
 
-    /// The first leg has taken effect; the initiator learns it, unless the way back is closed.
+    /// Sends the answer of the first leg, which has taken effect, unless the path back is closed.
     pub(super) fn answer(&mut self, id: u32) {
         self.connection(id).phase = Phase::Answering;
         let Ends { lane, initiator, target } = self.ends(id);
@@ -259,7 +259,7 @@ impl State {
         }
         match kind {
             Kind::Verbs(batch) => {
-                // Held up, it leaves only now.
+                // If it was held up, it leaves only now.
                 let at = answered.max(self.now) + self.jitter();
                 self.pop_head(id);
                 self.finish_leg(batch, at);
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Makes the connection anew.
+    /// Re-makes the connection.
     fn renew(&mut self, id: u32, target: NodeId, initiator: NodeId) -> Result<(), VerbError> {
         let node = &self.nodes[usize::from(target.0)];
         let (life, fence) = (node.life, node.fences[usize::from(initiator.0)]);
@@ -314,7 +314,7 @@ impl State {
         }
     }
 
-    /// The initiator's patience is at an end. What is still on its way lands later.
+    /// Breaks the connection after the initiator's time-out. Verbs still in flight land later.
     #[cold]
     pub(super) fn give_up(&mut self, id: u32, error: VerbError) {
         self.counts.connections_timed_out += 1;
@@ -340,8 +340,9 @@ impl State {
         self.break_connection(id, error);
     }
 
-    /// Lets up to `count` of the leg's remaining verbs land at `due`, though their batch will be
-    /// gone; returns how many that are. `flushed` is what the initiator was told of them.
+    /// Lets up to `count` of the leg's remaining verbs land at `due` as stragglers, after their
+    /// batch is gone. Returns their number. `flushed` tells whether the initiator was told
+    /// `Flushed`.
     fn strand(&mut self, id: u32, leg: &Leg, due: Picos, count: usize, flushed: bool) -> usize {
         let Kind::Verbs(batch) = leg.kind else { return 0 };
         let (number, target) = (self.connection(id).number, self.ends(id).target);
@@ -386,7 +387,7 @@ impl State {
         self.trace(Happening::Straggler { from, to: target, landed });
     }
 
-    /// The first leg fails with `error`; every leg behind it is flushed. Reconnects stay.
+    /// Fails the first leg with `error` and flushes the legs behind it. Queued reconnects stay.
     #[cold]
     pub(super) fn break_connection(&mut self, id: u32, error: VerbError) {
         let Ends { lane, target: to, .. } = self.ends(id);
@@ -424,7 +425,8 @@ impl State {
         self.start_head(id);
     }
 
-    /// The initiator is gone. How much of what it had in flight still lands is up to the seed.
+    /// Drops a crashed initiator's connection. The seed decides how many of its verbs in flight
+    /// still land.
     pub(super) fn abandon_connection(&mut self, id: u32) {
         let mut key = self.connection(id).head;
         let Ends { initiator, target, .. } = self.ends(id);
@@ -433,7 +435,7 @@ impl State {
         let mut landing = if gone { 0 } else { self.random.crashes.random_range(0..=16) };
         let mut due = self.now;
         if self.connection(id).phase == Phase::Answering {
-            // Its verbs took effect already.
+            // Its verbs have taken effect already.
             self.head(id).verb = u32::MAX;
         }
         while key != NONE {

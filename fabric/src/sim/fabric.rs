@@ -17,7 +17,7 @@ use crate::region::{Memory, Rights};
 use crate::transport::{Fabric, FabricError, Sink, Token, Transport, Wake};
 use crate::verbs::{Capabilities, Work};
 
-/// The fabric of a world. Clones share it; it may be handed to the code that the world runs.
+/// The fabric of a world. Clones share it; code that runs in the world may hold one.
 #[derive(Clone)]
 pub struct SimFabric {
     shared: Arc<Shared>,
@@ -39,13 +39,13 @@ impl SimFabric {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, if it has this node.
+    /// Locks the state, after checking that the node exists.
     pub(super) fn known(&self, node: NodeId) -> Result<MutexGuard<'_, State>, SimError> {
         let state = self.state();
         if state.has_node(node) { Ok(state) } else { Err(SimError::UnknownNode(node)) }
     }
 
-    /// The clock and the randomness of a node.
+    /// Clock and randomness of a node.
     ///
     /// # Panics
     /// If there is no such node.
@@ -56,18 +56,18 @@ impl SimFabric {
         Env::with_clock(clock, seed.value())
     }
 
-    /// The clock and the randomness of those outside of all nodes: clients, whoever writes a
-    /// history. It shows one order for all nodes, and no fault concerns it.
+    /// Clock and randomness outside of all nodes, for clients and for recording histories. It gives
+    /// one order for all nodes, and no fault affects it.
     pub fn outside(&self) -> Env {
         Env::with_clock(self.state().outside(), self.shared.seed)
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn node_count(&self) -> u16 {
         self.state().nodes.len() as u16
     }
 
-    /// The lanes that somebody holds.
+    /// Lanes that are open.
     pub fn open_lanes(&self) -> Vec<Endpoint> {
         self.state().lanes.iter().filter(|lane| lane.open).map(|lane| lane.at).collect()
     }
@@ -77,7 +77,7 @@ impl SimFabric {
         self.state().time()
     }
 
-    /// Lets a fault happen now; crashes and restarts after the turn that runs.
+    /// Injects a fault now; crashes and restarts happen after the current turn.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -94,7 +94,8 @@ impl SimFabric {
         Ok(())
     }
 
-    /// Charges CPU time to the core whose turn it is, on top of what verbs and messages cost.
+    /// Charges CPU time to the core of the current turn, in addition to the costs of verbs and
+    /// messages.
     pub fn charge(&self, cpu: Duration) {
         self.state().charge(picos(cpu));
     }
@@ -185,7 +186,7 @@ impl Fabric for SimFabric {
     }
 }
 
-/// One lane.
+/// The data path of one simulated lane.
 struct SimLane {
     fabric: SimFabric,
     at: Endpoint,
@@ -220,7 +221,7 @@ impl Transport for SimLane {
 }
 
 impl State {
-    /// Hands over what has come for a lane, and charges for it.
+    /// Passes a lane's completions and messages to `sink`, and charges the CPU time for them.
     #[inline]
     fn hand_over(&mut self, lane: u32, sink: &mut dyn Sink) {
         let Self { lanes, turn, costs, spare, .. } = self;
@@ -243,7 +244,7 @@ impl State {
 }
 
 impl Drop for SimLane {
-    /// What is in flight runs to its end; nobody will hear of it.
+    /// Closes the lane. Its verbs in flight still complete, but are no longer reported.
     fn drop(&mut self) {
         let mut state = self.fabric.state();
         state.node(self.at.node).lanes[usize::from(self.at.lane.0)] = NONE;

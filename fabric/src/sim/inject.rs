@@ -1,4 +1,4 @@
-//! What each fault does to the state.
+//! The effect of each fault on the state.
 
 use super::connection::Phase;
 use super::faults::{Chances, Fault, MemoryFate, When};
@@ -7,11 +7,11 @@ use super::state::{NONE, Next, Node, State};
 use super::trace::Happening;
 use crate::ids::{Epoch, NodeId};
 
-/// What fits in a packet of a reliable connection, of the sizes that are common.
+/// Payload of one packet of a reliable connection, for a common packet size.
 const PACKET_BYTES: usize = 1024;
 
 impl State {
-    /// Puts the schedule on the clock and on the counters.
+    /// Arms the schedule: events for fixed times, and thresholds for counts.
     pub(super) fn arm_schedule(&mut self) {
         for entry in 0..self.schedule.len() {
             if let When::At(at) = self.schedule[entry].when {
@@ -23,7 +23,7 @@ impl State {
         }
     }
 
-    /// Looks up at which counts of a node the next faults are due.
+    /// Sets the counts of a node at which its next faults are due.
     fn arm_counts(&mut self, of: NodeId) {
         let schedule = &self.schedule;
         let node = &mut self.nodes[usize::from(of.0)];
@@ -35,7 +35,7 @@ impl State {
         node.messages_due = next(&|when| messages_of(when, of), node.messages);
     }
 
-    /// Lets faults happen that wait for a count which a node has just reached.
+    /// Schedules the faults due at a count that a node has just reached.
     #[cold]
     pub(super) fn counted_faults(&mut self, of: NodeId) {
         let Node { verbs, messages, verbs_due, messages_due, .. } = self.nodes[usize::from(of.0)];
@@ -52,7 +52,7 @@ impl State {
         self.arm_counts(of);
     }
 
-    /// Lets a fault happen. Crashes and restarts are the world's business.
+    /// Carries out a fault. Crashes and restarts are returned for the world to carry out.
     pub(super) fn inject(&mut self, fault: &Fault) -> Option<Next> {
         self.trace(Happening::Fault(fault));
         let counts = &mut self.counts;
@@ -91,7 +91,7 @@ impl State {
                 counts.clock_jumps += 1;
                 self.set_time(self.now);
                 self.node(node).clock.jump(nanos);
-                // Their timers are due at other times now.
+                // Their timers are due at other world times now.
                 self.wake_cores_of(node);
             }
             Fault::SetRates(ref rates) => self.chances = Chances::new(rates.clone()),
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// The node's processes have ended; their executors are gone already.
+    /// Crashes a node after its executors were dropped.
     pub(super) fn crash(&mut self, id: NodeId, memory: MemoryFate) {
         self.counts.crashes += 1;
         for lane in 0..self.lanes.len() {
@@ -133,14 +133,14 @@ impl State {
         node.life += 1;
         if memory == MemoryFate::Lost {
             let lost = node.regions.lose();
-            // Fences are the process's own, as memory is.
+            // Fences are state of the process, as memory is.
             node.fences.fill(Epoch(0));
             self.bytes -= lost;
         }
     }
 
-    /// A NIC places what fits in one packet as a whole, or not at all: what is landing in pieces
-    /// when its sender ends has landed, unless it is longer.
+    /// A NIC places the data of one packet as a whole, or not at all: a verb that is landing in
+    /// pieces when its sender crashes lands completely, unless it is longer than a packet.
     fn finish_packet(&mut self, conn: u32) {
         if self.connection(conn).phase == Phase::Tearing && self.landing_bytes(conn) <= PACKET_BYTES
         {
@@ -156,8 +156,8 @@ impl State {
         node.paused_until = 0;
     }
 
-    /// Refuses older epochs of `expelled` at `target` from now on. What is just landing there has
-    /// landed when this returns (H2).
+    /// Refuses older epochs of `expelled` at `target` from now on. A verb that is landing there in
+    /// pieces has landed completely when this returns (H2).
     pub(super) fn fence(&mut self, target: NodeId, expelled: NodeId, epoch: Epoch) {
         let fence = &mut self.node(target).fences[usize::from(expelled.0)];
         *fence = epoch.max(*fence);
@@ -173,7 +173,7 @@ impl State {
         self.trace(Happening::Fenced { target, expelled, epoch: epoch.0 });
     }
 
-    /// A node that is known to exist.
+    /// A node that exists.
     pub(super) fn node(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[usize::from(id.0)]
     }

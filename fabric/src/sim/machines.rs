@@ -1,8 +1,8 @@
-//! Simulated machines: what a whole cluster runs on when it runs in a [`World`].
+//! Simulated machines: run a whole cluster in a [`World`].
 //!
-//! Time passes only while somebody waits ([`Machines::wait`], [`Machines::join`]) or asks for it
-//! ([`SimMachines::run_for`]). Control works outside of time. What stops the world, a limit or a
-//! deadlock, ends every wait, and [`SimMachines::failure`] tells what it was.
+//! Time passes only during a wait ([`Machines::wait`], [`Machines::join`]) or on request
+//! ([`SimMachines::run_for`]). The control path works outside of time. A limit or a deadlock stops
+//! the world and ends every wait; [`SimMachines::failure`] returns the reason.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
@@ -19,7 +19,7 @@ use crate::ids::NodeId;
 use crate::machines::{Courier, Machines, Program};
 use crate::transport::Fabric;
 
-/// See the module's essay.
+/// The machines of a simulated cluster.
 pub struct SimMachines {
     world: RefCell<World>,
     courier: Option<Arc<dyn Courier>>,
@@ -38,26 +38,26 @@ impl SimMachines {
         Self { world: RefCell::new(world), courier: None, failure: RefCell::new(None) }
     }
 
-    /// The same, with what carries questions to a service outside of the world.
+    /// Adds a model of the network to a service outside of the world.
     #[must_use]
     pub fn with_courier(self, courier: Arc<dyn Courier>) -> Self {
         Self { courier: Some(courier), ..self }
     }
 
-    /// The world, to look at and to inject faults.
+    /// The world, for inspection and for injecting faults.
     ///
     /// # Panics
-    /// If it is borrowed already, as it is while it runs.
+    /// If it is already borrowed, as it is while it runs.
     pub fn world(&self) -> RefMut<'_, World> {
         self.world.borrow_mut()
     }
 
-    /// Why the world has stopped for good, if it has.
+    /// The error that stopped the world for good, if any.
     pub fn failure(&self) -> Option<SimError> {
         self.failure.borrow().clone()
     }
 
-    /// Lets that much time pass, or less if a node crashes or restarts. `None` once the world has
+    /// Advances time by `span`, or less if a node crashes or restarts. `None` once the world has
     /// stopped for good.
     pub fn run_for(&self, span: Duration) -> Option<Stop> {
         self.run(|world| world.run_for(span))
@@ -114,14 +114,14 @@ impl Machines for SimMachines {
     }
 
     fn join(&self, core: SimCore) -> bool {
-        // Whoever unwinds has no use for more of the world, which may be what panicked.
+        // While unwinding, the world is not run further: it may be what panicked.
         while !core.ended.get() && !std::thread::panicking() {
             let lives = self.world.borrow_mut().executor(core.id).is_some();
             if !lives || self.run(|world| world.run_while(|| !core.ended.get())).is_none() {
                 break;
             }
         }
-        // Without the world: the executor's lanes close themselves.
+        // With the world no longer borrowed: the executor's lanes close themselves.
         let executor = self.world.borrow_mut().remove_core(core.id);
         drop(executor);
         core.ended.get()

@@ -1,4 +1,4 @@
-//! The registered memory of simulated nodes, and what a verb does to it.
+//! The registered memory of simulated nodes, and the effect of verbs on it.
 
 use crate::region::{Memory, Rights, WORD_BYTES};
 use crate::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
@@ -15,7 +15,7 @@ pub(super) struct Region {
 /// All regions of one node, by number.
 pub(super) struct Regions(Vec<Option<Region>>);
 
-/// What a verb that has lost its batch still would do.
+/// Effect of a verb after its batch is gone.
 pub(super) enum Effect {
     Write(Vec<u64>),
     CompareAndSwap { expected: u64, new: u64 },
@@ -23,7 +23,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// What `request` of `work` would do; `None` if it changes nothing.
+    /// Effect of `request` of `work`; `None` if it changes nothing.
     pub(super) fn of(request: &WorkRequest, work: &Work) -> Option<Self> {
         match request.op {
             Op::Read | Op::ReadStable => None,
@@ -56,12 +56,12 @@ impl Regions {
         &mut self.0[usize::from(region.0)]
     }
 
-    /// Unregisters everything; returns how many bytes that were.
+    /// Unregisters all regions; returns their total bytes.
     pub(super) fn lose(&mut self) -> u64 {
         self.0.iter_mut().filter_map(Option::take).map(|region| region.bytes).sum()
     }
 
-    /// Brings the lines that a verb will touch closer: it takes effect many events from now.
+    /// Prefetches the lines that a verb touches: it takes effect many events from now.
     #[inline]
     pub(super) fn prefetch(&self, request: &WorkRequest) {
         let Some(region) = &self.0[usize::from(request.addr.region().0)] else { return };
@@ -73,7 +73,7 @@ impl Regions {
         }
     }
 
-    /// The memory that a verb touches, and the index of its first word there.
+    /// The memory that a verb touches, and the index of its first word in it.
     #[inline]
     pub(super) fn resolve(&self, request: &WorkRequest) -> Result<(&Memory, usize), VerbError> {
         let region = self.0[usize::from(request.addr.region().0)].as_ref();
@@ -81,8 +81,8 @@ impl Regions {
         Ok((&region.memory, request.first_word(region.bytes, region.rights)?))
     }
 
-    /// Carries out a verb, all at once; returns a word that stands for what it found or left, for
-    /// the trace hash.
+    /// Carries out a verb at once. Returns a word derived from the data found or written, for the
+    /// trace hash.
     #[inline]
     pub(super) fn apply(&self, request: &WorkRequest, work: &mut Work) -> Result<u64, VerbError> {
         let (memory, word) = self.resolve(request)?;
@@ -124,7 +124,8 @@ impl Regions {
     }
 }
 
-/// Two words of a record differ when records do: a version first, data or a checksum last.
+/// Combines the first and the last word, which differ whenever records do: a version comes first,
+/// data or a checksum last.
 #[inline]
 fn digest(words: &[u64]) -> u64 {
     match words {

@@ -8,17 +8,17 @@ use super::trace::Happening;
 use crate::ids::Endpoint;
 use crate::transport::MAX_MESSAGE_BYTES;
 
-/// Messages that wait at one lane before further ones are dropped, as a full receive queue would.
+/// Messages that may wait at one lane. Further ones are dropped, as by a full receive queue.
 const MAX_WAITING: usize = 4096;
 /// Message buffers kept for reuse.
 const MAX_SPARE: usize = 4096;
 
-/// A message on its way.
+/// A message in flight.
 pub(super) struct Message {
     from: Endpoint,
     to: Endpoint,
     bytes: Vec<u8>,
-    /// The receiver's NIC has it.
+    /// Whether the receiver's NIC has placed it.
     placed: bool,
 }
 
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// Takes back the buffer of a message that was handed over.
+/// Takes back the buffer of a delivered message.
 #[inline]
 pub(super) fn recycle(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
     if spare.len() < MAX_SPARE {

@@ -2,20 +2,20 @@
 //!
 //! # What it is
 //! A [`World`] with the cores of all nodes, and a [`SimFabric`] that carries verbs and messages
-//! between them through modelled NICs and links ([`Profile`]), with every fault that a network and
-//! a machine can have ([`Rates`], [`Fault`]). The same configuration and the same programs give
-//! the same run, event by event.
+//! between them through modelled NICs and links ([`Profile`]), with the faults that a network and a
+//! machine can have ([`Rates`], [`Fault`]). The same configuration and the same programs give the
+//! same run, event by event.
 //!
 //! # What it is not
 //! It runs no threads and asks no real clock. It knows no transactions: scenarios and checkers are
 //! built on top. docs/simulation.md describes the model.
 //!
 //! # Where to look
-//! * `machines`: what a cluster runs on; `world`: cores and the passing of time; `state`:
-//!   everything else that there is, and events.
-//! * `verbs`, `connection`, `messages`: what happens to what is posted; `memory`: what it does.
-//! * `nic`, `profile`: what it costs; `report`: what was busy.
-//! * `faults`: what can go wrong, as data; `inject`: what it does.
+//! * `machines`: runs a whole cluster; `world`: cores and the passing of time; `state`: the rest of
+//!   the simulated state, and events.
+//! * `verbs`, `connection`, `messages`: the path of verbs and messages; `memory`: their effect.
+//! * `nic`, `profile`: costs; `report`: utilisation.
+//! * `faults`: faults as data; `inject`: their effect.
 //!
 //! ```
 //! use lotus_fabric::exec::Executor;

@@ -1,19 +1,20 @@
-//! What verbs and messages queue for: the servers of NICs, and links.
+//! The servers of NICs, and links, at which verbs and messages queue.
 //!
 //! A server takes one operation at a time, first come first served; a link is a server whose
 //! operations take as long as their bytes. Each NIC has (DESIGN §9)
 //!
-//! * an *outbound* server for what its node issues, an *inbound* one for what others ask of it;
-//! * one *atomic unit*, through which compare-and-swaps and fetch-and-adds go one by one;
+//! * an *outbound* server for operations that its node issues, an *inbound* one for operations of
+//!   other nodes;
+//! * one *atomic unit*, which carries out compare-and-swaps and fetch-and-adds one by one;
 //! * a link in each direction.
 //!
-//! What a server has been busy for is counted; the report is made of that.
+//! Each server sums up its busy time, for the report.
 
 use super::profile::Costs;
 use super::queue::Picos;
 use crate::verbs::VerbKind;
 
-/// Something that serves one at a time.
+/// A server that takes one operation at a time.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Server {
     free_at: Picos,
@@ -21,7 +22,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Takes in an operation that comes at `at` and takes `span`; returns when it begins.
+    /// Queues an operation that arrives at `at` and takes `span`; returns when it begins.
     #[inline]
     pub(super) fn admit(&mut self, at: Picos, span: Picos) -> Picos {
         let start = at.max(self.free_at);
@@ -55,14 +56,14 @@ pub(super) struct Nic {
     pub(super) atomic_unit: Server,
     pub(super) sending: Server,
     pub(super) receiving: Server,
-    /// How long everything takes, in percent of the profile.
+    /// Duration of every operation, in percent of the profile.
     pub(super) percent: u32,
 }
 
-/// An operation on its way.
+/// Time span in which the NIC serves an operation.
 #[derive(Clone, Copy)]
 pub(super) struct Service {
-    /// When it begins, and takes effect.
+    /// Begin of the service, when the operation takes effect.
     pub(super) start: Picos,
     pub(super) end: Picos,
 }
@@ -90,13 +91,13 @@ impl Nic {
         sent.max(start + service)
     }
 
-    /// How long after the verb before it one follows on the same connection.
+    /// Time between two successive verbs on one connection.
     #[inline]
     pub(super) fn gap(&self, service: Picos, transmission: Picos) -> Picos {
         self.scaled(service.max(transmission))
     }
 
-    /// Takes in a request whose last bit comes at `at`.
+    /// Receives and serves a request, with its last bit arriving at `at`.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -119,7 +120,7 @@ impl Nic {
         }
     }
 
-    /// Takes in a datagram whose last bit comes at `at`; returns when it is placed.
+    /// Receives a datagram, with its last bit arriving at `at`; returns when it is placed.
     #[inline]
     pub(super) fn serve_message(&mut self, at: Picos, bytes: usize, costs: &Costs) -> Picos {
         let received = self.receive(at, costs.transmission(bytes));
@@ -127,8 +128,8 @@ impl Nic {
         self.inbound.admit(received, service)
     }
 
-    /// Takes `transmission` in from the link. The bits come while the sender sends them, so that
-    /// an idle link delays nothing.
+    /// Receives `transmission` from the link; returns when its last bit is in. Receiving overlaps
+    /// with sending, so an idle link adds no delay.
     #[inline]
     pub(super) fn receive(&mut self, last_bit: Picos, transmission: Picos) -> Picos {
         let transmission = self.scaled(transmission);

@@ -1,8 +1,8 @@
 //! Profiles: the constants of a NIC, its links and the cores beside it, as data with sources.
 //!
-//! A profile is a TOML file. Every constant in it names where it comes from, and one without a
-//! source is refused, so that nothing is tuned in silence (DESIGN §9). Rates are written as
-//! published (Mops, Gbps) and kept as time: picoseconds for one operation or one byte.
+//! A profile is a TOML file. Every constant in it names its source, and a constant without one is
+//! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
+//! Gbps) and kept as time: picoseconds for one operation or one byte.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -10,32 +10,32 @@ use toml::Spanned;
 use super::queue::{PICOS_PER_NANO, Picos};
 use crate::verbs::VerbKind;
 
-/// The profiles that are built in, by name.
+/// Built-in profiles, by name.
 const BUILT_IN: [(&str, &str); 2] = [
     ("cx3-56g", include_str!("../../profiles/cx3-56g.toml")),
     ("ideal", include_str!("../../profiles/ideal.toml")),
 ];
 
-/// Why there is no such profile.
+/// Reason why a profile cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// No built-in profile has that name; choose one that is listed.
     #[error("unknown profile \"{name}\"; known are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name asked for.
         name: String,
-        /// All there are, separated by commas.
+        /// Names of all built-in profiles, separated by commas.
         known: String,
     },
-    /// The text is no profile; correct the line.
+    /// The text is not a profile; correct the line.
     #[error("{name}, line {line}: {message}")]
     Malformed {
-        /// What the caller calls the text, a file name for instance.
+        /// The caller's name for the text, for instance a file name.
         name: String,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The error in that line.
         message: String,
     },
 }
@@ -48,7 +48,7 @@ pub struct Profile {
     pub(super) costs: Costs,
 }
 
-/// What one operation of each kind occupies a NIC's server for.
+/// Time for which one operation of each kind occupies a server of a NIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Services {
     read: Picos,
@@ -81,7 +81,7 @@ pub(super) struct Costs {
     pub(super) cpu: Cpu,
 }
 
-/// What a core pays.
+/// CPU time that a core spends on each operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cpu {
     pub(super) poll: Picos,
@@ -94,7 +94,7 @@ pub(super) struct Cpu {
 }
 
 impl Costs {
-    /// How long `bytes` of payload and their headers occupy a link.
+    /// Time for which `bytes` of payload and their headers occupy a link.
     #[inline]
     pub(super) fn transmission(&self, bytes: usize) -> Picos {
         (bytes as u64 + self.overhead_bytes) * self.byte
@@ -102,7 +102,7 @@ impl Costs {
 }
 
 impl Profile {
-    /// The names of all built-in profiles.
+    /// Names of all built-in profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
@@ -110,7 +110,7 @@ impl Profile {
     /// A built-in profile.
     ///
     /// # Errors
-    /// `Unknown`, listing those there are.
+    /// `Unknown`, with the names of the built-in profiles.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((name, text)) => Self::parse(name, text.as_bytes()),
@@ -121,15 +121,15 @@ impl Profile {
         }
     }
 
-    /// Tiny fixed latency, no limits: for tests.
+    /// The profile with a tiny fixed latency and no limits, for tests.
     pub fn ideal() -> Self {
         Self::named("ideal").expect("a test parses every built-in profile")
     }
 
-    /// The profile in the bytes of a file that the caller calls `name`.
+    /// Parses the bytes of a profile file; `name` is used in errors.
     ///
     /// # Errors
-    /// `Malformed`, naming the line.
+    /// `Malformed`, with the line.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, ProfileError> {
         let malformed = |at: usize, message: String| {
             let before = &bytes[..at.min(bytes.len())];
@@ -145,18 +145,18 @@ impl Profile {
         Ok(Self { name: document.name, summary: document.summary, costs })
     }
 
-    /// What the profile calls itself.
+    /// The profile's own name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it stands for, in one line.
+    /// One-line description of the profile.
     pub fn summary(&self) -> &str {
         &self.summary
     }
 }
 
-/// Where in the text something is wrong, and what.
+/// An error in the text: byte offset and message.
 type Wrong = (usize, String);
 
 #[derive(Deserialize)]
@@ -214,15 +214,16 @@ struct Constant {
     source: Spanned<String>,
 }
 
-/// One operation at a million a second, and one byte at a gigabit a second.
+/// Picoseconds for one operation at 1 Mops, and for one byte at 1 Gbps.
 const PICOS_PER_MOPS: f64 = 1e6;
 const PICOS_PER_GBPS: f64 = 8e3;
-/// A second. Larger constants are mistakes, and sums of them might overflow.
+/// Upper bound of time constants: a second. Larger ones are mistakes, and their sums might
+/// overflow.
 const MAX_NANOS: f64 = 1e9;
 const MAX_OVERHEAD_BYTES: f64 = 4096.0;
 
 impl Constant {
-    /// The number, if it has a source and lies in the range.
+    /// The value, if it has a source and lies in the range.
     fn checked(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64, Wrong> {
         if self.source.get_ref().trim().is_empty() {
             return Err((self.source.span().start, "a constant needs a source".to_owned()));
@@ -233,9 +234,9 @@ impl Constant {
         range.contains(&value).then_some(value).ok_or_else(|| (self.value.span().start, refusal()))
     }
 
-    /// The time that one unit takes where a rate of 1 takes `picos`. Infinite rates take none.
+    /// Time for one unit, where a rate of 1 takes `picos`. Infinite rates give zero.
     fn rate(&self, picos: f64) -> Result<Picos, Wrong> {
-        // At a slower rate than this, one unit would take more than a second.
+        // At a slower rate, one unit would take more than a second.
         let slowest = picos / (MAX_NANOS * PICOS_PER_NANO as f64);
         self.checked(slowest..=f64::INFINITY).map(|rate| (picos / rate).round() as Picos)
     }

@@ -1,11 +1,11 @@
-//! Virtual time and the events on it.
+//! Virtual time, and the queue of events.
 //!
-//! Events are ordered by (time, sequence): what was scheduled first happens first at one moment.
-//! That order, and so the whole run, follows from the seed and nothing else.
+//! Events are ordered by (time, sequence): at one moment, events happen in the order in which they
+//! were scheduled. That order, and so the whole run, follows from the seed and nothing else.
 //!
-//! The queue is a calendar (Brown, CACM 1988): a ring of buckets for the near future, into which
-//! events are thrown as they come. A bucket is sorted when its time has come, and then holds a
-//! handful. What is further away than the ring reaches lies in a heap: timers and faults, few.
+//! The queue is a calendar (Brown, CACM 1988): a ring of buckets for the near future, which receive
+//! events unsorted. A bucket is sorted when its time has come, and then holds a handful. Events
+//! beyond the ring wait in a heap: timers and faults, few.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// A moment of virtual time since the world began, or a span of it, in picoseconds: NICs serve
-/// operations in fractions of a nanosecond. 64 bits last for 213 days.
+/// A moment of virtual time since the world began, or a span of it, in picoseconds, because NICs
+/// serve operations in fractions of a nanosecond. 64 bits last for 213 days.
 pub(super) type Picos = u64;
 
 pub(super) const PICOS_PER_NANO: Picos = 1000;
-/// A moment that never comes.
+/// A moment that is never reached.
 pub(super) const NEVER: Picos = Picos::MAX;
 
 pub(super) fn picos(span: Duration) -> Picos {
@@ -29,10 +29,10 @@ pub(super) fn duration(picos: Picos) -> Duration {
     Duration::from_nanos(picos / PICOS_PER_NANO)
 }
 
-/// What happens; the number names whom or what it happens to.
+/// An event; the number is the index of its subject.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
-    /// A core has something to do.
+    /// A core is due for a turn.
     Core(u32),
     /// The first verb on a connection takes its next step.
     Connection(u32),
@@ -42,14 +42,14 @@ pub(super) enum Event {
     Reconnected(u32),
     /// A message arrives.
     Message(u32),
-    /// A verb whose initiator has given up on it arrives all the same.
+    /// A verb arrives after its initiator has given up.
     Straggler(u32),
     /// An entry of the schedule of faults is due.
     Fault(u32),
 }
 
 impl Event {
-    /// For the trace hash.
+    /// A number for the trace hash.
     #[inline]
     pub(super) fn code(self) -> u64 {
         let (kind, subject) = match self {
@@ -65,11 +65,11 @@ impl Event {
     }
 }
 
-/// How much time a bucket covers: 2^14 ps = 16 ns, in which a large cluster has a few events.
+/// Time span of a bucket, as a shift: 2^14 ps = 16 ns, in which a large cluster has a few events.
 const BUCKET_SHIFT: u32 = 14;
-/// Buckets of the ring. Together they reach 17 us: that is farther than most verbs take.
+/// Buckets of the ring. Together they span 17 us, longer than most verbs take.
 const BUCKETS: usize = 1024;
-/// Buckets that share a word of the map of those in use.
+/// Buckets per word of the occupancy map.
 const MAP_BITS: usize = u64::BITS as usize;
 /// The end of a bucket's list.
 const NONE: u32 = u32::MAX;
@@ -82,24 +82,24 @@ struct Entry {
 }
 
 impl Entry {
-    /// Counted from the beginning of time.
+    /// Number of the bucket, counted from time zero.
     #[inline]
     fn bucket(&self) -> u64 {
         self.at >> BUCKET_SHIFT
     }
 }
 
-/// The events to come.
+/// The pending events.
 pub(super) struct Queue {
     pushed: u64,
-    /// Events of bucket `current` and before, the next one last.
+    /// Events of bucket `current` and earlier, the next one last.
     near: Vec<Entry>,
     current: u64,
-    /// The buckets behind `current`, as lists: the first entry of each.
+    /// The buckets after `current`, as lists: the first entry of each.
     ring: Box<[u32; BUCKETS]>,
-    /// Which buckets are not empty.
+    /// Bitmap of the non-empty buckets.
     map: [u64; BUCKETS / MAP_BITS],
-    /// What the lists consist of: an entry and the number of the next.
+    /// Nodes of the lists: an entry and the number of the next node.
     links: Slab<(Entry, u32)>,
     /// Events that were beyond the ring when they were scheduled.
     far: BinaryHeap<Reverse<Entry>>,
@@ -135,14 +135,14 @@ impl Queue {
         }
     }
 
-    /// Puts an event into a bucket of the ring.
+    /// Adds an event to a bucket of the ring.
     #[inline]
     fn throw(&mut self, bucket: usize, entry: Entry) {
         self.ring[bucket] = self.links.insert((entry, self.ring[bucket])) as u32;
         self.map[bucket / MAP_BITS] |= 1 << (bucket % MAP_BITS);
     }
 
-    /// When the next event is due.
+    /// Time of the next event.
     #[inline]
     pub(super) fn next_at(&mut self) -> Option<Picos> {
         if self.near.is_empty() {
@@ -167,7 +167,7 @@ impl Queue {
         next.map(|entry| (entry.at, entry.event))
     }
 
-    /// Moves on to the next bucket that is not empty, or to the first event beyond the ring.
+    /// Moves on to the next non-empty bucket, or to the first event beyond the ring.
     fn turn_ring(&mut self) {
         let Some(ahead) = self.next_bucket() else {
             if let Some(Reverse(far)) = self.far.peek() {
@@ -187,11 +187,11 @@ impl Queue {
         self.near.sort_unstable_by(|one, other| other.cmp(one));
     }
 
-    /// How far ahead of `current` the next bucket is that is not empty.
+    /// Distance from `current` to the next non-empty bucket.
     #[inline]
     fn next_bucket(&self) -> Option<usize> {
         let first = self.current as usize % BUCKETS;
-        // The first word is looked at twice: from `current` on, and at the end up to it.
+        // The first word is checked twice: from `current` on, and at the end up to it.
         (0..=self.map.len()).find_map(|step| {
             let word = (first / MAP_BITS + step) % self.map.len();
             let passed = if step == 0 { u64::MAX << (first % MAP_BITS) } else { u64::MAX };
@@ -202,7 +202,7 @@ impl Queue {
     }
 }
 
-/// A running hash over everything that happens: two runs with equal hashes were the same run.
+/// A running hash over all events: two runs with equal hashes were the same run.
 #[derive(Clone, Copy)]
 pub(super) struct TraceHash(u64);
 
@@ -213,10 +213,11 @@ impl TraceHash {
         hash
     }
 
-    /// One multiplication to 128 bits, whose halves are folded together.
+    /// Mixes in a value: one multiplication to 128 bits, with the halves of the product folded
+    /// together.
     #[inline]
     pub(super) fn add(&mut self, value: u64) {
-        // The sum keeps zeroes from staying zero.
+        // The addition keeps zeroes from staying zero.
         let mixed = (self.0 ^ value).wrapping_add(0xA076_1D64_78BD_642F);
         let product = u128::from(mixed) * 0xE703_7ED1_A0B4_28DB;
         self.0 = (product as u64 ^ (product >> 64) as u64).rotate_left(23);
@@ -236,8 +237,8 @@ mod tests {
     use super::*;
     use crate::env::SmallRng;
 
-    /// Against a sorted list: near and far events, many at one moment, some while others are
-    /// taken out, some before the bucket that has been looked into.
+    /// Compares with a sorted list: near and far events, many at one moment, some scheduled while
+    /// others are taken out, some before the bucket that was last opened.
     #[test]
     fn events_come_by_time_and_then_as_they_were_scheduled() {
         let mut rng = SmallRng::seed_from_u64(1);
@@ -252,7 +253,7 @@ mod tests {
             } else {
                 let next = expected.pop_first().map(|((at, _), event)| (at, event));
                 assert_eq!(queue.next_at(), next.map(|(at, _)| at));
-                // Time may stand still before what comes next.
+                // The next event may be peeked at without being taken.
                 if rng.random_range(0..4) > 0 {
                     assert_eq!(queue.pop(), next);
                     now = next.map_or(now, |(at, _)| at);

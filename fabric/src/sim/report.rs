@@ -1,4 +1,4 @@
-//! How busy everything was, and so what bounded the run.
+//! Utilisation of all resources, which shows the bottleneck of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use super::queue::{Picos, duration};
 use super::state::State;
 use crate::ids::NodeId;
 
-/// Something that can be the bottleneck.
+/// A resource that can be the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Resource {
-    /// The server of a NIC for what its node issues.
+    /// The NIC's server for operations that its node issues.
     Outbound(NodeId),
-    /// The server of a NIC for what others ask of it.
+    /// The NIC's server for operations of other nodes.
     Inbound(NodeId),
-    /// The unit of a NIC that carries out atomics, one by one.
+    /// The NIC's unit that carries out atomics one by one.
     AtomicUnit(NodeId),
     /// The link away from a node.
     Sending(NodeId),
@@ -23,9 +23,9 @@ pub enum Resource {
     Receiving(NodeId),
     /// A core.
     Core {
-        /// Of this node.
+        /// Node of the core.
         node: NodeId,
-        /// In the order in which the node's cores were added, over all its lives.
+        /// Index in the order in which the node's cores were added, over all its lives.
         index: u16,
     },
 }
@@ -43,33 +43,33 @@ impl fmt::Display for Resource {
     }
 }
 
-/// How busy a resource was.
+/// Utilisation of one resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Utilisation {
-    /// What.
+    /// The resource.
     pub resource: Resource,
-    /// The part of the time that it was busy, from 0 to 1.
+    /// Busy part of the time, from 0 to 1.
     pub busy: f64,
 }
 
-/// How busy everything was over a span of virtual time.
+/// Utilisation of all resources over a span of virtual time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The span.
+    /// Length of the span.
     pub elapsed: Duration,
     /// Every NIC's servers, node by node, then every core.
     pub resources: Vec<Utilisation>,
 }
 
 impl Report {
-    /// What was busiest, and so bounds the throughput if anything does; the first of equals.
+    /// The busiest resource, which bounds the throughput if anything does; the first of equals.
     /// `None` if nothing was used.
     pub fn bound(&self) -> Option<Utilisation> {
         let used = self.resources.iter().filter(|entry| entry.busy > 0.0);
         used.copied().reduce(|most, entry| if entry.busy > most.busy { entry } else { most })
     }
 
-    /// How busy a resource was; 0 if there is no such resource.
+    /// Utilisation of a resource; 0 if it is not in the report.
     pub fn busy(&self, resource: Resource) -> f64 {
         let found = self.resources.iter().find(|entry| entry.resource == resource);
         found.map_or(0.0, |entry| entry.busy)
@@ -85,7 +85,7 @@ impl Report {
 
     pub(super) fn of(state: &mut State) -> Self {
         let elapsed = state.now - state.measured_since;
-        // Servers are booked ahead, so at the end a little more than all the time is possible.
+        // Servers are booked ahead, so slightly more than the whole time is possible at the end.
         let part = |busy: Picos| (busy as f64 / elapsed.max(1) as f64).min(1.0);
         let mut resources = Vec::new();
         for (number, node) in state.nodes.iter_mut().enumerate() {

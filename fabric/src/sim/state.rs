@@ -1,13 +1,13 @@
 //! The state of a world: nodes, lanes, connections, everything in flight, and the event loop over
 //! it, up to the point where a core has its turn.
 //!
-//! # Who owns what
+//! # Ownership
 //! The state is one value behind one lock, shared by the world, the fabric and all lanes. Only
-//! executors are elsewhere, in the world: they stay on its thread. The lock is never held while
-//! an executor runs, and never contended: a world has one thread.
+//! executors are elsewhere, in the world: they stay on its thread. The lock is never held while an
+//! executor runs, and never contended: a world has one thread.
 //!
-//! What happens to verbs is in `verbs` and `connection`, to messages in `messages`, what faults
-//! do in `inject`. Each is an `impl State` of its own.
+//! Verbs are handled in `verbs` and `connection`, messages in `messages`, faults in `inject`. Each
+//! is an `impl State` of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -31,9 +31,9 @@ use crate::ids::{Endpoint, Epoch, NodeId};
 use crate::transport::Token;
 use crate::verbs::{VerbError, Work};
 
-/// Stands for no core, lane, leg and so on.
+/// Index for "no core, lane, leg ...".
 pub(super) const NONE: u32 = u32::MAX;
-/// What every clock shows when a world begins. Not zero, which stands for "never" in many places.
+/// Reading of every clock at time zero. Not zero, which means "never" in many places.
 const CLOCK_AT_START: u64 = 1_000_000_000;
 
 /// The clock of one node.
@@ -41,9 +41,9 @@ pub(super) struct NodeClock {
     /// Nanoseconds since the world began; the same word for all nodes.
     world: Arc<AtomicU64>,
     offset: AtomicI64,
-    /// What it has shown before it was set back.
+    /// Latest reading before the clock was set back.
     floor: AtomicU64,
-    /// Transactions begun in the turn that runs now.
+    /// Transactions begun in the current turn.
     transactions: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ impl NodeClock {
         self.offset.store(offset, Ordering::Relaxed);
     }
 
-    /// When it will show `reading`.
+    /// World time at which the clock will show `reading`.
     fn shows(&self, reading: Nanos) -> Picos {
         let offset = self.offset.load(Ordering::Relaxed);
         let world = reading.0.saturating_sub(CLOCK_AT_START).saturating_add_signed(-offset);
@@ -82,7 +82,7 @@ impl NodeClock {
     }
 }
 
-/// The way from one node to another.
+/// Network path from one node to another.
 #[derive(Clone, Default)]
 pub(super) struct Path {
     pub(super) cut: bool,
@@ -93,29 +93,29 @@ pub(super) struct Node {
     pub(super) clock: Arc<NodeClock>,
     pub(super) nic: Nic,
     pub(super) regions: Regions,
-    /// By initiating node: verbs of older epochs are refused.
+    /// By initiating node: epoch below which its verbs are refused.
     pub(super) fences: Vec<Epoch>,
     /// By target node.
     pub(super) paths: Vec<Path>,
-    /// By lane number: the index of the open lane.
+    /// By lane number: index of the open lane.
     pub(super) lanes: Vec<u32>,
     pub(super) up: bool,
     pub(super) isolated: bool,
-    /// Raised by every crash: connections from before do not work after it.
+    /// Incremented by every crash: connections of an earlier life no longer work.
     pub(super) life: u32,
-    /// How often it was restarted.
+    /// Number of restarts.
     pub(super) restarts: u64,
     pub(super) paused_until: Picos,
     pub(super) core_percent: u32,
     /// Verbs that took effect, and messages sent.
     pub(super) verbs: u64,
     pub(super) messages: u64,
-    /// The next counts at which a scheduled fault is due.
+    /// Next counts at which a scheduled fault is due.
     pub(super) verbs_due: u64,
     pub(super) messages_due: u64,
 }
 
-/// What waits for a lane to be polled.
+/// Events that wait for a lane to be polled.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) completed: Vec<(Token, Box<Work>)>,
@@ -133,26 +133,26 @@ impl Inbox {
 pub(super) struct Lane {
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
-    /// Who polls it; known once it was polled.
+    /// The core that polls the lane; known once it was polled.
     pub(super) core: u32,
     pub(super) open: bool,
     pub(super) inbox: Inbox,
 }
 
-/// The part of a core that the state knows; its executor is in the world.
+/// The state's part of a core; its executor is in the world.
 pub(super) struct Core {
     pub(super) node: NodeId,
     pub(super) alive: bool,
-    /// When its next turn is due.
+    /// Time of its next turn.
     due: Picos,
-    /// When an event comes to see whether its timer is due. Timers are seldom set earlier, so one
-    /// event serves for all turns until then.
+    /// Time of the pending event that checks whether the core's timer is due. Timers are seldom
+    /// moved earlier, so one event serves for all turns until then.
     alarm: Picos,
     busy_until: Picos,
     pub(super) busy: Picos,
 }
 
-/// The turn that runs now, if one does.
+/// The current turn, if there is one.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Turn {
     pub(super) core: Option<u32>,
@@ -161,14 +161,15 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Charges CPU time to the core whose turn it is.
+    /// Charges CPU time to the core of the current turn.
     #[inline]
     pub(super) fn charge(&mut self, cpu: Picos) {
         self.charged += cpu;
     }
 }
 
-/// One stream of random numbers a purpose, so that a fault more does not change the jitter.
+/// One stream of random numbers for each purpose, so that an additional fault does not change the
+/// jitter.
 pub(super) struct Random {
     pub(super) jitter: SmallRng,
     pub(super) messages: SmallRng,
@@ -189,7 +190,7 @@ impl Random {
     }
 }
 
-/// See the module's essay.
+/// All of a world's state except the executors.
 pub(super) struct State {
     pub(super) now: Picos,
     pub(super) queue: Queue,
@@ -199,7 +200,7 @@ pub(super) struct State {
     pub(super) interleaving: Interleaving,
     pub(super) nodes: Vec<Node>,
     pub(super) lanes: Vec<Lane>,
-    /// Lane by lane, one for each node.
+    /// By lane, then by target node.
     pub(super) connections: Vec<Connection>,
     pub(super) cores: Vec<Core>,
     pub(super) turn: Turn,
@@ -216,7 +217,7 @@ pub(super) struct State {
     pub(super) chances: Chances,
     pub(super) reads_may_tear: bool,
     pub(super) schedule: Vec<Scheduled>,
-    /// When a fault was last scheduled by a count: it comes before the next verb.
+    /// Time at which a count last triggered a fault: the fault comes before the next verb.
     pub(super) interrupted_at: Picos,
     pub(super) counts: FaultCounts,
     pub(super) tracer: Option<Tracer>,
@@ -227,15 +228,15 @@ pub(super) struct State {
     world_clock: Arc<AtomicU64>,
 }
 
-/// Why the event loop returns to the world.
+/// Reason why the event loop returns to the world.
 pub(super) enum Next {
-    /// This core has its turn, which has begun.
+    /// This core's turn has begun.
     Turn(u32),
-    /// The time has come that the world wanted to run until.
+    /// The end of the run is reached.
     Reached,
-    /// Nothing will ever happen.
+    /// No event is left.
     Nothing,
-    /// A node crashes: its cores are to be dropped.
+    /// A node crashes: the world must drop its cores.
     Crash(NodeId, MemoryFate),
     /// A node is up again.
     Restart(NodeId),
@@ -264,7 +265,7 @@ impl State {
             messages_due: u64::MAX,
         };
         let nodes = (0..nodes).map(|_| node()).collect();
-        // No clock is asked through this one.
+        // Only the randomness of this environment is used, not its clock.
         let env = Env::with_clock(Arc::new(NodeClock::new(Arc::clone(&world_clock))), config.seed);
         let reads_may_tear = config.tears_reads();
         let mut state = Self {
@@ -303,7 +304,7 @@ impl State {
         state
     }
 
-    /// Lets everything happen until a core has its turn or `until` has come.
+    /// Processes events until a core has its turn, or time `until` is reached.
     pub(super) fn run(&mut self, until: Picos) -> Result<Next, SimError> {
         loop {
             match self.queue.next_at() {
@@ -344,8 +345,8 @@ impl State {
         }
     }
 
-    /// Whether whom an event was for has had an earlier one since, or is gone. Such events are no
-    /// part of what happens: neither the trace hash nor the count of events knows them.
+    /// Whether the event's subject has had an earlier event instead, or is gone. Stale events are
+    /// not part of the run: neither the trace hash nor the event count includes them.
     #[inline]
     fn is_stale(&self, event: Event) -> bool {
         match event {
@@ -358,7 +359,7 @@ impl State {
         }
     }
 
-    /// If this is the core's alarm, and the timer was set later meanwhile, there is another.
+    /// If this event is the core's alarm and the timer was since moved later, sets a new alarm.
     #[inline]
     fn rearm(&mut self, id: u32) {
         let core = &mut self.cores[id as usize];
@@ -383,13 +384,13 @@ impl State {
         Ok(())
     }
 
-    /// Moves the time on where nothing happens.
+    /// Advances time without processing events.
     pub(super) fn set_time(&mut self, now: Picos) {
         self.now = self.now.max(now);
         self.world_clock.store(self.now / PICOS_PER_NANO, Ordering::Relaxed);
     }
 
-    /// The time since the world began.
+    /// Time since the world began.
     pub(super) fn time(&self) -> std::time::Duration {
         duration(self.now)
     }
@@ -402,7 +403,7 @@ impl State {
         core
     }
 
-    /// Gives a core its turn as soon as it is free.
+    /// Schedules a turn of the core for the moment when it is free.
     #[inline]
     pub(super) fn wake_core(&mut self, id: u32) {
         let Some(core) = self.cores.get_mut(id as usize) else { return };
@@ -413,7 +414,7 @@ impl State {
         }
     }
 
-    /// Whether the core, which is due, may run.
+    /// Begins the turn of a due core. Returns false if its node is paused.
     #[inline]
     fn begin_turn(&mut self, id: u32) -> bool {
         let core = &mut self.cores[id as usize];
@@ -429,8 +430,8 @@ impl State {
         true
     }
 
-    /// Ends the turn: the core was busy for what was charged, and goes on when that is over, or
-    /// sleeps until its next timer or a wake.
+    /// Ends the turn: the core is busy for the charged time, then goes on, or sleeps until its next
+    /// timer or a wake.
     #[inline]
     pub(super) fn end_turn(&mut self, id: u32, idle: bool, timer: Option<Nanos>) {
         let done = self.cpu_time().max(self.now + PICOS_PER_NANO);
@@ -459,13 +460,14 @@ impl State {
         self.queue.push(due, Event::Core(id));
     }
 
-    /// Charges CPU time to the core whose turn it is.
+    /// Charges CPU time to the core of the current turn.
     #[inline]
     pub(super) fn charge(&mut self, cpu: Picos) {
         self.turn.charge(cpu);
     }
 
-    /// How far the core has come whose turn it is: what it posts now, it posts then.
+    /// Time in the current turn, from its start plus the CPU time charged: verbs posted now leave
+    /// then.
     #[inline]
     pub(super) fn cpu_time(&self) -> Picos {
         let Some(core) = self.turn.core else { return self.now };
@@ -479,12 +481,12 @@ impl State {
         &self.nodes[usize::from(self.cores[core as usize].node.0)].clock
     }
 
-    /// A clock that nothing can go wrong with.
+    /// A clock that no fault affects.
     pub(super) fn outside(&self) -> Arc<dyn Clock> {
         Arc::new(NodeClock::new(Arc::clone(&self.world_clock)))
     }
 
-    /// One way through the network.
+    /// Delay of one trip through the network.
     #[inline]
     pub(super) fn travel(&mut self) -> Picos {
         self.costs.delay + self.jitter()
@@ -498,7 +500,7 @@ impl State {
         }
     }
 
-    /// Whether nothing gets from one node to the other.
+    /// Whether the path from one node to the other is cut.
     #[inline]
     pub(super) fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         let [source, target] = [from, to].map(|node| &self.nodes[usize::from(node.0)]);
@@ -506,7 +508,7 @@ impl State {
         path.cut || source.isolated || target.isolated || !target.up
     }
 
-    /// Whether anybody reaches the node.
+    /// Whether other nodes can reach the node.
     pub(super) fn is_reachable(&self, node: NodeId) -> bool {
         let node = &self.nodes[usize::from(node.0)];
         node.up && !node.isolated

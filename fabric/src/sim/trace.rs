@@ -1,7 +1,7 @@
-//! What happens in a world, as lines that a person can follow.
+//! A readable trace of the events in a world.
 //!
-//! Off by default, and free then but for one test of an option. The trace hash is computed always
-//! and does not depend on whether anybody listens.
+//! Off by default, and then costs one check of an option. The trace hash is always computed and
+//! does not depend on whether a tracer is set.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,97 +10,97 @@ use super::faults::Fault;
 use crate::ids::{Endpoint, NodeId};
 use crate::verbs::{Op, VerbError, WorkRequest};
 
-/// Whoever listens. Called with the world locked: it must not call the fabric.
+/// Receiver of trace events. Called with the world locked: it must not call the fabric.
 pub type Tracer = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
-/// One thing that happened.
+/// One event of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceEvent<'a> {
-    /// Since the world began.
+    /// Time since the world began.
     pub at: Duration,
-    /// What.
+    /// The event.
     pub what: Happening<'a>,
 }
 
-/// What can happen.
+/// Kinds of trace events.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Happening<'a> {
     /// A verb took effect.
     Applied {
-        /// Who posted it.
+        /// The lane that posted it.
         from: Endpoint,
         /// The verb.
         request: &'a WorkRequest,
     },
-    /// A verb begins to land, or to be sampled, in pieces.
+    /// A verb begins to land (WRITE) or to be sampled (READ) in pieces.
     Torn {
-        /// Who posted it.
+        /// The lane that posted it.
         from: Endpoint,
         /// The verb.
         request: &'a WorkRequest,
     },
     /// A connection broke.
     Broken {
-        /// Whose connection.
+        /// The initiating lane.
         from: Endpoint,
-        /// To which node.
+        /// The target node.
         to: NodeId,
-        /// Why.
+        /// The error that broke it.
         error: VerbError,
     },
     /// A reconnect ended.
     Reconnected {
-        /// Whose connection.
+        /// The initiating lane.
         from: Endpoint,
-        /// To which node.
+        /// The target node.
         to: NodeId,
-        /// How.
+        /// Result of the reconnect.
         result: Result<(), VerbError>,
     },
-    /// A verb whose initiator had given up arrived; whether it took effect.
+    /// A verb arrived after its initiator had given up.
     Straggler {
-        /// Who posted it.
+        /// The lane that posted it.
         from: Endpoint,
-        /// Where it arrived.
+        /// The node where it arrived.
         to: NodeId,
         /// Whether it took effect.
         landed: bool,
     },
-    /// All verbs of a batch are done, and the lane can know.
+    /// All verbs of a batch are done, and reported to the lane.
     Completed {
-        /// Whose batch.
+        /// The lane that posted the batch.
         at: Endpoint,
-        /// How many verbs.
+        /// Number of verbs.
         verbs: usize,
         /// Whether any of them failed.
         failed: bool,
     },
-    /// A message was taken in or lost.
+    /// A message was received or lost.
     Message {
         /// The sender.
         from: Endpoint,
         /// The receiver.
         to: Endpoint,
-        /// How long.
+        /// Length in bytes.
         bytes: usize,
-        /// What became of it.
+        /// Result of the delivery, in words.
         fate: &'static str,
     },
     /// A node was fenced at another.
     Fenced {
-        /// Where.
+        /// The node that refuses.
         target: NodeId,
-        /// Who.
+        /// The node that is refused.
         expelled: NodeId,
-        /// Verbs of epochs below this are refused.
+        /// Epoch below which its verbs are refused.
         epoch: u32,
     },
     /// A fault happened.
     Fault(&'a Fault),
 }
 
-/// The lane as `n4.0`: node and number.
+/// Formats a lane as `n4.0`: node and number.
 struct Name(Endpoint);
 
 impl fmt::Display for Name {

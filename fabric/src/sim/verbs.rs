@@ -1,9 +1,9 @@
-//! The way of a batch: posted, carried out verb by verb at its targets, completed.
+//! The path of a batch: posted, carried out verb by verb at its targets, completed.
 //!
-//! When a batch is posted, its verbs queue at the initiator's NIC and get their times of arrival.
-//! The initiator's servers are booked in the order of turns, at the moment the turn began: a core
-//! posts a little later than that, by the CPU time it has used, and another core's verbs do not
-//! wait for those that are posted after them.
+//! When a batch is posted, its verbs queue at the initiator's NIC and get their arrival times. The
+//! initiator's servers are booked in the order of turns, from the moment at which the turn began: a
+//! core posts a little later, by the CPU time it has used, but so another core's verbs do not wait
+//! for verbs posted after them.
 //!
 //! At the target a verb queues at the NIC and takes effect when its service begins.
 
@@ -26,31 +26,31 @@ pub(super) struct Batch {
     lane: u32,
     token: Token,
     pub(super) work: Box<Work>,
-    /// Legs that are not done.
+    /// Number of unfinished legs.
     legs: u32,
-    /// When the last leg so far was, or will be, done.
+    /// Latest completion time of the finished legs.
     done: Picos,
 }
 
 /// A leg of the batch that is being posted.
 pub(super) struct FreshLeg {
     target: NodeId,
-    /// The connection.
+    /// Number of the connection.
     id: u32,
     leg: u32,
 }
 
-/// A torn verb: the order of its words, and how many have landed.
+/// A torn verb: the order of its words, and the number that have landed.
 #[derive(Default)]
 pub(super) struct Tear {
     order: Vec<u16>,
     done: usize,
-    /// Words that land at once, and the longest time between two pieces.
+    /// Words that land together, and the longest time between two pieces.
     piece: usize,
     gap: Picos,
 }
 
-/// Pieces that a torn verb lands in, at most.
+/// Largest number of pieces of a torn verb.
 const MAX_PIECES: usize = 16;
 
 fn payload_sent(request: &WorkRequest) -> usize {
@@ -69,7 +69,7 @@ fn fail_once(work: &mut Work, verb: usize, error: VerbError) {
 }
 
 impl State {
-    /// Starts a batch.
+    /// Posts a batch.
     pub(super) fn post(&mut self, lane: u32, token: Token, mut work: Box<Work>) {
         if self.turn.core.is_none() {
             return self.post_outside(lane, token, work);
@@ -108,14 +108,14 @@ impl State {
         self.fresh = fresh;
     }
 
-    /// Whether the lane's connection takes verbs.
+    /// Checks that the lane's connection takes verbs.
     #[inline]
     fn admits(&self, lane: u32, target: NodeId) -> Result<(), VerbError> {
         let id = self.connection_to(lane, target).ok_or(VerbError::Unreachable)?;
         self.connections[id as usize].refusal.map_or(Ok(()), Err)
     }
 
-    /// Puts a leg of a batch behind the others of its connection, which takes verbs.
+    /// Appends a leg of a batch to its connection, which must take verbs.
     #[inline]
     fn begin_leg(
         &mut self,
@@ -133,7 +133,7 @@ impl State {
         FreshLeg { target, id, leg }
     }
 
-    /// A leg leaves the initiator's NIC, not before `ready`.
+    /// Lets a leg leave the initiator's NIC, at `ready` at the earliest.
     #[inline]
     fn depart(&mut self, &FreshLeg { id, leg, .. }: &FreshLeg, ready: Picos) {
         let travel = self.travel();
@@ -157,7 +157,7 @@ impl State {
         self.random.verbs.random_range(0..=picos(self.chances.rates.verb_delay_max))
     }
 
-    /// While no world runs, nothing takes time: the batch takes effect now.
+    /// Carries out a batch at once, while no world runs and so nothing takes time.
     #[cold]
     fn post_outside(&mut self, lane: u32, token: Token, mut work: Box<Work>) {
         for verb in 0..work.requests().len() {
@@ -187,7 +187,7 @@ impl State {
         node.regions.apply(request, work).map(drop)
     }
 
-    /// Asks for a new connection, behind all verbs posted before.
+    /// Queues a reconnect behind all verbs posted before.
     pub(super) fn reconnect(&mut self, lane: u32, token: Token, target: NodeId) {
         let Some(id) = self.connection_to(lane, target) else {
             let key = self.reconnects.insert((lane, token, Err(VerbError::Unreachable))) as u32;
@@ -204,14 +204,14 @@ impl State {
         }
     }
 
-    /// The verb that a connection's first leg has come to.
+    /// The current verb of the connection's first leg.
     #[inline]
     fn current(&mut self, id: u32, batch: u32) -> WorkRequest {
         let verb = self.head(id).verb;
         self.batches[batch as usize].work.requests()[verb as usize]
     }
 
-    /// Hands verbs to the target's NIC, one or all of them.
+    /// Passes verbs to the target's NIC: one, or all of the leg.
     #[inline]
     pub(super) fn serve_verbs(&mut self, id: u32, batch: u32) {
         let ends = self.ends(id);
@@ -227,7 +227,7 @@ impl State {
                 self.connection(id).phase = Phase::Queued;
                 return self.schedule(id, start);
             }
-            // Once is enough: nothing else happens at this moment.
+            // Checked only once: nothing else happens at this moment.
             takes_verbs = takes_verbs || self.takes_verbs(id, ends);
             if !takes_verbs || !self.take_effect(id, ends, batch, &request) {
                 return;
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// The current verb's service begins.
+    /// Carries out the current verb when its service begins.
     #[inline]
     pub(super) fn leave_queue(&mut self, id: u32) {
         let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs queue") };
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// Goes on to the next verb, or to the answer.
+    /// Proceeds to the next verb, or to the answer.
     #[inline]
     fn go_on(&mut self, id: u32, ends: Ends, batch: u32, request: &WorkRequest) {
         match self.next_verb(id, ends, batch, request) {
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// Whether the next verb is served at once. Not if a fault waits for the one before it.
+    /// Whether the next verb is served at once. False if a fault is due after the previous one.
     #[inline]
     fn has_arrived(&self, arrival: Picos) -> bool {
         arrival <= self.now && self.interrupted_at != self.now
@@ -274,7 +274,7 @@ impl State {
         self.schedule(id, arrival.max(self.now));
     }
 
-    /// Whether the target takes verbs of this connection. If not, the connection broke.
+    /// Whether the target takes verbs of this connection. If not, the connection is broken here.
     #[inline]
     fn takes_verbs(&mut self, id: u32, ends: Ends) -> bool {
         let node = &self.nodes[usize::from(ends.target.0)];
@@ -290,7 +290,7 @@ impl State {
         true
     }
 
-    /// Lets the current verb take effect. If not, the connection broke, or the verb is torn.
+    /// Carries out the current verb. Returns false if the connection broke or the verb is torn.
     #[inline]
     fn take_effect(&mut self, id: u32, ends: Ends, batch: u32, request: &WorkRequest) -> bool {
         let Ends { lane, initiator, target } = ends;
@@ -324,8 +324,8 @@ impl State {
         }
     }
 
-    /// Takes the answer to the current verb into account and moves on to the next one of the leg;
-    /// returns when that arrives.
+    /// Records the answer time of the current verb and moves on to the leg's next verb. Returns its
+    /// arrival time; `None` after the last verb.
     #[inline]
     fn next_verb(
         &mut self,
@@ -352,7 +352,7 @@ impl State {
         Some(leg.arrival)
     }
 
-    /// When the answer to a verb reaches the initiator, but for jitter.
+    /// Time at which a verb's answer reaches the initiator, without jitter.
     #[inline]
     fn answered(
         &mut self,
@@ -372,7 +372,7 @@ impl State {
         self.nodes[usize::from(initiator.0)].nic.receive(arrives, transmission)
     }
 
-    /// One leg of a batch is done at `at`.
+    /// Records that one leg of a batch is done at `at`.
     #[inline]
     pub(super) fn finish_leg(&mut self, batch: u32, at: Picos) {
         let entry = &mut self.batches[batch as usize];
@@ -383,7 +383,7 @@ impl State {
         }
     }
 
-    /// The lane learns that a batch is done.
+    /// Reports a finished batch to its lane.
     #[inline]
     pub(super) fn complete(&mut self, batch: u32) {
         let Batch { lane, token, work, .. } = self.batches.remove(batch as usize);
@@ -406,7 +406,7 @@ impl State {
         let chance = match request.op {
             _ if request.bytes() <= WORD_BYTES => return false,
             Op::Write => self.chances.torn_writes,
-            // Where lanes have declared stable READs, READs stay whole.
+            // READs stay whole where lanes have declared stable READs.
             Op::Read | Op::ReadStable if self.reads_may_tear => self.chances.torn_reads,
             _ => return false,
         };
@@ -435,7 +435,7 @@ impl State {
         self.go_on_tearing(id);
     }
 
-    /// Lands a piece of the current verb.
+    /// Lands the next piece of the current verb.
     #[cold]
     pub(super) fn go_on_tearing(&mut self, id: u32) {
         let ends = self.ends(id);
@@ -457,13 +457,13 @@ impl State {
         self.go_on(id, ends, batch, &request);
     }
 
-    /// How long the verb is that is landing in pieces.
+    /// Length of the torn verb, in bytes.
     pub(super) fn landing_bytes(&mut self, id: u32) -> usize {
         let tear = self.connection(id).tear.as_ref();
         tear.map_or(0, |tear| tear.order.len() * WORD_BYTES)
     }
 
-    /// Lands up to `count` further words of a torn verb; whether all have landed.
+    /// Lands up to `count` further words of a torn verb. Returns whether all have landed.
     pub(super) fn land(&mut self, id: u32, count: usize) -> bool {
         let Kind::Verbs(batch) = self.head(id).kind else { unreachable!("only verbs are torn") };
         let request = self.current(id, batch);
@@ -481,7 +481,7 @@ impl State {
     }
 }
 
-/// Whether the target would carry the verb out.
+/// Whether the verb is within a region of the target and allowed.
 fn node_resolves(state: &State, target: NodeId, request: &WorkRequest) -> bool {
     state.nodes[usize::from(target.0)].regions.resolve(request).is_ok()
 }

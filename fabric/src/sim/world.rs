@@ -1,4 +1,4 @@
-//! The world: the cores of all nodes, and the loop that lets time pass.
+//! The world: the cores of all nodes, and the loop that advances time.
 //!
 //! A [`World`] is made from a [`Config`], which is data; two worlds of equal configurations whose
 //! cores run the same programs have the same history, and the same [`World::trace_hash`].
@@ -6,13 +6,13 @@
 //! # Cores
 //! Each core is an [`Executor`] that the world turns when a completion, a message, a timer or a
 //! foreign wake gives it something to do. A turn happens at one moment: the node's clock does not
-//! move during it. What the turn did is charged as CPU time, verbs are posted when that much has
-//! passed, and the core has its next turn when all has.
+//! move during it. The turn's work is charged as CPU time; its verbs are posted at the time charged
+//! up to them, and the core's next turn comes after all of it.
 //!
 //! # Outside of time
-//! Only the world's own methods let time pass. A lane that is used while none of them runs, by
-//! [`Executor::run`] on the caller's thread, sees its verbs take effect at once, free of faults:
-//! that is for loading data before, and for checking it after.
+//! Only the world's own methods advance time. A lane that is used while none of them runs, by
+//! [`Executor::run`] on the caller's thread, sees its verbs take effect at once, without faults:
+//! for loading data before a run, and checking it afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,21 +31,21 @@ use crate::exec::Executor;
 use crate::ids::NodeId;
 use crate::transport::Wake;
 
-/// How finely the verbs of different lanes interleave.
+/// Granularity at which the verbs of different lanes interleave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Interleaving {
     /// Every verb takes effect at a moment of its own. For finding bugs.
     #[default]
     PerVerb,
-    /// The verbs of one batch to one node take effect together, when the first one does; their
-    /// times are counted as before. Fewer events, for measuring.
+    /// The verbs of one batch to one node take effect together with the first one; their durations
+    /// are counted as in `PerVerb`. Fewer events, for measuring.
     PerBatch,
 }
 
-/// How much a run may take before it is stopped.
+/// Limits of a run, which is stopped when it exceeds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Bytes of regions, and of messages in flight.
     pub bytes: u64,
@@ -54,31 +54,31 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// None.
+    /// No limits.
     fn default() -> Self {
         Self { events: u64::MAX, bytes: u64::MAX, time: Duration::MAX }
     }
 }
 
-/// Everything that a world depends on.
+/// All input of a world: equal configurations give equal runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Decides whatever is left to chance.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// How many nodes there are, numbered from zero.
+    /// Number of nodes; they are numbered from zero.
     pub nodes: u16,
-    /// NICs, links and cores.
+    /// Model of NICs, links and cores.
     pub profile: Profile,
-    /// What goes wrong by chance. Nothing by default.
+    /// Rates of random faults. None by default.
     pub rates: Rates,
-    /// What goes wrong by plan. Nothing by default.
+    /// Scheduled faults. None by default.
     pub schedule: Vec<Scheduled>,
-    /// How long an initiator waits for a verb that is held up: 4 ms by default, about what a
-    /// reliable connection takes with small retry counts.
+    /// Time for which an initiator waits for a verb that is held up: 4 ms by default, about the
+    /// limit of a reliable connection with small retry counts.
     pub verb_timeout: Duration,
-    /// Verb by verb by default.
+    /// `PerVerb` by default.
     pub interleaving: Interleaving,
-    /// None by default.
+    /// No limits by default.
     pub limits: Limits,
 }
 
@@ -118,85 +118,85 @@ impl Config {
     }
 }
 
-/// Why a world cannot be made or go on.
+/// Reason why a world cannot be made or go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// The schedule, or a fault, names a node that there is not; correct it.
+    /// The schedule, or a fault, names a node that does not exist; correct it.
     #[error("there is no node {0:?} in this world")]
     UnknownNode(NodeId),
-    /// The run was stopped; raise [`Limits::events`], or look for what goes round in circles.
+    /// The run was stopped; raise [`Limits::events`], or look for an endless loop.
     #[error("stopped after {limit} events, at {at:?}")]
     TooManyEvents {
-        /// As configured.
+        /// The configured limit.
         limit: u64,
-        /// The virtual time.
+        /// Virtual time of the stop.
         at: Duration,
     },
-    /// The run was stopped; raise [`Limits::bytes`], or look for what piles up.
+    /// The run was stopped; raise [`Limits::bytes`], or look for data that piles up.
     #[error("stopped because more than {limit} bytes are in use, at {at:?}")]
     TooMuchMemory {
-        /// As configured.
+        /// The configured limit.
         limit: u64,
-        /// The virtual time.
+        /// Virtual time of the stop.
         at: Duration,
     },
-    /// The run was stopped; raise [`Limits::time`], or look for who makes no progress.
+    /// The run was stopped; raise [`Limits::time`], or look for a task that makes no progress.
     #[error("stopped after {limit:?} of virtual time")]
     TooLong {
-        /// As configured.
+        /// The configured limit.
         limit: Duration,
     },
-    /// Nothing is in flight, no timer is armed and every core sleeps: what is waited for will
-    /// never happen.
+    /// Nothing is in flight, no timer is armed and every core sleeps: the condition that the caller
+    /// waits for can no longer change.
     #[error("deadlock at {at:?}: nothing will ever happen")]
     Deadlock {
-        /// The virtual time.
+        /// Virtual time of the stop.
         at: Duration,
     },
 }
 
-/// Why a run has ended without an error.
+/// Reason why a run has ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The time has come, or the condition has ceased to hold.
+    /// The time has been reached, or the condition no longer holds.
     Done,
-    /// A node has crashed: its executors are gone. Run on when whoever cares has been told.
+    /// A node has crashed: its executors are gone. React to that, then run on.
     Crashed(NodeId),
-    /// A node is up again, without cores: give it new executors, then run on.
+    /// A node is up again, without cores: add new executors, then run on.
     Restarted(NodeId),
 }
 
-/// Names a core of a world.
+/// Identifies a core of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CoreId(u32);
 
-/// See the module's essay. Lives on one thread.
+/// A simulated cluster on virtual time. Lives on one thread.
 pub struct World {
     fabric: SimFabric,
-    /// By core number, less the number of the first.
+    /// By core number minus `first_core`.
     executors: Vec<Option<Executor>>,
     first_core: u32,
     woken: Arc<Woken>,
 }
 
-/// Cores whose executors were woken from outside.
+/// Cores woken by foreign wakers.
 #[derive(Default)]
 struct Woken {
     cores: Mutex<Vec<u32>>,
-    /// Whether there are any.
+    /// Whether `cores` may be non-empty.
     any: AtomicBool,
 }
 
-/// What a core has left after its turn.
+/// State of a core after its turn.
 struct Rest {
     /// No task is ready.
     idle: bool,
     timer: Option<Nanos>,
 }
 
-/// Told by an executor of its foreign wakes.
+/// Listener for the foreign wakes of one core's executor.
 struct CoreWake {
     woken: Arc<Woken>,
     core: u32,
@@ -210,10 +210,10 @@ impl Wake for CoreWake {
 }
 
 impl World {
-    /// A world at its beginning, without cores.
+    /// A world at time zero, without cores.
     ///
     /// # Errors
-    /// `UnknownNode`, if the schedule names one.
+    /// `UnknownNode`, if the schedule names a node that does not exist.
     pub fn new(config: Config) -> Result<Self, SimError> {
         if let Some(node) = config.scheduled_nodes().find(|node| node.0 >= config.nodes) {
             return Err(SimError::UnknownNode(node));
@@ -221,18 +221,18 @@ impl World {
         Ok(Self::over(SimFabric::new(config)))
     }
 
-    /// New cores for the fabric of an earlier world, whose cores are gone: time goes on.
+    /// A world over the fabric of an earlier world, whose cores are gone. Time goes on from there.
     pub fn over(fabric: SimFabric) -> Self {
         let first_core = fabric.state().cores.len() as u32;
         Self { fabric, executors: Vec::new(), first_core, woken: Arc::default() }
     }
 
-    /// The fabric: to register memory and open lanes, and for code inside to inject faults.
+    /// The fabric: registers memory, opens lanes, and lets simulated code inject faults.
     pub fn fabric(&self) -> &SimFabric {
         &self.fabric
     }
 
-    /// The clock and the randomness of a node.
+    /// Clock and randomness of a node.
     ///
     /// # Panics
     /// If there is no such node.
@@ -240,7 +240,7 @@ impl World {
         self.fabric.env(node)
     }
 
-    /// Makes `executor` a core of `node`. It has its first turn when the world runs.
+    /// Makes `executor` a core of `node`. Its first turn comes when the world runs.
     ///
     /// # Panics
     /// If there is no such node.
@@ -255,12 +255,12 @@ impl World {
         CoreId(core)
     }
 
-    /// The executor of a core, to spawn tasks on. `None` once its node has crashed.
+    /// Executor of a core, to spawn tasks on. `None` once its node has crashed.
     pub fn executor(&mut self, core: CoreId) -> Option<&mut Executor> {
         self.executors.get_mut(core.0.checked_sub(self.first_core)? as usize)?.as_mut()
     }
 
-    /// Takes a core away, with its executor. What its lanes have in flight runs to its end.
+    /// Removes a core and returns its executor. Verbs that its lanes have in flight still complete.
     /// `None` if its node has crashed.
     pub fn remove_core(&mut self, core: CoreId) -> Option<Executor> {
         let index = core.0.checked_sub(self.first_core)? as usize;
@@ -290,10 +290,10 @@ impl World {
         self.run_until(self.now().saturating_add(span))
     }
 
-    /// Runs as long as `condition` holds; it is asked before every turn of a core.
+    /// Runs as long as `condition` holds; it is checked before the first turn and after each turn.
     ///
     /// # Errors
-    /// A limit is exceeded, or nothing will ever happen.
+    /// A limit is exceeded, or `Deadlock`.
     pub fn run_while(&mut self, condition: impl FnMut() -> bool) -> Result<Stop, SimError> {
         self.run(Duration::MAX, condition)
     }
@@ -323,7 +323,7 @@ impl World {
         self.stop(next, until, limit)
     }
 
-    /// Why there is no further turn.
+    /// Result of a run that has no further turn.
     fn stop(&mut self, next: Next, until: Duration, limit: Duration) -> Result<Stop, SimError> {
         match next {
             Next::Crash(node, memory) => {
@@ -343,21 +343,21 @@ impl World {
         if until <= limit { Ok(Stop::Done) } else { Err(SimError::TooLong { limit }) }
     }
 
-    /// Executors may have been given tasks since the world last ran.
+    /// Wakes the cores whose executors have got tasks since the world last ran.
     fn wake_all(&mut self) {
         for (core, executor) in (self.first_core..).zip(&self.executors) {
-            // Asked without the lock: their lanes take it.
+            // Checked without holding the lock, which the executors' lanes take.
             if executor.as_ref().is_some_and(|executor| !executor.is_idle()) {
                 self.fabric.state().wake_core(core);
             }
         }
     }
 
-    /// Gives a core its turn, if it has not gone.
+    /// Runs a turn of a core; `None` if the core is gone.
     #[inline]
     fn turn(&mut self, core: u32) -> Option<Rest> {
         let executor = self.executors.get_mut((core - self.first_core) as usize)?.as_mut()?;
-        // Once to take in what has come, once to run the tasks that waited for it.
+        // First takes in completions and messages, then runs the tasks that waited for them.
         if executor.turn() {
             executor.turn_of_tasks();
         }
@@ -374,9 +374,9 @@ impl World {
         }
     }
 
-    /// Ends the processes of a node now, between two events. Its executors are dropped; of the
-    /// verbs that they have in flight some land and some do not, as the seed says. Until it is
-    /// restarted the node answers nobody.
+    /// Crashes a node now, between two events: its processes end. Its executors are dropped; the
+    /// seed decides which of their verbs in flight still land. The node answers no other node until
+    /// it is restarted.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -391,14 +391,14 @@ impl World {
             }
         }
         drop(state);
-        // Without the lock: their lanes close themselves.
+        // Without the lock: the executors' lanes close themselves.
         drop(gone);
         self.fabric.state().crash(node, memory);
         Ok(())
     }
 
-    /// Lets a crashed node be reached again. Connections from before stay broken. Give it new
-    /// executors with [`World::add_core`]; register its regions again if its memory was lost.
+    /// Makes a crashed node reachable again. Older connections stay broken. Give it new executors
+    /// with [`World::add_core`]; register its regions again if its memory was lost.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -407,7 +407,7 @@ impl World {
         Ok(())
     }
 
-    /// How often a node was restarted; `None` while it is down.
+    /// Number of restarts of a node; `None` while it is down.
     ///
     /// # Panics
     /// If there is no such node.
@@ -417,7 +417,7 @@ impl World {
         node.up.then_some(node.restarts)
     }
 
-    /// Lets a fault happen; crashes and restarts when the world runs next.
+    /// Injects a fault; crashes and restarts happen when the world next runs.
     ///
     /// # Errors
     /// `UnknownNode`.
@@ -425,7 +425,7 @@ impl World {
         self.fabric.inject(fault)
     }
 
-    /// Calls `tracer` for everything that happens from now on. It must not use the fabric.
+    /// Calls `tracer` for every event from now on. It must not use the fabric.
     pub fn trace_to(&self, tracer: Tracer) {
         self.fabric.state().tracer = Some(tracer);
     }
@@ -435,22 +435,22 @@ impl World {
         self.fabric.state().hash.value()
     }
 
-    /// How many events there have been.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.fabric.state().events
     }
 
-    /// What has gone wrong so far.
+    /// Counts of the faults so far.
     pub fn faults(&self) -> FaultCounts {
         self.fabric.state().counts.clone()
     }
 
-    /// Starts what [`World::report`] covers anew, after a warm-up for instance.
+    /// Starts a new measuring period for [`World::report`], for instance after a warm-up.
     pub fn start_measuring(&self) {
         Report::start(&mut self.fabric.state());
     }
 
-    /// How busy everything was since the world began, or was last told to start measuring.
+    /// Utilisation of all resources in the current measuring period.
     pub fn report(&self) -> Report {
         Report::of(&mut self.fabric.state())
     }
@@ -465,12 +465,12 @@ impl Drop for World {
     }
 }
 
-/// For the fabric: whether a fault has to wait for the world.
+/// Whether only the world can carry out the fault.
 pub(super) fn waits_for_the_world(fault: &Fault) -> bool {
     matches!(fault, Fault::Crash { .. } | Fault::Restart { .. })
 }
 
-/// For the fabric: lets a fault happen as soon as the world runs.
+/// Schedules a fault for the moment when the world next runs.
 pub(super) fn schedule_now(state: &mut State, fault: Fault) {
     let entry = state.schedule.len() as u32;
     let when = When::At(state.time());
