@@ -1,4 +1,4 @@
-//! What workload, client and worker cost per transaction on an engine that costs nothing.
+//! Cost of workload, client and worker per transaction, on an engine that costs nothing.
 
 #![allow(missing_docs, reason = "criterion's macros define undocumented items")]
 

@@ -1,4 +1,4 @@
-//! What a client costs per transaction before any engine is involved.
+//! Cost of a client per transaction, without any engine.
 
 #![allow(missing_docs, reason = "criterion's macros define undocumented items")]
 

@@ -1,7 +1,7 @@
-//! What leases, epochs and fencing cost while nothing fails: the same load with a lease and without
-//! one, in turns, so that whatever else the machine does meets both alike.
+//! Cost of leases, epochs and fencing while nothing fails: the same load with and without a lease,
+//! in turns, so that other load on the machine affects both alike.
 //!
-//! Not by criterion, which measures one thing after the other.
+//! Criterion is not used, as it measures one thing after the other.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use lotus_benchmarks::smallbank::SmallBank;
 const ACCOUNTS: u64 = 100_000;
 const HOT_ACCOUNTS: u64 = 4_000;
 const HOT_RATIO: f64 = 0.9;
-/// Short, and so dear: eight beats in it. A machine that stops a thread for longer than that loses
-/// a node.
+/// Short, and thus costly: a node beats eight times in it. A machine that stops a thread for longer
+/// than that loses a node.
 const LEASE_US: u64 = 50_000;
-/// Where it is only seen whether this can be measured, on a machine however busy.
+/// Lease for a run that only tests the benchmark itself, on a machine however busy.
 const PATIENT_US: u64 = 3_000_000;
-/// Each has one run with a lease and one without.
+/// Number of rounds, each with one run with a lease and one without.
 const ROUNDS: usize = 24;
 
 fn options(lease_us: Option<u64>, seed: u64) -> Options {
@@ -62,7 +62,7 @@ fn throughput(lease_us: Option<u64>, seed: u64) -> Result<f64, BenchError> {
     Ok(Report::new(&options, &outcome).total.throughput_tps)
 }
 
-/// The least, the quartiles with the median between them, and the most.
+/// Minimum, lower quartile, median, upper quartile and maximum.
 fn spread(values: impl Iterator<Item = f64>) -> [f64; 5] {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -70,12 +70,12 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 5] {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Whoever only wants to know whether it runs does not ask for a benchmark.
+    // Without `--bench`, as in tests, only check that it runs.
     let whole = std::env::args().any(|arg| arg == "--bench");
     let (rounds, lease_us) = if whole { (ROUNDS, LEASE_US) } else { (1, PATIENT_US) };
     let mut pairs = Vec::new();
     for round in 0..rounds as u64 {
-        // Who comes first takes turns as well.
+        // The order alternates as well.
         pairs.push(if round % 2 == 0 {
             let with = throughput(Some(lease_us), round)?;
             (with, throughput(None, round)?)

@@ -1,21 +1,21 @@
 //! Named checks on what a run leaves behind.
 //!
 //! A check never fails silently: it carries a sentence with the numbers that it compared. The
-//! decisions are pure; who reads the data and when is the harness's business.
+//! decisions are pure; the harness reads the data and chooses when.
 
 use serde::{Deserialize, Serialize};
 
 /// The verdict on one property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// What must hold.
+    /// The property that must hold.
     pub name: String,
-    /// Whether it does, as far as is known.
+    /// Whether the property was found to hold.
     pub passed: bool,
-    /// Whether it could be judged; one that could not has not passed, and is no failure either.
+    /// Whether it could be judged; a check that could not is neither passed nor failed.
     #[serde(default = "yes")]
     pub judged: bool,
-    /// What was compared, with numbers; or why nothing was.
+    /// The compared numbers; or the reason why nothing was compared.
     pub detail: String,
 }
 
@@ -34,12 +34,12 @@ impl Check {
         Self { name: name.into(), passed: false, judged: false, detail: why.into() }
     }
 
-    /// Whether it was judged, and does not hold.
+    /// Whether it was judged and does not hold.
     pub fn has_failed(&self) -> bool {
         self.judged && !self.passed
     }
 
-    /// One word for a person.
+    /// Verdict in a word or two, for tables.
     pub fn mark(&self) -> &'static str {
         match (self.judged, self.passed) {
             (false, _) => "not judged",
@@ -49,22 +49,22 @@ impl Check {
     }
 }
 
-/// All verdicts on a run.
+/// All checks of a run, and the overall verdict.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Audit {
-    /// Whether every check passed that could be judged.
+    /// Whether no check failed; checks that could not be judged do not count.
     pub passed: bool,
-    /// The checks.
+    /// The checks, in the order in which they were made.
     pub checks: Vec<Check>,
 }
 
 impl Audit {
-    /// Sums up `checks`.
+    /// Derives the overall verdict from `checks`.
     pub fn new(checks: Vec<Check>) -> Self {
         Self { passed: !checks.iter().any(Check::has_failed), checks }
     }
 
-    /// The line that ends the command's output.
+    /// The verdict as one line, which ends the command's output.
     pub fn verdict(&self) -> String {
         let names = |of: fn(&Check) -> bool| {
             let names = self.checks.iter().filter(|check| of(check)).map(|c| c.name.as_str());
@@ -79,34 +79,35 @@ impl Audit {
     }
 }
 
-/// By how much a run's transactions say that they moved the balance.
+/// Sum of the balance changes that a run's transactions reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Effects {
-    /// The sum over all that committed.
+    /// Sum over all committed transactions.
     pub committed: i128,
-    /// The sum over all with unknown outcome that would lower the balance; not positive.
+    /// Sum of the decreases by transactions with unknown outcome; not positive.
     pub unknown_low: i128,
-    /// The sum over all with unknown outcome that would raise it; not negative.
+    /// Sum of the increases by transactions with unknown outcome; not negative.
     pub unknown_high: i128,
-    /// How many more there may be of which not even that is known; then no balance is judged.
+    /// Number of further transactions that may have committed with an unknown effect. If any, no
+    /// balance is judged.
     #[serde(default)]
     pub unjudged: u64,
 }
 
 impl Effects {
-    /// Adds a transaction that committed.
+    /// Adds the effect of a transaction that committed.
     #[inline]
     pub fn add_committed(&mut self, effect: i64) {
         self.committed += i128::from(effect);
     }
 
-    /// Adds a transaction that may have committed.
+    /// Adds the effect of a transaction that may have committed.
     pub fn add_unknown(&mut self, effect: i64) {
         self.unknown_low += i128::from(effect.min(0));
         self.unknown_high += i128::from(effect.max(0));
     }
 
-    /// Adds another worker's effects.
+    /// Adds the effects of another worker.
     pub fn merge(&mut self, other: &Self) {
         self.committed += other.committed;
         self.unknown_low += other.unknown_low;
@@ -114,8 +115,8 @@ impl Effects {
         self.unjudged += other.unjudged;
     }
 
-    /// Whether a balance that was `initial` can have become `found`. Exact unless outcomes are
-    /// unknown, in which case it is a bound; not judged if there is no bound.
+    /// Checks whether a balance that was `initial` can have become `found`: exactly if all outcomes
+    /// are known, within bounds if some are unknown, and not judged if there are no bounds.
     pub fn explain(&self, name: &str, initial: i128, found: i128) -> Check {
         let lowest = initial + self.committed + self.unknown_low;
         let highest = initial + self.committed + self.unknown_high;
@@ -136,7 +137,7 @@ impl Effects {
     }
 }
 
-/// Counts rows that are not as they must be and remembers the first.
+/// Counts rows that are not as they must be and keeps a description of the first.
 #[derive(Debug, Default)]
 pub struct RowCheck {
     rows: u64,
@@ -154,7 +155,7 @@ impl RowCheck {
         }
     }
 
-    /// The verdict, given that there should be `expected` rows.
+    /// Check that all rows were right and that there were `expected` of them.
     pub fn check(self, name: impl Into<String>, expected: u64) -> Check {
         let mut detail = format!("{} of {expected} rows, {} wrong", self.rows, self.wrong);
         if let Some(first) = &self.first {
@@ -164,7 +165,7 @@ impl RowCheck {
         Check::new(name, self.rows == expected && self.wrong == 0, detail)
     }
 
-    /// The verdict where nobody knows how many rows there should be, but that there are some.
+    /// Check for an unknown number of rows: all were right, and there was at least one.
     pub fn check_all(self, name: impl Into<String>) -> Check {
         let seen = self.rows.max(1);
         self.check(name, seen)
@@ -198,8 +199,8 @@ mod tests {
         }
     }
 
-    /// A call of unknown outcome was taken for one that had not committed: every later audit of
-    /// the cluster said that money was lost.
+    /// Regression: a call of unknown outcome was counted as not committed, and every later audit of
+    /// the cluster reported lost money.
     #[test]
     fn a_balance_is_not_judged_where_nobody_knows_what_may_have_moved_it() {
         let open = Effects { committed: 7, unjudged: 2, ..Effects::default() };

@@ -1,11 +1,11 @@
-//! Who asks for transactions, and which coordinator gets them.
+//! Load generation: clients, and the routing of their requests to coordinators.
 //!
 //! # Closed loop
 //! There are as many clients as coroutines in the whole cluster, and each has one transaction in
-//! flight. A client stands outside the compute nodes: it is a token of randomness that draws a
+//! flight. A client is not bound to a compute node: it is a token of randomness that draws a
 //! request and goes where the request belongs (LOTUS §4.3). If that is the node where it already
-//! is, its worker just goes on; otherwise it queues at the coordinator with the same number on
-//! the other node.
+//! is, its worker serves the request; otherwise the client queues at the coordinator with the same
+//! number on the other node.
 //!
 //! # Open loop
 //! One pacer per coordinator draws requests at random intervals that keep to a rate and queues
@@ -13,16 +13,16 @@
 //! meant to start, so a stall is not hidden by the requests that it delays.
 //!
 //! # Moving shards
-//! If asked to, somebody draws a request now and then and gives its shard to the next compute
-//! node. So hot shards move most, as they would to balance loads.
+//! If configured, one task periodically draws a request and gives its shard to the next compute
+//! node. Hot shards thus move most, as they would for load balancing.
 //!
 //! # Lost compute nodes
-//! A client whose request is under way on a compute node that is lost never hears of it again. All
-//! others go on: what was queued there goes to the next node, and nothing goes there any more. When
-//! the last client is gone the run is over: nobody would ask for anything any more.
+//! A client whose request is under way on a compute node when it is lost ends with it. All other
+//! clients go on: calls queued there move to the next node, and no new calls go there. The run ends
+//! when the last client is gone.
 //!
 //! # The end
-//! Clients stop at the deadline, pacers too; what pacers have queued by then is still served.
+//! Clients and pacers stop at the deadline; calls that pacers have queued by then are still served.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,10 +39,10 @@ use crate::progress::Progress;
 use crate::worker::Ended;
 use crate::workload::{Access, Workload, mix};
 
-/// Requests that may wait for one coordinator in an open loop. A pacer that finds the queue full
-/// waits, and its requests keep their intended start.
+/// Capacity of a coordinator's queue in an open loop. A pacer that finds the queue full waits, and
+/// its requests keep their intended start.
 const OPEN_LOOP_BACKLOG: usize = 1 << 14;
-/// Keeps all others' random numbers apart from the clients'.
+/// Random streams of pacers, workers and the mover, apart from those of the clients.
 const PACER_STREAM: u64 = 1 << 32;
 const WORKER_STREAM: u64 = 2 << 32;
 const MOVER_STREAM: u64 = 3 << 32;
@@ -50,29 +50,30 @@ const MOVER_STREAM: u64 = 3 << 32;
 /// A closed-loop client.
 pub(crate) struct Client {
     rng: SmallRng,
-    /// Names it in histories: its transactions never overlap.
+    /// Session of the client in histories: its transactions never overlap.
     session: u32,
-    /// Shared by all clients that there are.
+    /// Reference to [`Run::present`]; the count tells how many clients are left.
     _present: Arc<()>,
 }
 
 /// A request on its way to a worker.
 pub(crate) struct Call<R> {
     pub(crate) request: R,
-    /// When it was meant to start.
+    /// Intended start.
     pub(crate) issued_ns: u64,
-    /// Who waits for it; nobody in an open loop.
+    /// The client that waits for the result; `None` in an open loop.
     pub(crate) client: Option<Client>,
 }
 
 impl<R> Call<R> {
-    /// The history's session of this call if it is served on `seat`.
+    /// Session of this call in the history, given the worker that serves it: the client's, or else
+    /// the worker's own.
     pub(crate) fn session(&self, seat: u32) -> u32 {
         self.client.as_ref().map_or(seat, |client| client.session)
     }
 }
 
-/// When clients issue transactions, and from when on these count.
+/// Interval in which clients issue transactions, and the end of its warm-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) starts_ns: u64,
@@ -81,14 +82,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// How long after the first request this is.
+    /// Time since the first request.
     #[inline]
     fn elapsed(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(now_ns.saturating_sub(self.starts_ns))
     }
 }
 
-/// What all workers and pacers of one run share.
+/// State shared by all workers and pacers of one run.
 pub(crate) struct Run<W: Workload> {
     pub(crate) workload: Arc<W>,
     pub(crate) load: LoadConfig,
@@ -96,19 +97,19 @@ pub(crate) struct Run<W: Workload> {
     cns: usize,
     threads: usize,
     coroutines: usize,
-    /// By coordinator.
+    /// Queues of calls, by coordinator.
     queues: Vec<Queue<W::Request>>,
     window: OnceLock<Window>,
-    /// Every client has a share of this.
+    /// Each client holds a reference, so that its count tells when none is left.
     present: Arc<()>,
     stopped: AtomicBool,
     fatal: OnceLock<String>,
     pacing: AtomicUsize,
-    /// Which compute nodes take no part any more, as far as clients know.
+    /// Compute nodes known to be expelled.
     lost: Vec<AtomicBool>,
-    /// Which tasks have begun, coordinator by coordinator.
+    /// Tasks that have begun, coordinator by coordinator.
     begun: Vec<AtomicBool>,
-    /// What workers have counted that have ended, with their numbers.
+    /// Results of the workers that have ended, with their numbers.
     ended: Mutex<Vec<(usize, Ended)>>,
 }
 
@@ -146,8 +147,9 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// A task begins at this seat. Whether its compute node has returned, and another one had begun
-    /// there before; then requests come here again.
+    /// Registers the task that begins at this seat. Returns true if another task had begun there
+    /// before, which means that the compute node has returned; requests are then routed to it
+    /// again.
     pub(crate) fn begin(&self, seat: Seat) -> bool {
         let place = self.coordinator(seat) * self.tasks() + seat.task;
         let returns = self.begun[place].swap(true, Ordering::AcqRel);
@@ -157,8 +159,8 @@ impl<W: Workload> Run<W> {
         returns
     }
 
-    /// Tasks per coordinator: its workers, in an open loop a pacer after them, and if shards are
-    /// to be moved whoever does it.
+    /// Tasks per coordinator: its workers, then a pacer in an open loop, then a mover if shards are
+    /// to be moved.
     pub(crate) fn tasks(&self) -> usize {
         self.coroutines + self.load.helpers()
     }
@@ -175,7 +177,7 @@ impl<W: Workload> Run<W> {
         seat.cn * self.threads + seat.thread
     }
 
-    /// Numbers all workers of the cluster.
+    /// Number of a worker, unique in the cluster.
     pub(crate) fn worker(&self, seat: Seat) -> usize {
         self.coordinator(seat) * self.coroutines + seat.task
     }
@@ -184,7 +186,7 @@ impl<W: Workload> Run<W> {
         self.rng(WORKER_STREAM | self.worker(seat) as u64)
     }
 
-    /// The run's times; they start when the first task asks.
+    /// The run's times, counted from the first call of this method.
     pub(crate) fn window(&self, now_ns: u64) -> Window {
         *self.window.get_or_init(|| {
             let after = |secs: f64, from_ns: u64| from_ns.saturating_add((secs * 1e9) as u64);
@@ -195,41 +197,42 @@ impl<W: Workload> Run<W> {
         })
     }
 
-    /// From when on transactions count; `None` if nothing ever ran.
+    /// End of the warm-up; `None` if no task has begun.
     pub(crate) fn counts_from_ns(&self) -> Option<u64> {
         self.window.get().map(|window| window.counts_from_ns)
     }
 
-    /// Whether workers should start nothing more.
+    /// Whether workers must start nothing more.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || self.progress.failure().is_some()
     }
 
-    /// Lets nothing more start, whatever is queued.
+    /// Stops the run: starts no more calls, not even queued ones.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.close();
     }
 
-    /// Stops because the run makes no sense any more.
+    /// Stops the run as worthless, because of `why`.
     pub(crate) fn fail(&self, why: String) {
-        // Only the first reason counts; the others may follow from it.
+        // Only the first reason is kept; later ones may follow from it.
         let _ = self.fatal.set(why);
         self.stop();
     }
 
-    /// Why the run makes no sense, if it does not.
+    /// Reason why the run is worthless, if it is.
     pub(crate) fn failure(&self) -> Option<&String> {
         self.fatal.get().or_else(|| self.progress.failure())
     }
 
-    /// The next call queued for a worker; `None` when there will be none.
+    /// The next call queued for a worker; `None` when the queue is closed and empty.
     pub(crate) async fn receive(&self, seat: Seat) -> Option<Call<W::Request>> {
         self.queues[self.coordinator(seat)].1.recv().await.ok()
     }
 
-    /// The first call of the client that starts on a worker's seat, if it stays there.
+    /// Makes the client that starts at a worker's seat, and returns its first call if that stays
+    /// there.
     pub(crate) fn first_call<H: Host>(
         &self,
         seat: Seat,
@@ -245,7 +248,8 @@ impl<W: Workload> Run<W> {
         self.next_call(client, seat, host, now_ns)
     }
 
-    /// The next call of a client that is at `seat`, if it stays there. Otherwise it has moved on.
+    /// The next call of a client at `seat`; `None` if it was queued at another compute node
+    /// instead.
     #[inline]
     pub(crate) fn next_call<H: Host>(
         &self,
@@ -261,12 +265,12 @@ impl<W: Workload> Run<W> {
         if cn == seat.cn {
             return Some(call);
         }
-        // The queue has room for all clients there are; when it is closed the run is over.
+        // The queue has room for all clients; if it is closed, the run is over.
         let _ = self.queues[self.coordinator(Seat { cn, ..seat })].0.try_send(call);
         None
     }
 
-    /// Which compute node a request goes to (LOTUS §4.3).
+    /// Compute node that a request goes to (LOTUS §4.3).
     #[inline]
     fn route<H: Host>(&self, request: &W::Request, rng: &mut SmallRng, host: &H) -> usize {
         let cn = match (self.load.routing, W::access(request)) {
@@ -305,8 +309,9 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// Gives the shard of a request to the next compute node, again and again from the end of the
-    /// warm-up until the run ends. One of all seats does.
+    /// Gives the shard of a drawn request to the next compute node every `every_us` microseconds,
+    /// from the end of the warm-up until the run ends. Returns at once on all coordinators but the
+    /// first.
     pub(crate) async fn keep_moving<H: Host>(&self, seat: Seat, host: &H, every_us: u64) {
         if self.coordinator(seat) != 0 {
             return;
@@ -323,7 +328,7 @@ impl<W: Workload> Run<W> {
         }
     }
 
-    /// A compute node takes no part any more: what waits there goes on to another.
+    /// Marks a compute node as lost, and moves its queued calls to the next node.
     pub(crate) fn lose(&self, cn: usize) {
         self.lost[cn].store(true, Ordering::Release);
         let to = self.serving(cn);
@@ -336,24 +341,24 @@ impl<W: Workload> Run<W> {
         for thread in 0..self.threads {
             let (from, to) = (cn * self.threads + thread, to * self.threads + thread);
             while let Ok(call) = self.queues[from].1.try_recv() {
-                // There is room for all clients; of an open loop's requests some may be lost.
+                // The queue has room for all clients; in an open loop some requests may be lost.
                 let _ = self.queues[to].0.try_send(call);
             }
         }
     }
 
-    /// This compute node, or the next one that takes part.
+    /// Compute node `cn`, or the next one that is not lost.
     fn serving(&self, cn: usize) -> usize {
         let mut turn = (0..self.cns).map(|step| (cn + step) % self.cns);
         turn.find(|cn| !self.lost[*cn].load(Ordering::Acquire)).unwrap_or(cn)
     }
 
-    /// Takes what a worker has counted.
+    /// Stores the results of a worker that has ended.
     pub(crate) fn hand_in(&self, worker: usize, ended: Ended) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).push((worker, ended));
     }
 
-    /// What workers have counted that have ended, in the order of their numbers.
+    /// Takes the results of the workers that have ended, in the order of their numbers.
     pub(crate) fn take_ended(&self) -> impl Iterator<Item = Ended> + use<W> {
         let mut all =
             std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
@@ -372,7 +377,7 @@ impl<W: Workload> Run<W> {
     }
 }
 
-/// A pacer at work, however it ends.
+/// Counts a pacer as active; the last one to be dropped closes the queues.
 struct Paces<'r, W: Workload>(&'r Run<W>);
 
 impl<W: Workload> Drop for Paces<'_, W> {

@@ -1,14 +1,14 @@
-//! What a benchmark run is asked to do, as plain values.
+//! Configuration of a benchmark run, as plain values.
 //!
-//! [`ClusterConfig`] describes the machines and the engine, [`LoadConfig`] what the clients do to
-//! them. Both go into the report word for word, so that a figure can be repeated. Nothing here is
-//! checked: the command line refuses nonsense before it gets this far.
+//! [`ClusterConfig`] describes the machines and the engine, [`LoadConfig`] the load of the clients.
+//! Both go into the report unchanged, so that a figure can be repeated. Nothing is validated here:
+//! the command line has done that.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Isolation;
 
-/// How the nodes reach each other (DESIGN §3).
+/// Network between the nodes (DESIGN §3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fabric {
@@ -18,7 +18,7 @@ pub enum Fabric {
     Shm,
     /// Any network, a software target on each memory node.
     Tcp,
-    /// Network cards that read and write remote memory by themselves.
+    /// RDMA network cards, which access remote memory without a processor.
     Rdma,
     /// Virtual time and a model of the network card.
     Sim,
@@ -37,37 +37,37 @@ impl Fabric {
     }
 }
 
-/// Which version a serializable read-write transaction reads (DESIGN §6).
+/// Version that a serializable read-write transaction reads (DESIGN §6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadRule {
     /// The newest one, under the lock.
     Latest,
-    /// The newest one not after the start; abort if there is a newer one (LOTUS §5.1).
+    /// The newest one at or before the start; abort if there is a newer one (LOTUS §5.1).
     Snapshot,
 }
 
-/// Where a key's shard number comes from (LOTUS §4.2).
+/// Source of a key's shard number (LOTUS §4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharding {
-    /// From the field that the workload's transactions share.
+    /// The field that the workload's transactions share.
     App,
-    /// From a hash of the key.
+    /// A hash of the key.
     Hash,
 }
 
-/// Which compute node gets a transaction (LOTUS §4.3).
+/// Choice of the compute node for a transaction (LOTUS §4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Routing {
-    /// Read-write ones go to the owner of their first record, read-only ones to anyone.
+    /// Read-write ones go to the owner of their first record, read-only ones to a random node.
     Hybrid,
-    /// All go to anyone.
+    /// All go to a random node.
     Random,
 }
 
-/// Which locks guard the records (DESIGN §5).
+/// Locks that guard the records (DESIGN §5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Locks {
@@ -77,7 +77,7 @@ pub enum Locks {
     Cas,
 }
 
-/// Where timestamps come from (DESIGN §6).
+/// Source of timestamps (DESIGN §6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timestamps {
@@ -87,30 +87,30 @@ pub enum Timestamps {
     Oracle,
 }
 
-/// In which order a commit becomes visible on the replicas (DESIGN §7, H3).
+/// Order in which a commit becomes visible on the replicas (DESIGN §7, H3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Visible {
-    /// On all backups, then on the primary.
+    /// Backups first, then the primary.
     BackupsFirst,
-    /// Everywhere at once, as in the paper.
+    /// All replicas at once, as in the paper.
     AllAtOnce,
 }
 
-/// What becomes of a displaced version that a snapshot may still need (DESIGN §7, H13).
+/// Fate of a displaced version that a snapshot may still need (DESIGN §7, H13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Retention {
-    /// It is kept, within bounds.
+    /// Kept, within bounds.
     On,
-    /// It is overwritten, as in the paper.
+    /// Overwritten, as in the paper.
     Off,
 }
 
 /// The cluster under test.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ClusterConfig {
-    /// How the nodes reach each other.
+    /// Network between the nodes.
     #[serde(skip)]
     pub fabric: Fabric,
     /// The simulated cluster's NICs, links and cores; `None` on any other fabric.
@@ -128,39 +128,40 @@ pub struct ClusterConfig {
     pub replicas: usize,
     /// Versions of each record.
     pub versions: u32,
-    /// What serializable read-write transactions read.
+    /// Version that serializable read-write transactions read.
     pub read_rule: ReadRule,
     /// Bytes of the lock table of each compute node.
     pub lock_table_bytes: u64,
     /// Rows whose version tables each compute node caches; 0 for none.
     pub vt_cache: usize,
-    /// Where shard numbers come from.
+    /// Source of shard numbers.
     pub sharding: Sharding,
-    /// Which locks guard the records.
+    /// Locks that guard the records.
     pub locks: Locks,
-    /// Where timestamps come from.
+    /// Source of timestamps.
     pub timestamps: Timestamps,
-    /// In which order a commit becomes visible.
+    /// Order in which a commit becomes visible on the replicas.
     pub visible: Visible,
-    /// What becomes of displaced versions.
+    /// Fate of displaced versions.
     pub retain_versions: Retention,
-    /// How often the compute nodes exchange what they still read, in microseconds.
+    /// Interval at which compute nodes exchange the oldest snapshots that they read, in
+    /// microseconds.
     #[serde(skip)]
     pub horizon_us: u64,
-    /// How often the compute nodes compare their loads and give shards away, in microseconds;
+    /// Interval at which compute nodes compare their loads and give shards away, in microseconds;
     /// `None` for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balance_us: Option<u64>,
-    /// How long a node may be silent before the others go on without it, in microseconds; `None`
-    /// for ever.
+    /// Time for which a node may be silent before it is expelled, in microseconds; `None` to expel
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_us: Option<u64>,
-    /// The most bytes that a memory node may take; `None` for as many as are needed.
+    /// Memory limit of each memory node in bytes; `None` for no limit.
     pub memory_limit_bytes: Option<u64>,
 }
 
 impl Default for ClusterConfig {
-    /// What the command line says unless it is told otherwise (DESIGN §10).
+    /// Defaults of the command line (DESIGN §10).
     fn default() -> Self {
         Self {
             fabric: Fabric::Local,
@@ -187,38 +188,38 @@ impl Default for ClusterConfig {
     }
 }
 
-/// What the clients do.
+/// The load of the clients.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadConfig {
     /// The isolation level of read-write transactions.
     pub isolation: Isolation,
-    /// The share of attempts that take the other level instead.
+    /// Share of attempts that run at the other isolation level, in 0..=1.
     pub other_isolation: f64,
-    /// Which compute node gets a transaction.
+    /// Choice of the compute node for a transaction.
     pub routing: Routing,
-    /// How long clients issue transactions that count, in seconds.
+    /// Duration of the measurement, in seconds.
     pub secs: f64,
-    /// How long they issue transactions before that, in seconds.
+    /// Duration of the warm-up before it, in seconds.
     pub warmup_secs: f64,
-    /// Transactions a second, over all clients; `None` for a closed loop.
+    /// Rate of an open loop over all clients, in transactions a second; `None` for a closed loop.
     pub rate_tps: Option<f64>,
-    /// Where all randomness starts.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Requests that applications outside of the compute nodes keep in flight; `None` if the load
-    /// is generated inside.
+    /// Requests that applications outside the compute nodes keep in flight; `None` if the load is
+    /// generated inside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<usize>,
-    /// How often somebody gives the shard of a request to the next compute node, in microseconds;
+    /// Interval at which the shard of a request is given to the next compute node, in microseconds;
     /// `None` for never. Hot shards move most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub move_us: Option<u64>,
-    /// Steps in which commits are counted, in microseconds; `None` for one count of all.
+    /// Step of the timeline of commits, in microseconds; `None` for no timeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline_us: Option<u64>,
 }
 
 impl LoadConfig {
-    /// Tasks of each coordinator beside its workers: whoever paces an open loop, and whoever moves
+    /// Tasks of each coordinator besides its workers: the pacer of an open loop, and the mover of
     /// shards.
     pub fn helpers(&self) -> usize {
         usize::from(self.rate_tps.is_some()) + usize::from(self.move_us.is_some())

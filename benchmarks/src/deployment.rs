@@ -1,14 +1,14 @@
-//! What the harness needs of a cluster under test, and nothing more.
+//! The interface to a cluster under test that the harness is written against.
 //!
 //! # What it is
-//! [`Deployment`] is the seam between this crate and an engine with its cluster: make tables, load
-//! them, run one task per coroutine, and afterwards look at every record. [`Host`] is what such a
-//! task sees of the machine that it runs on. An adapter is meant to be thin.
+//! [`Deployment`] separates this crate from an engine with its cluster: create tables, load them,
+//! run one task per coroutine, and scan every record afterwards. [`Host`] is a task's view of the
+//! coordinator that it runs on. An adapter is meant to be thin.
 //!
-//! # Who owns what
-//! The deployment owns threads, time and memory. The harness owns the clients, their randomness
-//! and everything that is measured. Nothing here starts nodes: a deployment exists when it is
-//! handed over.
+//! # Ownership
+//! The deployment owns threads, time and memory. The harness owns the clients, their randomness and
+//! everything that is measured. Nothing here starts nodes: the caller hands over a running
+//! deployment.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Check;
 use crate::engine::TxnEngine;
 
-/// Where a task runs.
+/// Place where a task runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seat {
     /// The compute node, from zero.
@@ -31,12 +31,12 @@ pub struct Seat {
     pub task: usize,
 }
 
-/// What a task sees of its coordinator.
+/// A task's view of its coordinator.
 ///
-/// All tasks of one coordinator share its thread. Clocks of all coordinators are one clock.
+/// All tasks of one coordinator share its thread. All coordinators read the same clock.
 #[allow(async_fn_in_trait, reason = "tasks stay on their coordinator's thread")]
 pub trait Host {
-    /// Runs the task's transactions.
+    /// Engine that runs the task's transactions.
     type Engine: TxnEngine;
 
     /// Takes one of the coordinator's coroutine slots.
@@ -45,114 +45,113 @@ pub trait Host {
     /// [`DeployError`] if none is left.
     fn engine(&self) -> Result<Self::Engine, DeployError>;
 
-    /// The time, in nanoseconds. Never runs backwards.
+    /// The time, in nanoseconds; monotonic.
     fn now_ns(&self) -> u64;
 
-    /// Lets the coordinator's other tasks run until the clock has reached `ns`.
+    /// Waits until the clock has reached `ns`, and lets the coordinator's other tasks run
+    /// meanwhile.
     async fn sleep_until(&self, ns: u64);
 
-    /// Which compute node, from zero, owns the locks of a key.
+    /// Number of the compute node, from zero, that owns the locks of a key.
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize;
 
-    /// Orders that the locks of a key's shard go to compute node `to`, and does not wait for it.
-    /// Nothing happens where locks have no owners.
+    /// Orders that ownership of a key's shard moves to compute node `to`, without waiting for the
+    /// move. Does nothing where locks have no owners.
     fn give(&self, _table: TableId, _key: &PrimaryKey, _to: usize) {}
 }
 
 /// Row number `n` of a table: writes the value into the empty buffer, returns the key.
 pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 
-/// Sees one record: key, newest committed value, who wrote it (`None` for a loaded row).
+/// Receives one record: key, newest committed value, writer (`None` for a loaded row).
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
 /// A cluster under test.
 pub trait Deployment {
-    /// What its tasks see.
+    /// A task's view of the machine.
     type Host: Host + 'static;
 
-    /// Makes a table.
+    /// Creates a table.
     ///
     /// # Errors
     /// [`DeployError`] if the specification or the memory does not allow it.
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError>;
 
-    /// Fills a table with rows `0..rows`. No transaction runs meanwhile.
+    /// Fills a table with rows `0..rows`. Must not run beside transactions.
     ///
     /// # Errors
-    /// [`DeployError`] if they do not fit.
+    /// [`DeployError`] if the rows do not fit.
     fn load(&mut self, table: TableId, rows: u64, row: &RowSource<'_>) -> Result<(), DeployError>;
 
-    /// Runs `tasks` tasks on every coordinator and waits until all have ended. Those whose compute
-    /// node is lost meanwhile have no result, if the cluster goes on without it.
+    /// Runs `tasks` tasks on every coordinator and waits until all have ended. Tasks whose compute
+    /// node is lost meanwhile have no result, if the cluster recovers from the loss.
     ///
     /// # Errors
-    /// [`DeployError`] if a thread cannot be had or a task panicked.
+    /// [`DeployError`] if a thread cannot be started or a task panicked.
     fn run<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
         F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static;
 
-    /// What all compute nodes have sent since they started.
+    /// Verbs and messages sent by all compute nodes since they started.
     fn traffic(&self) -> Traffic;
 
-    /// How often the caches of all compute nodes knew since they started, if they have any.
+    /// Cache look-ups and hits of all compute nodes since they started; zero without caches.
     fn caches(&self) -> Caches {
         Caches::default()
     }
 
-    /// Where locks were taken, and how shards moved, since the start; nothing where locks have no
-    /// owners.
+    /// Counts of locks taken and shards moved since the start; zero where locks have no owners.
     fn ownership(&self) -> Ownership {
         Ownership::default()
     }
 
-    /// What the data takes.
+    /// Memory that the data takes.
     fn memory(&self) -> Memory;
 
-    /// How busy NICs, links and cores were so far, where that is modelled.
+    /// Utilisation of NICs, links and cores so far; `None` unless the cluster is simulated.
     fn utilisation(&self) -> Option<lotus_fabric::sim::Report> {
         None
     }
 
-    /// Shows every record of a table. No transaction runs meanwhile.
+    /// Passes every record of a table to `visit`. Must not run beside transactions.
     ///
     /// # Errors
     /// [`DeployError`] if the memory cannot be read.
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError>;
 
-    /// Looks for what no workload may leave behind: unequal replicas, locks still held, INVISIBLE
-    /// cells, unresolved log entries. No transaction runs meanwhile.
+    /// Checks for leftovers that no workload may leave: unequal replicas, locks still held,
+    /// INVISIBLE cells, unresolved log entries. Must not run beside transactions.
     ///
     /// # Errors
-    /// [`DeployError`] if the memory cannot be read. What it finds there is no error but a failed
-    /// check.
+    /// [`DeployError`] if the memory cannot be read. A leftover is a failed check, not an error.
     fn audit(&mut self) -> Result<Vec<Check>, DeployError>;
 
-    /// From now on keeps the verb list of every transaction, for [`Deployment::replay`].
+    /// Starts recording the verb list of every transaction, for [`Deployment::replay`].
     fn record_verbs(&mut self);
 
     /// Replays the recorded verb lists for `secs` seconds with the same coroutines and no protocol
-    /// (DESIGN §10), and stops recording. Afterwards the data is worthless.
+    /// (DESIGN §10), and stops recording. The data is worthless afterwards.
     ///
     /// # Errors
     /// [`DeployError`] if nothing was recorded.
     fn replay(&mut self, secs: f64) -> Result<Replay, DeployError>;
 }
 
-/// Why the cluster under test cannot do what it was asked.
+/// Error of an operation on the cluster under test.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeployError {
     /// The configuration does not allow it. Change what the sentence names.
     #[error("{0}")]
     Refused(String),
-    /// Something broke. Nothing measured so far counts.
+    /// Something broke. Discard everything measured so far.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Counts of what compute nodes sent.
+/// Counts of the verbs and messages that compute nodes sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// READ verbs.
@@ -192,7 +191,7 @@ impl std::iter::Sum for Traffic {
 impl Sub for Traffic {
     type Output = Self;
 
-    /// What was sent between `earlier` and `self`.
+    /// Traffic between the earlier counts `earlier` and `self`.
     fn sub(self, earlier: Self) -> Self {
         Self {
             reads: self.reads - earlier.reads,
@@ -205,19 +204,19 @@ impl Sub for Traffic {
     }
 }
 
-/// Look-ups in one kind of cache.
+/// Look-ups and hits of one kind of cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Hits {
-    /// How often it was asked.
+    /// Number of look-ups.
     pub lookups: u64,
-    /// How often it knew.
+    /// Number of look-ups that found their entry.
     pub hits: u64,
 }
 
 impl Sub for Hits {
     type Output = Self;
 
-    /// What was asked between `earlier` and `self`.
+    /// Look-ups between the earlier counts `earlier` and `self`.
     fn sub(self, earlier: Self) -> Self {
         Self { lookups: self.lookups - earlier.lookups, hits: self.hits - earlier.hits }
     }
@@ -226,16 +225,16 @@ impl Sub for Hits {
 /// Look-ups in the caches of compute nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caches {
-    /// For the version tables of rows whose locks are on the asking node (LOTUS §4.4).
+    /// Cached version tables of rows whose locks are on the asking node (LOTUS §4.4).
     pub version_tables: Hits,
-    /// For the addresses of version tables (LOTUS §5).
+    /// Cached addresses of version tables (LOTUS §5).
     pub addresses: Hits,
 }
 
 impl Sub for Caches {
     type Output = Self;
 
-    /// What was asked between `earlier` and `self`.
+    /// Look-ups between the earlier counts `earlier` and `self`.
     fn sub(self, earlier: Self) -> Self {
         Self {
             version_tables: self.version_tables - earlier.version_tables,
@@ -244,29 +243,29 @@ impl Sub for Caches {
     }
 }
 
-/// Where locks were taken, and how shards moved from one compute node to another (LOTUS §4.3).
+/// Locks taken, and shards moved from one compute node to another (LOTUS §4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ownership {
-    /// Locks that were taken; hits are those of the node that asked.
+    /// Locks taken; hits are those owned by the transaction's own node.
     pub locks: Hits,
-    /// Times that one node gave shards to another.
+    /// Hand-overs: one node gave a batch of shards to another.
     pub hand_overs: u64,
-    /// Shards that it gave.
+    /// Shards moved by those hand-overs.
     pub shards: u64,
-    /// Attempts that were asked to give up.
+    /// Attempts that a hand-over asked to give up their locks.
     pub stragglers: u64,
-    /// For how long nobody granted locks of the shards under way, all together.
+    /// Sum over all hand-overs of the time without an owner that grants locks.
     pub interrupted: Duration,
-    /// The longest of that.
+    /// Longest such interruption of a single hand-over.
     pub longest: Duration,
-    /// A shard that takes most of its owner's time and would take as much elsewhere, if there is
-    /// one.
+    /// A shard that takes most of its owner's time and would take as much on any other node, if
+    /// there is one.
     pub too_hot: Option<u16>,
 }
 
 impl Ownership {
-    /// What happened between `earlier` and `self`. The longest interruption is not known to have
-    /// been then, unless there was none.
+    /// Activity between the earlier counts `earlier` and `self`. `longest` is that of the whole
+    /// time, as it cannot be split, or zero if there were no hand-overs.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let hand_overs = self.hand_overs - earlier.hand_overs;
@@ -295,29 +294,28 @@ impl std::ops::AddAssign for Ownership {
     }
 }
 
-/// What the data takes.
+/// Memory that the data takes.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Memory {
     /// Bytes of one replica of one record, index included, averaged over all tables.
     pub bytes_per_record_and_replica: f64,
-    /// Bytes that the memory nodes really occupy.
+    /// Resident bytes of the process that embeds the cluster; 0 if unknown.
     pub resident_bytes: u64,
 }
 
-/// What memory nodes did that are processes of their own.
+/// Processor use of memory nodes that are processes of their own.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct MemoryNodesUse {
-    /// How many there are.
+    /// Number of processes.
     pub processes: usize,
-    /// The processor time that all of them used from the start of loading to the end of the
-    /// audit, in seconds.
+    /// Processor time of all of them from the start of loading to the end of the audit, in seconds.
     pub processor_s: f64,
 }
 
-/// What the fabric did without a protocol.
+/// Rates of a replay: the fabric's verbs without a protocol.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Replay {
-    /// Transactions' verb lists replayed a second.
+    /// Transactions replayed a second.
     pub tps: f64,
     /// One-sided verbs a second.
     pub verbs_per_s: f64,

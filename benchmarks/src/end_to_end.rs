@@ -1,5 +1,5 @@
-//! Whole benchmarks on the reference engine: what must hold after any of them, and what must be
-//! noticed when the engine is broken on purpose.
+//! Whole benchmarks on the reference engine: properties of every run, and faults injected on
+//! purpose that must be noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -208,7 +208,8 @@ fn a_history_is_complete_and_consistent() {
     }
 }
 
-/// Ids are used once, and every version that was read was written by one that may have committed.
+/// Checks that ids are used once and that every version read was written by an attempt that may
+/// have committed.
 fn check_versions(lines: &[Value]) {
     let mut written = BTreeSet::new();
     let mut ids = BTreeSet::new();
@@ -229,7 +230,7 @@ fn check_versions(lines: &[Value]) {
     }
 }
 
-/// The transactions of one session never overlap.
+/// Checks that the transactions of one session never overlap.
 fn check_sessions(lines: &[Value]) {
     let mut ends = BTreeMap::new();
     for line in lines {

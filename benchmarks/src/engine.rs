@@ -1,4 +1,4 @@
-//! What a workload needs of a transaction engine, and nothing more.
+//! The interface to a transaction engine that workloads are written against.
 //!
 //! # What it is
 //! The trait pair [`TxnEngine`] and [`Txn`]: a workload is written once against them, and any
@@ -11,8 +11,8 @@
 //! start; that is [`crate::deployment`].
 //!
 //! # Cost
-//! Everything is dispatched statically and nothing here allocates, so that what is measured is the
-//! engine. Futures stay on their coordinator's thread and need not be `Send`.
+//! Everything is dispatched statically and nothing here allocates, so that measurements show the
+//! engine's own cost. Futures stay on their coordinator's thread and need not be `Send`.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// The level that this one is not.
+    /// The opposite level: snapshot for serializable, and the reverse.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -50,7 +50,7 @@ impl Isolation {
     }
 }
 
-/// What a transaction declares about itself when it begins.
+/// Kind of a transaction, declared when it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TxnKind {
     /// It may write.
@@ -59,20 +59,20 @@ pub enum TxnKind {
     ReadOnly,
 }
 
-/// Names one record of one transaction, in the order in which the engine handed it out.
+/// Handle of one record within one transaction, numbered in the order of adding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item(pub u32);
 
-/// What a committed transaction learns about itself.
+/// Timestamps of a committed transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Receipt {
     /// The commit timestamp; `None` when nothing was written.
     pub commit_ts: Option<u64>,
-    /// The snapshot that the reads came from; `None` when they came from under locks.
+    /// The snapshot that the reads came from; `None` if they were made under locks.
     pub snapshot: Option<u64>,
 }
 
-/// Why an attempt certainly had no effect.
+/// Reason why an attempt certainly had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AbortReason {
@@ -80,27 +80,25 @@ pub enum AbortReason {
     Conflict,
     /// A lock bucket is full. Back off and retry.
     LockTableFull,
-    /// The data carries the write of a transaction whose fate is open. Retry.
+    /// The data carries the write of a transaction that is in doubt. Retry.
     InDoubt,
     /// The snapshot's versions have been overwritten. Retry with a newer one.
     SnapshotTooOld,
-    /// A node did not answer in time, or has left. Retry.
+    /// A node did not answer in time, or is down. Retry.
     Unavailable,
-    /// A node that has not answered for a while, and may be dead, keeps the lock. Do something
-    /// else.
+    /// The lock's owner has not answered for a while and may be dead. Drop the request.
     Suspected,
-    /// Nobody keeps the lock, because who did was lost. Do something else.
+    /// The lock's shard has no owner, because its owner was lost. Drop the request.
     Unowned,
-    /// The workload itself rolled back, as its rules ask, or a row that it inserts exists. Do not
-    /// retry.
+    /// The workload rolled back, as its rules ask, or a row to insert exists already. Do not retry.
     Logic,
-    /// No memory is left for another row. Do something else; most workloads cannot go on
+    /// No memory is left for another row. Drop the request; most workloads cannot go on
     /// ([`Workload::FILLS_MEMORY`](crate::workload::Workload::FILLS_MEMORY)).
     MemoryFull,
 }
 
 impl AbortReason {
-    /// Every reason, in the order of [`AbortReason::index`].
+    /// All reasons, in the order of [`AbortReason::index`].
     pub const ALL: [Self; 9] = [
         Self::Conflict,
         Self::LockTableFull,
@@ -113,13 +111,13 @@ impl AbortReason {
         Self::MemoryFull,
     ];
 
-    /// Where the reason stands in [`AbortReason::ALL`].
+    /// Position of the reason in [`AbortReason::ALL`].
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Whether a client goes on with another request, and does not repeat this one.
+    /// Whether a client drops the request and issues another one instead of retrying.
     #[inline]
     pub const fn drops_request(self) -> bool {
         matches!(self, Self::Logic | Self::Suspected | Self::Unowned | Self::MemoryFull)
@@ -147,40 +145,40 @@ impl fmt::Display for AbortReason {
     }
 }
 
-/// How an operation of a transaction can fail.
+/// Error of a transaction's operation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
-    /// The attempt had no effect. The reason says whether to retry, as a new attempt.
+    /// The attempt had no effect. The reason tells whether to retry, as a new attempt.
     #[error("the transaction aborted ({0})")]
     Aborted(AbortReason),
     /// The attempt may or may not have committed. Never retry it blindly.
     #[error("the outcome of the transaction is unknown")]
     Unknown,
-    /// The compute node takes no part in the cluster any more. The attempt may or may not have
-    /// committed; others go elsewhere.
+    /// The compute node was expelled from the cluster. The attempt may or may not have committed;
+    /// clients of this node go to another one.
     #[error("the compute node is lost")]
     Lost,
-    /// The run makes no sense any more: a full table, a damaged value, misuse. Stop and show the
+    /// The run has become worthless: a full table, a damaged value, misuse. Stop and show the
     /// sentence to the user.
     #[error("{0}")]
     Fatal(String),
 }
 
-/// One coroutine's way to begin transactions.
+/// Begins the transactions of one coroutine.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait TxnEngine {
     /// A transaction in progress.
     type Txn: Finish;
 
-    /// Begins an attempt. Every retry begins anew.
+    /// Begins an attempt. Every retry is a new attempt.
     ///
     /// # Errors
     /// As [`TxnError`] says.
     async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
 }
 
-/// The rows of one attempt of one transaction: what a workload's own code sees of it. Who runs that
+/// The rows of one attempt of one transaction, as the workload's code sees them. The caller of that
 /// code commits.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Txn {
@@ -211,41 +209,42 @@ pub trait Txn {
         value: &[u8],
     ) -> Result<Item, TxnError>;
 
-    /// Locks and reads what was added since the last call. May be called again after adding more.
+    /// Locks and reads the records added since the last call. May be called again after adding
+    /// more.
     ///
     /// # Errors
-    /// As [`TxnError`] says; after an error only [`Finish::abort`] is left.
+    /// As [`TxnError`] says; after an error only [`Finish::abort`] may be called.
     async fn execute(&mut self) -> Result<(), TxnError>;
 
-    /// The value that an executed item had when it was read; `None` if there is none.
+    /// The value that an executed item had when it was read; `None` if the record did not exist.
     fn value(&self, item: Item) -> Option<&[u8]>;
 
-    /// Who wrote the version that was read; `None` for a loaded row or an absent one.
+    /// Writer of the version that was read; `None` for a loaded row or an absent one.
     fn writer(&self, item: Item) -> Option<TxnId>;
 
-    /// Sets the value that the commit will write. The item comes from [`Txn::add_rw`].
+    /// Sets the value that the commit will write. The item must come from [`Txn::add_rw`].
     ///
     /// # Errors
     /// As [`TxnError`] says.
     fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError>;
 
-    /// Lets the commit delete the record. The item comes from [`Txn::add_rw`] and exists.
+    /// Marks the record for deletion at commit. The item must come from [`Txn::add_rw`] and exist.
     ///
     /// # Errors
     /// As [`TxnError`] says.
     fn delete(&mut self, item: Item) -> Result<(), TxnError>;
 }
 
-/// The end of one attempt of one transaction.
+/// Commit or abort of one attempt of one transaction.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Finish: Txn {
-    /// Makes the writes visible, or none of them.
+    /// Commits: makes all writes visible, or none of them.
     ///
     /// # Errors
     /// As [`TxnError`] says.
     async fn commit(self) -> Result<Receipt, TxnError>;
 
-    /// Gives up. Nothing of the attempt is ever seen.
+    /// Aborts: none of the attempt's writes ever becomes visible.
     fn abort(self);
 }
 

@@ -1,8 +1,8 @@
 //! One benchmark from loading to audit.
 //!
-//! The order matters. Traffic is read right around the clients' run. The audit comes after the
-//! last transaction has ended, and the floor after the audit: replaying verbs without a protocol
-//! leaves worthless data behind.
+//! Traffic is read right before and right after the clients' run. The audit comes after the last
+//! transaction has ended, and the floor after the audit: replaying verbs without a protocol leaves
+//! worthless data behind.
 
 use std::sync::Arc;
 
@@ -23,89 +23,90 @@ use crate::utilisation::Simulation;
 use crate::worker;
 use crate::workload::{Rate, Workload};
 
-/// How long verbs are recorded for the floor, and the longest replay, in seconds.
+/// Duration of the recording for the floor, and the longest replay, in seconds.
 const RECORD_SECS: f64 = 0.2;
 const MOST_REPLAY_SECS: f64 = 5.0;
-/// How far the replay's verbs per transaction may be from the engine's (DESIGN §10).
+/// Allowed relative difference between the verbs per transaction of replay and engine (DESIGN §10).
 const FLOOR_TOLERANCE: f64 = 0.02;
 
-/// What a benchmark does.
+/// Options of a benchmark.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The cluster under test.
     pub cluster: ClusterConfig,
-    /// What its clients do.
+    /// The load of its clients.
     pub load: LoadConfig,
-    /// Whether all data is looked at afterwards.
+    /// Whether all data is audited afterwards.
     pub audit: bool,
-    /// Whether the fabric alone is measured as well.
+    /// Whether the floor is measured as well.
     pub floor: bool,
     /// Whether every attempt is recorded.
     pub history: bool,
 }
 
-/// What came of a benchmark.
+/// Results of a benchmark.
 #[derive(Debug)]
 pub struct Outcome {
     /// The workload's name.
     pub workload: &'static str,
-    /// The names of its transactions, as [`Tally::by_transaction`] counts.
+    /// Names of its transactions, in the order of [`Tally::by_transaction`].
     pub transactions: &'static [&'static str],
-    /// How it was set up.
+    /// Parameters of the workload.
     pub settings: serde_json::Value,
-    /// What the clients counted.
+    /// Counts and latencies of all clients.
     pub tally: Tally,
-    /// How long it took to make and fill the tables, in seconds of wall time, if they were not
-    /// there.
+    /// Wall time for creating and filling the tables, in seconds; `None` if they existed.
     pub load_s: Option<f64>,
     /// Rates by which the workload is known.
     pub rates: Vec<Rate>,
-    /// From the end of the warm-up to the end of the last transaction, in seconds.
+    /// Time from the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
-    /// What was sent, warm-up included.
+    /// Verbs and messages sent, warm-up included.
     pub traffic: Traffic,
-    /// How often caches knew, warm-up included.
+    /// Look-ups and hits of caches, warm-up included.
     pub caches: Caches,
-    /// Where locks were taken, and how shards moved, warm-up included.
+    /// Locks taken and shards moved, warm-up included.
     pub ownership: Ownership,
-    /// What the data took afterwards, if that can be seen.
+    /// Memory that the data took afterwards, if that can be seen.
     pub memory: Option<Memory>,
-    /// What was found in the data, if anybody looked.
+    /// Checks of the data, if they were made.
     pub audit: Option<Audit>,
-    /// What the fabric alone did, if it was measured.
+    /// Rates of the floor, if it was measured.
     pub floor: Option<Replay>,
-    /// Every attempt, if they were recorded.
+    /// Every attempt, if attempts were recorded.
     pub history: Option<History>,
-    /// What was busy, if the cluster was simulated.
+    /// Utilisation, if the cluster was simulated.
     pub simulation: Option<Simulation>,
-    /// What the memory nodes did, if they are processes; for whoever started them to say.
+    /// Processor use of the memory nodes, if they are processes; filled in by the caller that
+    /// started them.
     pub memory_nodes: Option<MemoryNodesUse>,
-    /// What became of applications' calls that ended without a result, if anybody asked.
+    /// Outcomes of applications' calls that ended without a result, if they were looked up.
     pub unanswered: Option<Unanswered>,
-    /// What is missing here, and why, in sentences.
+    /// Sentences on missing results, with the reasons.
     pub remarks: Vec<String>,
-    /// Why the load ended before its time, if it did: nothing more could be done.
+    /// Reason why the load ended early, if it did.
     pub stopped: Option<String>,
 }
 
-/// What became of applications' calls that ended without a result.
+/// Outcomes of applications' calls that ended without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Unanswered {
-    /// How many there were.
+    /// Number of such calls.
     pub calls: u64,
-    /// How many of them had committed.
+    /// Calls that had committed.
     pub committed: u64,
-    /// Of how many nobody knows.
+    /// Calls whose outcome stays unknown.
     pub unknown: u64,
-    /// Calls that write and could not be asked for, because there was no room for more ids.
+    /// Writing calls sent without an id, as there was no room for more ids; they cannot be looked
+    /// up.
     pub without_id: u64,
 }
 
-/// Why a benchmark has no outcome.
+/// Reason why a benchmark has no outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The cluster cannot do it. Change what the sentence names.
+    /// The cluster refuses or fails. Change what the sentence names.
     #[error(transparent)]
     Deploy(#[from] DeployError),
     /// A transaction met something that makes the run worthless.
@@ -116,7 +117,8 @@ pub enum BenchError {
 /// Runs `workload` on `deployment`.
 ///
 /// # Errors
-/// [`BenchError`] if there is nothing to report. A failed audit is reported, not an error.
+/// [`BenchError`] if there is nothing to report. A failed audit is part of the report, not an
+/// error.
 pub fn run<D: Deployment, W: Workload>(
     deployment: &mut D,
     workload: W,
@@ -128,11 +130,10 @@ pub fn run<D: Deployment, W: Workload>(
     })
 }
 
-/// As [`run`], with load from somewhere else: from `drive`, which returns when the last
-/// transaction has ended.
+/// As [`run`], with load generated by `drive`, which returns when the last transaction has ended.
 ///
 /// # Errors
-/// As [`run`], and what `drive` says.
+/// As [`run`], and the errors of `drive`.
 pub fn run_by<D: Deployment, W: Workload>(
     deployment: &mut D,
     mut workload: W,
@@ -195,7 +196,7 @@ pub fn run_by<D: Deployment, W: Workload>(
     })
 }
 
-/// Makes and fills the workload's tables; returns their names.
+/// Creates and fills the workload's tables; returns their ids and names.
 fn load<D: Deployment, W: Workload>(
     deployment: &mut D,
     workload: &mut W,
@@ -215,13 +216,13 @@ fn load<D: Deployment, W: Workload>(
     Ok(tables)
 }
 
-/// What came of one run of the clients.
+/// Results of one run of the clients.
 pub struct Driven {
-    /// What they counted.
+    /// Counts and latencies.
     pub tally: Tally,
-    /// From the end of the warm-up to the end of the last transaction, in seconds.
+    /// Time from the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
-    /// What they wrote down, if they were asked to.
+    /// Recorded attempts, if they were asked for.
     pub logs: Vec<Log>,
 }
 
@@ -253,8 +254,8 @@ fn drive<D: Deployment, W: Workload>(
     Ok(Driven { tally, elapsed_s, logs })
 }
 
-/// Records a short closed loop of the same generator and seed, and replays its verbs. The check
-/// compares the replay with the very run that was recorded: aborts, and with them the verbs of a
+/// Records a short closed loop of the same workload and seed, and replays its verbs. The check
+/// compares the replay with the recorded run itself, because aborts, and with them the verbs per
 /// committed transaction, differ from run to run.
 fn measure_floor<D: Deployment, W: Workload>(
     deployment: &mut D,
@@ -274,7 +275,7 @@ fn measure_floor<D: Deployment, W: Workload>(
     Ok((replay, check))
 }
 
-/// Whether the floor sent as many verbs per transaction as the engine did.
+/// Checks that the replay sent as many verbs per transaction as the engine.
 fn compare_verbs(tally: &Tally, traffic: &Traffic, replay: &Replay) -> Check {
     let engine = traffic.verbs() as f64 / tally.all_committed.max(1) as f64;
     let floor = if replay.tps > 0.0 { replay.verbs_per_s / replay.tps } else { 0.0 };

@@ -1,15 +1,14 @@
-//! What every attempt read and wrote, for an isolation checker (DESIGN §9).
+//! History of every attempt's reads and writes, for an isolation checker (DESIGN §9).
 //!
 //! # Versions
-//! A version is named by the attempt that wrote it. A read reports the writer of what it got
+//! A version is named by the attempt that wrote it. A read reports the writer of the version read
 //! (`null` for a loaded row), a write or deletion its own attempt; a read-modify-write is a read
-//! and a write. An aborted attempt's writes therefore carry a version that nobody can have read.
-//! What was not there when it was read is left out: whoever deleted it is not known.
+//! and a write. An aborted attempt's writes therefore carry a version that no read can have seen. A
+//! read of an absent row is left out, as the attempt that deleted the row is not known.
 //!
-//! # Who owns what
-//! Each worker fills a [`Log`] of its own, and [`Recorded`] feeds it by standing between workload
-//! and engine. Without a log it only passes calls on. [`History`] merges the logs when all workers
-//! have ended.
+//! # Ownership
+//! Each worker fills a [`Log`] of its own through [`Recorded`], which wraps a transaction and notes
+//! the workload's calls. [`History`] merges the logs when all workers have ended.
 
 use std::io::{self, Write};
 
@@ -19,70 +18,70 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::engine::{Finish, Isolation, Item, Receipt, Txn, TxnError};
 
-/// How an attempt ended, as far as its client knows.
+/// Outcome of an attempt, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// It committed.
     Ok,
-    /// It certainly did not.
+    /// It certainly did not commit.
     Fail,
-    /// Nobody knows.
+    /// Unknown.
     Info,
 }
 
-/// What the harness knows of an attempt beyond its operations.
+/// Facts about an attempt besides its operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// The attempt.
+    /// Id of the attempt.
     pub id: TxnId,
-    /// The client that asked; its attempts never overlap.
+    /// Session of the client; the attempts of one session never overlap.
     pub session: u32,
-    /// When it began, in nanoseconds.
+    /// Begin, in nanoseconds.
     pub start_ns: u64,
-    /// When it ended.
+    /// End, in nanoseconds.
     pub end_ns: u64,
-    /// The isolation level of the run.
+    /// Isolation level of the attempt.
     pub isolation: Isolation,
-    /// How it ended.
+    /// Outcome.
     pub status: Status,
-    /// What a committed attempt learned about itself.
+    /// Timestamps of a committed attempt; the default for any other.
     pub receipt: Receipt,
 }
 
-/// What an operation did to a record.
+/// Type of an operation on a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Access {
-    /// Read it.
+    /// Read of the record.
     Read,
-    /// Wrote it.
+    /// Write of the record, or its insertion.
     Write,
-    /// Deleted it.
+    /// Deletion of the record.
     Delete,
 }
 
 /// One operation of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// What it did.
+    /// Type of the operation.
     pub access: Access,
     /// The record's table.
     pub table: TableId,
     /// The record's key.
     pub key: PrimaryKey,
-    /// Who wrote the version that was read or written; `None` for a loaded row.
+    /// Writer of the version that was read or written; `None` for a loaded row.
     pub version: Option<TxnId>,
 }
 
 /// One worker's attempts, in the order in which they ended.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// Each attempt with the end of its operations.
+    /// Each attempt with the index of the end of its operations.
     attempts: Vec<(Attempt, usize)>,
     operations: Vec<Operation>,
-    /// What the attempt in progress has declared to read.
+    /// Records that the attempt in progress has declared.
     declared: Vec<(Item, TableId, PrimaryKey)>,
-    /// How many of those have been read.
+    /// Number of those that have been read.
     read: usize,
 }
 
@@ -100,7 +99,7 @@ impl Log {
         self.finish(attempt);
     }
 
-    /// The operations since the last attempt ended. Another one begins.
+    /// Takes the operations recorded since the last attempt ended, and starts over.
     pub fn take_operations(&mut self) -> Vec<Operation> {
         self.declared.clear();
         self.read = 0;
@@ -112,7 +111,7 @@ impl Log {
         self.operations.push(Operation { access, table, key, version });
     }
 
-    /// Notes a change of an item. One that was not declared was inserted, and noted then.
+    /// Notes a change of an item. An undeclared item was inserted, and noted then.
     fn note_change(&mut self, access: Access, item: Item, version: TxnId) {
         let at = self.declared.iter().position(|(declared, ..)| *declared == item);
         if let Some(at) = at {
@@ -120,7 +119,7 @@ impl Log {
         }
     }
 
-    /// Every attempt with its operations.
+    /// Every attempt with its operations, in the order of ending.
     fn entries(&self) -> impl Iterator<Item = (&Attempt, &[Operation])> {
         let starts = std::iter::once(0).chain(self.attempts.iter().map(|(_, end)| *end));
         self.attempts
@@ -130,7 +129,7 @@ impl Log {
     }
 }
 
-/// A transaction whose operations go into a log.
+/// A transaction that records its operations in a log.
 pub struct Recorded<'l, T> {
     txn: T,
     log: &'l mut Log,
@@ -142,7 +141,7 @@ impl<'l, T: Txn> Recorded<'l, T> {
         Self { txn, log }
     }
 
-    /// The transaction; what it does is not recorded any more.
+    /// Returns the transaction, and stops recording.
     pub fn into_inner(self) -> T {
         self.txn
     }
@@ -241,7 +240,7 @@ pub struct History {
 }
 
 impl History {
-    /// The history that `logs` make up, with the tables' names.
+    /// Builds a history from the logs, with the names of the tables.
     pub fn new(tables: Vec<(TableId, String)>, logs: Vec<Log>) -> Self {
         Self { tables, logs }
     }
@@ -254,7 +253,7 @@ impl History {
     /// Writes JSON Lines, one attempt a line, ordered by start.
     ///
     /// # Errors
-    /// What the writer says.
+    /// The writer's errors.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut entries: Vec<_> = self.attempts().collect();
         entries.sort_by_key(|(attempt, _)| (attempt.start_ns, attempt.id));
@@ -302,7 +301,7 @@ impl<'a> Line<'a> {
             id: attempt.id.raw(),
             session: attempt.session,
             start: attempt.start_ns,
-            // What nobody knows the outcome of may still take effect.
+            // An attempt of unknown outcome may still take effect.
             end: (attempt.status != Status::Info).then_some(attempt.end_ns),
             iso: attempt.isolation.name(),
             status: attempt.status,
@@ -313,11 +312,11 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Kind, table, key, version.
+/// Type, table, key, version.
 #[derive(Serialize)]
 struct LineOp<'a>(char, &'a str, LineKey, Option<u64>);
 
-/// A key of eight bytes as the integer that it stands for, any other in hexadecimal.
+/// A key, serialized as an integer if it has eight bytes, otherwise in hexadecimal.
 struct LineKey(PrimaryKey);
 
 impl Serialize for LineKey {

@@ -1,32 +1,32 @@
-//! A hotspot that jumps: a few shards of one compute node take most of the load, for a while.
+//! Jumping hotspot: for a while, a few shards of one compute node take most of the load.
 //!
-//! It is what load balancing is measured against (LOTUS §4.3). Whose shards they are follows from
-//! the first split, in which shards are dealt out to the compute nodes in turn. Each jump goes to
-//! the next node, and to shards of it that have not been hot before, until it runs out of them; so
-//! the shards are still that node's, unless they were given away while they were cold.
+//! Load balancing is measured against it (LOTUS §4.3). The owner of the hot shards follows from the
+//! initial placement, which deals shards out to the compute nodes in turn. Each jump goes to the
+//! next node, and to shards of it that have not been hot before, until it runs out of them; so that
+//! node still owns them, unless they were given away while they were cold.
 
 use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// See the module's essay.
+/// A jumping hotspot; see the module documentation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Hotspot {
-    /// Shards that are hot at a time.
+    /// Number of shards that are hot at a time.
     pub hot_shards: u64,
-    /// The share of requests that go to them.
+    /// Share of requests that go to them, in 0..=1.
     pub ratio: f64,
-    /// How long it stays; for ever, if that is no time at all.
+    /// Interval between jumps; zero for a hotspot that stays.
     pub every: Duration,
-    /// Compute nodes that the shards were dealt out to.
+    /// Number of compute nodes that the shards were dealt out to.
     pub nodes: u64,
-    /// Shards that there are. Key `k` lies in shard `k` modulo this.
+    /// Number of shards. Key `k` lies in shard `k` modulo this.
     pub shards: u64,
 }
 
 impl Hotspot {
-    /// The next of `keys` keys, so long after the first request.
+    /// The next of `keys` keys, `elapsed` after the first request.
     ///
     /// # Panics
     /// If there are no keys, shards or nodes.
@@ -36,17 +36,17 @@ impl Hotspot {
             return rng.random_range(0..keys);
         }
         let shard = self.shard(self.jumps(elapsed), rng.random_range(0..self.hot_shards));
-        // A shard beyond the last key is empty; another one stands in for it.
+        // A shard beyond the last key is empty; the shard of its number modulo `keys` replaces it.
         let first = shard % keys;
         first + self.shards * rng.random_range(0..(keys - first).div_ceil(self.shards))
     }
 
-    /// How often it has jumped by then.
+    /// Number of jumps up to `elapsed`.
     fn jumps(&self, elapsed: Duration) -> u64 {
         elapsed.as_nanos().checked_div(self.every.as_nanos()).unwrap_or(0) as u64
     }
 
-    /// The `number`-th hot shard after so many jumps.
+    /// The `number`-th hot shard after `jumps` jumps.
     fn shard(&self, jumps: u64, number: u64) -> u64 {
         let (node, round) = (jumps % self.nodes, jumps / self.nodes);
         ((round * self.hot_shards + number) * self.nodes + node) % self.shards

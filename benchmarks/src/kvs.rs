@@ -1,10 +1,10 @@
 //! The key-value store: one table, two transactions, adjustable skew and update ratio (LOTUS §8.2).
 //!
-//! Instead of a lasting skew it can have a [hotspot](crate::hotspot) that jumps.
+//! A jumping [hotspot](crate::hotspot) can replace the constant skew.
 //!
 //! Keys have 8 bytes, values 40. A value carries its key, the id of the attempt that wrote it, and
-//! a pattern that follows from both, so that every read tells whether it got one whole version of
-//! the right record, and whether the engine names the right writer for it.
+//! a pattern derived from both. Every read can thus check that it got one whole version of the
+//! right record, and that the engine names the right writer.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const VALUE_WORDS: usize = 5;
 /// Bytes of a value (LOTUS §8.1).
 pub const VALUE_BYTES: usize = VALUE_WORDS * 8;
 
-/// The workload.
+/// The key-value workload.
 #[derive(Clone, Debug)]
 pub struct Kvs {
     table: TableId,
@@ -47,8 +47,8 @@ pub struct Request {
 }
 
 impl Kvs {
-    /// A store of `keys` records of which a share `update_ratio` of the transactions updates one
-    /// and the others read one, chosen with skew `theta` (0 = uniform).
+    /// A store of `keys` records. A share `update_ratio` of the transactions updates one record,
+    /// the others read one, chosen with skew `theta` (0 = uniform).
     ///
     /// # Panics
     /// As [`KeyChooser::new`], and if `update_ratio` is not in 0..=1.
@@ -58,14 +58,14 @@ impl Kvs {
         Self { table: TableId(0), keys, update_ratio, theta, chooser, hotspot: None }
     }
 
-    /// The same store, with a hotspot instead of the skew, if any.
+    /// Replaces the skew by a hotspot, if there is one.
     #[must_use]
     pub fn with_hotspot(self, hotspot: Option<Hotspot>) -> Self {
         Self { hotspot, ..self }
     }
 }
 
-/// The value of `key` as `writer` writes it.
+/// The value that `writer` writes for `key`.
 #[inline]
 fn encode(key: u64, writer: Option<TxnId>) -> [u8; VALUE_BYTES] {
     let writer = writer.map_or(0, TxnId::raw);
@@ -78,7 +78,7 @@ fn encode(key: u64, writer: Option<TxnId>) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// What is wrong with `value` as the value of `key` that `writer` wrote.
+/// Describes a `value` that is wrong for `key` and `writer`.
 #[cold]
 fn complaint(key: u64, value: Option<&[u8]>, writer: Option<TxnId>) -> String {
     format!("key {key}, written by {writer:?}, has the value {value:02x?}")
@@ -188,7 +188,7 @@ impl Workload for Kvs {
     }
 }
 
-/// A table keyed by one 64-bit integer, which is also the critical field.
+/// Specification of a table keyed by one 64-bit integer, which is also the critical field.
 pub fn integer_table(
     name: &'static str,
     record_bytes: usize,
@@ -206,7 +206,7 @@ pub fn integer_table(
         .critical_field(critical)
 }
 
-/// The integer that a key of such a table stands for.
+/// The integer of such a table's key; `None` if the key does not have eight bytes.
 pub fn integer_key(key: &PrimaryKey) -> Option<u64> {
     key.as_bytes().try_into().ok().map(u64::from_be_bytes)
 }

@@ -2,18 +2,19 @@
 //!
 //! # What this crate is
 //! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8),
-//! the clients that ask for them, and everything that judges a run: counts and latencies
-//! ([`stats`]), invariants of the data ([`audit`]), what a checker needs ([`history`]), and the
-//! report ([`report`]). [`harness::run`] puts it together.
+//! The workloads of the paper's evaluation ([`kvs`], [`smallbank`], [`tatp`], [`tpcc`]; LOTUS §8),
+//! the clients that issue their requests, and everything that judges a run: counts and latencies
+//! ([`stats`]), invariants of the data ([`audit`]), histories for an isolation checker
+//! ([`history`]), and the report ([`report`]). [`harness::run`] puts it together.
 //!
 //! # What it is not
 //! It knows no particular engine. Workloads are written once against [`engine::TxnEngine`] and the
-//! harness against [`deployment::Deployment`], so that baselines can stand in the same place. It
+//! harness against [`deployment::Deployment`], so that a baseline can take the place of Lotus. It
 //! owns neither time nor threads; both come from the deployment.
 //!
-//! # Who owns what
+//! # Ownership
 //! A worker owns its tally and log, a client its randomness, and clients move between workers by
-//! value. Shared state is read-only during a run but for queues and a stop flag ([`harness`]).
+//! value. Shared state is read-only during a run except for queues and a stop flag ([`harness`]).
 
 #![forbid(unsafe_code)]
 

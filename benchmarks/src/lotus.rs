@@ -1,7 +1,7 @@
 //! Lotus under the harness: a thin adapter from [`Deployment`] to an embedded cluster.
 //!
-//! Every task of the harness is a job in a coroutine slot of a coordinator. Nothing is decided
-//! here, and nothing is added to the path of a transaction but the mapping of errors.
+//! Every task of the harness is a job in a coroutine slot of a coordinator. The adapter decides
+//! nothing and adds nothing to the path of a transaction but the mapping of errors.
 
 use std::borrow::BorrowMut;
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ use crate::engine::{
 use crate::history::{Log, Operation, Recorded};
 use crate::workload::Workload;
 
-/// The most verbs that each coordinator records for the floor.
+/// Limit of verbs that each coordinator records for the floor.
 const MAX_RECORDED_VERBS: usize = 4_000_000;
 
 /// An embedded cluster as the harness sees it.
@@ -41,7 +41,7 @@ pub struct Embedded<M: Machines = Threads> {
 }
 
 impl Embedded {
-    /// Starts a cluster of this shape for this load.
+    /// Starts a cluster configured as `config` for the load `load`.
     ///
     /// # Errors
     /// [`DeployError::Refused`] if the configuration does not allow it.
@@ -51,10 +51,10 @@ impl Embedded {
 }
 
 impl<M: Machines> Embedded<M> {
-    /// Starts a cluster on what `machines` makes when it is told how many are needed.
+    /// Starts a cluster on the machines that `machines` makes, given the number of nodes needed.
     ///
     /// # Errors
-    /// [`DeployError::Refused`] if the configuration does not allow it, or as `machines` says.
+    /// [`DeployError::Refused`] if the configuration does not allow it, or the error of `machines`.
     pub fn start_on(
         builder: ClusterBuilder,
         machines: impl FnOnce(u16) -> Result<M, DeployError>,
@@ -64,26 +64,26 @@ impl<M: Machines> Embedded<M> {
         Ok(Self::around(Arc::new(cluster)))
     }
 
-    /// A cluster that somebody else has started.
+    /// Wraps a cluster that is running already.
     pub fn around(cluster: Arc<Cluster<M>>) -> Self {
         Self { cluster, rows: 0, recording: false }
     }
 
-    /// The cluster itself, to be shared.
+    /// Shared handle to the cluster.
     pub fn shared(&self) -> Arc<Cluster<M>> {
         Arc::clone(&self.cluster)
     }
 
-    /// The cluster itself.
+    /// The wrapped cluster.
     pub fn cluster(&self) -> &Cluster<M> {
         &self.cluster
     }
 
-    /// Waits for tasks that were handed over. Those whose compute node was lost meanwhile are left
-    /// out, if the cluster recovers from that.
+    /// Waits for submitted tasks and collects their results. In a cluster with leases, tasks whose
+    /// compute node was lost meanwhile are left out.
     ///
     /// # Errors
-    /// [`DeployError::Failed`] if one panicked, or its node was lost for good.
+    /// [`DeployError::Failed`] if a task panicked, or its node was lost for good.
     pub fn outcomes<T>(&self, submitted: Vec<Submitted<T>>) -> Result<Vec<T>, DeployError> {
         let recovers = self.cluster.config().lease.is_some();
         let ended = submitted.into_iter().filter_map(|task| match self.cluster.wait(task) {
@@ -93,7 +93,7 @@ impl<M: Machines> Embedded<M> {
         ended.collect()
     }
 
-    /// Hands `tasks` tasks to every coordinator, coordinator by coordinator.
+    /// Submits `tasks` tasks to every coordinator, coordinator by coordinator.
     pub fn submit<F, Fut, T>(&self, tasks: usize, task: F) -> Vec<Submitted<T>>
     where
         F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
@@ -103,7 +103,7 @@ impl<M: Machines> Embedded<M> {
         self.submit_to(self.cluster.seats(), tasks, task)
     }
 
-    /// The same for the coordinators of one compute node, which has returned.
+    /// As [`Self::submit`], but only to the coordinators of compute node `cn`, which has returned.
     pub fn submit_at<F, Fut, T>(&self, cn: usize, tasks: usize, task: F) -> Vec<Submitted<T>>
     where
         F: Fn(Seat, Slot) -> Fut + Clone + Send + 'static,
@@ -144,7 +144,7 @@ impl<M: Machines> Embedded<M> {
     }
 }
 
-/// The settings of a cluster of this shape for this load.
+/// Engine settings for a cluster configured as `config` under the load `load`.
 pub fn builder(config: &ClusterConfig, load: &LoadConfig) -> ClusterBuilder {
     let builder = Cluster::embedded()
         .memory_nodes(config.mns)
@@ -223,7 +223,7 @@ impl<M: Machines> Deployment for Embedded<M> {
     }
 
     fn traffic(&self) -> Traffic {
-        // A coordinator that has failed has reported so to its tasks already.
+        // A coordinator that has failed has already reported that to its tasks.
         let counted = self.cluster.counters().unwrap_or_default();
         Traffic {
             reads: counted.reads,
@@ -316,8 +316,8 @@ impl<M: Machines> Deployment for Embedded<M> {
     }
 }
 
-/// Replays every `step`-th recorded transaction from `first` on, over and over, for `secs`
-/// seconds; how many, and how long that took in seconds.
+/// Replays every `step`-th recorded transaction from `first` on, over and over, for `secs` seconds.
+/// Returns the number replayed and the seconds it took.
 async fn replay_for(
     session: &Session,
     trace: &Trace,
@@ -339,7 +339,7 @@ async fn replay_for(
     }
 }
 
-/// Resident memory of this process, from the kernel's count of pages.
+/// Resident memory of this process in bytes, from the kernel's count of pages.
 fn resident_bytes() -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
     let counts = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -349,9 +349,9 @@ fn resident_bytes() -> Option<u64> {
 
 /// One coroutine slot of a coordinator.
 pub struct Slot {
-    /// Taken by the engine, for which it is meant.
+    /// The session; `None` once the engine has taken it.
     session: RefCell<Option<Session>>,
-    /// The place, also while the engine has the session.
+    /// View of the session, which stays usable after the engine has taken it.
     view: SessionView,
     /// The clients' clock: one for all coordinators.
     clock: Env,
@@ -392,18 +392,18 @@ impl Host for Slot {
 
     #[inline]
     fn owner(&self, table: TableId, key: &PrimaryKey) -> usize {
-        // The harness asks only about tables that it has made.
+        // The harness asks only about tables that it has created.
         self.view.owner_of(table, key).unwrap_or(0)
     }
 
     fn give(&self, table: TableId, key: &PrimaryKey, to: usize) {
         let Ok(shard) = self.view.shard_of(table, key) else { return };
-        // What comes of it is counted, and that is all that anybody wants to know.
+        // The outcome of the move shows up in the counters only.
         let _ = self.view.start_move(&[shard], to);
     }
 }
 
-/// Begins transactions in one slot.
+/// Begins transactions in one coroutine slot.
 pub struct Engine {
     session: Session,
     view: SessionView,
@@ -428,30 +428,30 @@ impl TxnEngine for Engine {
     }
 }
 
-/// A transaction of the engine, owned or lent. Items of both interfaces count rows in the order of
-/// adding.
+/// A transaction of the engine, owned or borrowed. Both interfaces number items in the order in
+/// which rows were added.
 pub struct LotusTxn<T = Transaction> {
     txn: T,
-    /// What the engine said last, if that was an error.
+    /// The engine's last error, if any.
     cause: Option<lotus::TxnError>,
 }
 
-/// Why a workload's code, run in a transaction that somebody lends it, does not want the commit.
+/// Reason why a workload's code, run in a borrowed transaction, does not want the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lapse {
-    /// The engine says why.
+    /// The engine reported an error.
     Engine(lotus::TxnError),
     /// The workload rolls back, as its rules ask.
     Logic,
-    /// The run makes no sense any more.
+    /// The run has become worthless.
     Fatal(String),
 }
 
-/// Runs a workload's part of one attempt in a transaction that somebody else commits; by how much
-/// the balance will move.
+/// Runs a workload's part of one attempt in a transaction that the caller commits. Returns the
+/// change of the balance.
 ///
 /// # Errors
-/// [`Lapse`] says why not to commit.
+/// [`Lapse`] if the caller must not commit.
 pub async fn attempt_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
@@ -462,10 +462,10 @@ pub async fn attempt_in<W: Workload>(
     outcome.map_err(|error| lapse(error, lent.cause))
 }
 
-/// The same, with what it read and wrote.
+/// As [`attempt_in`], and also returns the attempt's reads and writes.
 ///
 /// # Errors
-/// [`Lapse`] says why not to commit.
+/// [`Lapse`] if the caller must not commit.
 pub async fn traced_in<W: Workload>(
     workload: &W,
     txn: &mut Transaction,
@@ -482,13 +482,13 @@ pub async fn traced_in<W: Workload>(
 fn lapse(error: TxnError, cause: Option<lotus::TxnError>) -> Lapse {
     match (error, cause) {
         (TxnError::Fatal(why), _) => Lapse::Fatal(why),
-        // A row that exists already is the workload's business, as in `mapped`.
+        // A row that exists already is the workload's rollback, as in `mapped`.
         (TxnError::Aborted(AbortReason::Logic), _) | (_, None) => Lapse::Logic,
         (_, Some(cause)) => Lapse::Engine(cause),
     }
 }
 
-/// Why an engine's error aborts an attempt, as reports count.
+/// Abort reason under which reports count an engine's error; `None` if it is not an abort.
 pub fn abort_reason(error: &lotus::TxnError) -> Option<AbortReason> {
     match mapped(error.clone()) {
         TxnError::Aborted(reason) => Some(reason),
@@ -505,7 +505,7 @@ fn mapped(error: lotus::TxnError) -> TxnError {
         Lotus::SnapshotTooOld { .. } => TxnError::Aborted(AbortReason::SnapshotTooOld),
         Lotus::LockTableFull => TxnError::Aborted(AbortReason::LockTableFull),
         Lotus::Timeout => TxnError::Aborted(AbortReason::Unavailable),
-        // What is lost may come back, as long as nobody has given it up.
+        // Lost data may come back, as long as the membership has not given the memory node up.
         Lotus::DataLost { .. } => TxnError::Aborted(AbortReason::Unavailable),
         Lotus::Unavailable { .. } => TxnError::Aborted(AbortReason::Unowned),
         Lotus::Suspected { .. } => TxnError::Aborted(AbortReason::Suspected),
@@ -522,7 +522,7 @@ impl<T: BorrowMut<Transaction>> LotusTxn<T> {
         Self { txn, cause: None }
     }
 
-    /// Maps an error, and keeps what the engine said.
+    /// Maps an error, and keeps the original as the cause.
     #[cold]
     fn note(&mut self, error: lotus::TxnError) -> TxnError {
         self.cause = Some(error.clone());

@@ -1,9 +1,9 @@
-//! Files that a run writes when it has ended, checked before it starts.
+//! Output files: checked before a run, written after it.
 //!
-//! A regular file is written beside its place under a name of its own and renamed
-//! ([`lotus_files`]), so that it is either complete or untouched. A special file (a pipe, a null
-//! device) is written directly.
-//! [`Output::check`] tries all this out before the run, touches nothing and leaves nothing behind.
+//! A regular file is written beside its place under a temporary name and renamed ([`lotus_files`]),
+//! so that it is either complete or untouched. A special file (a pipe, a null device) is written
+//! directly. [`Output::check`] tests before the run that the file can be written, and leaves no
+//! trace.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use lotus_files::{Disk, Existing, Part, Readers, write_whole};
 
-/// Why a file cannot be written.
+/// Reason why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
@@ -21,24 +21,24 @@ pub enum OutputError {
     /// The path's directory does not exist. Create it, or name another.
     #[error("cannot write {0}: its directory does not exist")]
     NoParent(PathBuf),
-    /// The system refuses. Look at what it says.
+    /// The system refuses, with its error.
     #[error("cannot write {0}: {1}")]
     Refused(PathBuf, io::Error),
 }
 
-/// Where a result goes.
+/// Destination of a result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// The standard output.
     Stdout,
     /// A regular file, which may not exist yet.
     Regular(PathBuf),
-    /// Something that cannot be replaced by renaming.
+    /// A pipe, device or stream, which cannot be replaced by renaming.
     Special(PathBuf),
 }
 
 impl Output {
-    /// The output that `path` names (`-` is the standard output), if it can be written.
+    /// Checks that `path` can be written (`-` is the standard output).
     ///
     /// # Errors
     /// [`OutputError`] if it cannot.
@@ -76,12 +76,12 @@ impl Output {
         }
     }
 
-    /// Whether two results may share it: a pipe or a null device takes whatever comes.
+    /// Whether two results may share the output: a pipe or a null device accepts any number.
     pub fn is_special(&self) -> bool {
         matches!(self, Self::Special(_))
     }
 
-    /// Lets `body` write the whole result.
+    /// Writes the whole result with `body`.
     ///
     /// # Errors
     /// [`OutputError`] if the system refuses; a regular file is then as it was before.
@@ -125,7 +125,7 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether the path stands for an open stream, which may well be a redirected regular file.
+/// Whether the path names an open stream, which may be a redirected regular file.
 fn is_stream_alias(path: &Path) -> bool {
     ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|alias| path.starts_with(alias))
 }
@@ -134,7 +134,7 @@ fn is_stream_alias(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A directory of this test's own, removed when it ends.
+    /// A directory for one test, removed when it ends.
     struct Scratch(PathBuf);
 
     impl Scratch {

@@ -1,28 +1,29 @@
-//! What a run is doing right now, for whoever watches it.
+//! Live progress of a run, for an observer on another thread.
 //!
-//! Each coordinator owns one cache line that it writes plainly after every transaction; a watcher
-//! on another thread reads them whenever it likes. Numbers may lag, never the run.
+//! Each coordinator has its own cache line and updates it after every transaction with plain
+//! stores; an observer may read all lines at any time. The numbers may lag, but never slow down the
+//! run.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stage of a run, in the order in which they come.
+/// A phase of a run; phases come in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Rows are loaded.
+    /// Loads rows.
     Loading,
-    /// Clients run, first without and then with measurement.
+    /// Runs clients, first without and then with measurement.
     Running,
-    /// It is asked what became of calls that had no answer.
+    /// Looks up the outcomes of calls that had no answer.
     LookingUp,
-    /// The data is looked at.
+    /// Audits the data.
     Auditing,
-    /// The fabric alone is measured.
+    /// Measures the fabric alone.
     Floor,
 }
 
 impl Phase {
-    /// What to show a person.
+    /// The phase for display.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Loading => "loading",
@@ -34,7 +35,7 @@ impl Phase {
     }
 }
 
-/// Shared by a run and its watcher.
+/// Progress shared by a run and its observer.
 pub struct Progress {
     coordinators: Box<[Line]>,
     span: OnceLock<(u64, u64)>,
@@ -51,7 +52,7 @@ struct Line {
 }
 
 impl Progress {
-    /// Progress of a run with that many coordinators; `enter` is told of every new phase.
+    /// Progress of a run with `coordinators` coordinators; `enter` is called at every new phase.
     pub fn new(coordinators: usize, enter: impl Fn(Phase) + Send + Sync + 'static) -> Self {
         let coordinators = (0..coordinators).map(|_| Line::default()).collect();
         let (span, failure) = (OnceLock::new(), OnceLock::new());
@@ -63,7 +64,7 @@ impl Progress {
         self.coordinators.iter().map(|line| line.committed.load(Ordering::Relaxed)).sum()
     }
 
-    /// How much of the time in which clients issue transactions is over, in 0..=1.
+    /// Elapsed share of the time in which clients issue transactions, in 0..=1.
     pub fn fraction(&self) -> f64 {
         let Some(&(from, until)) = self.span.get() else { return 0.0 };
         let now = self.coordinators.iter().map(|line| line.now_ns.load(Ordering::Relaxed)).max();
@@ -71,31 +72,31 @@ impl Progress {
         (elapsed as f64 / until.saturating_sub(from).max(1) as f64).min(1.0)
     }
 
-    /// Lets the run stop as soon as it can: something outside of it makes it worthless. Only the
-    /// first reason counts.
+    /// Tells the run to stop early, because something outside of it makes it worthless. Only the
+    /// first reason is kept.
     pub fn fail(&self, why: String) {
         let _ = self.failure.set(why);
     }
 
-    /// Why the run makes no sense any more, if it does not.
+    /// Reason given to [`Self::fail`], if any.
     #[inline]
     pub fn failure(&self) -> Option<&String> {
         self.failure.get()
     }
 
-    /// The benchmark has come to this phase.
+    /// Announces a new phase.
     pub fn enter(&self, phase: Phase) {
         (self.enter)(phase);
     }
 
-    /// Clients issue transactions from `from_ns` until `until_ns`.
+    /// Sets the interval in which clients issue transactions.
     pub fn set_span(&self, from_ns: u64, until_ns: u64) {
-        // A second run on the same progress is a short one that nobody watches.
+        // The floor's recording is a second, short run; the interval of the first one stays.
         let _ = self.span.set((from_ns, until_ns));
     }
 
-    /// A transaction ended. Only tasks of one coordinator may name it, and they share a thread;
-    /// that is why no read-modify-write is needed.
+    /// Counts the end of a transaction. Only tasks of `coordinator`, which share a thread, may call
+    /// this; hence no read-modify-write is needed.
     #[inline]
     pub fn tick(&self, coordinator: usize, now_ns: u64, committed: bool) {
         let line = &self.coordinators[coordinator];

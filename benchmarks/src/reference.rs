@@ -1,8 +1,8 @@
-//! The simplest engine and deployment that can be right, to test the harness against.
+//! A simple engine and deployment that are obviously right, to test the harness against.
 //!
 //! One map behind one lock, two-phase locking that never waits, virtual time that advances with
-//! every look at the clock. All coordinators share the calling thread, so that a run is the same
-//! every time. Switches break it on purpose, so that the audits can be seen to fail.
+//! every reading of the clock. All coordinators share the calling thread, so that a run is
+//! deterministic. [`Faults`] breaks it on purpose, so that tests can make audits fail.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -19,21 +19,21 @@ use crate::deployment::{
 };
 use crate::engine::{AbortReason, Finish, Item, Receipt, Txn, TxnEngine, TxnError, TxnKind};
 
-/// How far the clock moves at every look.
+/// Step of the clock at every reading.
 const TICK_NS: u64 = 100;
 
-/// What goes wrong, counted in commits; zero for never.
+/// Injected faults, counted in commits; zero for never.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Every so many commits one takes effect but is reported as unknown.
+    /// One of so many commits takes effect but is reported as unknown.
     pub(crate) unknown_every: u64,
-    /// Every so many commits one loses its writes.
+    /// One of so many commits loses its writes.
     pub(crate) lose_every: u64,
-    /// This commit finds the tables full.
+    /// Number of the commit that finds the tables full.
     pub(crate) full_at: u64,
 }
 
-/// A row, or the place of one that does not exist but was looked for: absences are locked too.
+/// A row, existing or not: locks cover absent rows too.
 #[derive(Default)]
 struct Row {
     value: Option<Vec<u8>>,
@@ -67,7 +67,7 @@ impl Shared {
     }
 }
 
-/// A deployment in this process.
+/// A single-threaded deployment in this process.
 pub(crate) struct Reference {
     shared: Arc<Shared>,
     cns: usize,
@@ -92,7 +92,7 @@ impl Deployment for Reference {
     fn create_table(&mut self, _spec: TableSpec) -> Result<TableId, DeployError> {
         let mut state = self.shared.state();
         state.tables.push(BTreeMap::new());
-        // Not from zero, so that nobody gets away with guessing.
+        // Ids do not start at zero, so that a guessed id fails.
         Ok(TableId(state.tables.len() as u16 + 10))
     }
 
@@ -164,7 +164,7 @@ fn at(table: TableId) -> usize {
     usize::from(table.0) - 11
 }
 
-/// Polls futures in turn until all have ended.
+/// Polls futures in turn until all have ended, and returns their outputs in the order of ending.
 fn poll_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut context = Context::from_waker(Waker::noop());
     let mut pending: Vec<Pin<Box<_>>> = futures.map(Box::pin).collect();
@@ -242,7 +242,7 @@ struct Touched {
     may_write: bool,
     value: Option<Vec<u8>>,
     writer: Option<TxnId>,
-    /// A new value, or the end of the row.
+    /// The new value, or `None` inside for a deletion.
     change: Option<Option<Vec<u8>>>,
 }
 
@@ -307,7 +307,7 @@ impl Txn for ReferenceTxn {
 
     async fn execute(&mut self) -> Result<(), TxnError> {
         self.lock_and_read()?;
-        // Others get to see the locks.
+        // Other tasks run while the locks are held.
         yield_now().await;
         Ok(())
     }
@@ -335,7 +335,7 @@ impl Txn for ReferenceTxn {
 
 impl Finish for ReferenceTxn {
     async fn commit(mut self) -> Result<Receipt, TxnError> {
-        // What was added since the last execution.
+        // Also locks what was added since the last execution.
         self.lock_and_read()?;
         let faults = self.shared.faults;
         let mut state = self.shared.state();

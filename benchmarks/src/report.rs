@@ -1,7 +1,7 @@
-//! What a person or a program gets to see of a benchmark (DESIGN §10).
+//! Report of a benchmark, as JSON and as a table for display (DESIGN §10).
 //!
-//! [`Report`] is the JSON, field by field; [`Report::table`] says the same to a person, with
-//! units. Latencies are microseconds, rates per second.
+//! [`Report`] is the JSON, field by field; [`Report::table`] shows the same with units. Latencies
+//! are microseconds, rates per second.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,84 +26,83 @@ pub struct Report {
     pub workload: &'static str,
     /// The fabric's name.
     pub fabric: &'static str,
-    /// Everything needed to repeat the run.
+    /// Configuration, complete enough to repeat the run.
     pub config: Config,
-    /// How long it took to make and fill the tables, in seconds of wall time; absent if they were
-    /// there.
+    /// Wall time for creating and filling the tables, in seconds; absent if they existed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_s: Option<f64>,
-    /// From the end of the warm-up to the end of the last transaction.
+    /// Time from the end of the warm-up to the end of the last transaction, in seconds.
     pub elapsed_s: f64,
-    /// All types of transaction together.
+    /// Figures of all types of transaction together.
     #[serde(flatten)]
     pub total: Figures,
-    /// Rates by which the workload is known; none for most.
+    /// Rates by which the workload is known; none for most workloads.
     #[serde(flatten, serialize_with = "rates")]
     pub rates: Vec<Rate>,
-    /// Each type of transaction.
+    /// Figures of each type of transaction.
     pub by_transaction: BTreeMap<&'static str, Figures>,
-    /// What a committed transaction cost, aborted attempts included.
+    /// Verbs and messages per committed transaction, aborted attempts included.
     pub verbs_per_txn: VerbsPerTxn,
-    /// How often the compute nodes' caches knew; absent if they were never asked.
+    /// Hit rates of the compute nodes' caches; absent if there were no look-ups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caches: Option<CacheFigures>,
-    /// Where locks were taken, and how shards moved; absent where locks have no owners.
+    /// Locks taken and shards moved; absent where locks have no owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ownership: Option<OwnershipFigures>,
-    /// When transactions committed; absent unless it was asked for.
+    /// Throughput over time; absent unless it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<TimelineFigures>,
-    /// What the data takes; absent if that cannot be seen from here.
+    /// Memory that the data takes; absent if it cannot be seen from this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// What the memory nodes did; absent unless they are processes.
+    /// Processor use of the memory nodes; absent unless they are processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_nodes: Option<MemoryNodesUse>,
-    /// What was found in the data; absent if nobody looked.
+    /// Checks of the data; absent if there was no audit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// What the fabric alone did; absent if it was not measured.
+    /// Rates of the fabric alone; absent if they were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
-    /// What was busy; absent unless the cluster was simulated.
+    /// Utilisation; absent unless the cluster was simulated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulation: Option<Simulation>,
-    /// Calls that ended without a result; absent unless the cluster ran already.
+    /// Calls that ended without a result; absent unless the cluster was running already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<Unanswered>,
-    /// What is missing from the report, and why, in sentences.
+    /// Sentences on what is missing from the report, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
-/// Everything needed to repeat a run.
+/// Configuration, complete enough to repeat a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// The cluster.
+    /// Configuration of the cluster.
     #[serde(flatten)]
     pub cluster: ClusterConfig,
-    /// The clients.
+    /// Configuration of the clients' load.
     #[serde(flatten)]
     pub load: LoadConfig,
-    /// The workload's own settings.
+    /// Parameters of the workload.
     #[serde(flatten)]
     pub workload: serde_json::Value,
 }
 
-/// What happened to some transactions.
+/// Counts, rates and latencies of some transactions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// How many committed.
+    /// Number of committed transactions.
     pub committed: u64,
-    /// How many committed a second.
+    /// Committed transactions a second.
     pub throughput_tps: f64,
     /// Attempts that aborted, by reason; reasons that never came up are left out.
     pub aborted: BTreeMap<&'static str, u64>,
     /// Aborted attempts among all attempts, in 0..=1.
     pub abort_rate: f64,
-    /// Transactions whose outcome nobody knows.
+    /// Number of transactions with unknown outcome.
     pub unknown: u64,
-    /// From intended start to commit, retries included.
+    /// Latency from intended start to commit, retries included.
     pub latency_us: Latency,
 }
 
@@ -122,7 +121,7 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What one committed transaction sent.
+/// Verbs and messages per committed transaction.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct VerbsPerTxn {
     /// READ verbs.
@@ -139,32 +138,33 @@ pub struct VerbsPerTxn {
     pub messages: f64,
 }
 
-/// How often the compute nodes' caches knew, warm-up included.
+/// Hit rates of the compute nodes' caches, warm-up included.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheFigures {
-    /// The version table caches: a hit saves the READ of a CVT.
+    /// Version table caches: a hit saves the READ of a CVT.
     pub version_tables: HitRate,
-    /// The address caches, asked where the former did not know: a hit saves the READ of a bucket.
+    /// Address caches, asked after a miss in the version table cache: a hit saves the READ of a
+    /// bucket.
     pub addresses: HitRate,
 }
 
-/// Where locks were taken, and how shards moved (LOTUS §4.3), warm-up included.
+/// Locks taken and shards moved (LOTUS §4.3), warm-up included.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct OwnershipFigures {
-    /// The share of locks that the node of the transaction keeps itself, in 0..=1.
+    /// Share of locks whose owner is the transaction's own node, in 0..=1.
     pub local_locks: f64,
-    /// Times that one node gave shards to another.
+    /// Hand-overs: one node gave a batch of shards to another.
     pub hand_overs: u64,
-    /// Shards that it gave.
+    /// Shards moved by those hand-overs.
     pub shards_moved: u64,
-    /// Attempts that were asked to give up.
+    /// Attempts that a hand-over asked to give up their locks.
     pub stragglers: u64,
-    /// For how long nobody granted locks of the shards under way: the mean of all hand-overs.
+    /// Mean time of a hand-over without an owner that grants the moving shards' locks.
     pub interruption_us: f64,
-    /// And the longest.
+    /// The longest such time.
     pub interruption_us_max: f64,
-    /// A shard that takes most of its owner's time and would take as much elsewhere: only whoever
-    /// spreads its rows over more shards can help. Absent if there is none.
+    /// A shard that takes most of its owner's time and would take as much on any other node, so
+    /// that only spreading its rows over more shards can help. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_hot: Option<u16>,
 }
@@ -172,36 +172,36 @@ pub struct OwnershipFigures {
 /// Throughput in equal steps of time, from the end of the warm-up on.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimelineFigures {
-    /// How long a step is.
+    /// Length of a step.
     pub step_ms: f64,
     /// Transactions a second in each whole step.
     pub tps: Vec<f64>,
 }
 
-/// How often one kind of cache knew.
+/// Look-ups and hits of one kind of cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HitRate {
-    /// How often it was asked.
+    /// Number of look-ups.
     pub lookups: u64,
-    /// How often it knew.
+    /// Number of look-ups that found their entry.
     pub hits: u64,
-    /// Their ratio, in 0..=1; 0 if it was never asked.
+    /// Ratio of hits to look-ups, in 0..=1; 0 without look-ups.
     pub hit_rate: f64,
 }
 
-/// The fabric without a protocol, beside the engine.
+/// Rates of the fabric without a protocol, compared with the engine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Floor {
     /// Transactions' verb lists replayed a second.
     pub tps: f64,
-    /// The engine's throughput divided by that.
+    /// Throughput of the engine divided by `tps`.
     pub ratio: f64,
     /// One-sided verbs replayed a second.
     pub verbs_per_s: f64,
 }
 
 impl Report {
-    /// The report on `outcome`.
+    /// Derives the report from `outcome`.
     pub fn new(options: &Options, outcome: &Outcome) -> Self {
         let total = Figures::new(&outcome.tally.total(), outcome.elapsed_s);
         let by_transaction = outcome.transactions.iter().zip(&outcome.tally.by_transaction);
@@ -234,7 +234,7 @@ impl Report {
         }
     }
 
-    /// The report for a person: several lines, the last one ending with a line break.
+    /// Formats the report for display; ends with a line break.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for (what, figures) in self.summary() {
@@ -254,12 +254,12 @@ impl Report {
         text
     }
 
-    /// One line for each part of the report but transactions and audit.
+    /// Labels and values of all parts of the report except transactions, timeline and audit.
     fn summary(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(self.workload, self.setting())];
         lines.extend(self.load_s.map(|load_s| ("loading", format!("{load_s:.2} s"))));
         lines.push(("throughput", self.throughput()));
-        // Right behind the throughput.
+        // Directly after the throughput.
         let rate =
             |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
         lines.extend(self.rates.iter().map(rate));
@@ -453,7 +453,7 @@ impl TimelineFigures {
     fn new(timeline: Option<&Timeline>, secs: f64) -> Option<Self> {
         let Timeline { step_ns, commits } = timeline?;
         let step_s = *step_ns as f64 / 1e9;
-        // What ends after the last client has stopped would look like a slump.
+        // Steps after the last client has stopped are left out: they would look like a slump.
         let whole = (secs / step_s + 1e-6) as usize;
         let tps = commits.iter().take(whole).map(|commits| *commits as f64 / step_s).collect();
         Some(Self { step_ms: step_s * 1e3, tps })
@@ -502,12 +502,12 @@ impl Floor {
     }
 }
 
-/// Rates as fields, by their names.
+/// Serializes rates as fields named after them.
 fn rates<S: Serializer>(rates: &[Rate], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(rates.iter().map(|rate| (rate.name, rate.value)))
 }
 
-/// What a simulation adds to the summary.
+/// Summary lines of a simulation.
 fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
     let Simulation { wall_s, verbs_per_wall_s, bottleneck, kinds, .. } = simulation;
     let verbs = grouped(*verbs_per_wall_s as u64);
@@ -522,7 +522,7 @@ fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,17 +1,17 @@
 //! SmallBank: two tables of accounts and six transactions that move money (LOTUS §8.1).
 //!
 //! A customer has a savings and a checking account; a record of 16 bytes holds the customer's
-//! number and the balance. The rules are those of the SmallBank specification (Alomari et al.,
-//! "The cost of serializability on platforms that use snapshot isolation", ICDE 2008), which names
-//! no amounts. Ours are random, and what is paid in exceeds what is taken out: Amalgamate keeps
-//! emptying the hot accounts, and most payments from them would otherwise be rolled back.
+//! number and the balance. The rules are those of the SmallBank specification (Alomari et al., "The
+//! cost of serializability on platforms that use snapshot isolation", ICDE 2008), which names no
+//! amounts. Here they are random, with larger deposits than withdrawals: Amalgamate keeps emptying
+//! the hot accounts, and most payments from them would otherwise roll back.
 //!
-//! Money is the audit: initial balances follow from the seed, every committed transaction says how
-//! much money it made or destroyed, and the sum of all accounts must agree to the last unit.
+//! The audit checks money: initial balances follow from the seed, every committed transaction
+//! reports how much money it created or destroyed, and the sum of all accounts must agree exactly.
 //!
 //! A hot set takes most transactions. Whether a transaction is hot is decided once, for all its
-//! customers. Hot customers are scattered over all numbers, or a small bank's hot set would lie in
-//! the shards of a single compute node.
+//! customers. Hot customers are scattered over all numbers; otherwise a small bank's hot set would
+//! lie in the shards of a single compute node.
 
 use std::ops::Range;
 
@@ -32,15 +32,15 @@ use crate::zipf::Scatter;
 
 /// Bytes of a record: customer and balance.
 pub const RECORD_BYTES: usize = 16;
-/// What an account holds at first, before the seed's share is added.
+/// Smallest initial balance of an account.
 const LEAST_INITIAL: i64 = 10_000;
-/// Initial balances spread over this many values.
+/// Number of different initial balances.
 const INITIAL_SPREAD: u64 = 40_001;
-/// The largest amount that one transaction pays in.
+/// Largest deposit of one transaction.
 const MAX_IN: i64 = 100;
-/// The largest amount that one transaction takes out or sends.
+/// Largest withdrawal or payment of one transaction.
 const MAX_OUT: i64 = 10;
-/// What WriteCheck charges on top of an uncovered check.
+/// Penalty of WriteCheck for an uncovered check.
 const PENALTY: i64 = 1;
 
 const SAVINGS: usize = 0;
@@ -59,7 +59,7 @@ enum Kind {
     WriteCheck,
 }
 
-/// How many of a hundred transactions are of each type.
+/// Number of transactions of each type in a hundred.
 const MIX: [(Kind, u32); 6] = [
     (Kind::Amalgamate, 15),
     (Kind::Balance, 15),
@@ -69,7 +69,7 @@ const MIX: [(Kind, u32); 6] = [
     (Kind::WriteCheck, 15),
 ];
 
-/// [`MIX`] spread out, so that drawing a type is one look-up.
+/// [`MIX`] as a table indexed by percentage, so that drawing a type is one look-up.
 const KIND_OF_PERCENT: [Kind; 100] = {
     let mut kinds = [Kind::Amalgamate; 100];
     let (mut percent, mut entry, mut left) = (0, 0, MIX[0].1);
@@ -85,7 +85,7 @@ const KIND_OF_PERCENT: [Kind; 100] = {
     kinds
 };
 
-/// The workload.
+/// The SmallBank workload.
 #[derive(Clone, Debug)]
 pub struct SmallBank {
     tables: [TableId; 2],
@@ -93,7 +93,7 @@ pub struct SmallBank {
     hot_accounts: u64,
     hot_ratio: f64,
     seed: u64,
-    /// Turns ranks, of which the first are hot, into customers.
+    /// Maps ranks, of which the first are hot, to customers.
     scatter: Scatter,
 }
 
@@ -102,19 +102,19 @@ pub struct SmallBank {
 pub struct Request {
     kind: Kind,
     customer: u64,
-    /// Differs from `customer`; only Amalgamate and SendPayment look at it.
+    /// Another customer; used by Amalgamate and SendPayment only.
     other: u64,
     amount: i64,
 }
 
 impl SmallBank {
-    /// The hot set's share of the accounts where none is given: 4 %, at least two.
+    /// Default size of the hot set: 4 % of the accounts, at least two.
     pub fn default_hot_accounts(accounts: u64) -> u64 {
         (accounts / 25).max(2)
     }
 
-    /// A bank of `accounts` customers, `hot_accounts` of whom take a share `hot_ratio` of the
-    /// transactions (0 = no hot set). Initial balances follow from `seed`.
+    /// A bank of `accounts` customers. The first `hot_accounts` ranks take a share `hot_ratio` of
+    /// the transactions (0 = no hot set). Initial balances follow from `seed`.
     ///
     /// # Panics
     /// If there are fewer than two accounts or more than 2^32, one hot account or more hot ones
@@ -127,8 +127,8 @@ impl SmallBank {
         Self { tables, accounts, hot_accounts, hot_ratio, seed, scatter: Scatter::new(accounts) }
     }
 
-    /// The ranks that a transaction chooses from. The cold ones are all others, or everybody
-    /// where the others are too few for a payment.
+    /// Ranks that a transaction chooses from. Cold transactions exclude the hot ranks, unless fewer
+    /// than two would be left.
     #[inline]
     fn population(&self, hot: bool) -> Range<u64> {
         if hot {
@@ -146,7 +146,7 @@ impl SmallBank {
         let hot = self.hot_accounts > 0 && rng.random::<f64>() < self.hot_ratio;
         let population = self.population(hot);
         let first = rng.random_range(population.clone());
-        // Any of the others: the last one stands in for the first.
+        // Uniform over the other ranks: the last one replaces `first`.
         let drawn = rng.random_range(population.start..population.end - 1);
         (first, if drawn == first { population.end - 1 } else { drawn })
     }
@@ -233,7 +233,7 @@ impl SmallBank {
     }
 }
 
-/// One record of a transaction, with the customer that it must belong to.
+/// One record of a transaction, and the customer that it must belong to.
 struct Account {
     item: Item,
     customer: u64,
@@ -348,7 +348,7 @@ impl Workload for SmallBank {
 
     #[inline]
     fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
-        // Both tables of a customer share their shard, so either will do.
+        // Both tables of a customer share their shard, so either record will do.
         (self.tables[CHECKING], request.customer.into())
     }
 

@@ -1,4 +1,4 @@
-//! What one worker counts, and how all workers' counts add up.
+//! Counts and latencies of one worker, and their sums over all workers.
 //!
 //! A [`Tally`] belongs to one worker and is written without synchronisation; tallies are merged
 //! when all workers have ended. Latencies go into histograms with two significant digits: 30 KiB
@@ -9,21 +9,21 @@ use hdrhistogram::Histogram;
 use crate::audit::Effects;
 use crate::engine::AbortReason;
 
-/// The longest latency that is told apart, in nanoseconds: a minute.
+/// Longest latency that is recorded as such, in nanoseconds: a minute.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Digits of a latency that are kept: one per cent.
+/// Significant digits of a latency: precise to one per cent.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// What happened to transactions of one type.
+/// Outcomes and latencies of transactions of one type.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Transactions that committed.
     pub committed: u64,
-    /// Transactions whose outcome nobody knows.
+    /// Transactions with unknown outcome.
     pub unknown: u64,
     /// Attempts that aborted, by [`AbortReason::index`].
     pub aborted: [u64; AbortReason::ALL.len()],
-    /// From a request's intended start to its commit, retries included, in nanoseconds.
+    /// Latency from a request's intended start to its commit, retries included, in nanoseconds.
     pub latency_ns: Histogram<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Adds other counts.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.committed += other.committed;
         self.unknown += other.unknown;
@@ -46,7 +46,7 @@ impl Counts {
         self.latency_ns.add(&other.latency_ns).expect("all histograms have the same bounds");
     }
 
-    /// Attempts that aborted, for whatever reason.
+    /// Attempts that aborted, over all reasons.
     pub fn aborts(&self) -> u64 {
         self.aborted.iter().sum()
     }
@@ -61,9 +61,9 @@ impl Counts {
 /// Commits in equal steps of time, from the end of the warm-up on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeline {
-    /// How long a step is, in nanoseconds.
+    /// Length of a step, in nanoseconds.
     pub step_ns: u64,
-    /// How many committed in each.
+    /// Number of commits in each step.
     pub commits: Vec<u64>,
 }
 
@@ -80,18 +80,18 @@ impl Timeline {
     }
 }
 
-/// What one worker, or all of them, have seen.
+/// Counts of one worker, or of all.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// By transaction type; only what was issued after the warm-up.
+    /// Counts by transaction type, of requests issued after the warm-up.
     pub by_transaction: Vec<Counts>,
-    /// Every commit, warm-up included.
+    /// Number of commits, warm-up included.
     pub all_committed: u64,
-    /// What all transactions did to the balance, warm-up included.
+    /// Effects of all transactions on the balance, warm-up included.
     pub effects: Effects,
-    /// When the last transaction ended, in nanoseconds.
+    /// End of the last transaction, in nanoseconds.
     pub last_end_ns: u64,
-    /// When transactions committed, if anybody wants to know.
+    /// Commits over time, if asked for.
     pub timeline: Option<Timeline>,
 }
 
@@ -107,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// The same tally, with a timeline in steps of so many microseconds if there are any.
+    /// Adds an empty timeline with steps of `step_us` microseconds, if any.
     #[must_use]
     pub(crate) fn with_timeline(self, step_us: Option<u64>) -> Self {
         Self { timeline: step_us.map(|step_us| Timeline::new(step_us * 1_000)), ..self }
@@ -139,7 +139,7 @@ impl Tally {
         total
     }
 
-    /// Puts a commit into the timeline, which begins at `from_ns`, if there is one.
+    /// Counts a commit at `at_ns` in the timeline, if there is one; it begins at `from_ns`.
     #[inline]
     pub(crate) fn note_commit(&mut self, from_ns: u64, at_ns: u64) {
         let Some(timeline) = &mut self.timeline else { return };
@@ -148,7 +148,7 @@ impl Tally {
         }
     }
 
-    /// A transaction that took `latency_ns` committed.
+    /// Counts a commit, and its latency if it was issued after the warm-up.
     #[inline]
     pub fn commit(&mut self, kind: usize, latency_ns: Option<u64>, effect: i64) {
         self.all_committed += 1;

@@ -1,16 +1,16 @@
-//! How busy a simulated cluster was, and what bounded it.
+//! Utilisation of a simulated cluster, and its bottleneck.
 
 use std::collections::BTreeMap;
 
 use lotus_fabric::sim::{Resource, Utilisation};
 use serde::Serialize;
 
-/// How busy one NIC's server, link or core was over the clients' run, warm-up included.
+/// Utilisation of one NIC's server, link or core over the clients' run, warm-up included.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Busy {
-    /// Which one.
+    /// Name of the resource.
     pub resource: String,
-    /// The part of virtual time that it was busy, in 0..=1.
+    /// Share of virtual time in which it was busy, in 0..=1.
     pub busy: f64,
 }
 
@@ -20,25 +20,25 @@ impl Busy {
     }
 }
 
-/// What a simulated run says besides its figures, which are of virtual time.
+/// Wall time, and utilisation in virtual time, of a simulated run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Simulation {
-    /// What the run took on this machine, in seconds.
+    /// Wall time of the run on this machine, in seconds.
     pub wall_s: f64,
-    /// One-sided verbs simulated a second of that.
+    /// One-sided verbs simulated per second of wall time.
     pub verbs_per_wall_s: f64,
-    /// What was busiest, and so bounded the throughput; absent if nothing was used.
+    /// The busiest resource, which bounded the throughput; absent if nothing was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<Busy>,
-    /// Everything that was used at all, node by node, cores last.
+    /// All resources with any use, node by node, cores last.
     pub resources: Vec<Busy>,
-    /// For each kind of resource on each kind of node: the mean and the most.
+    /// Mean and maximum for each kind of resource on each kind of node.
     #[serde(skip)]
     pub kinds: Vec<(&'static str, f64, f64)>,
 }
 
 impl Simulation {
-    /// Of `used`, in which nodes below `memory_nodes` are memory nodes.
+    /// Summarises `used`, where the nodes numbered below `memory_nodes` are memory nodes.
     pub fn new(
         used: &lotus_fabric::sim::Report,
         memory_nodes: usize,
@@ -64,7 +64,7 @@ impl Simulation {
     }
 }
 
-/// What a person calls resources of this kind.
+/// Name of a resource's kind, for display.
 fn kind(resource: Resource, memory_nodes: usize) -> &'static str {
     let on = |node: lotus_fabric::ids::NodeId, memory, compute| {
         if usize::from(node.0) < memory_nodes { memory } else { compute }

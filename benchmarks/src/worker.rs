@@ -1,9 +1,9 @@
-//! One coroutine that serves clients' calls, and what it counts.
+//! One coroutine that serves clients' calls, and its counts.
 //!
 //! A worker runs one transaction at a time until it commits, rolls itself back, has an unknown
-//! outcome, or needs locks whose keeper is lost or may be; after any other abort it waits a random
-//! while and tries again as a new attempt. It reads the clock once per attempt: a transaction that
-//! follows another on the same worker starts when that one ended.
+//! outcome, or needs locks whose owner is lost or suspected; after any other abort it waits for a
+//! random time and retries as a new attempt. It reads the clock once per attempt: the end of a
+//! transaction on a worker is also the start of the next one.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::history::{Attempt, Log, Recorded, Status};
 use crate::stats::Tally;
 use crate::workload::{Access, Workload};
 
-/// The longest wait after a first abort, in nanoseconds; it doubles with every further one.
+/// Longest wait after a first abort, in nanoseconds; it doubles with every further abort.
 const FIRST_BACK_OFF_NS: u64 = 20_000;
-/// How often it doubles: up to about a millisecond.
+/// Number of doublings: up to about a millisecond.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// What a worker leaves behind.
+/// Results of a worker.
 pub(crate) struct Ended {
     pub(crate) tally: Tally,
     pub(crate) log: Option<Log>,
 }
 
-/// The body of every task: a worker, the coordinator's pacer, or whoever moves shards.
+/// The body of every task: a worker, the coordinator's pacer, or the mover of shards.
 pub(crate) async fn task<W: Workload, H: Host>(
     run: Arc<Run<W>>,
     seat: Seat,
@@ -40,7 +40,7 @@ pub(crate) async fn task<W: Workload, H: Host>(
 ) {
     let returns = run.begin(seat);
     if returns && (run.is_pacer(seat) || run.is_mover(seat)) {
-        // Those of before have taken the clients with them.
+        // The earlier task ended with the node, and the requests it was to issue ended with it.
         return;
     }
     if let (true, Some(rate_tps)) = (run.is_pacer(seat), run.load.rate_tps) {
@@ -80,13 +80,13 @@ struct Worker<'r, W: Workload, H: Host> {
     rng: SmallRng,
     tally: Tally,
     log: Option<Log>,
-    /// The attempt under way.
+    /// The attempt under way, if any.
     flight: Option<Flight>,
-    /// What its commit does to the balance.
+    /// Change of the balance by the attempt's commit.
     effect: Cell<i64>,
-    /// The compute node takes no part any more.
+    /// Set once the compute node is lost.
     lost: bool,
-    /// There was nothing more to do.
+    /// Set once no calls are left.
     finished: bool,
 }
 
@@ -101,7 +101,7 @@ struct Flight {
 }
 
 impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
-    /// Hands in what was counted, however the worker ends: its node may end under it.
+    /// Hands in the counts however the worker ends, as its node may be lost under it.
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
             self.tally.by_transaction[flight.kind].unknown += 1;
@@ -117,12 +117,12 @@ impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
     }
 }
 
-/// How an attempt ended, with its effect on the balance where it may have had one.
+/// Outcome of an attempt, with its effect on the balance where it may have had one.
 enum Outcome {
     Committed(i64),
     Aborted(AbortReason),
     Unknown(i64),
-    /// As unknown, and so will be all others here.
+    /// Unknown, and the compute node is lost.
     Lost(i64),
     Fatal(String),
 }
@@ -147,8 +147,8 @@ impl Outcome {
 }
 
 impl<W: Workload, H: Host> Worker<'_, W, H> {
-    /// Serves calls until there are none; where its compute node `returns`, those that come from
-    /// elsewhere.
+    /// Serves calls until none are left. Begins with a new client, unless its compute node
+    /// `returns`; then it only serves clients that come from other nodes.
     async fn work(&mut self, returns: bool) {
         let mut held = match returns {
             true => None,
@@ -163,12 +163,12 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
                 },
             };
             if self.run.is_stopped() {
-                // It may be from outside; then others still wait for calls.
+                // The stop may come from outside, so close the queues for the other workers too.
                 return self.run.stop();
             }
             let end_ns = self.serve(&call).await;
             if self.lost {
-                // From now on nothing comes here: its client goes on elsewhere.
+                // Calls are routed to other nodes from now on, and this call's client goes there.
                 self.run.lose(self.seat.cn);
                 if let Some(client) = call.client {
                     let _elsewhere = self.run.next_call(client, self.seat, self.host, end_ns);
@@ -183,7 +183,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
-    /// Runs a call to its end; returns when that was.
+    /// Runs a call to its end; returns the time of that end.
     async fn serve(&mut self, call: &Call<W::Request>) -> u64 {
         let kind = W::kind(&call.request);
         let counts = call.issued_ns >= self.window.counts_from_ns;
@@ -228,14 +228,14 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
-    /// Whether there is no time for another attempt. What an open loop has queued is served
-    /// however long it takes, as long as the run makes sense.
+    /// Whether to give up instead of starting another attempt. Calls queued by an open loop are
+    /// served however long that takes, unless the run is stopped.
     fn is_over(&self, call: &Call<W::Request>, now_ns: u64) -> bool {
         let late = call.client.is_some() && now_ns >= self.window.until_ns;
         late || self.run.is_stopped()
     }
 
-    /// Runs one attempt; returns how and when it ended.
+    /// Runs one attempt; returns its outcome and the time of its end.
     async fn attempt(&mut self, call: &Call<W::Request>) -> (Outcome, u64) {
         let isolation = self.isolation();
         let kind = match W::access(&call.request) {
@@ -264,7 +264,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         (outcome, end_ns)
     }
 
-    /// Writes an attempt down, if anybody wants to know.
+    /// Adds an attempt to the history, if there is one.
     fn note(&mut self, flight: Flight, status: Status, receipt: Receipt, end_ns: u64) {
         let Flight { id, session, start_ns, isolation, .. } = flight;
         if let Some(log) = &mut self.log {
@@ -274,7 +274,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
 
     fn isolation(&mut self) -> Isolation {
         let LoadConfig { isolation, other_isolation, .. } = self.run.load;
-        // No draw where there is nothing to choose.
+        // Draw no random number when all attempts have the same level.
         if other_isolation > 0.0 && self.rng.random::<f64>() < other_isolation {
             isolation.other()
         } else {
@@ -282,15 +282,16 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
-    /// Waits a random while, longer the more often the transaction has aborted, so that two that
-    /// keep meeting come apart.
+    /// Waits for a random time that grows with the number of aborts, so that two conflicting
+    /// transactions separate.
     async fn back_off(&mut self, aborts: u32, now_ns: u64) {
         let longest_ns = FIRST_BACK_OFF_NS << aborts.min(MOST_DOUBLINGS);
         self.host.sleep_until(now_ns + self.rng.random_range(0..longest_ns)).await;
     }
 }
 
-/// Runs the workload's part of one attempt and commits it; the receipt is empty unless it did.
+/// Runs the workload's part of one attempt and commits it. The receipt is empty unless it
+/// committed.
 #[inline]
 async fn carry_out<W: Workload, T: Finish>(
     workload: &W,

@@ -1,10 +1,10 @@
-//! What a workload is: tables, rows, requests, transactions, and how to tell that all is well.
+//! The interface of a workload: tables, requests, transactions, and an audit of the result.
 //!
-//! A workload knows nothing of clients, time, retries or routing: it draws a request, says where
-//! it belongs, runs one attempt of it, and states what its effect was. The harness does the rest.
+//! A workload knows nothing of clients, time, retries or routing: it draws a request, names the
+//! record to route it by, runs one attempt of it, and states its effect. The harness does the rest.
 //!
-//! Its *balance* is a number that the data must add up to: every committed transaction says by how
-//! much it moved. After the run the harness compares what it finds with what it was told.
+//! Its *balance* is a sum over the data: every committed transaction reports its change of that
+//! sum. After the run the harness compares the sum that it finds with the reported changes.
 
 use std::time::Duration;
 
@@ -23,34 +23,34 @@ use crate::stats::Counts;
 /// Whether a request writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Access {
-    /// It writes nothing.
+    /// Writes nothing.
     ReadOnly,
-    /// It may write.
+    /// May write.
     ReadWrite,
 }
 
-/// A workload; see the module.
+/// A workload; see the module documentation.
 #[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
 pub trait Workload: Send + Sync + 'static {
-    /// What a client asks for: a type of transaction and its parameters.
+    /// A type of transaction and its parameters.
     type Request: Copy + Send + Serialize + DeserializeOwned + 'static;
 
-    /// The name that the command line and reports use.
+    /// Name on the command line and in reports.
     const NAME: &'static str;
 
-    /// True for a workload that goes on where no memory is left for another row. Others end there.
+    /// True for a workload that goes on when no memory is left for another row. Others end there.
     const FILLS_MEMORY: bool = false;
 
-    /// The names of its transactions, in the order that [`Workload::kind`] counts.
+    /// Names of its transactions; [`Workload::kind`] indexes this list.
     const TRANSACTIONS: &'static [&'static str];
 
-    /// Its tables; the numbers of [`Workload::rows`] and [`Workload::row`] index this list.
+    /// Specifications of its tables; [`Workload::rows`] and [`Workload::row`] index this list.
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec>;
 
-    /// Learns the ids of its tables.
+    /// Tells the workload the ids of its tables, in the order of [`Workload::tables`].
     fn attach(&mut self, tables: &[TableId]);
 
-    /// How many rows a table starts with.
+    /// Number of rows that a table starts with.
     fn rows(&self, table: usize) -> u64;
 
     /// Writes row `row` of a table into the empty buffer and returns its key.
@@ -59,48 +59,49 @@ pub trait Workload: Send + Sync + 'static {
     /// The next request.
     fn draw(&self, rng: &mut SmallRng) -> Self::Request;
 
-    /// The next request, so long after the first one. Most workloads do not change with time.
+    /// The next request, `elapsed` after the first one. Most workloads do not change with time.
     #[inline]
     fn draw_at(&self, rng: &mut SmallRng, _elapsed: Duration) -> Self::Request {
         self.draw(rng)
     }
 
-    /// Which of [`Workload::TRANSACTIONS`] a request asks for.
+    /// Index of a request's type in [`Workload::TRANSACTIONS`].
     fn kind(request: &Self::Request) -> usize;
 
     /// Whether a request writes.
     fn access(request: &Self::Request) -> Access;
 
-    /// The first record that a request touches; it decides the route (LOTUS §4.3).
+    /// The first record that a request touches; its shard decides the route (LOTUS §4.3).
     fn first_record(&self, request: &Self::Request) -> (TableId, PrimaryKey);
 
-    /// Runs one attempt, all but its commit, and returns by how much the balance will move.
+    /// Runs one attempt except for its commit, and returns the change of the balance.
     ///
     /// # Errors
-    /// What the engine says; [`crate::AbortReason::Logic`] when the workload's own rules ask for
-    /// it, and [`TxnError::Fatal`] when a value is not what it must be.
+    /// The engine's errors; [`crate::AbortReason::Logic`] if the workload's own rules ask for a
+    /// rollback, and [`TxnError::Fatal`] if a value is not as it must be.
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &Self::Request) -> Result<i64, TxnError>;
 
-    /// Looks at all data after the run.
+    /// Checks all data after the run.
     ///
     /// # Errors
-    /// If the data cannot be read. What it finds there is no error but a failed check.
+    /// [`DeployError`] if the data cannot be read. Wrong data is a failed check, not an error.
     fn audit<D: Deployment>(
         &self,
         deployment: &mut D,
         effects: &Effects,
     ) -> Result<Vec<Check>, DeployError>;
 
-    /// Looks at how often transactions of each type, in the order of [`Workload::TRANSACTIONS`],
-    /// came to which end. Nothing, for most workloads.
+    /// Checks the outcome counts of each type of transaction, in the order of
+    /// [`Workload::TRANSACTIONS`]. Most workloads check nothing here.
     fn judge(&self, _counts: &[Counts]) -> Vec<Check> {
         Vec::new()
     }
 
-    /// What the report says about how the workload was set up.
+    /// Parameters of the workload, for the report.
     fn settings(&self) -> serde_json::Value;
 
-    /// Rates by which this workload is known, of what [`Workload::TRANSACTIONS`] counted.
+    /// Rates by which this workload is known, such as tpmC; `by_transaction` is in the order of
+    /// [`Workload::TRANSACTIONS`].
     fn rates(_by_transaction: &[Counts], _elapsed_s: f64) -> Vec<Rate> {
         Vec::new()
     }
@@ -109,15 +110,15 @@ pub trait Workload: Send + Sync + 'static {
 /// A rate by which a workload is known.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
-    /// Its name, in reports.
+    /// Name in reports.
     pub name: &'static str,
-    /// What it counts, and per what.
+    /// Counted thing and unit of time.
     pub unit: &'static str,
-    /// How much.
+    /// Value of the rate.
     pub value: f64,
 }
 
-/// Sixty-four well-mixed bits that follow from `seed` alone (SplitMix64's finalizer).
+/// Pseudo-random function of `seed`: 64 well-mixed bits (SplitMix64's finalizer).
 #[inline]
 pub(crate) const fn mix(seed: u64) -> u64 {
     let a = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,7 +1,7 @@
-//! An embedded cluster with something around it that looks on, or steps in, while tasks run.
+//! An embedded cluster wrapped by code that observes, or interferes, while tasks run.
 //!
-//! [`Wrapper`] says what differs: how tasks are run, what they see, and how large tables are. All
-//! else a [`Deployment`] has to do is the cluster's, and said here once. Nothing is measured here.
+//! [`Wrapper`] states the differences: how tasks run, their host, and the size of tables. The other
+//! parts of a [`Deployment`] are passed on to the cluster. Nothing is measured here.
 
 use lotus::{Machines, TableSpec};
 use lotus_fabric::ids::TableId;
@@ -13,30 +13,30 @@ use crate::deployment::{
 };
 use crate::lotus::Embedded;
 
-/// What is around an embedded cluster. Whatever is one is a [`Deployment`].
+/// A wrapper of an embedded cluster. Every implementation is a [`Deployment`].
 pub trait Wrapper {
-    /// What the cluster runs on.
+    /// Machines that the cluster runs on.
     type Machines: Machines;
-    /// What tasks see.
+    /// A task's view of its coordinator.
     type Host: Host + 'static;
 
-    /// The cluster inside.
+    /// The wrapped cluster.
     fn embedded(&self) -> &Embedded<Self::Machines>;
 
-    /// The same, to be changed.
+    /// The wrapped cluster, mutably.
     fn embedded_mut(&mut self) -> &mut Embedded<Self::Machines>;
 
     /// Runs tasks as [`Deployment::run`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Deployment::run`].
     fn run_tasks<F, Fut, T>(&mut self, tasks: usize, task: F) -> Result<Vec<T>, DeployError>
     where
         F: Fn(Seat, Self::Host) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = T> + 'static,
         T: Send + 'static;
 
-    /// The table that is made where this one is asked for.
+    /// Specification of the table to create when `asked` is requested.
     fn spec(&self, asked: TableSpec) -> TableSpec {
         asked
     }

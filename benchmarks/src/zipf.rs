@@ -1,4 +1,4 @@
-//! Which key comes next: Zipf-distributed popularity, scattered over the key space.
+//! Key choice: Zipf-distributed popularity, scattered over the key space.
 //!
 //! Below θ = 1 this is the generator of Gray et al. ("Quickly generating billion-record synthetic
 //! databases", SIGMOD 1994) that YCSB made customary, with its harmonic sum computed once. It does
@@ -21,13 +21,13 @@ pub(crate) struct Scatter {
 }
 
 impl Scatter {
-    /// A scattering of `0..n`, for `n` in `1..=2^32`.
+    /// Makes a scattering of `0..n`, for `n` in `1..=2^32`.
     pub(crate) fn new(n: u64) -> Self {
         assert!((1..=KeyChooser::MAX_KEYS).contains(&n), "{n} is not in 1..=2^32");
         Self { n, step: coprime_step(n) }
     }
 
-    /// Where `rank`, below `n`, ends up.
+    /// Image of `rank`, which must be below `n`.
     #[inline]
     pub(crate) fn apply(&self, rank: u64) -> u64 {
         rank * self.step % self.n
@@ -49,7 +49,7 @@ enum Popularity {
 }
 
 impl KeyChooser {
-    /// The most keys that a chooser can draw from: rank times step must fit in 64 bits.
+    /// Limit of the number of keys: rank times step must fit in 64 bits.
     pub const MAX_KEYS: u64 = 1 << 32;
 
     /// A chooser over `keys` keys with skew `theta`.
@@ -81,7 +81,7 @@ impl KeyChooser {
     }
 }
 
-/// A multiplier near the golden section of `n` that shares no factor with it.
+/// A multiplier near the golden section of `n` and coprime to it.
 fn coprime_step(n: u64) -> u64 {
     const GOLDEN_SECTION: f64 = 0.618_033_988_749_894_9;
     let mut step = ((n as f64 * GOLDEN_SECTION) as u64).max(1);
@@ -113,7 +113,7 @@ impl Gray {
         Self {
             n,
             alpha: 1.0 / (1.0 - theta),
-            // Not a number for fewer than three keys, where the first two ranks are everything.
+            // Not a number for fewer than three keys, where the first two ranks are all ranks.
             eta: (1.0 - (2.0 / n).powf(1.0 - theta)) / (1.0 - zeta_two / zeta),
             zeta,
             zeta_two,

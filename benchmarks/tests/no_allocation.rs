@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counting.
+/// The system's allocator, with a counter of allocations.
 struct Counting;
 
 // SAFETY: every call goes to the system's allocator unchanged; counting has no effect on it.
@@ -36,7 +36,7 @@ fn allocations_of(transactions: u64) -> u64 {
 
 #[test]
 fn serving_more_transactions_allocates_no_more() {
-    // What the process does once, it has done then.
+    // Warm-up: one-time allocations of the process happen here.
     allocations_of(1_000);
     let few = allocations_of(1_000);
     let many = allocations_of(100_000);

@@ -1,4 +1,4 @@
-//! What must hold of TATP's tables after a run, and how often its transactions succeed.
+//! Invariants of TATP's tables after a run, and success rates of its transactions.
 
 use lotus::path;
 use lotus_fabric::ids::TableId;
@@ -14,11 +14,11 @@ use crate::engine::AbortReason;
 use crate::kvs::integer_key;
 use crate::stats::Counts;
 
-/// How often each transaction succeeds: at least, and at most. All but one follow from the
-/// population: a subscriber has a row of a given type with 62.5 %, and a facility has a call
-/// forwarding of a given start with 50 %, which inserts and deletions keep up. What
-/// GetNewDestination finds goes from 14.8 %, for forwardings as they are loaded, to 19.1 %, for
-/// forwardings as they are inserted; the specification states 23.9 %.
+/// Bounds of each transaction's success rate. All but one follow from the population: a subscriber
+/// has a row of a given type with 62.5 %, and a facility has a call forwarding of a given start
+/// with 50 %, a share that inserts and deletions preserve. The rate of GetNewDestination is 14.8 %
+/// with forwardings as loaded, and 19.1 % with forwardings as inserted; the specification states
+/// 23.9 %.
 const EXPECTED: [(f64, f64); 7] = [
     (1.0, 1.0),
     (0.148, 0.239),
@@ -28,14 +28,14 @@ const EXPECTED: [(f64, f64); 7] = [
     (0.3125, 0.3125),
     (0.3125, 0.3125),
 ];
-/// How far a rate may be off. The popular subscribers are few, so that the rates are theirs rather
-/// than the population's: with the least subscribers that are judged they vary by about 1 %.
+/// Tolerance of a rate. Popular subscribers are few, so that the rates are theirs rather than the
+/// population's: with the smallest population that is judged they vary by about 1 %.
 const TOLERANCE: f64 = 0.05;
-/// Fewer subscribers or fewer transactions say too little.
+/// Smallest number of subscribers, and of transactions, that gives a meaningful rate.
 const LEAST_SUBSCRIBERS: u64 = 10_000;
 const LEAST_SAMPLE: u64 = 1_000;
 
-/// Looks at all tables.
+/// Checks all tables.
 pub(super) fn data<D: Deployment>(
     tables: &[TableId; 5],
     population: &Population,
@@ -102,7 +102,7 @@ fn is_subscriber(population: &Population, key: &PrimaryKey, record: &[u8]) -> bo
     (1..=population.subscribers).contains(&s_id) && record == loaded
 }
 
-/// Subscriber and type of a key; `None` if it is none.
+/// Subscriber and type in a key; `None` if the key has another form.
 fn typed_of(key: &PrimaryKey) -> Option<(u64, u8)> {
     let (s_id, rest) = key.as_bytes().split_first_chunk::<4>()?;
     let (s_id, kind) = (u32::from_be_bytes(*s_id).into(), *rest.last()?);
@@ -114,7 +114,7 @@ fn complaint(key: &PrimaryKey, record: &[u8]) -> String {
     format!("row {key:?} is {record:02x?}")
 }
 
-/// Which facilities exist, one bit each.
+/// Existing facilities, one bit each; a byte for each subscriber.
 struct Facilities(Vec<u8>);
 
 impl Facilities {
@@ -122,7 +122,7 @@ impl Facilities {
         Self(vec![0; subscribers as usize])
     }
 
-    /// Whether there may be such a facility; remembers it then.
+    /// Marks a facility as existing. Returns false if there is no such subscriber or type.
     fn add(&mut self, s_id: u64, sf_type: u8) -> bool {
         let types = (s_id as usize).checked_sub(1).and_then(|at| self.0.get_mut(at));
         let (Some(types), 1..=4) = (types, sf_type) else { return false };
@@ -136,8 +136,8 @@ impl Facilities {
     }
 }
 
-/// Whether transactions succeed as often as the population lets them. Attempts that conflicted
-/// were repeated, so they say nothing.
+/// Checks that transactions succeed as often as the population allows. Attempts that conflicted do
+/// not count, as they were retried.
 pub(super) fn success_rates(
     subscribers: u64,
     names: &[&'static str],
@@ -152,7 +152,7 @@ pub(super) fn success_rates(
         let rate = counts.committed as f64 / sample as f64;
         rates.push(format!("{name} {:.1} %", 100.0 * rate));
         if subscribers >= LEAST_SUBSCRIBERS && sample >= LEAST_SAMPLE {
-            // Five standard deviations, beside what the population does.
+            // Five standard deviations, in addition to the tolerance for the population.
             let chance = 2.5 / (sample as f64).sqrt();
             passed &= (least - TOLERANCE - chance..=most + TOLERANCE + chance).contains(&rate);
         }

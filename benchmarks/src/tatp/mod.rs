@@ -1,24 +1,24 @@
 //! TATP: a registry of mobile subscribers, four tables and seven short transactions (LOTUS §8.1).
 //!
 //! The rules are those of the specification ("Telecom Application Transaction Processing
-//! Benchmark", version 1.0): population, mix, parameters, and subscribers who are not equally
-//! popular. Records have at most 48 bytes.
+//! Benchmark", version 1.0): population, mix, parameters, and the unequal popularity of
+//! subscribers. Records have at most 48 bytes.
 //!
 //! # Telephone numbers
-//! Three transactions know a subscriber's number only. They follow a unique secondary path
-//! ([`lotus::path`]), a fifth table from numbers to subscribers. A number has fifteen digits and is
-//! the subscriber's own number in decimal, so as a key it is that integer, and the path row shares
-//! the shard of its subscriber.
+//! Three transactions know only a subscriber's telephone number. They follow a unique secondary
+//! path ([`lotus::path`]), a fifth table from numbers to subscribers. A number is the subscriber's
+//! own number in fifteen decimal digits, so the key is that integer, and the path row shares the
+//! shard of its subscriber.
 //!
-//! # Failures that are expected
+//! # Expected failures
 //! Many transactions ask for rows that do not exist, or insert one that does. The specification
-//! calls that a failure and does not count it; here it is an abort for [`AbortReason::Logic`],
-//! which is not repeated. How often each transaction succeeds follows from the population, and is
-//! checked.
+//! counts such a transaction as failed; here it is an abort with [`AbortReason::Logic`], which is
+//! not retried. The success rate of each transaction follows from the population, and is checked.
 //!
 //! # The audit
-//! Every call forwarding belongs to a special facility, and there are as many as were loaded and
-//! inserted and not deleted (the balance). What no transaction changes is what was loaded.
+//! Every call forwarding belongs to a special facility, and their number equals those loaded plus
+//! those inserted less those deleted (the balance). All data that no transaction changes is as
+//! loaded.
 
 mod audit;
 mod population;
@@ -54,9 +54,9 @@ const BY_NUMBER: usize = 4;
 const TABLES: [&str; 5] =
     ["subscriber", "access_info", "special_facility", "call_forwarding", "subscriber_by_number"];
 
-/// Numbers above this have more digits than a telephone number.
+/// Number of telephone numbers: larger ones have too many digits.
 const NUMBERS: u64 = 10_u64.pow(population::DIGITS as u32);
-/// The hours of a day.
+/// Hours of a day.
 const HOURS: u8 = 24;
 
 /// The transaction types, in the order of [`MIX`].
@@ -71,7 +71,7 @@ enum Kind {
     DeleteCallForwarding,
 }
 
-/// How many of a hundred transactions are of each type.
+/// Number of transactions of each type in a hundred.
 const MIX: [(Kind, u32); 7] = [
     (Kind::GetSubscriberData, 35),
     (Kind::GetNewDestination, 10),
@@ -82,15 +82,16 @@ const MIX: [(Kind, u32); 7] = [
     (Kind::DeleteCallForwarding, 2),
 ];
 
-/// What was asked for is not there, or what was to be inserted is.
+/// The requested row does not exist, or the row to insert does.
 const MISSED: TxnError = TxnError::Aborted(AbortReason::Logic);
 
-/// The workload.
+/// The TATP workload.
 #[derive(Clone, Debug)]
 pub struct Tatp {
     tables: [TableId; 5],
     population: Population,
-    /// The specification's A, which makes some subscribers more popular than others.
+    /// A of the specification's non-uniform distribution, which makes some subscribers more
+    /// popular.
     spread: u64,
 }
 
@@ -99,22 +100,22 @@ pub struct Tatp {
 pub struct Request {
     kind: Kind,
     s_id: u32,
-    /// Of access information or of a special facility.
+    /// Type of access information or of a special facility.
     row_type: u8,
     start_time: u8,
     end_time: u8,
-    /// What is written: a bit and a byte, a location, or a telephone number.
+    /// Value to write: a bit and a byte, a location, or a telephone number.
     data: u64,
 }
 
 impl Tatp {
-    /// The most subscribers: their numbers are 32-bit.
+    /// Limit of subscribers: their numbers have 32 bits.
     pub const MAX_SUBSCRIBERS: u64 = u32::MAX as u64;
 
-    /// A registry of `subscribers`, whose rows follow from `seed`.
+    /// A registry of `subscribers` subscribers, whose rows follow from `seed`.
     ///
     /// # Panics
-    /// If there are none, or more than [`Self::MAX_SUBSCRIBERS`].
+    /// If `subscribers` is zero or above [`Self::MAX_SUBSCRIBERS`].
     pub fn new(subscribers: u64, seed: u64) -> Self {
         let allowed = 1..=Self::MAX_SUBSCRIBERS;
         assert!(allowed.contains(&subscribers), "{subscribers} subscribers");
@@ -127,7 +128,7 @@ impl Tatp {
         Self { tables: [0, 1, 2, 3, 4].map(TableId), population, spread }
     }
 
-    /// A subscriber, by the specification's non-uniform distribution.
+    /// Draws a subscriber by the specification's non-uniform distribution.
     #[inline]
     fn draw_subscriber(&self, rng: &mut SmallRng) -> u64 {
         let subscribers = self.population.subscribers;
@@ -152,7 +153,7 @@ impl Tatp {
         subscriber(txn, item, r).map(|_| 0)
     }
 
-    /// Looks up where calls go at a certain time, if the facility is active.
+    /// Looks up the destination of calls at a certain time, if the facility is active.
     async fn get_new_destination<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
         let s_id = r.s_id.into();
         let facility = txn.add_ro(self.tables[SPECIAL_FACILITY], typed_key(s_id, r.row_type))?;
@@ -183,7 +184,7 @@ impl Tatp {
         txn.execute().await?;
         match txn.value(item) {
             None => Err(MISSED),
-            // Nobody ever writes it.
+            // No transaction writes it.
             Some(record) if record == self.population.access_info(r.s_id.into(), r.row_type) => {
                 Ok(0)
             }
@@ -209,7 +210,7 @@ impl Tatp {
         Ok(0)
     }
 
-    /// Moves the subscriber of a telephone number.
+    /// Changes the location of the subscriber with a telephone number.
     async fn update_location<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
         let s_id = self.subscriber_of(txn, r).await?;
         let item = txn.add_rw(self.tables[SUBSCRIBER], s_id)?;
@@ -220,10 +221,10 @@ impl Tatp {
         Ok(0)
     }
 
-    /// Inserts a call forwarding if its special facility exists and it does not.
+    /// Inserts a call forwarding, provided that its special facility exists and the row does not.
     async fn insert_call_forwarding<T: Txn>(&self, txn: &mut T, r: &Request) -> Outcome {
         let s_id = self.subscriber_of(txn, r).await?;
-        // The specification asks for all facilities of the subscriber.
+        // The specification reads all facilities of the subscriber.
         let mut facility = None;
         for sf_type in 1..=TYPES as u8 {
             let item = txn.add_ro(self.tables[SPECIAL_FACILITY], typed_key(s_id, sf_type))?;
@@ -253,16 +254,16 @@ impl Tatp {
     }
 }
 
-/// By how much the number of call forwardings changes.
+/// Change of the number of call forwardings.
 type Outcome = Result<i64, TxnError>;
 
-/// The key of the path row of the subscriber's telephone number.
+/// Key of the path row of the subscriber's telephone number.
 #[inline]
 fn number_key(request: &Request) -> u64 {
     request.s_id.into()
 }
 
-/// The record of the request's subscriber.
+/// Record of the request's subscriber.
 #[inline]
 fn subscriber<T: Txn>(
     txn: &T,
@@ -276,7 +277,7 @@ fn subscriber<T: Txn>(
     }
 }
 
-/// Whether the facility of this record is active.
+/// Whether the facility with this record is active.
 #[inline]
 fn is_active(record: &[u8]) -> Result<bool, TxnError> {
     match record {
@@ -314,7 +315,8 @@ impl Workload for Tatp {
             integer_table(TABLES[table], bytes, capacity, cluster).critical_field(critical)
         };
         let whole = |table: usize, bytes| integer_table(TABLES[table], bytes, rows(table), cluster);
-        // A deleted row keeps its place in the index, so there is room for all that can ever be.
+        // A deleted row keeps its place in the index, so make room for all rows that can ever
+        // exist.
         let forwardings = rows(SPECIAL_FACILITY) * START_TIMES.len() as u64;
         vec![
             whole(SUBSCRIBER, Subscriber::BYTES),
@@ -408,7 +410,7 @@ impl Workload for Tatp {
     }
 }
 
-/// The type that a number from 0 to 99 stands for.
+/// Type of transaction for a number from 0 to 99.
 #[inline]
 fn kind_of(mut percent: u32) -> Kind {
     for (kind, share) in MIX {

@@ -1,10 +1,10 @@
-//! Which rows there are at first, and what is in them (TATP specification, §3).
+//! Initial rows of all tables and their contents (TATP specification, §3).
 //!
-//! Every row is a function of its number and the seed, so that any number of loaders can make
-//! rows in any order, and an audit can make them again. The specification gives each subscriber
-//! one to four rows of access information, at random. To find row `n` without counting all rows
-//! before it, the random numbers are *dealt*: of each four neighbours one gets one row, one two,
-//! one three and one four, and only who gets which is random.
+//! Every row is a function of its number and the seed, so that any number of loaders can make rows
+//! in any order, and an audit can make them again. The specification gives each subscriber one to
+//! four rows of access information, at random. To find row `n` without counting all rows before it,
+//! the row counts are *dealt*: of four neighbouring subscribers one gets one row, one two, one
+//! three and one four, and only their order is random.
 
 use std::ops::Range;
 
@@ -13,22 +13,22 @@ use lotus_mvcc::PrimaryKey;
 use super::{ACCESS_INFO, BY_NUMBER, CALL_FORWARDING, SPECIAL_FACILITY, SUBSCRIBER};
 use crate::workload::mix;
 
-/// Types of access information and of special facilities, counted from 1.
+/// Number of types of access information and of special facilities, counted from 1.
 pub(super) const TYPES: u64 = 4;
 /// The hours at which call forwardings start.
 pub(super) const START_TIMES: [u8; 3] = [0, 8, 16];
-/// A call forwarding lasts from one to so many hours.
+/// Longest duration of a call forwarding, in hours; the shortest is one.
 pub(super) const LONGEST_HOURS: u64 = 8;
-/// The share of special facilities that are active, in per cent.
+/// Share of special facilities that are active, in per cent.
 const ACTIVE_PERCENT: u64 = 85;
 /// Digits of a telephone number.
 pub(super) const DIGITS: usize = 15;
 
-/// Owners are dealt to in groups of so many.
+/// Size of the groups of owners that row counts are dealt to.
 const HAND: u64 = 4;
 
-/// Deals each group of four owners `least`, `least + 1`, `least + 2` and `least + 3` rows, in an
-/// order of its own.
+/// Deals each group of four owners `least`, `least + 1`, `least + 2` and `least + 3` rows, in a
+/// random order for each group.
 #[derive(Clone, Copy, Debug)]
 struct Deal {
     least: u64,
@@ -36,24 +36,24 @@ struct Deal {
 }
 
 impl Deal {
-    /// How many rows an owner gets.
+    /// Number of rows of an owner.
     fn count(&self, owner: u64) -> u64 {
         let turn = mix(self.seed ^ mix(owner / HAND));
         self.least + turn.wrapping_add(owner) % HAND
     }
 
-    /// How many rows a whole group gets.
+    /// Number of rows of a whole group.
     const fn of_hand(&self) -> u64 {
         HAND * self.least + 6
     }
 
-    /// How many rows the first `owners` owners get.
+    /// Number of rows of the first `owners` owners.
     fn total(&self, owners: u64) -> u64 {
         let whole = owners / HAND;
         whole * self.of_hand() + (whole * HAND..owners).map(|owner| self.count(owner)).sum::<u64>()
     }
 
-    /// Whose row number `row` is, and how many of that owner come before it.
+    /// Owner of row number `row`, and the number of that owner's rows before it.
     fn find(&self, row: u64) -> (u64, u64) {
         let (hand, mut rank) = (row / self.of_hand(), row % self.of_hand());
         let mut owner = hand * HAND;
@@ -77,7 +77,7 @@ impl Population {
         Self { subscribers, seed: mix(seed ^ 0x7A79) }
     }
 
-    /// Bits that follow from the seed and three numbers.
+    /// Random bits that follow from the seed and three numbers.
     fn bits(&self, table: usize, owner: u64, part: u64) -> u64 {
         mix(self.seed ^ mix(owner << 8 | part << 4 | table as u64))
     }
@@ -87,7 +87,7 @@ impl Population {
         Deal { least, seed: mix(self.seed ^ table as u64) }
     }
 
-    /// How many rows a table has.
+    /// Number of rows of a table.
     pub(super) fn rows(&self, table: usize) -> u64 {
         let owners = match table {
             SUBSCRIBER | BY_NUMBER => return self.subscribers,
@@ -173,7 +173,7 @@ impl Population {
     }
 }
 
-/// Where the fields of a subscriber's record lie.
+/// Positions of the fields in a subscriber's record.
 pub(super) struct Subscriber;
 
 impl Subscriber {
@@ -188,10 +188,10 @@ impl Subscriber {
     pub(super) const VLR: Range<usize> = 44..48;
 }
 
-/// Two bytes and eight letters.
+/// Bytes of a row of access information: two bytes and eight letters.
 pub(super) const ACCESS_INFO_BYTES: usize = 10;
 
-/// Where the fields of a special facility's record lie.
+/// Positions of the fields in a special facility's record.
 pub(super) struct Facility;
 
 impl Facility {
@@ -205,9 +205,9 @@ impl Facility {
 /// The value of a call forwarding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Forwarding {
-    /// The hour at which it ends, from 1 to 24.
+    /// Hour of its end, from 1 to 24.
     pub(super) end_time: u8,
-    /// Where calls go.
+    /// Telephone number that calls are forwarded to.
     pub(super) to: [u8; DIGITS],
 }
 
@@ -220,7 +220,7 @@ impl Forwarding {
         record
     }
 
-    /// `None` if it is no such record.
+    /// Decodes a record; `None` if it is malformed.
     pub(super) fn decode(record: &[u8]) -> Option<Self> {
         let (end_time, to) = record.split_first()?;
         let to: [u8; DIGITS] = to.try_into().ok()?;
@@ -241,7 +241,7 @@ pub(super) fn forwarding_key(s_id: u64, sf_type: u8, start_time: u8) -> PrimaryK
     (s_id as u32, u32::from(sf_type) << 8 | u32::from(start_time)).into()
 }
 
-/// Subscriber, type and start of a call forwarding; `None` if the key is none of one.
+/// Subscriber, type and start in the key of a call forwarding; `None` if the key has another form.
 pub(super) fn forwarding_of(key: &PrimaryKey) -> Option<(u64, u8, u8)> {
     let (s_id, rest) = key.as_bytes().split_first_chunk::<4>()?;
     match rest {
@@ -250,7 +250,7 @@ pub(super) fn forwarding_of(key: &PrimaryKey) -> Option<(u64, u8, u8)> {
     }
 }
 
-/// A telephone number: the last fifteen decimal digits of a number.
+/// Telephone number of a subscriber: the last fifteen decimal digits of `number`.
 pub(super) fn digits(mut number: u64) -> [u8; DIGITS] {
     let mut text = [b'0'; DIGITS];
     for digit in text.iter_mut().rev() {

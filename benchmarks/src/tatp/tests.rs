@@ -33,7 +33,7 @@ fn parameters_are_in_range_and_subscribers_unequally_popular() {
             assert!(START_TIMES.contains(&r.start_time) && r.data < NUMBERS, "{r:?}");
             set_bits += ((r.s_id - 1) & 0xFFF).count_ones();
         }
-        // The or of two random numbers has three bits of four set.
+        // OR of two random numbers: three bits in four are set.
         let share = f64::from(set_bits) / (20_000.0 * 12.0);
         assert!(subscribers == 1 || (share - 0.75).abs() < 0.02, "{subscribers}: {share}");
     }
@@ -72,7 +72,7 @@ fn lost_writes_and_unknown_outcomes_show_in_the_number_of_call_forwardings() {
     assert!(audit.passed, "{audit:?}");
 }
 
-/// The names of the checks that fail when `damage` is done to the rows of a table as loaded.
+/// Names of the checks that fail when `damage` has changed the loaded rows of a table.
 fn failing(
     table: usize,
     damage: impl Fn(u64, &mut PrimaryKey, &mut Vec<u8>) + Sync,
@@ -98,7 +98,7 @@ fn failing(
     failing.map(|check| check.name).collect()
 }
 
-/// Damage done to row 3 of a table, and the check that must notice.
+/// A change to row 3 of a table, and the check that must fail for it.
 type Case = (usize, fn(&mut PrimaryKey, &mut Vec<u8>), &'static str);
 
 #[test]
@@ -129,11 +129,11 @@ fn every_check_of_the_audit_can_fail() {
         });
         assert_eq!(failing, [name], "case {at}");
     }
-    // What is allowed to change.
+    // Changes that transactions may make.
     assert_eq!(failing(SUBSCRIBER, |_, _, value| value[Subscriber::BITS.start] ^= 1), [""; 0]);
     assert_eq!(failing(SUBSCRIBER, |_, _, value| value[Subscriber::VLR.start] ^= 9), [""; 0]);
     assert_eq!(failing(SPECIAL_FACILITY, |_, _, value| value[Facility::DATA_A] ^= 9), [""; 0]);
-    // A row that got lost.
+    // A lost row.
     let lost = failing(CALL_FORWARDING, |_, key, _| *key = typed_key(1, 1));
     assert!(lost.contains(&"the number of call forwardings".to_owned()), "{lost:?}");
 }

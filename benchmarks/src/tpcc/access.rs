@@ -1,7 +1,7 @@
-//! Records in a transaction: typed rows over the seam's items and bytes.
+//! Typed records in a transaction, over the engine interface's items and bytes.
 //!
-//! Every row that is read must carry the key that it was asked for by; if not, the engine has
-//! mixed something up, and the run ends.
+//! Every record read must carry the key that it was read by; otherwise the engine has mixed up
+//! rows, and the run ends.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use super::Tpcc;
 use super::rows::{Moment, Record};
 use crate::engine::{Item, Txn, TxnError};
 
-/// A row of type `R` in a transaction.
+/// A row of type `R` that a transaction has declared.
 pub(super) struct Row<R> {
     item: Item,
     key: PrimaryKey,
@@ -27,7 +27,7 @@ impl<R> Clone for Row<R> {
 
 impl<R> Copy for Row<R> {}
 
-/// A transaction that knows the records.
+/// A transaction with typed access to rows.
 pub(super) struct Rows<'t, T> {
     pub(super) tpcc: &'t Tpcc,
     pub(super) txn: &'t mut T,
@@ -56,13 +56,13 @@ impl<T: Txn> Rows<'_, T> {
         Ok(Row { item, key, record: PhantomData })
     }
 
-    /// Locks and reads what was declared.
+    /// Locks and reads the declared rows.
     #[inline]
     pub(super) async fn execute(&mut self) -> Result<(), TxnError> {
         self.txn.execute().await
     }
 
-    /// The record of a row that has been executed, if there is one.
+    /// Record of an executed row; `None` if the row does not exist.
     #[inline]
     pub(super) fn find<R: Record>(&self, row: Row<R>) -> Result<Option<R>, TxnError> {
         let Some(value) = self.txn.value(row.item) else { return Ok(None) };
@@ -72,25 +72,25 @@ impl<T: Txn> Rows<'_, T> {
         }
     }
 
-    /// The record of a row that has been executed and must exist.
+    /// Record of an executed row, which must exist.
     #[inline]
     pub(super) fn get<R: Record>(&self, row: Row<R>) -> Result<R, TxnError> {
         self.find(row)?.ok_or_else(|| self.complaint(row))
     }
 
-    /// Sets the record that the commit writes.
+    /// Sets the record that the commit will write.
     #[inline]
     pub(super) fn put<R: Record>(&mut self, row: Row<R>, record: &R) -> Result<(), TxnError> {
         self.txn.put(row.item, record.as_bytes())
     }
 
-    /// Lets the commit delete the row.
+    /// Marks the row for deletion at commit.
     #[inline]
     pub(super) fn delete<R: Record>(&mut self, row: Row<R>) -> Result<(), TxnError> {
         self.txn.delete(row.item)
     }
 
-    /// What stands for the time of this attempt.
+    /// Stand-in for the current time: the id of this attempt.
     #[inline]
     pub(super) fn now(&self) -> Moment {
         Moment::new(self.txn.id().raw())

@@ -1,15 +1,15 @@
-//! The consistency conditions of clause 3.3.2, and what they leave out.
+//! The consistency conditions of clause 3.3.2, and checks beyond them.
 //!
-//! # How
-//! Tables are scanned row by row, in whatever order rows come, and added up per warehouse,
-//! district, customer and order (`books`); then sums are compared. An order takes eight bytes for
-//! that. If there are very many, districts are taken a portion at a time, each with scans of its
-//! own, so that memory stays bounded.
+//! # Method
+//! Tables are scanned row by row, in any order, and summed per warehouse, district, customer and
+//! order (`books`); then sums are compared. An order takes eight bytes for that. If there are very
+//! many orders, districts are audited in portions, each with its own scans, so that memory stays
+//! bounded.
 //!
-//! # What is added
-//! The conditions say nothing of stock, of access paths, or of transactions that vanish as a whole.
-//! Stock is added up in random multiples, one for each item: the sums agree with those of the
-//! order lines only if every single row does, but for a chance of one in 2^64.
+//! # Checks beyond the conditions
+//! The conditions do not cover stock, access paths, or transactions that vanish as a whole. Stock
+//! is summed with a random multiplier for each item: the sums agree with those of the order lines
+//! only if every single row does, except with a chance of one in 2^64.
 
 use std::ops::Range;
 
@@ -32,15 +32,15 @@ mod conditions;
 use books::{Books, Sales, WarehouseBook};
 use conditions::Conditions;
 
-/// Orders that are audited at once: 128 MiB.
+/// Number of orders that are audited at once: 128 MiB.
 pub(super) const ORDERS_AT_ONCE: u64 = 1 << 24;
-/// Stock is refilled by 91 pieces, so that much of it is known whatever was sold.
+/// Pieces that a refill adds to stock: the quantity modulo this follows from the pieces sold.
 const REFILL: u64 = 91;
 
-/// Audits everything, some `orders_at_once` at a time.
+/// Audits all data, about `orders_at_once` orders at a time.
 ///
 /// # Errors
-/// If the data cannot be read.
+/// [`DeployError`] if the data cannot be read.
 pub(super) fn audit<D: Deployment>(
     tpcc: &Tpcc,
     deployment: &mut D,
@@ -84,7 +84,7 @@ pub(super) fn audit<D: Deployment>(
     Ok(checks)
 }
 
-/// Ranges of districts with up to so many orders each, but at least one district.
+/// Ranges of districts with up to `orders_at_once` orders each, but at least one district.
 fn portions(districts: &[District], orders_at_once: u64) -> Vec<Range<u32>> {
     let mut portions: Vec<Range<u32>> = Vec::new();
     let mut orders = 0;
@@ -102,17 +102,17 @@ fn portions(districts: &[District], orders_at_once: u64) -> Vec<Range<u32>> {
     portions
 }
 
-/// Reads tables.
+/// Scans tables, and counts their rows.
 struct Scanner<'a, D> {
     tpcc: &'a Tpcc,
     deployment: &'a mut D,
-    /// Rows that carry their keys, and how many there should be.
+    /// Check that rows carry their keys, and the expected number of rows.
     rows: RowCheck,
     expected: u64,
 }
 
 impl<D: Deployment> Scanner<'_, D> {
-    /// Shows every record of a table that carries its key.
+    /// Passes every record of a table that carries its key to `see`.
     fn scan<R: Record>(&mut self, mut see: impl FnMut(&R)) -> Result<(), DeployError> {
         let (scale, rows) = (&self.tpcc.scale, &mut self.rows);
         let mut seen = 0;
@@ -125,7 +125,7 @@ impl<D: Deployment> Scanner<'_, D> {
             });
             record.into_iter().for_each(&mut see);
         })?;
-        // How many there are of those that grow is for the conditions to judge.
+        // The conditions judge the number of rows of growing tables.
         let fixed = self.tpcc.population.rows(R::TABLE);
         self.expected += if R::TABLE.grows() { seen } else { fixed };
         Ok(())
@@ -157,7 +157,7 @@ impl<D: Deployment> Scanner<'_, D> {
         Ok(districts)
     }
 
-    /// Orders, lines and payments of some districts.
+    /// Adds orders, lines and payments of the districts of `books`.
     fn fill(
         &mut self,
         books: &mut Books,
@@ -180,7 +180,7 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Customers of some districts, after all else there.
+    /// Judges the customers of the districts of `books`, after everything else has been added.
     fn customers(
         &mut self,
         books: &mut Books,
@@ -197,7 +197,7 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Latest orders and next deliveries of some districts.
+    /// Checks latest orders and next deliveries of the districts of `books`.
     fn paths(&mut self, books: &Books, paths: &mut RowCheck) -> Result<(), DeployError> {
         let mut compare = |what: &str, id: u32, leads_to: u32, should: Option<u32>| {
             let Some(should) = should else { return };
@@ -215,7 +215,8 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// The customers by name: each list has the right name and order, and all together everybody.
+    /// Checks customers by name: each list has the right name and order, and all lists together
+    /// name every customer.
     fn names(&mut self, paths: &mut RowCheck) -> Result<(), DeployError> {
         let Tpcc { scale, population, .. } = self.tpcc;
         let table = self.tpcc.tables[Table::CustomersByName as usize];
@@ -244,7 +245,7 @@ impl<D: Deployment> Scanner<'_, D> {
         })
     }
 
-    /// Stock against what was sold of it.
+    /// Checks stock against the pieces sold of it.
     fn stock(&mut self, warehouses: &[WarehouseBook]) -> Result<Check, DeployError> {
         let population = &self.tpcc.population;
         let mut stock = RowCheck::default();
@@ -272,7 +273,7 @@ impl<D: Deployment> Scanner<'_, D> {
     }
 }
 
-/// Whether a list of customers has them all from one district with one name, by first name.
+/// Whether a list consists of customers with the key's district and name, ordered by first name.
 fn is_right_list(population: &Population, scale: &Scale, key: &PrimaryKey, list: &[u8]) -> bool {
     let (entries, rest) = list.as_chunks::<{ postings::ENTRY_BYTES }>();
     let mut before = None;

@@ -1,18 +1,18 @@
-//! Delivery (clause 2.7): the oldest undelivered order of every district of a warehouse.
+//! Delivery (clause 2.7): delivers the oldest undelivered order of every district of a warehouse.
 //!
-//! All ten districts in one transaction. The specification lets each be one of its own; together
-//! they are the largest writer of the workload, up to 190 rows, and meet the engine's limits. A
-//! district without an undelivered order is passed over (clause 2.7.4.2).
+//! All ten districts are in one transaction. The specification allows one transaction for each;
+//! together they are the largest writer of the workload, up to 190 rows, and reach the engine's
+//! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
 
 use super::access::{Row, Rows};
 use super::rows::{Customer, NewOrder, NextDelivery, Order, OrderLine};
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::engine::{Txn, TxnError};
 
-/// What there is of each district of a warehouse.
+/// One value for each district of a warehouse.
 type Each<R> = [Option<R>; DISTRICTS as usize];
 
-/// An order that is on its way.
+/// Rows of an order that is being delivered.
 #[derive(Clone, Copy)]
 struct Parcel {
     customer: Row<Customer>,
@@ -20,7 +20,7 @@ struct Parcel {
 }
 
 impl<T: Txn> Rows<'_, T> {
-    /// Returns how many orders it delivers.
+    /// Returns the number of delivered orders.
     pub(super) async fn delivery(&mut self, warehouse: u32, carrier: u8) -> Result<i64, TxnError> {
         let first = warehouse * DISTRICTS;
         let mut next: Each<Row<NextDelivery>> = [None; DISTRICTS as usize];
@@ -53,7 +53,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(parcels.iter().flatten().count() as i64)
     }
 
-    /// Gives an order to the carrier, and declares who and what it is for.
+    /// Sets the order's carrier, and declares the order's customer and lines.
     fn dispatch(
         &mut self,
         next: Row<NextDelivery>,
@@ -74,7 +74,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(Parcel { customer, lines })
     }
 
-    /// Dates the lines, and charges the customer for them.
+    /// Sets the delivery date of the lines, and charges the customer for them.
     fn hand_over(&mut self, parcel: &Parcel) -> Result<(), TxnError> {
         let mut due = 0;
         for row in parcel.lines.into_iter().flatten() {

@@ -1,20 +1,20 @@
 //! TPC-C (revision 5.11): a company with warehouses, districts, customers, stock and orders.
 //!
-//! # What it is
+//! # Tables and transactions
 //! Nine tables and five transactions, in the specification's proportions, populated in full
 //! ([`Scale`]). Three more tables are access paths: customers by last name, the latest order of a
-//! customer, the oldest undelivered order of a district. They are ordinary rows, written in the
-//! same transactions as what they lead to.
+//! customer, the oldest undelivered order of a district. Their rows are ordinary rows, written in
+//! the same transactions as their targets.
 //!
-//! # What it is not
-//! It is no TPC-C result: there are no terminals, and nobody keys in or thinks.
+//! # Limits
+//! The figures are no TPC-C results: there are no terminals, keying times or think times.
 //!
-//! # Who owns what
-//! `rows` has the records, `population` what they are at first, `request` what is asked for; each
-//! transaction has a file. `audit` has the specification's twelve consistency conditions. They
-//! hold whatever the isolation level: under snapshot isolation, too, no execution of TPC-C is
-//! other than serializable (Fekete et al., "Making snapshot isolation serializable", TODS 2005).
-//! An unknown outcome changes none of them, because it is all of its transaction, or nothing.
+//! # Modules
+//! `rows` defines the records, `population` their initial contents, `request` the requests; each
+//! transaction has a file. `audit` checks the specification's twelve consistency conditions. They
+//! hold at either isolation level, because every execution of TPC-C under snapshot isolation is
+//! serializable (Fekete et al., "Making snapshot isolation serializable", TODS 2005). An unknown
+//! outcome breaks none of them, because a transaction takes effect as a whole or not at all.
 
 use lotus_fabric::ids::TableId;
 use lotus_mvcc::{PrimaryKey, TableSpec};
@@ -50,7 +50,7 @@ use request::{Kind, Terminals, Whom, Wish};
 use scale::Table;
 pub use scale::{Critical, Scale};
 
-/// The workload.
+/// The TPC-C workload.
 #[derive(Clone, Debug)]
 pub struct Tpcc {
     tables: [TableId; Table::COUNT],
@@ -61,7 +61,7 @@ pub struct Tpcc {
 }
 
 impl Tpcc {
-    /// A company of this size, whose shards follow `critical`. All of it follows from `seed`.
+    /// A company of size `scale`, sharded by `critical`. All data follows from `seed`.
     ///
     /// # Panics
     /// If a number of `scale` is zero or above its limit.
@@ -145,8 +145,8 @@ impl Workload for Tpcc {
         }
     }
 
-    /// The district where it happens, or for a customer the customer: all levels of the company
-    /// that a critical field can be.
+    /// The customer of a new order or of a status by number, otherwise the district or warehouse of
+    /// the request. Its key names all levels above it, so any critical field of them applies.
     #[inline]
     fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
         let (table, key) = match request.0 {
@@ -163,8 +163,7 @@ impl Workload for Tpcc {
         (self.tables[table as usize], key)
     }
 
-    /// The balance counts cents that were paid, orders that were placed, and orders that were
-    /// delivered.
+    /// The balance is the sum of cents paid, orders placed and orders delivered.
     async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
         let mut rows = Rows { tpcc: self, txn };
         match &request.0 {

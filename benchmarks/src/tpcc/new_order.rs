@@ -1,7 +1,7 @@
-//! NewOrder (clause 2.4): the order, its lines, and the stock that they take.
+//! NewOrder (clause 2.4): inserts the order and its lines, and takes them from stock.
 //!
-//! The price with taxes and discount is shown on the terminal and stored nowhere, so it is not
-//! worked out; what it depends on is read.
+//! The price with taxes and discount would be displayed and not stored, so it is not computed; the
+//! rows that it depends on are read.
 
 use super::access::{Row, Rows};
 use super::request::{Line, NewOrder};
@@ -11,7 +11,7 @@ use super::rows::{
 use super::scale::{DISTRICTS, MAX_LINES, Scale};
 use crate::engine::{AbortReason, Txn, TxnError};
 
-/// What the stock is filled up by when it runs low, and when it does.
+/// Pieces that refill the stock, and the least quantity that must remain without a refill.
 const REFILL: u16 = 91;
 const LEAST_LEFT: u16 = 10;
 
@@ -53,7 +53,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(1)
     }
 
-    /// Declares the item and the stock of every line. Lines that name the same stock share it.
+    /// Declares item and stock of every line. Lines of the same item and supplier share the rows.
     fn declare_goods(&mut self, lines: &[Line]) -> Result<[Option<Goods>; MAX_LINES], TxnError> {
         let mut goods = [None; MAX_LINES];
         for (at, line) in lines.iter().enumerate() {
@@ -70,8 +70,8 @@ impl<T: Txn> Rows<'_, T> {
         Ok(goods)
     }
 
-    /// Takes the lines from stock, one after the other; an item that does not exist rolls all of
-    /// it back, when most of the work is done (clause 2.4.2.3).
+    /// Takes the lines from stock, one after the other. An item that does not exist rolls back the
+    /// whole order, when most of the work is done (clause 2.4.2.3).
     fn add_lines(
         &mut self,
         district: u32,
@@ -79,7 +79,7 @@ impl<T: Txn> Rows<'_, T> {
         lines: &[Line],
         goods: &[Option<Goods>; MAX_LINES],
     ) -> Result<(), TxnError> {
-        // As left by the lines so far, where several take from one.
+        // Stock after the lines so far, for several lines that take from the same row.
         let mut stocks: [Option<Stock>; MAX_LINES] = [None; MAX_LINES];
         for (at, line) in lines.iter().enumerate() {
             let goods = goods[at].expect("every line has goods");
@@ -110,7 +110,7 @@ impl<T: Txn> Rows<'_, T> {
     }
 }
 
-/// What a line is about, and the first line that is about the same.
+/// Rows of a line, and the index of the first line with the same rows.
 #[derive(Clone, Copy)]
 struct Goods {
     item: Row<Item>,
@@ -118,7 +118,7 @@ struct Goods {
     first: usize,
 }
 
-/// Takes some pieces out of the stock (clause 2.4.2.2).
+/// Takes pieces out of the stock (clause 2.4.2.2).
 fn take(stock: &mut Stock, quantity: u16, remote: bool) {
     let before = stock.quantity.get();
     let refill = if before >= quantity + LEAST_LEFT { 0 } else { REFILL };

@@ -40,7 +40,7 @@ impl<T: Txn> Rows<'_, T> {
         Ok(wish.amount)
     }
 
-    /// The number of the customer that a terminal asks for; a look-up if it knows but the name.
+    /// Number of the customer that a request names; looked up if it gives the last name.
     pub(super) async fn find_customer(&mut self, whom: Whom) -> Result<u32, TxnError> {
         let (district, name) = match whom {
             Whom::Number(customer) => return Ok(customer),
@@ -65,13 +65,13 @@ fn pay(customer: &mut Customer, wish: &Payment) {
     }
 }
 
-/// Writes who paid where, and how much, in front of the data of a customer with bad credit, whose
-/// end is lost (clause 2.5.2.2).
+/// Prepends payer, district and amount to the data of a customer with bad credit, which loses its
+/// end (clause 2.5.2.2).
 fn note(customer: &mut Customer, wish: &Payment) {
     let mut data = [0; CUSTOMER_DATA];
     let mut left = &mut data[..];
     let (id, district, amount) = (customer.id.get(), wish.district, wish.amount);
-    // The numbers of customer and district say what the specification's five do.
+    // The numbers of customer and district identify what the specification gives as five numbers.
     write!(left, "{id} {district} {amount}|").expect("three numbers fit");
     let noted = CUSTOMER_DATA - left.len();
     data[noted..].copy_from_slice(&customer.data[..CUSTOMER_DATA - noted]);

@@ -1,9 +1,9 @@
-//! What the database begins with (clause 4.3.3.1): every row a function of its number and the seed.
+//! Initial contents of the database (clause 4.3.3.1): every row is a function of its number and the
+//! seed.
 //!
-//! What gives a district its shape is drawn once and holds for all districts: who has which last
-//! name, who placed which order, and how many lines that has. It takes some tens of kilobytes
-//! whatever the number of warehouses, and makes every row cheap to find. All else is drawn row by
-//! row.
+//! Some properties are drawn once and shared by all districts: the customers' last names, the
+//! customer of each order, and its number of lines. They take tens of kilobytes whatever the number
+//! of warehouses, and make every row cheap to compute. Everything else is drawn row by row.
 
 use lotus_mvcc::PrimaryKey;
 use rand::rngs::SmallRng;
@@ -17,22 +17,22 @@ use super::rows::{
 };
 use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
 
-/// What a customer has paid from the start, in cents.
+/// Initial payment of a customer, in cents.
 pub(super) const FIRST_PAYMENT: i64 = 1_000;
-/// What a customer may owe, in cents.
+/// Credit limit of a customer, in cents.
 const CREDIT_LIMIT: i64 = 5_000_000;
 /// The largest amount of an order line, in cents.
 const MAX_LINE_AMOUNT: u64 = 999_999;
-/// Pieces of each line of an order from the start.
+/// Quantity in each line of an initial order.
 const QUANTITY: u8 = 5;
-/// One row in so many has bad credit, or "ORIGINAL" in its data.
+/// One row in `ONE_IN` has bad credit, or "ORIGINAL" in its data.
 const ONE_IN: u64 = 10;
 
-/// What last names are made of (clause 4.3.2.3).
+/// Syllables of last names (clause 4.3.2.3).
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
 
-/// The last name of this number, below a thousand, filled up with zeroes.
+/// Last name of a number below a thousand, padded with zeroes.
 pub(super) fn last_name(number: u32) -> [u8; NAME_BYTES] {
     let mut name = [0; NAME_BYTES];
     let mut end = 0;
@@ -44,20 +44,20 @@ pub(super) fn last_name(number: u32) -> [u8; NAME_BYTES] {
     name
 }
 
-/// See the module's essay.
+/// Initial contents of the database; see the module documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Population {
     scale: Scale,
     seed: u64,
-    /// The last name of each customer of a district.
+    /// Last name of each customer of a district.
     names: Vec<u32>,
-    /// The customers of a district, name by name, and where each name begins.
+    /// Customers of a district ordered by name, and the index where each name begins.
     by_name: Vec<u32>,
     name_starts: Vec<usize>,
-    /// Who placed each order of a district, and the other way round; both from zero.
+    /// Customer of each order of a district, and order of each customer; both from zero.
     customer_of: Vec<u32>,
     order_of: Vec<u32>,
-    /// The lines of a district before each of its orders, and all of them.
+    /// For each order of a district the number of lines before it; at the end, of all lines.
     line_starts: Vec<u32>,
 }
 
@@ -85,13 +85,13 @@ impl Population {
         Self { scale, seed, names, by_name, name_starts, customer_of, order_of, line_starts }
     }
 
-    /// The most customers of a district that share a name.
+    /// Largest number of customers of a district that share a name.
     pub(super) fn most_of_one_name(&self) -> usize {
         let counts = self.name_starts.windows(2).map(|ends| ends[1] - ends[0]);
         counts.max().expect("there are names")
     }
 
-    /// How many rows a table begins with.
+    /// Number of rows that a table begins with.
     pub(super) fn rows(&self, table: Table) -> u64 {
         let (Scale { warehouses, customers, items }, districts) =
             (self.scale, self.scale.districts());
@@ -108,10 +108,10 @@ impl Population {
         u64::from(districts) * u64::from(each)
     }
 
-    /// Writes row `row` of a table and returns its key.
+    /// Appends row `row` of a table to `value`, and returns its key.
     pub(super) fn row(&self, table: Table, row: u64, value: &mut Vec<u8>) -> PrimaryKey {
         let number = row as u32;
-        // What is numbered within its district.
+        // Rows numbered within their district or warehouse: returns its number and theirs.
         let within = |count: u32| {
             let count = u64::from(count);
             ((row / count) as u32, (row % count) as u32)
@@ -184,7 +184,7 @@ impl Population {
         }
     }
 
-    /// The customer's first name: drawn before all else, because it orders those of one last name.
+    /// First name of a customer: drawn first, because it orders the customers with one last name.
     fn first_name(&self, id: u32) -> ([u8; 16], Rolls) {
         let mut rolls = self.rolls(Table::Customer, id.into());
         (rolls.text(8), rolls)
@@ -271,7 +271,7 @@ impl Population {
         }
     }
 
-    /// S_QUANTITY of a stock row, drawn before all else in it.
+    /// S_QUANTITY of a stock row, which is drawn first, and the generator of its other fields.
     pub(super) fn stock_quantity(&self, warehouse: u32, item: u32) -> (u16, Rolls) {
         let mut rolls = self.rolls(Table::Stock, u64::from(warehouse) << 32 | u64::from(item));
         (rolls.within(10, 100) as u16, rolls)
@@ -317,7 +317,7 @@ fn address(rolls: &mut Rolls) -> Address {
     Address { street_1, street_2, city, state: rolls.text(2), zip }
 }
 
-/// I_DATA or S_DATA: one in ten says somewhere that it is the original.
+/// I_DATA or S_DATA: one in ten contains "ORIGINAL" somewhere.
 fn goods(rolls: &mut Rolls) -> [u8; 50] {
     const ORIGINAL: &[u8] = b"ORIGINAL";
     let mut data: [u8; 50] = rolls.text(26);

@@ -1,4 +1,4 @@
-//! Chance, as the specification wants it: rows that are functions of their numbers, and the
+//! Randomness as the specification requires it: rows that are functions of their numbers, and the
 //! non-uniform choices of clause 2.1.6.
 
 use rand::Rng;
@@ -7,18 +7,18 @@ use rand::rngs::SmallRng;
 use super::scale::Scale;
 use crate::workload::mix;
 
-/// The golden ratio's bits, by which SplitMix64 steps.
+/// Bits of the golden ratio, the increment of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// What texts are made of. Two letters come twice, so that six bits choose one.
+/// Characters of texts. Two letters come twice, so that six bits choose one.
 const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789az";
 
-/// The random values of one row, one after the other.
+/// Generator of the random values of one row.
 pub(super) struct Rolls {
     state: u64,
 }
 
 impl Rolls {
-    /// Those of row `row` of a table.
+    /// Makes the generator of row `row` of a table.
     #[inline]
     pub(super) fn new(seed: u64, table: u64, row: u64) -> Self {
         Self { state: mix(mix(seed ^ table << 56).wrapping_add(row)) }
@@ -37,7 +37,7 @@ impl Rolls {
         least + (scaled >> 64) as u64
     }
 
-    /// Letters and digits, from `least` to `N` of them; then zeroes.
+    /// Random letters and digits, from `least` to `N` of them, padded with zeroes.
     #[inline]
     pub(super) fn text<const N: usize>(&mut self, least: usize) -> [u8; N] {
         let length = if least == N { N } else { self.within(least as u64, N as u64) as usize };
@@ -51,7 +51,7 @@ impl Rolls {
         text
     }
 
-    /// Digits.
+    /// Random digits.
     #[inline]
     pub(super) fn digits<const N: usize>(&mut self) -> [u8; N] {
         std::array::from_fn(|_| b'0' + self.within(0, 9) as u8)
@@ -61,9 +61,9 @@ impl Rolls {
 /// The constants C of a run, one for each field (clause 2.1.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Constants {
-    /// For last names, when the database is populated.
+    /// Last names, when the database is populated.
     pub(super) last_name_load: u32,
-    /// For last names, when transactions choose one.
+    /// Last names, when transactions choose one.
     pub(super) last_name_run: u32,
     pub(super) customer: u32,
     pub(super) item: u32,
@@ -73,7 +73,7 @@ impl Constants {
     pub(super) fn new(seed: u64) -> Self {
         let mut rolls = Rolls::new(seed, u64::from(u8::MAX), 0);
         let last_name_load = rolls.within(0, 255) as u32;
-        // How far the two may be apart: 65 to 119, but neither 96 nor 112.
+        // Distance of the two: 65 to 119, but neither 96 nor 112.
         let apart = loop {
             let drawn = rolls.within(65, 119) as u32;
             if drawn != 96 && drawn != 112 {
@@ -90,7 +90,7 @@ impl Constants {
     }
 }
 
-/// NURand(A, x, y): some numbers from x to y much more often than others.
+/// NURand(A, x, y): a distribution over x to y that strongly prefers some numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NonUniform {
     a: u32,
@@ -100,17 +100,17 @@ pub(super) struct NonUniform {
 }
 
 impl NonUniform {
-    /// Last names, from zero.
+    /// Distribution of last names, from zero.
     pub(super) fn last_name(scale: &Scale, c: u32) -> Self {
         Self { a: 255, c, x: 0, y: scale.last_names() - 1 }
     }
 
-    /// Customers of a district, from one.
+    /// Distribution of customers of a district, from one.
     pub(super) fn customer(scale: &Scale, c: u32) -> Self {
         Self { a: 1023, c, x: 1, y: scale.customers }
     }
 
-    /// Items, from one.
+    /// Distribution of items, from one.
     pub(super) fn item(scale: &Scale, c: u32) -> Self {
         Self { a: 8191, c, x: 1, y: scale.items }
     }

@@ -1,8 +1,8 @@
-//! What terminals ask for (clauses 2.4.1 to 2.8.1), and how often (clause 5.2.3).
+//! Requests (clauses 2.4.1 to 2.8.1), and their mix (clause 5.2.3).
 //!
-//! There are no terminals: each request comes from a warehouse, and where that matters a district,
-//! chosen anew and evenly. Nobody keys in or thinks, so tpmC says what the engine can do and may
-//! not be compared with published results.
+//! There are no terminals: each request draws its warehouse, and where needed its district,
+//! uniformly. Without keying and think times tpmC measures the engine alone, and cannot be compared
+//! with published results.
 
 use std::ops::RangeInclusive;
 
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     StockLevel,
 }
 
-/// How many of a hundred requests are of each kind.
+/// Number of requests of each kind in a hundred.
 pub(super) const MIX: [(Kind, u32); 5] = [
     (Kind::NewOrder, 45),
     (Kind::Payment, 43),
@@ -32,7 +32,7 @@ pub(super) const MIX: [(Kind, u32); 5] = [
     (Kind::StockLevel, 4),
 ];
 
-/// What a customer pays at once, in cents.
+/// Range of a payment, in cents.
 const PAYMENT: RangeInclusive<i64> = 100..=500_000;
 
 /// One transaction and its parameters.
@@ -89,27 +89,27 @@ pub(super) struct Line {
     pub(super) quantity: u8,
 }
 
-/// A customer pays, at a district that need not be the customer's own.
+/// A payment by a customer, at any district.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Payment {
     pub(super) district: u32,
     pub(super) whom: Whom,
-    /// In cents.
+    /// Amount in cents.
     pub(super) amount: i64,
 }
 
-/// How a terminal knows the customer.
+/// How a request identifies its customer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Whom {
     Number(u32),
-    /// The middle one, by first name, of those with this last name.
+    /// The customer with this last name that is in the middle by first name.
     Name {
         district: u32,
         name: u32,
     },
 }
 
-/// Draws requests.
+/// Generator of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Terminals {
     scale: Scale,
@@ -162,7 +162,7 @@ impl Terminals {
             };
         }
         if rng.random_range(1..=100) == 1 {
-            // The first number that no item has.
+            // The smallest number that no item has.
             lines[count - 1].item = self.scale.items;
         }
         NewOrder { customer, lines, count: count as u8 }
@@ -191,7 +191,7 @@ impl Terminals {
         district * self.scale.customers + self.customer.draw(rng) - 1
     }
 
-    /// Any other warehouse, or this one if there is no other.
+    /// Another warehouse, chosen uniformly, or this one if it is the only one.
     fn other_than(&self, rng: &mut SmallRng, warehouse: u32) -> u32 {
         let Some(others @ 1..) = self.scale.warehouses.checked_sub(1) else { return warehouse };
         let drawn = rng.random_range(0..others);

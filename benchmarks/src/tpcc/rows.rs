@@ -1,9 +1,10 @@
-//! The records, field by field (clause 1.3): fixed numbers and texts, little-endian, no padding.
+//! The records, field by field (clause 1.3): numbers and texts of fixed size, little-endian, no
+//! padding.
 //!
-//! Money is in cents, rates in hundredths of a per cent, and texts are filled up with zeroes. Where
-//! the specification has a date there is a [`Moment`]: workloads know no time, so the attempt that
-//! wrote it stands for it. Every record carries what its key is made of, so that a read, and the
-//! audit, can tell whose it is.
+//! Money is in cents, rates in hundredths of a per cent, and texts are padded with zeroes. Dates of
+//! the specification are [`Moment`]s: workloads know no time, so the id of the writing attempt
+//! takes its place. Every record carries the fields of its key, so that a read, and the audit, can
+//! verify that it belongs to its row.
 
 use lotus_mvcc::PrimaryKey;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -11,9 +12,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::scale::{DISTRICTS, NAME_BYTES, Scale, Table};
 
-/// A date and time: zero for none, [`LOADED`], or the attempt that set it.
+/// A date and time: zero for none, [`LOADED`], or the id of the attempt that set it.
 pub(super) type Moment = U64;
-/// When the database was populated: a number that no attempt has.
+/// Date of the initial population: a number that no attempt has.
 pub(super) const LOADED: Moment = Moment::new(u64::MAX);
 /// Bytes of C_DATA.
 pub(super) const CUSTOMER_DATA: usize = 500;
@@ -22,10 +23,10 @@ pub(super) const CUSTOMER_DATA: usize = 500;
 pub(super) trait Record:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy
 {
-    /// Where it belongs.
+    /// Table of the record.
     const TABLE: Table;
 
-    /// The key of its row.
+    /// Key of the record's row.
     fn key(&self, scale: &Scale) -> PrimaryKey;
 }
 
@@ -39,7 +40,7 @@ macro_rules! records {
 }
 
 records! {
-    /// Where somebody is.
+    /// Postal address.
     Address {
         street_1: [u8; 20],
         street_2: [u8; 20],
@@ -83,9 +84,9 @@ records! {
         data: [u8; CUSTOMER_DATA],
     }
 
-    /// A payment: of a customer, at a district which need not be the customer's. It has no key in
-    /// the specification. Ours is known before anything was read, so that no round is lost while
-    /// the warehouse is locked.
+    /// A payment by a customer, at any district. The specification gives it no key. The key chosen
+    /// here is known before anything is read, so that no round trip is lost while the warehouse is
+    /// locked.
     History {
         customer: U32,
         district: U32,
@@ -99,7 +100,7 @@ records! {
         order: U32,
     }
 
-    /// A carrier of zero is none.
+    /// An order; `carrier` is zero while there is none.
     Order {
         district: U32,
         id: U32,
@@ -181,12 +182,13 @@ keys! {
     NextDelivery(row, _scale) => Scale::district_key(row.district.get());
 }
 
-/// The customers of one name: their numbers, four bytes each, in the order of their first names.
+/// Customers with one last name: their numbers, four bytes each, in the order of their first names.
 pub(super) mod postings {
     /// Bytes of an entry.
     pub(in super::super) const ENTRY_BYTES: usize = size_of::<u32>();
 
-    /// The middle one of those in the list, rounded up (clause 2.5.2.2).
+    /// The middle customer of the list, rounded up (clause 2.5.2.2); `None` if the list is empty or
+    /// its length is wrong.
     pub(in super::super) fn middle(list: &[u8]) -> Option<u32> {
         let (entries, rest) = list.as_chunks::<ENTRY_BYTES>();
         let at = entries.len().checked_sub(1)? / 2;

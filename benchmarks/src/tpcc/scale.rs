@@ -1,9 +1,9 @@
-//! How large the company is, how its parts are numbered, and what its tables look like.
+//! Size of the company, numbering of its parts, and layout of its tables.
 //!
 //! Warehouses, districts, customers and items are numbered from zero across the whole company, so
-//! district 23 is the third of warehouse 2. A key names every level from the warehouse down, so
-//! each level can be the critical field and spreads rows evenly. Only orders are numbered within
-//! their district, and from one, as D_NEXT_O_ID counts them.
+//! district 23 is the fourth of warehouse 2. A key names every level from the warehouse down, so
+//! that each level can be the critical field and spreads rows evenly. Only orders are numbered
+//! within their district, and from one, as D_NEXT_O_ID counts them.
 
 use lotus_mvcc::{CriticalField, PrimaryKey, TableSpec};
 
@@ -11,26 +11,26 @@ use crate::config::{ClusterConfig, Sharding};
 
 /// Districts of a warehouse.
 pub const DISTRICTS: u32 = 10;
-/// The most lines of an order.
+/// Most lines of an order.
 pub const MAX_LINES: usize = 15;
 /// Bytes of a last name, three syllables.
 pub const NAME_BYTES: usize = 16;
-/// Last names that customers can have.
+/// Number of different last names.
 pub const LAST_NAMES: u32 = 1000;
-/// Rows of growing tables for which the index has room, for each row that they begin with. There
-/// is no end to them after that, but their chains of buckets grow longer.
+/// Index room of growing tables, as a multiple of their initial rows. Tables can grow further, but
+/// their bucket chains grow longer.
 const ROOM_TO_GROW: u64 = 2;
 /// Bytes of a number in a key.
 const FIELD_BYTES: u8 = 4;
 
-/// Cardinalities; those of clause 1.2 by default, with one warehouse.
+/// Cardinalities; the defaults are those of clause 1.2, with one warehouse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
-    /// Warehouses, each with ten districts.
+    /// Number of warehouses, each with ten districts.
     pub warehouses: u32,
-    /// Customers of a district, and orders that it begins with: 3,000 in the specification.
+    /// Customers per district, and also its initial orders: 3,000 in the specification.
     pub customers: u32,
-    /// Items, which every warehouse has in stock: 100,000 in the specification.
+    /// Items, each in stock at every warehouse: 100,000 in the specification.
     pub items: u32,
 }
 
@@ -41,24 +41,24 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// The most warehouses; so many have a few billion rows.
+    /// Limit of warehouses; that many have a few billion rows.
     pub const MAX_WAREHOUSES: u32 = 10_000;
-    /// The most customers of a district.
+    /// Limit of customers per district.
     pub const MAX_CUSTOMERS: u32 = 3_000;
-    /// The most items.
+    /// Limit of items.
     pub const MAX_ITEMS: u32 = 100_000;
 
-    /// All districts.
+    /// Number of districts of the company.
     pub(super) const fn districts(&self) -> u32 {
         self.warehouses * DISTRICTS
     }
 
-    /// Orders that are delivered in each district from the start: seven of ten.
+    /// Initial orders of each district that are delivered: seven of ten.
     pub(super) const fn delivered(&self) -> u32 {
         self.customers * 7 / 10
     }
 
-    /// Last names that there are in each district: a thousand, unless customers are fewer.
+    /// Last names in use in each district: a thousand, or as many as there are customers if fewer.
     pub(super) fn last_names(&self) -> u32 {
         self.customers.min(LAST_NAMES)
     }
@@ -75,18 +75,18 @@ impl Scale {
         warehouse.to_be_bytes().into()
     }
 
-    /// The key of what there is one of in each district.
+    /// Key of a row that each district has one of.
     pub(super) fn district_key(district: u32) -> PrimaryKey {
         (Self::warehouse_of(district), district).into()
     }
 
-    /// The key of what there is one of for each customer.
+    /// Key of a row that each customer has one of.
     pub(super) fn customer_key(&self, customer: u32) -> PrimaryKey {
         let district = self.district_of(customer);
         (Self::warehouse_of(district), district, customer).into()
     }
 
-    /// The key of a payment of the customer, which its date tells from others.
+    /// Key of a payment; the date distinguishes the payments of a customer.
     pub(super) fn payment_key(&self, customer: u32, date: u64) -> PrimaryKey {
         let mut key = [0; 20];
         key[..12].copy_from_slice(self.customer_key(customer).as_bytes());
@@ -119,19 +119,19 @@ impl Scale {
     }
 }
 
-/// Which level of the company decides the shard of a row (LOTUS §4.2, Fig. 22).
+/// Level of the company that decides the shard of a row (LOTUS §4.2, Fig. 22).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Critical {
-    /// The warehouse: nearly all locks of a transaction are at one compute node.
+    /// The warehouse: nearly all locks of a transaction have the same owner.
     Warehouse,
     /// The district.
     District,
-    /// The customer. Rows that belong to no customer go by their district.
+    /// The customer; rows that belong to no customer use their district.
     Customer,
 }
 
-/// The tables, in the order of [`Table::ALL`]: nine of the specification, three paths to them.
+/// The tables, in the order of [`Table::ALL`]: nine of the specification, three access paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Table {
     Warehouse,
@@ -143,7 +143,7 @@ pub(super) enum Table {
     OrderLine,
     Item,
     Stock,
-    /// The customers of one last name in a district, by first name.
+    /// Customers with one last name in a district, by first name.
     CustomersByName,
     /// A customer's latest order.
     LatestOrder,
@@ -196,7 +196,7 @@ impl Table {
         }
     }
 
-    /// The levels that lead its key.
+    /// Levels that the key begins with.
     const fn levels(self) -> &'static [Critical] {
         use Critical::{Customer, District, Warehouse};
         match self {
@@ -211,7 +211,7 @@ impl Table {
         matches!(self, Self::History | Self::NewOrder | Self::Order | Self::OrderLine)
     }
 
-    /// The table of a company of this size that begins with `rows` rows.
+    /// Specification of the table, given its initial number of rows and the size of a record.
     pub(super) fn spec(
         self,
         scale: &Scale,
@@ -239,16 +239,16 @@ impl Table {
             .capacity(capacity)
             .versions(cluster.versions)
             .critical_field(field)
-            // No more than there are values, or the index keeps room in shards that stay empty.
+            // More shards than values would waste index room on shards that stay empty.
             .shards(values.min(u64::from(MAX_SHARDS)) as u32)
     }
 }
 
-/// Shards that a table can spread over.
+/// Largest number of shards that a table can spread over.
 const MAX_SHARDS: u16 = lotus_fabric::ids::ShardId::COUNT;
 
 impl Critical {
-    /// How many values the field takes.
+    /// Number of values that the field takes.
     fn values(self, scale: &Scale) -> u64 {
         let districts = u64::from(scale.districts());
         match self {

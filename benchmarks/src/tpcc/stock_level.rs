@@ -1,19 +1,19 @@
-//! StockLevel (clause 2.8): how many items of a district's last twenty orders are running low.
+//! StockLevel (clause 2.8): number of items in a district's last twenty orders that run low.
 //!
-//! It reads some two hundred lines and as many stocks, from one snapshot. The specification asks
-//! for no more than read committed; a snapshot gives more and takes no locks.
+//! It reads about two hundred lines and as many stock rows, from one snapshot. The specification
+//! asks only for read committed; a snapshot gives more and takes no locks.
 
 use super::access::{Row, Rows};
 use super::rows::{District, Order, OrderLine, Stock};
 use super::scale::{MAX_LINES, Scale};
 use crate::engine::{Txn, TxnError};
 
-/// How many orders it looks back.
+/// Number of recent orders that count.
 const ORDERS: usize = 20;
 const MOST_LINES: usize = ORDERS * MAX_LINES;
 
 impl<T: Txn> Rows<'_, T> {
-    /// Returns how many items are below the threshold.
+    /// Returns the number of items whose stock is below the threshold.
     pub(super) async fn stock_level(
         &mut self,
         district: u32,

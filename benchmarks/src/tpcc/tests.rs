@@ -1,5 +1,5 @@
-//! Each transaction, and each condition broken, on the reference engine; all together there and on
-//! an embedded cluster.
+//! Tests of each transaction and of each condition when broken, on the reference engine; mixed load
+//! on it and on an embedded cluster.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Company {
         Self { engine, tpcc: Arc::new(tpcc), effects: Effects::default() }
     }
 
-    /// Runs one transaction.
+    /// Runs one transaction and, if it commits, adds its effect.
     fn run(&mut self, wish: Wish) -> Result<i64, TxnError> {
         let tpcc = Arc::clone(&self.tpcc);
         let task = move |_seat, host: <Reference as Deployment>::Host| {
@@ -63,7 +63,7 @@ impl Company {
         ended
     }
 
-    /// All records of a type that are as asked for.
+    /// All records of a type that satisfy `wanted`.
     fn find<R: Record>(&mut self, wanted: impl Fn(&R) -> bool) -> Vec<R> {
         let mut found = Vec::new();
         let table = self.tpcc.tables[R::TABLE as usize];
@@ -81,7 +81,7 @@ impl Company {
         found[0]
     }
 
-    /// Puts a record where it belongs, behind the engine's back.
+    /// Overwrites or adds a record without the engine.
     fn smuggle<R: Record>(&mut self, record: R) {
         let table = self.tpcc.tables[R::TABLE as usize];
         let key = record.key(&self.tpcc.scale);
@@ -93,7 +93,7 @@ impl Company {
         self.engine.load(table, 1, &row).expect("the reference takes any row");
     }
 
-    /// The names of the checks that fail, up to the colon.
+    /// Names of the failing checks, up to the colon.
     fn failing(&mut self, orders_at_once: u64) -> Vec<String> {
         let checks = audit::audit(&self.tpcc, &mut self.engine, &self.effects, orders_at_once);
         let checks = checks.expect("the reference can be read");
@@ -111,7 +111,7 @@ fn order(customer: u32, lines: &[Line]) -> Wish {
     Wish::NewOrder(NewOrder::of(customer, lines))
 }
 
-/// A customer of the fourth district, which is the first warehouse's.
+/// A customer of the fourth district, which belongs to the first warehouse.
 const CUSTOMER: u32 = 34;
 const DISTRICT: u32 = 3;
 
@@ -122,7 +122,7 @@ fn a_new_order_takes_stock_and_leads_its_district() {
         company.one::<rows::Stock>(|row| (row.warehouse.get(), row.item.get()) == (warehouse, item))
     };
     let before = [stock(&mut company, 0, 4), stock(&mut company, 1, 9)];
-    // Two lines take from one stock, one from another warehouse's.
+    // Two lines take from one stock row, and one from another warehouse's.
     let lines = [line(4, 0, 10), line(9, 1, 3), line(4, 0, 7)];
     assert_eq!(company.run(order(CUSTOMER, &lines)), Ok(1));
 
@@ -168,7 +168,7 @@ fn an_order_for_an_unused_item_changes_nothing() {
 #[test]
 fn a_payment_goes_to_all_who_are_owed_it() {
     let mut company = Company::new();
-    // In the other warehouse's district, by a customer who is known by name.
+    // Paid in a district of the other warehouse, by a customer identified by name.
     let namesakes = company.find::<rows::Customer>(|row| {
         (30..40).contains(&row.id.get()) && row.last == super::population::last_name(4)
     });
@@ -219,7 +219,7 @@ fn an_order_s_status_is_that_of_the_latest() {
     for whom in [Whom::Number(CUSTOMER), Whom::Name { district: DISTRICT, name: 4 }] {
         assert_eq!(company.run(Wish::OrderStatus(whom)), Ok(0));
     }
-    // A path that leads to somebody else's order is noticed.
+    // An access path that leads to another customer's order is noticed.
     company.smuggle(rows::LatestOrder { customer: CUSTOMER.into(), order: 10.into() });
     let other = company.one::<rows::Order>(|row| (row.district.get(), row.id.get()) == (3, 10));
     assert_ne!(other.customer.get(), CUSTOMER);
@@ -246,7 +246,7 @@ fn deliveries_take_the_oldest_orders_until_none_are_left() {
         let customer = company.one::<rows::Customer>(|row| row.id.get() == id);
         assert_eq!((customer.balance.get(), customer.deliveries.get()), (due - 1_000, 1));
     }
-    // Only the fourth district has anything left.
+    // Only the fourth district has an undelivered order.
     assert_eq!(company.run(order(CUSTOMER, &[line(1, 0, 1)])), Ok(1));
     for expected in [1, 0] {
         assert_eq!(company.run(Wish::Delivery { warehouse: 0, carrier: 1 }), Ok(expected));
@@ -288,7 +288,7 @@ fn the_stock_level_counts_what_runs_low() {
     }
 }
 
-/// One change behind the engine's back, and the checks that must fail for it.
+/// A change without the engine, and the checks that must fail for it.
 type Damage = (&'static [&'static str], fn(&mut Company));
 
 /// Changes one record of a type.
@@ -305,7 +305,7 @@ const DAMAGES: &[Damage] = &[
     (&["tpcc-3.3.2.2", "tpcc-balance"], |company| {
         change::<rows::District>(company, |_| true, |row| row.next_order += 1);
     }),
-    // The first order is new again, which the following ones are not.
+    // The first order becomes new again, while the following ones are not.
     (&["tpcc-3.3.2.3", "tpcc-3.3.2.5", "tpcc-3.3.2.11", "tpcc-paths"], |company| {
         company.smuggle(rows::NewOrder { district: 0.into(), order: 1.into() });
     }),
@@ -371,7 +371,7 @@ fn every_damage_is_noticed_by_the_checks_that_are_meant_to() {
         assert_eq!(company.run(Wish::Delivery { warehouse: 0, carrier: 1 }), Ok(10));
         assert_eq!(company.failing(audit::ORDERS_AT_ONCE), [""; 0]);
         damage(&mut company);
-        // All at once, and in portions of a few districts.
+        // Audit all orders at once, and in portions of a few districts.
         for orders_at_once in [audit::ORDERS_AT_ONCE, 30] {
             let failing = company.failing(orders_at_once);
             assert_eq!(failing, *expected, "damage {at}");

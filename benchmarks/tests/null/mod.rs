@@ -1,7 +1,7 @@
-//! An engine and a deployment that cost nothing: what is left is what the harness costs.
+//! An engine and a deployment that cost nothing, so that only the harness's own cost is left.
 //!
-//! SmallBank's records follow from their keys and writes are dropped. The clock moves by
-//! [`TICK_NS`] at every look, so that a run of so many ticks serves about so many transactions.
+//! SmallBank's records follow from their keys and writes are dropped. The clock advances by
+//! [`TICK_NS`] at every reading, so that a run of so many ticks serves about so many transactions.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use lotus_mvcc::{PrimaryKey, TableSpec};
 const TICK_NS: u64 = 100;
 const SLOTS: usize = 4;
 
-/// Serves about `transactions` SmallBank transactions on one coroutine; returns how many.
+/// Serves about `transactions` SmallBank transactions on one coroutine; returns the exact number.
 pub fn serve(transactions: u64) -> u64 {
     let options = Options {
         cluster: ClusterConfig {

@@ -1,7 +1,7 @@
-//! What the audit adds up of some districts, and how it compares.
+//! Sums over the rows of some districts, and their comparison.
 //!
-//! Rows of other districts are passed over: another portion has them. So is what should not exist
-//! at all, an order beyond its district's counter for one; it is missed in some sum.
+//! Rows of other districts are skipped, as they belong to another portion. So are rows that must
+//! not exist, such as an order beyond its district's counter; a sum then shows the difference.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::super::scale::{DISTRICTS, Scale};
 use super::conditions::Conditions;
 use crate::workload::mix;
 
-/// What there is of a warehouse.
+/// Sums of a warehouse.
 #[derive(Clone, Default)]
 pub(super) struct WarehouseBook {
     pub(super) ytd: i64,
@@ -19,7 +19,7 @@ pub(super) struct WarehouseBook {
     pub(super) sold: Sales,
 }
 
-/// Pieces and lines of each item, as sums of random multiples.
+/// Pieces and lines sold of all items, as sums with a random multiplier for each item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sales {
     pieces: u64,
@@ -42,27 +42,27 @@ impl Sales {
     }
 }
 
-/// What there is of a district.
+/// Sums of a district.
 struct DistrictBook {
     next_order: u32,
     ytd: i64,
     paid: i64,
     orders: u64,
     max_order: u32,
-    /// Lines that orders say they have, and lines.
+    /// Sum of the line counts that orders state, and number of lines found.
     said: u64,
     lines: u64,
     new_orders: u64,
-    /// The oldest and the latest new order.
+    /// Numbers of the oldest and the latest new order.
     new: Option<(u32, u32)>,
     deliveries: u64,
     by_number: Vec<OrderBook>,
 }
 
-/// What there is of an order, which need not exist.
+/// Properties of an order number, whether the order exists or not.
 #[derive(Clone, Copy, Default)]
 struct OrderBook {
-    /// Its customer's number, and one.
+    /// Number of its customer plus one; zero if there is no order.
     customer: u32,
     said: u8,
     lines: u8,
@@ -72,16 +72,16 @@ struct OrderBook {
 
 const _: () = assert!(size_of::<OrderBook>() == 8);
 
-/// What there is of a customer.
+/// Sums of a customer.
 #[derive(Clone, Copy, Default)]
 struct CustomerBook {
-    /// The amounts of lines that were delivered.
+    /// Sum of the amounts of delivered lines.
     due: i64,
     paid: i64,
     latest_order: u32,
 }
 
-/// The books of some districts.
+/// Sums of some districts.
 pub(super) struct Books {
     scale: Scale,
     first: u32,
@@ -153,7 +153,8 @@ impl Books {
         }
     }
 
-    /// Returns whether the line is of these districts. Orders have been added.
+    /// Adds a line; orders must have been added before. Returns whether it belongs to these
+    /// districts.
     pub(super) fn add_line(&mut self, row: &OrderLine, conditions: &mut Conditions) -> bool {
         let (district_id, order_id) = (row.district.get(), row.order.get());
         let Some(district) = self.district(district_id) else { return false };
@@ -176,7 +177,8 @@ impl Books {
         true
     }
 
-    /// Returns whether the payment was taken in these districts; the customer may be of others.
+    /// Adds a payment. Returns whether it was made in these districts; the customer may be of
+    /// others.
     pub(super) fn add_payment(&mut self, row: &History) -> bool {
         if let Some(at) = self.customer_at(row.customer.get()) {
             self.customers[at].paid += row.amount.get();
@@ -186,7 +188,8 @@ impl Books {
         true
     }
 
-    /// Returns whether the customer is of these districts. All else has been added.
+    /// Judges a customer, after everything else has been added. Returns whether the customer
+    /// belongs to these districts.
     pub(super) fn judge_customer(&mut self, row: &Customer, conditions: &mut Conditions) -> bool {
         let id = row.id.get();
         let Some(at) = self.customer_at(id) else { return false };
@@ -205,18 +208,19 @@ impl Books {
         true
     }
 
-    /// The latest order of a customer of these districts.
+    /// Latest order of a customer of these districts.
     pub(super) fn latest_order(&self, customer: u32) -> Option<u32> {
         self.customer_at(customer).map(|at| self.customers[at].latest_order)
     }
 
-    /// The oldest undelivered order of one of these districts, or the one to come.
+    /// Oldest undelivered order of one of these districts, or its next order number if all are
+    /// delivered.
     pub(super) fn next_delivery(&self, district: u32) -> Option<u32> {
         let district = self.districts.get(district.checked_sub(self.first)? as usize)?;
         Some(district.new.map_or(district.next_order, |(oldest, _)| oldest))
     }
 
-    /// Orders that were delivered in these districts, according to their customers.
+    /// Delivered orders of these districts, as counted by their customers.
     pub(super) fn deliveries(&self) -> u64 {
         self.districts.iter().map(|district| district.deliveries).sum()
     }
@@ -232,7 +236,7 @@ impl Books {
 }
 
 impl DistrictBook {
-    /// The order of this number, if the district can have given it.
+    /// Entry of an order number; `None` if the district has not given out that number.
     fn order(&mut self, number: u32) -> Option<&mut OrderBook> {
         let at = number.checked_sub(1)? as usize;
         if number >= self.next_order {
@@ -281,7 +285,7 @@ impl OrderBook {
         let &Self { customer, said, lines, has_carrier, is_new } = self;
         let exists = customer != 0;
         if !exists && !is_new && lines == 0 {
-            // Missed in condition 11.
+            // Condition 11 reports the missing order.
             return;
         }
         conditions.see(5, exists && has_carrier != is_new, || {

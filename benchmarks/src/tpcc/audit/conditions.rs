@@ -1,9 +1,9 @@
-//! The twelve conditions by number, and how many times each was looked at.
+//! The twelve conditions by number, and counts of their checks.
 
 use super::books::WarehouseBook;
 use crate::audit::{Check, RowCheck};
 
-/// What each of them says (clauses 3.3.2.1 to 3.3.2.12), in short.
+/// Summaries of the conditions (clauses 3.3.2.1 to 3.3.2.12).
 const CONDITIONS: [&str; 12] = [
     "a warehouse has taken what its districts have",
     "a district's last number is that of its last order and its last new one",
@@ -19,13 +19,13 @@ const CONDITIONS: [&str; 12] = [
     "a customer's balance and payments make up what was delivered",
 ];
 
-/// The verdicts on the conditions.
+/// Counts of checked rows for each condition.
 #[derive(Debug, Default)]
 pub(super) struct Conditions([RowCheck; CONDITIONS.len()]);
 
 impl Conditions {
-    /// Counts one warehouse, district, order, line or customer to which a condition, from one,
-    /// applies; `complaint` describes it if the condition does not hold.
+    /// Counts one warehouse, district, order, line or customer that condition number `condition`
+    /// (from one) applies to; `complaint` describes it if the condition does not hold.
     pub(super) fn see(
         &mut self,
         condition: usize,

@@ -1,11 +1,11 @@
-//! What the database begins with, against the cardinalities and ranges of clause 4.3.3.1.
+//! Tests of the initial contents against the cardinalities and ranges of clause 4.3.3.1.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::scale::LAST_NAMES;
 use super::*;
 
-/// The rows of a table with their keys, as records.
+/// All rows of a table as records, with their keys checked.
 fn rows<R: Record>(population: &Population) -> impl Iterator<Item = R> + '_ {
     (0..population.rows(R::TABLE)).map(|row| {
         let mut value = Vec::new();
