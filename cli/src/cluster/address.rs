@@ -1,8 +1,9 @@
-//! Addresses as they are written: a host, by its name or its number, and a port.
+//! Addresses in a cluster's file: a host, by name or IP address, and a port.
 //!
-//! A node may listen elsewhere than at its address, at all addresses of its host say (`bind`);
-//! other nodes, and applications, are told the address as it is written. Names are looked up when
-//! a node connects or listens, and not when a file is read: on each host some may have no meaning.
+//! A node may listen elsewhere than at its address, for instance at all addresses of its host
+//! (`bind`); other nodes, and applications, are given the address as it is written. Names are
+//! resolved when a node connects or listens, and not when a file is read: a host may be unable to
+//! resolve some of them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use lotus_router::remote::Address;
 use serde::{Deserialize, Serialize};
 
-/// A host and a port. Two are equal if they are written alike.
+/// A host and a port. Two are equal if their texts are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPort {
@@ -20,7 +21,7 @@ pub struct HostPort {
     port: u16,
 }
 
-/// A name means nothing here, perhaps not yet.
+/// A host name cannot be resolved here, perhaps not yet.
 #[derive(Debug, thiserror::Error)]
 #[error("the address of {name} cannot be found: {why}")]
 pub struct Unknown {
@@ -29,23 +30,23 @@ pub struct Unknown {
 }
 
 impl HostPort {
-    /// The port.
+    /// Port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The host's number, if that is known without asking anybody.
+    /// IP address of the host, if it is known without a look-up.
     pub fn ip(&self) -> Option<IpAddr> {
         let local = || (self.host == "localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
         self.host.parse().ok().or_else(local)
     }
 
-    /// Whether it is a place to listen at, and none to connect to.
+    /// Whether it is an address to listen at, and none to connect to.
     pub fn is_unspecified(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// Looks the host up.
+    /// Resolves the host.
     ///
     /// # Errors
     /// [`Unknown`].
@@ -88,33 +89,33 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where somebody is reached.
+/// Address of a node or of the authority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Advertised {
-    /// As others are told.
+    /// Address that others connect to.
     pub address: HostPort,
-    /// Where it listens, if not there.
+    /// Address that it listens at, if that is another one.
     pub bind: Option<HostPort>,
 }
 
 impl Advertised {
-    /// Where it listens.
+    /// Address that it listens at.
     pub fn listens(&self) -> &HostPort {
         self.bind.as_ref().unwrap_or(&self.address)
     }
 }
 
-/// Where memory node 0 hosts the authority.
+/// Address of an authority in memory node 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosted {
-    /// At a socket of its host.
+    /// A socket of its host.
     Unix(PathBuf),
-    /// In the network.
+    /// A TCP address.
     Tcp(Advertised),
 }
 
 impl Hosted {
-    /// Where it is reached.
+    /// Address to connect to.
     ///
     /// # Errors
     /// [`Unknown`].
@@ -125,7 +126,7 @@ impl Hosted {
         }
     }
 
-    /// Where it listens.
+    /// Address to listen at.
     ///
     /// # Errors
     /// [`Unknown`].

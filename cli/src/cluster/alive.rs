@@ -1,7 +1,7 @@
-//! Whether a cluster lives of which etcd remembers a life: whoever takes part answers.
+//! Finds out whether a cluster whose life is in etcd still lives, by asking its compute nodes.
 //!
-//! etcd outlives clusters, so what it says cannot tell one that goes on without memory node 0 from
-//! one that was killed. Compute nodes look for a question all the time, and answer.
+//! etcd outlives clusters, so its values cannot tell a cluster that goes on without memory node 0
+//! from one that was killed. Compute nodes that take part poll for a question, and answer it.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ fn mailbox(node: Node) -> Mailbox {
     Mailbox::new("alive", node)
 }
 
-/// The side of a compute node that takes part.
+/// The node's side: answers that a compute node takes part.
 pub struct Alive(Mailbox);
 
 impl Alive {
-    /// Of this one.
+    /// Creates the answering side of a node.
     pub fn new(node: Node) -> Self {
         Self(mailbox(node))
     }
@@ -38,24 +38,24 @@ impl Look for Alive {
     }
 }
 
-/// What is known of the compute nodes of a life.
+/// State of the compute nodes of a life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Others {
-    /// These have answered.
+    /// These nodes have answered.
     Answer(Vec<Node>),
-    /// None is left that may take part.
+    /// No node is left that may take part.
     Gone,
-    /// These may take part, and do not answer. They may be dead, or live and not reach the
+    /// These nodes may take part, and do not answer. They may be dead, or unable to reach the
     /// authority, or not serve yet.
     Silent(Vec<Node>),
 }
 
-/// Looks for compute nodes that take part in the life that goes on there, or may come to. Asks all
-/// that have not said that they have ended, and waits; those that are out, or whose processes have
-/// ended on this host, are not asked. An authority that does not answer is asked again.
+/// Looks for compute nodes that take part in the current life, or may join it. Asks all that have
+/// not reported their end, and waits; expelled nodes, and those whose processes have ended on this
+/// host, are not asked. An authority that does not answer is asked again.
 ///
 /// # Errors
-/// The authority does not answer for as long.
+/// The authority does not answer within `patience`.
 #[cfg_attr(
     not(any(feature = "etcd", test)),
     expect(dead_code, reason = "no authority outlives a cluster")
@@ -107,9 +107,9 @@ fn ask(
     Ok(asked)
 }
 
-/// Whether the process that has spoken last for a node may commit in this life, now or later. One
-/// that starts joins, or takes part again, whether it is a member yet or not; one that is out has
-/// nothing to commit.
+/// Whether the process that reported last for a node may commit in this life, now or later. A
+/// process that is starting joins, or takes part again, whether it is a member yet or not; an
+/// expelled one has nothing to commit.
 fn may_take_part(record: &Record, is_live: bool) -> bool {
     let may = match record.stage {
         Stage::Starting => true,
@@ -140,7 +140,7 @@ mod tests {
         ClusterFile::parse(Path::new("c.toml"), text, None).expect("it is whole")
     }
 
-    /// A life in which compute node 1 has said this, from another host.
+    /// A life in which compute node 1 has reported this stage, from another host.
     fn life(file: &ClusterFile, stage: Stage, members: &[Node]) -> EmbeddedAuthority {
         let authority = EmbeddedAuthority::new();
         let incarnation = Incarnation::new(1).expect("it fits");

@@ -1,20 +1,20 @@
-//! `lotus chaos`: a cluster of processes is started, driven and struck, and what is left of it is
-//! audited.
+//! `lotus chaos`: starts a cluster of processes, drives it while nodes are struck, and audits the
+//! result.
 //!
 //! # What it is
-//! * `schedule`, `events`: what is done to whom, and when; what a cluster survives; `draw`: a
-//!   random one;
-//! * `ordeal`: rounds of load, with a restore between two; `round`: one of them; `aftermath`: what
-//!   is left of it; `restoring`: the cluster is ended with a snapshot, and starts from it;
-//! * `keeper`: when a strike is due; `striker`: it is carried out; `copies`: snapshots meanwhile;
-//! * `callers`: the load, which knows in the end what became of each of its calls; `lives`: what
-//!   they saw before and after a restore, as one history;
-//! * `hostile`: applications that ask for more than their share; `resident`: what they cost;
-//! * `report`: what is said about it.
+//! * `schedule`, `events`: faults, with their nodes and times; what a cluster survives; `draw`:
+//!   random schedules;
+//! * `ordeal`: rounds of load, with a restore between two; `round`: one of them; `aftermath`: the
+//!   checks after it; `restoring`: ends the cluster with a snapshot, and starts it from there;
+//! * `keeper`: when a strike is due; `striker`: carries it out; `copies`: snapshots under load;
+//! * `callers`: the load, which finds out the outcome of each of its calls; `lives`: joins what
+//!   they saw before and after a restore into one history;
+//! * `hostile`: applications that ask for more than their share; `resident`: the memory they cost;
+//! * `report`: the output.
 //!
 //! Processes are killed and paused with signals, as an operator or a kernel would. When the load
-//! has ended, whoever is paused goes on, and everybody who is out must have been recovered. Then
-//! each compute node that serves still audits all data: nothing INVISIBLE, no lock, no open log,
+//! has ended, paused nodes are resumed, and all nodes that are out must have been recovered. Then
+//! each compute node that still serves audits all data: nothing INVISIBLE, no lock, no open log,
 //! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
 //!
 //! Nodes that were started in network namespaces have cables, which are pulled and plugged in
@@ -56,22 +56,22 @@ use ordeal::Ordeal;
 use schedule::Bounds;
 use striker::Nodes;
 
-/// How long nodes may take to start.
+/// Time that nodes may take to start.
 const STARTING: Duration = Duration::from_secs(60);
-/// How much load there is between two restores, about.
+/// Approximate duration of the load between two restores.
 const BETWEEN_RESTORES: Duration = Duration::from_secs(60);
-/// How long recovery may take when the load has ended.
+/// Time that recovery may take when the load has ended.
 const RECOVERING: Duration = Duration::from_secs(60);
-/// What the record of a call takes that does as much as any of TPC-C.
+/// Bytes of a row that remembers a call with as many operations as any of TPC-C has.
 const TPCC_CALL_BYTES: u32 = 8192;
-/// The name of the schedule that is drawn.
+/// Argument that asks for a drawn schedule.
 const RANDOM: &str = "random";
 
-/// Runs a schedule against a cluster that does not run yet, and says what came of it.
+/// Runs a schedule against a cluster that does not run yet, and shows the report.
 ///
 /// # Errors
-/// A sentence: the schedule makes no sense, the cluster does not start, or the load fails in a way
-/// that no fault explains. Then nothing runs any more.
+/// A sentence: the schedule is invalid, the cluster does not start, or the load fails in a way that
+/// no fault explains. Nothing of the cluster runs any more then.
 pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     let load = file.load.as_ref();
     let load = load.ok_or_else(|| format!("{} loads nothing to drive", file.path.display()))?;
@@ -141,12 +141,12 @@ pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
     if !report.audit.passed {
         return Ok(Verdict::Unsound);
     }
-    // There were none before, and the next run begins with what is loaded.
+    // There were none before the run, and the next run begins with freshly loaded data.
     remove_snapshots(file)?;
     Ok(Verdict::Sound)
 }
 
-/// Refuses a cluster that would begin with a snapshot: what was done to its balances is not known.
+/// Refuses a cluster that would begin with a snapshot: the effects on its balances are not known.
 fn check_snapshots(file: &ClusterFile) -> Result<(), String> {
     let Some(snapshots) = &file.snapshots else { return Ok(()) };
     match snapshots.paths().map_err(|error| error.to_string())?.first() {
@@ -165,7 +165,7 @@ fn remove_snapshots(file: &ClusterFile) -> Result<(), String> {
     removed.map_err(|error| format!("cannot remove the snapshots of this run: {error}"))
 }
 
-/// How many restores a drawn schedule has, unless somebody says otherwise.
+/// Default number of restores in a drawn schedule.
 fn usual_restores(bounds: &Bounds) -> usize {
     match bounds.snapshots && bounds.lease.is_some() {
         true => bounds.span.as_secs().div_ceil(BETWEEN_RESTORES.as_secs()) as usize,
@@ -191,10 +191,10 @@ fn read(args: &ChaosArgs, bounds: &Bounds, seed: u64) -> Result<Vec<Event>, Stri
     bounds.parse(&text).map_err(|error| named(&error))
 }
 
-/// Shows the schedule in the form in which it can be read again.
+/// Prints the schedule, with its seed, in the form in which it can be read again.
 fn announce(path: &Path, seed: u64, events: &[Event]) {
     let head = if is_drawn(path) { format!("# drawn from seed {seed}\n") } else { String::new() };
-    // Nobody listens if this fails.
+    // A failed write to standard error is ignored.
     let _ = io::stderr().write_all(format!("{head}{}", schedule::write(events)).as_bytes());
 }
 

@@ -1,16 +1,16 @@
 //! `lotus bench --cluster`: applications drive a running cluster through the client library.
 //!
-//! The cluster is what it is, and so is its data: sizes come from its file. What is measured is
-//! what applications see. The nodes are asked for what only they know (`errands`): what they have
-//! sent and aborted, and whether the data is as it must be.
+//! The cluster and its data are taken as they are: sizes come from its file. Measurements are those
+//! of applications. The nodes add what only they can count (`errands`): what they have sent and
+//! aborted, and they audit the data.
 //!
-//! What all benchmarks have done to the balances stands in the cluster's `ledger`.
+//! The effects of all benchmarks on the balances are kept in the cluster's `ledger`.
 //!
-//! # Nodes that are gone
-//! Calls that write have ids, so that what became of those without an answer is asked for when the
-//! load has ended. A node that was killed has counted nothing: the report names it. The data is
-//! looked at when recovery has settled everything; what cannot be judged is called so, and is no
-//! failure.
+//! # Lost nodes
+//! Read-write calls have ids, so that the outcomes of unanswered ones can be asked for when the
+//! load has ended. A node that was killed has lost its counts: the report names it. The data is
+//! audited when recovery has settled everything; what cannot be judged is reported as such, and is
+//! no failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,19 +42,19 @@ use super::shards::silent_memory;
 use crate::applications::{self, Generated, Ids, failed, local_address};
 use crate::args::{BenchArgs, WorkloadArgs};
 
-/// How long a node may take to settle and count.
+/// Time that a node may take to settle and count.
 const COUNTING: Duration = Duration::from_secs(30);
-/// How long a node may take to look at all data.
+/// Time that a node may take for an audit.
 pub const AUDITING: Duration = Duration::from_secs(600);
-/// How long it may take until everything is settled that compute nodes have left.
+/// Time that recovery of lost compute nodes may take.
 const SETTLING: Duration = Duration::from_secs(60);
-/// Requests in flight, unless somebody says otherwise.
+/// Default number of requests in flight.
 const IN_FLIGHT: usize = 64;
 
-/// The arguments of a benchmark, with the sizes that the cluster was loaded with.
+/// Sets a benchmark's arguments to the sizes that the cluster was loaded with.
 ///
 /// # Errors
-/// A sentence: the cluster has nothing of that workload.
+/// A sentence: the cluster was loaded with another workload, or with none.
 pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
     match (&mut args.workload, &file.load) {
         (WorkloadArgs::Kvs(args), Some(Load::Kvs { keys })) => args.keys = *keys,
@@ -80,15 +80,15 @@ pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
             return Err(format!("the cluster of {} is loaded with nothing", file.path.display()));
         }
     }
-    // What the data was made of.
+    // Seed that the data was loaded with.
     args.common_mut().seed = SEED;
     Ok(())
 }
 
-/// Drives a running cluster, and says what came of it, whatever becomes of its nodes meanwhile.
+/// Drives a running cluster, and reports the outcome, even if nodes are lost meanwhile.
 ///
 /// # Errors
-/// It does not answer, or not as it should, before anything was begun.
+/// The cluster does not answer, or not as it should, before the load began.
 pub fn drive<W: Workload>(
     file: &ClusterFile,
     mut workload: W,
@@ -102,7 +102,7 @@ pub fn drive<W: Workload>(
     }
     let authority = authority(file).map_err(refuse)?;
     authority.connect().map_err(|error| failed(&error))?;
-    // Who is out answers nobody; those who are left have its shards.
+    // An expelled node does not answer; the others have inherited its shards.
     let now = membership::read(&authority).map_err(|error| failed(&error))?;
     let serves = |node: &Node| node.kind == Kind::Compute && now.is_live(node.id(file));
     let nodes: Vec<Node> = Node::all(file).filter(serves).collect();
@@ -140,7 +140,7 @@ pub fn drive<W: Workload>(
         .report(&*workload, generated, ended))
 }
 
-/// What one life of a compute node has counted.
+/// Counts of one life of a compute node.
 struct Count {
     node: Node,
     life: Option<(Process, String)>,
@@ -151,7 +151,7 @@ impl Count {
     /// Asks a node, as long as it takes part.
     ///
     /// # Errors
-    /// What is wrong with the node, as the end of a sentence.
+    /// The reason, as the end of a sentence.
     fn take(file: &ClusterFile, authority: &dyn Authority, node: Node) -> Result<Self, String> {
         let sentence = |error: &dyn std::fmt::Display| error.to_string();
         let life = Record::read(node, authority).map_err(|error| sentence(&error))?;
@@ -173,7 +173,7 @@ impl Count {
     }
 }
 
-/// What is left when the load has ended.
+/// The cluster when the load has ended.
 struct Aftermath<'a> {
     file: &'a ClusterFile,
     authority: &'a Seat,
@@ -222,8 +222,7 @@ impl Aftermath<'_> {
         }
     }
 
-    /// Adds what only the nodes know to what applications have seen, and says of which nodes it is
-    /// missing.
+    /// Adds counts that only the nodes have to `tally`; remarks on nodes whose counts are missing.
     fn count(&self, tally: &mut Tally, remarks: &mut Vec<String>) -> (Traffic, Ownership) {
         let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
         for Count { node, life, counted: before } in &self.before {
@@ -247,7 +246,7 @@ impl Aftermath<'_> {
         (traffic, ownership)
     }
 
-    /// Has a compute node look at all data, once everything is settled that others have left.
+    /// Has a compute node audit all data, once recovery has settled what lost nodes have left.
     fn audit<W: Workload>(
         &self,
         ledger: Ledger,
@@ -286,15 +285,16 @@ impl Aftermath<'_> {
         Ok(checks)
     }
 
-    /// Whether the process lives that speaks for a node, as far as can be seen from here.
+    /// Whether the process that reported last for a node serves, and lives as far as this host can
+    /// see.
     fn lives(&self, node: Node) -> bool {
         let record = Record::read(node, self.authority).ok().flatten();
         record.is_some_and(|record| record.stage == Stage::Serving && record.runs() != Some(false))
     }
 }
 
-/// Why the load has ended early. Names memory nodes that do not answer, which applications cannot
-/// see.
+/// Reason why the load has ended early. Names memory nodes that do not answer, which applications
+/// cannot see.
 fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> String {
     let why = match error {
         BenchError::Fatal(why) => why.clone(),
@@ -308,15 +308,15 @@ fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> Str
     }
 }
 
-/// The shape of a cluster, for reports.
+/// Shape of a cluster, for reports.
 pub fn shape(file: &ClusterFile) -> ClusterConfig {
     file.settings.clone()
 }
 
-/// Tells a workload where its tables are. Their names.
+/// Gives a workload the ids of its tables; returns them with their names.
 ///
 /// # Errors
-/// The cluster has no such table.
+/// The cluster lacks one of the tables.
 pub fn attach<W: Workload>(
     client: &Client,
     workload: &mut W,
@@ -342,7 +342,7 @@ pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
     Client::connect(config).await.map_err(|error| failed(&error))
 }
 
-/// Where a cluster's compute nodes serve applications: on this host first, if they are here.
+/// Addresses at which compute nodes serve applications; sockets of this host come first.
 pub fn addresses(file: &ClusterFile) -> Vec<String> {
     let here = match &file.net {
         Net::Shm { directory } => {

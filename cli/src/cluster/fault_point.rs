@@ -1,10 +1,10 @@
-//! The fault point at which a process kills or stops itself, by the environment: a node's, or that
-//! of `lotus cluster down`.
+//! Fault points set by the environment: where a process, a node's or that of `lotus cluster down`,
+//! kills or stops itself.
 //!
-//! [`VARIABLE`] says where: `POINT[/PLACE][@PASSAGE][:NODE]=kill|stop`. For instance
+//! [`VARIABLE`] has the form `POINT[/PLACE][@PASSAGE][:NODE]=kill|stop`. For instance
 //! `log-posted/middle@3:1=kill` is the third time that compute node 1 has written a log entry on
-//! the second of three memory nodes. What is left out means the first piece, the first passage, and
-//! every compute node. A kill is a SIGKILL, a stop a SIGSTOP; `kill -CONT` lets it go on.
+//! the second of three memory nodes. The defaults are the first piece, the first passage, and every
+//! compute node. A kill is a SIGKILL, a stop a SIGSTOP; `kill -CONT` resumes the process.
 
 use lotus_points::{Fate, FaultPoint, Passage, Place, Striker, install};
 use rustix::process::{Signal, getpid, kill_process};
@@ -12,13 +12,13 @@ use tracing::warn;
 
 use super::node::Node;
 
-/// The variable of the environment.
+/// Name of the environment variable.
 pub const VARIABLE: &str = "LOTUS_FAULT_POINT";
 
-/// Arms this process, if the environment says so and means this node, or a command.
+/// Arms this process, if the environment says so and names this node, or no node.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence: the variable cannot be parsed.
 pub fn arm(node: Option<Node>) -> Result<(), String> {
     let Ok(text) = std::env::var(VARIABLE) else { return Ok(()) };
     let wanted = Wanted::parse(&text).ok_or_else(|| {
@@ -31,12 +31,12 @@ pub fn arm(node: Option<Node>) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a process ends or stops.
+/// Fault point at which a process ends or stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wanted {
     point: FaultPoint,
     place: Place,
-    /// How many passages are to come.
+    /// Number of passages until the strike, that one included; 0 afterwards.
     passage: u32,
     node: Option<u16>,
     kills: bool,

@@ -1,8 +1,8 @@
-//! Entry points for made-up files and values: the description of a cluster, and what is remembered
-//! of it on a host and at the authority.
+//! Fuzzing entry points for the cluster's file, and for state that is kept on a host and at the
+//! authority.
 //!
-//! Fuzz targets (`fuzz/`) call these, and the test below with a few thousand mutations of what is
-//! sound. Each panics if a reader believes what it should not.
+//! Fuzz targets (`fuzz/`) call these, and the test below does with a few thousand mutations of
+//! valid samples. Each panics if a reader accepts what it should refuse.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::records::Record;
 use super::snapshots::kept::rank_by_name;
 use super::snapshots::{Last, Notes, Snapshot};
 
-/// Reads the description of a cluster. One that is refused is refused with a sentence.
+/// Parses a cluster file. An invalid one must be refused with a sentence.
 pub fn cluster_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match ClusterFile::parse(Path::new("c.toml"), text, None) {
@@ -28,8 +28,8 @@ pub fn cluster_file(bytes: &[u8]) {
     }
 }
 
-/// Reads files of the state directory, names of snapshots, and values at the authority. What is
-/// accepted says the same when it is written and read again.
+/// Reads files of the state directory, names of snapshots, and values at the authority. An accepted
+/// value must stay the same when it is written and read again.
 pub fn state(bytes: &[u8]) {
     json::<Record>(bytes);
     json::<Ledger>(bytes);

@@ -1,4 +1,4 @@
-//! What this host has, and whether the memory nodes of a cluster fit in it.
+//! Checks that this host has the memory for the memory nodes of a cluster.
 
 use std::fs;
 
@@ -7,11 +7,11 @@ use super::file::ClusterFile;
 /// Bytes of a gibibyte.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Whether this host has the memory for so many memory nodes; `Some` is a warning: each fits, and
-/// all of them do not. Where the host does not say what it has, they fit.
+/// Checks this host's memory against so many memory nodes. `Some` is a warning: each node fits, but
+/// not all of them together. Passes where the host does not tell its memory.
 ///
 /// # Errors
-/// A sentence: not even one does.
+/// A sentence: not even one node fits.
 pub fn check_memory(file: &ClusterFile, memory_nodes: usize) -> Result<Option<String>, String> {
     match (file.settings.memory_limit_bytes, memory_bytes()) {
         (Some(wanted), Some(there)) => fits(file, wanted, memory_nodes, there),
@@ -41,7 +41,7 @@ fn fits(
     }))
 }
 
-/// The memory of this host, or of the container that this runs in, if that is less.
+/// Memory of this host, or of the container that this runs in, if that is less.
 fn memory_bytes() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text))?;
     let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
@@ -49,7 +49,7 @@ fn memory_bytes() -> Option<u64> {
     Some(container.map_or(host, |limit: u64| limit.min(host)))
 }
 
-/// What the kernel says that there is, in bytes.
+/// Total memory by `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

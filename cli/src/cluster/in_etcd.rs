@@ -1,5 +1,4 @@
-//! A cluster's authority in etcd: its members, as the file names them, and the cluster's life there
-//! (see `seat`).
+//! A cluster's authority in etcd: the connection to it, and the cluster's life there (see `seat`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,12 +14,12 @@ use super::file::WrittenEtcd;
 use super::key;
 use super::seat::{PATIENCE, Unreached};
 
-/// The word by which a life begins and ends, below the prefix of the file.
+/// Key that records the beginning and the end of a life, below the prefix of the file.
 const LIFE: &str = "life";
 const BEGUN: &[u8] = b"begun";
 const ENDED: &[u8] = b"ended";
 
-/// How etcd is reached.
+/// Connection settings of etcd.
 #[derive(Clone, Debug)]
 pub struct Members {
     written: WrittenEtcd,
@@ -34,7 +33,7 @@ impl fmt::Display for Members {
 }
 
 impl Members {
-    /// What the file says; paths are relative to its directory.
+    /// Takes the settings of the file; paths are relative to its directory.
     pub fn new(written: &WrittenEtcd, home: &Path) -> Self {
         Self { written: written.clone(), home: home.to_owned() }
     }
@@ -64,7 +63,7 @@ impl Members {
     }
 }
 
-/// What was said last about the lives of the cluster.
+/// Last entry about the lives of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LastWord {
     version: Version,
@@ -72,13 +71,13 @@ pub struct LastWord {
 }
 
 impl LastWord {
-    /// The life that goes on, or was cut short.
+    /// The life that is under way, or was cut short.
     pub fn life(self) -> Option<Version> {
         self.begun.then_some(self.version)
     }
 }
 
-/// A life, and what it has agreed on.
+/// A life, and the values stored in it.
 #[derive(Clone)]
 struct Life {
     version: Version,
@@ -86,22 +85,22 @@ struct Life {
 }
 
 impl Life {
-    /// The version stands between the prefix of the file and the keys of the life.
+    /// Puts the version between the file's prefix and the keys of the life.
     fn new(etcd: EtcdAuthority, version: Version) -> Self {
         Self { version, values: Arc::new(etcd.below(&format!("{}/", version.0))) }
     }
 }
 
-/// A connection that is made when it is needed, to the life that goes on then.
+/// Authority in etcd; connects on first use, to the life that is under way then.
 pub struct InEtcd {
     options: Options,
     life: Mutex<Option<Life>>,
-    /// Whether it was said that etcd has gone back.
+    /// Whether the error that etcd has gone back was logged.
     told: AtomicBool,
 }
 
 impl InEtcd {
-    /// Nobody has been asked yet.
+    /// Creates the authority, without connecting.
     ///
     /// # Errors
     /// A sentence: a file cannot be read.
@@ -113,7 +112,7 @@ impl InEtcd {
         })
     }
 
-    /// Finds the life that goes on.
+    /// Connects, and finds the life that is under way.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -121,7 +120,7 @@ impl InEtcd {
         self.found().map(drop)
     }
 
-    /// What was said last about lives.
+    /// Reads the last entry about lives.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -129,10 +128,10 @@ impl InEtcd {
         last_word(&self.etcd()?)
     }
 
-    /// Begins a life, if nothing has been said about lives since `seen`.
+    /// Begins a life, if the entry is still `seen`.
     ///
     /// # Errors
-    /// [`Unreached`]; `Refused` if another life has begun, or the one that went on was ended.
+    /// [`Unreached`]; `Refused` if another life has begun, or the earlier one was ended.
     pub fn begin(&self, seen: LastWord) -> Result<(), Unreached> {
         let mut life = self.lock();
         let etcd = self.etcd()?;
@@ -147,8 +146,8 @@ impl InEtcd {
         Ok(())
     }
 
-    /// Ends the life that this was connected to, or else the one that goes on. One that is over
-    /// already, or has been followed by another, stays as it is.
+    /// Ends the life that this is connected to, or else the one that is under way. A life that has
+    /// ended already, or has been followed by another, stays as it is.
     ///
     /// # Errors
     /// [`Unreached`].
@@ -187,7 +186,7 @@ impl InEtcd {
         self.found().map(|life| life.values).map_err(|_| AuthorityError::Unavailable)
     }
 
-    /// Says once if etcd is not the one that it was.
+    /// Logs once if etcd has gone back behind values that it had given.
     fn heed<T>(&self, answer: Result<T, AuthorityError>) -> Result<T, AuthorityError> {
         let has_gone_back = || self.lock().as_ref().is_some_and(|life| life.values.has_gone_back());
         if matches!(answer, Err(AuthorityError::Unavailable))

@@ -1,4 +1,4 @@
-//! Files with secrets: the key that all nodes of a cluster share, that of its applications.
+//! Key files: the key that all nodes of a cluster share, and that of its applications.
 
 use std::fs;
 use std::io;
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use lotus_fabric::tcp::{Key, WeakKey, nonce};
 use lotus_files::{Disk, Existing, Files, Readers, write_whole};
 
-/// Why there is no key.
+/// Reason why there is no key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It cannot be read. `lotus cluster up` makes one; other hosts need a copy.
+    /// The file cannot be read. `lotus cluster up` creates one; other hosts need a copy.
     #[error("cannot read the key file {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Others could read it: `chmod 600`.
+    /// Other users could read the file: `chmod 600`.
     #[error("the key file {} can be read by other users; let nobody but its owner", .0.display())]
     Public(PathBuf),
-    /// It is no secret.
+    /// The key is too weak.
     #[error("the key file {}: {source}", path.display())]
     Weak {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: WeakKey,
     },
 }
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
     Key::new(&bytes).map_err(|source| KeyError::Weak { path: path.to_owned(), source })
 }
 
-/// Reads a file that nobody but its owner may read.
+/// Reads a file that must be readable for its owner only.
 ///
 /// # Errors
 /// [`KeyError`].
@@ -55,10 +55,10 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
     fs::read(path).map_err(failed)
 }
 
-/// Makes a file with a random key, for its owner only, if there is none.
+/// Creates a file with a random key, readable for its owner only, if there is none.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub fn make(path: &Path) -> io::Result<()> {
     make_through(&Disk, path)
 }

@@ -1,4 +1,4 @@
-//! What a cluster is loaded with when it is made: the tables of a workload of `lotus bench`.
+//! Initial data of a cluster: the tables of a workload of `lotus bench`.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,7 +12,7 @@ use lotus_benchmarks::workload::Workload;
 use lotus_benchmarks::zipf::KeyChooser;
 use serde::Deserialize;
 
-/// Where initial values start; whoever drives the cluster must say the same.
+/// Seed of initial values; clients that drive the cluster must use the same.
 pub const SEED: u64 = 1;
 
 /// A workload and its size.
@@ -66,7 +66,7 @@ impl Load {
         }
     }
 
-    /// What is wrong with the size, as a sentence.
+    /// Checks the size; the error is a sentence.
     pub fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: u64, least: u64, most: u64| {
             let why = || format!("{name} must be from {least} to {most}, not {value}");
@@ -88,7 +88,7 @@ impl Load {
         }
     }
 
-    /// Makes the workload and hands it on.
+    /// Creates the workload and passes it to `user`.
     pub fn with<U: Use>(&self, user: U) -> U::Outcome {
         match *self {
             Self::Kvs { keys } => user.of(Kvs::new(keys, 0.0, 0.0)),
@@ -101,7 +101,7 @@ impl Load {
         }
     }
 
-    /// Makes and fills the tables; how many rows there are.
+    /// Creates and fills the tables; returns the number of rows.
     ///
     /// # Errors
     /// As [`Cluster::create_table`] and [`Cluster::load`].
@@ -114,12 +114,12 @@ impl Load {
     }
 }
 
-/// What is done with a workload, whichever it is.
+/// Generic code to run with a workload whose type is known only at run time.
 pub trait Use {
-    /// What comes of it.
+    /// Result of the code.
     type Outcome;
 
-    /// Does it.
+    /// Runs the code.
     fn of<W: Workload>(self, workload: W) -> Self::Outcome;
 }
 

@@ -1,4 +1,4 @@
-//! The log of a node: one line an event on the standard error, of level `info` and above, or as
+//! The log of a node: one line for each event on standard error, of level `info` and above, or as
 //! `RUST_LOG` says.
 
 use tracing::warn;
@@ -7,10 +7,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Names what is logged: a level, or `TARGET=LEVEL`, with commas.
+/// Variable with the filter of the log: a level, or `TARGET=LEVEL`, with commas.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Starts to log what this process does.
+/// Starts to log the events of this process.
 pub fn start() {
     let written = std::env::var(VARIABLE).unwrap_or_default();
     let filter = filter(&written);
@@ -28,7 +28,7 @@ fn usual() -> Targets {
     Targets::new().with_default(LevelFilter::INFO)
 }
 
-/// What is logged; `None` if that makes no sense.
+/// Parses a filter; `None` if it is invalid.
 fn filter(written: &str) -> Option<Targets> {
     if written.is_empty() { Some(usual()) } else { written.parse().ok() }
 }

@@ -1,15 +1,15 @@
-//! `lotus cluster matrix`: processes that are struck at every step of a start, of a snapshot and of
-//! `down`, and what is left then.
+//! `lotus cluster matrix`: strikes processes at every step of a start, of a snapshot and of `down`,
+//! and checks the result.
 //!
 //! # What it is
-//! A [`Coordinate`] is a step, by its [`FaultPoint`], the process that takes it, and a blow: it is
-//! killed right there, or stands still for longer than the lease. [`actors`] says for every point
-//! which processes take the step; the matrix is derived from it and from the list of points, so a
-//! new point needs its own coordinates. Each is a run of its own, of a small cluster over `shm` in
-//! a directory of its own (`ground`), which begins with a snapshot. After the blow an operator does
-//! what docs/operations.md says (`ordeal`): starts again what has ended, or ends a cluster that
-//! says that its data is not whole, and begins anew. In the end the cluster must serve, with the
-//! rows that it began with, and no file in the directory of snapshots may have others.
+//! A [`Coordinate`] is a step, given by its [`FaultPoint`], the process that takes it, and a blow:
+//! the process is killed right there, or stands still for longer than the lease. [`actors`] lists
+//! for every point the processes that take the step; the matrix is derived from it and from the
+//! list of points, so a new point needs its own coordinates. Each is a run of its own, of a small
+//! cluster over `shm` in a directory of its own (`ground`), which begins with a snapshot. After the
+//! blow an operator does what docs/operations.md says (`ordeal`): starts again what has ended, or
+//! ends a cluster that reports incomplete data, and begins anew. In the end the cluster must serve,
+//! with the rows that it began with, and no file in the directory of snapshots may have others.
 //!
 //! # What it is not
 //! A test of transactions: nothing is written meanwhile. `lotus sim matrix` and `lotus chaos`
@@ -33,9 +33,9 @@ use ground::Ground;
 /// A process that takes steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
-    /// A node's.
+    /// The process of a node.
     Node(Node),
-    /// That of `lotus cluster down`.
+    /// The process of `lotus cluster down`.
     Command,
 }
 
@@ -44,7 +44,7 @@ const OTHER: Actor = Actor::Node(Node::compute(1));
 const MEMORY: Actor = Actor::Node(Node { kind: Kind::Memory, index: 1 });
 const HOST: Actor = Actor::Node(Node { kind: Kind::Memory, index: 0 });
 
-/// The processes that pass a point; none for points that a cluster in one process passes.
+/// Processes that pass a point; none for points that only a cluster in one process passes.
 pub fn actors(point: FaultPoint) -> &'static [Actor] {
     use FaultPoint as P;
     match point {
@@ -60,16 +60,16 @@ pub fn actors(point: FaultPoint) -> &'static [Actor] {
     }
 }
 
-/// What happens to a process.
+/// A fault of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
-    /// It ends.
+    /// The process is killed.
     Kill,
-    /// It stands still for some leases, and goes on.
+    /// The process stands still for some leases, and goes on.
     Stop,
 }
 
-/// One way to strike.
+/// A step, the process that is struck there, and the fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Coordinate {
     point: FaultPoint,
@@ -92,19 +92,19 @@ impl fmt::Display for Coordinate {
 }
 
 impl Coordinate {
-    /// What the environment of the process says that is struck.
+    /// Value of the environment variable that arms the process.
     fn armed(&self) -> String {
         let blow = match self.blow {
             Blow::Kill => "kill",
             Blow::Stop => "stop",
         };
-        // A load has many pieces: one in the middle.
+        // A load passes the point many times: one in the middle.
         let passage = if self.point == FaultPoint::RowsLoaded { "@300" } else { "" };
         format!("{}{passage}={blow}", self.point.name())
     }
 }
 
-/// Every coordinate.
+/// All coordinates.
 pub fn all() -> Vec<Coordinate> {
     let mut all = Vec::new();
     for point in FaultPoint::ALL.iter().copied() {
@@ -122,7 +122,7 @@ pub fn short() -> Vec<Coordinate> {
     short
 }
 
-/// Runs the coordinates that are asked for, some at a time, each cluster on a ground of its own.
+/// Runs the chosen coordinates, some at a time, each cluster on a ground of its own.
 ///
 /// # Errors
 /// A sentence: there is no such coordinate, or no room for a cluster.
@@ -154,7 +154,7 @@ pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
     Ok(if passed == chosen.len() { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Runs a coordinate, and says what came of it.
+/// Runs a coordinate, and prints the outcome.
 fn is_passed(ground: &Ground, coordinate: &Coordinate) -> Result<bool, String> {
     let env = Env::real(0);
     let began = env.now();

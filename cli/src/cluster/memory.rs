@@ -1,4 +1,4 @@
-//! The memory that a memory node lends, and what its process shows of that.
+//! Memory that a memory node lends, and its metrics.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::file::{ClusterFile, Net};
 use super::node::Node;
 use crate::nodes::anonymous_bytes;
 
-/// A node's memory, for as long as this lives.
+/// A node's memory; dropping it ends the loan.
 pub enum Memory {
-    /// Mapped by the compute nodes of this host.
+    /// Memory that the compute nodes of this host map.
     Shm(Host),
-    /// Reached over sockets, under this number.
+    /// Memory reached over sockets, under this node id.
     Tcp(TcpFabric, NodeId),
 }
 
 impl Memory {
-    /// Begins to lend.
+    /// Starts to lend.
     ///
     /// # Errors
-    /// A sentence: the address or the socket is taken, or a key is of no use.
+    /// A sentence: the address or the socket is taken, or a key is unusable.
     pub fn start(file: &ClusterFile, node: Node, env: &Env) -> Result<Arc<Self>, String> {
         let sentence = |error: &dyn std::fmt::Display| error.to_string();
         let id = node.id(file);
@@ -56,7 +56,7 @@ impl Memory {
         }
     }
 
-    /// What has happened at its port; over `shm` there is none.
+    /// Counters of its port; `None` over `shm`, which has no port.
     pub fn counters(&self) -> Option<TargetCounters> {
         match self {
             Self::Shm(_) => None,
@@ -64,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Shows metrics where the file says, if it does.
+    /// Serves metrics at the file's address, if it names one.
     ///
     /// # Errors
     /// A sentence: the address is taken.
@@ -110,7 +110,7 @@ impl Memory {
     }
 }
 
-/// A listener at an address of the file.
+/// Binds a listener to an address of the file.
 ///
 /// # Errors
 /// A sentence that names the address and what it is for.

@@ -1,35 +1,35 @@
-//! Nodes of a cluster in network namespaces of this machine: hosts of their own as far as the
-//! network goes, with cables that can be pulled.
+//! Nodes of a cluster in network namespaces of this machine, which act as hosts of their own, with
+//! cables that can be pulled.
 //!
 //! # What it is
-//! Somebody, `scripts/cables.sh` say, has made them under a common name: `NAME-mn-0`, `NAME-cn-0`
+//! `scripts/cables.sh`, for instance, creates them under a common name: `NAME-mn-0`, `NAME-cn-0`
 //! and so on, and `NAME-switch`, where the other end of each node's cable has the node's name. Here
 //! nodes are started in theirs, and cables are pulled and plugged in again, by `ip` of iproute2,
 //! which needs root.
 //!
 //! # What it is not
-//! Nothing is made or removed here, and this process stays in the namespace in which it was
-//! started, from which it must reach the nodes.
+//! Set-up: no namespace is created or removed here, and this process stays in the namespace in
+//! which it was started, from which it must reach the nodes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::node::Node;
 
-/// Where iproute2 keeps names of namespaces.
+/// Directory in which iproute2 keeps the names of namespaces.
 const NAMES: &str = "/run/netns";
 
-/// The namespaces of one cluster.
+/// Network namespaces of one cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Namespaces {
     name: String,
 }
 
 impl Namespaces {
-    /// Those of this name, if there is one for each node, and a switch.
+    /// Finds the namespaces of this name; there must be one for each node, and a switch.
     ///
     /// # Errors
-    /// A sentence that names one that is missing.
+    /// A sentence that names a missing one.
     pub fn find(name: &str, nodes: impl Iterator<Item = Node>) -> Result<Self, String> {
         let namespaces = Self { name: name.to_owned() };
         let mut wanted = nodes.map(|node| namespaces.of(node)).chain([namespaces.switch()]);
@@ -39,7 +39,7 @@ impl Namespaces {
         }
     }
 
-    /// A command that becomes `program` on a node's host.
+    /// Command that runs `program` in a node's namespace.
     pub fn enter(&self, node: Node, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.of(node)]).arg(program);

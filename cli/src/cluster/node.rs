@@ -1,4 +1,4 @@
-//! Names of nodes: a kind, and a place among its kind.
+//! Names of nodes: a kind, and an index among its kind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::file::ClusterFile;
 
-/// What a node is for.
+/// Kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// It lends memory.
+    /// Memory node: lends memory.
     Memory,
-    /// It runs transactions.
+    /// Compute node: runs transactions.
     Compute,
 }
 
@@ -21,9 +21,9 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Node {
-    /// What it is for.
+    /// Kind of the node.
     pub kind: Kind,
-    /// Its place among its kind, from zero.
+    /// Index among its kind, from zero.
     pub index: u16,
 }
 
@@ -34,12 +34,12 @@ impl Node {
         of(Kind::Memory, file.settings.mns).chain(of(Kind::Compute, file.settings.cns))
     }
 
-    /// The compute node of a place.
+    /// Compute node with this index.
     pub const fn compute(index: u16) -> Self {
         Self { kind: Kind::Compute, index }
     }
 
-    /// Its number in the fabric.
+    /// Id of the node in the fabric.
     pub fn id(self, file: &ClusterFile) -> NodeId {
         match self.kind {
             Kind::Memory => NodeId(self.index),
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// In words.
+    /// Name for messages, such as `memory node 0`.
     pub fn in_words(self) -> String {
         match self.kind {
             Kind::Memory => format!("memory node {}", self.index),
@@ -55,7 +55,7 @@ impl Node {
         }
     }
 
-    /// The subcommand that it runs.
+    /// Subcommand that runs the node.
     pub fn command(self) -> &'static str {
         match self.kind {
             Kind::Memory => "mn",

@@ -1,13 +1,14 @@
-//! Sets of shards in few words: `7`, `0-63`, `0-4094/2` for every second one, and lists of these.
+//! Compact text for sets of shards: `7`, `0-63`, `0-4094/2` for every second one, and lists of
+//! these.
 
 use std::fmt::Write as _;
 
 use lotus::ShardId;
 
-/// A run has at least so many shards; fewer are listed one by one.
+/// Minimum number of shards in a run; fewer are listed one by one.
 const SHORTEST_RUN: usize = 3;
 
-/// The shards that a text names, in order and each once.
+/// Parses a set of shards; returns them sorted and without duplicates.
 ///
 /// # Errors
 /// A sentence.
@@ -36,7 +37,7 @@ fn parse_piece(piece: &str) -> Option<impl Iterator<Item = u16> + use<>> {
     (first <= last).then(|| (first..=last).step_by(usize::from(step)))
 }
 
-/// Shards, which must be in order, as pieces that [`parse`] understands.
+/// Formats shards, which must be sorted, as pieces that [`parse`] understands.
 pub fn pieces(shards: &[u16]) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = shards;
@@ -55,18 +56,18 @@ pub fn pieces(shards: &[u16]) -> Vec<String> {
     pieces
 }
 
-/// How many shards, from the first on, are equally far from each other.
+/// Number of shards, from the first on, at equal distances.
 fn run_length(shards: &[u16]) -> usize {
     let steps = || shards.windows(2).map(|pair| pair[1] - pair[0]);
     steps().next().map_or(1, |first| 1 + steps().take_while(|step| *step == first).count())
 }
 
-/// As [`pieces`], in one line that names at most so many.
+/// Formats as [`pieces`] does, in one line of at most `most` pieces.
 pub fn line(shards: &[u16], most: usize) -> String {
     let pieces = pieces(shards);
     let mut line = pieces.iter().take(most).cloned().collect::<Vec<_>>().join(",");
     if let Some(left @ 1..) = pieces.len().checked_sub(most) {
-        // Strings take all that is written to them.
+        // Writing to a string cannot fail.
         let _ = write!(line, " and {left} more");
     }
     line

@@ -1,5 +1,5 @@
-//! What a compute node's daemon does for applications: it calls the stored transactions of the
-//! workload that the cluster was loaded with, and shows metrics.
+//! Services of a compute node's daemon: stored transactions of the workload that the cluster was
+//! loaded with, for applications, and metrics.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,17 +20,17 @@ use super::operator::Operator;
 use super::rest::Rest;
 use crate::applications::{Aborts, local_door, registry};
 
-/// What runs beside a compute node. Dropping it stops it.
+/// Services that run beside a compute node. Dropping it stops them.
 pub struct Service {
-    /// None where the file names no address.
+    /// Server for applications; `None` where the file names no address.
     door: Option<Rc<RefCell<Door>>>,
-    /// Who is looked after beside applications: benchmarks, the operator.
+    /// Parts that answer other requests: of benchmarks, operators, snapshots.
     others: Vec<Box<dyn Look>>,
 }
 
 impl Service {
-    /// Serves on behalf of a compute node whose cluster has been loaded, once it is
-    /// [open](Self::open).
+    /// Prepares the services of a compute node whose cluster has been loaded. Applications are let
+    /// in by [`Self::open`].
     ///
     /// # Errors
     /// A sentence: a table is missing.
@@ -76,17 +76,17 @@ impl Service {
         self.door.as_ref().map_or(Ok(()), |door| door.borrow_mut().open())
     }
 
-    /// Does not let them in before the rest is over that all nodes were told of.
+    /// Keeps applications out until `rest` is over, which all nodes were told of.
     pub fn find(&mut self, rest: Rest) {
         self.others.iter_mut().for_each(|other| other.find(rest));
     }
 
-    /// Does what benchmarks and the operator ask for.
+    /// Answers requests of benchmarks, operators and snapshots.
     pub fn look(&mut self, authority: &dyn Authority) {
         self.others.iter_mut().for_each(|other| other.look(authority));
     }
 
-    /// Takes nothing new, and answers what is in flight.
+    /// Stops to take calls, and answers those in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.
@@ -95,7 +95,7 @@ impl Service {
     }
 }
 
-/// Learns the workload's tables, and what of it is served.
+/// Opens the workload's tables, and registers its stored transactions.
 struct Prepare<'a, M: Machines> {
     file: &'a ClusterFile,
     node: Node,
@@ -154,7 +154,7 @@ where
     }
     config.call_records = file.calls;
     config.security = file.clients.security().map_err(|error| error.to_string())?;
-    // One coroutine is left for interactive transactions, and one for the engine's own errands.
+    // One coroutine is left for interactive transactions, and one for the engine's own work.
     config.workers = Some(file.settings.coroutines - 2);
     let server = Server::start(Arc::clone(cluster), index, registry, config);
     server.map_err(|error| error.to_string())

@@ -1,22 +1,21 @@
-//! The snapshots of a cluster: files in a directory, of which the newest is what the cluster begins
-//! with.
+//! The snapshots of a cluster: files in a directory; the cluster begins with the newest of them.
 //!
 //! # What it is
-//! A new one is written beside the others under a name of its own, and gets its final name last
-//! ([`lotus_files`]); then the oldest go, until as many whole ones are left as the cluster's file
-//! says ([`kept`]). In each there is also what benchmarks have done to balances, so that they can
-//! be judged in the cluster that begins with it.
+//! A new one is written beside the others under a temporary name, and gets its final name last
+//! ([`lotus_files`]); then the oldest are removed, until as many whole ones are left as the
+//! cluster's file says ([`kept`]). Each also holds the effects of benchmarks on balances, so that
+//! these can be judged in the cluster that begins with it.
 //!
 //! # Which one is the newest
-//! The one with the highest sequence number. It is drawn when the snapshot's timestamp is, from a
-//! counter at the authority: within a life the order of numbers is that of timestamps. A cluster
-//! that begins with a snapshot counts on from the highest number in the directory. Neither a
-//! timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock may
-//! be set back.
+//! The one with the highest sequence number. The number is drawn when the snapshot's timestamp is,
+//! from a counter at the authority: within a life the order of numbers is that of timestamps. A
+//! cluster that begins with a snapshot counts on from the highest number in the directory. Neither
+//! a timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock
+//! may be set back.
 //!
 //! # What it is not
-//! A way between hosts. A snapshot is on the host of the compute node that took it, and is restored
-//! from that of compute node 0.
+//! A transfer between hosts. A snapshot is on the host of the compute node that took it, and is
+//! restored from that of compute node 0.
 
 mod digest;
 pub(super) mod kept;
@@ -46,43 +45,44 @@ use super::records;
 pub use digest::Digest;
 use struck::Struck;
 
-/// Beginning of the name of a snapshot that is being written.
+/// Prefix of the name of a snapshot that is being written.
 const UNFINISHED: &str = "next-";
 /// Key of the snapshot that the cluster has begun with.
 const RESTORED: &str = "snapshots/restored";
-/// How long an authority is asked that does not answer.
+/// Time for which an authority that does not answer is asked again.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Key of the [`Last`] one that was begun.
+/// Key of the snapshot that was begun last ([`Last`]).
 const LAST: &str = "snapshots/last";
 
-/// Where snapshots are.
+/// Directory of snapshots, and rules for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshots {
     /// Directory, on the host of each node that takes one.
     pub directory: PathBuf,
-    /// Whole snapshots that stay when there is a new one; at least 1.
+    /// Number of whole snapshots that stay when there is a new one; at least 1.
     pub keep: usize,
-    /// Not in the file: an operator decides it for one start.
+    /// Handling of a damaged newest snapshot. Not in the file: an operator decides it for one
+    /// start.
     pub if_damaged: IfDamaged,
 }
 
-/// What a cluster does that is to begin with a snapshot which is not whole.
+/// Handling of a start when the newest snapshot is not whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfDamaged {
-    /// It does not begin, and says so.
+    /// Do not start; report the error.
     Stop,
-    /// It begins with the newest that is whole; what was committed later is lost.
+    /// Start from the newest that is whole; what was committed later is lost.
     UseOlder,
 }
 
 /// A snapshot that was taken or restored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Place among the snapshots of the cluster, also across its lives.
+    /// Sequence number among the snapshots of the cluster, across its lives.
     pub sequence: u64,
-    /// All that was committed up to here is in it. May be ahead of the clock.
+    /// Snapshot timestamp: commits up to it are in the snapshot. May be ahead of the clock.
     pub timestamp: u64,
     /// Date, by the clock, at which it was begun.
     pub time: String,
@@ -94,7 +94,7 @@ pub struct Snapshot {
     pub left_out: Vec<String>,
 }
 
-/// The snapshot of this life that was begun last, and what numbers go on from.
+/// Number and timestamp of the snapshot of this life that was begun last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Last {
     pub(super) sequence: u64,
@@ -102,16 +102,16 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// The next one, of this timestamp, where `there` is the highest number in the directory.
-    /// `None` if one of a later time was begun already, or there are no more numbers. Two of the
-    /// same time have the same rows.
+    /// Next number, for this timestamp; `there` is the highest number in the directory. `None` if a
+    /// snapshot of a later timestamp was begun already, or numbers are used up. Two of the same
+    /// timestamp have the same rows.
     pub(super) fn next(self, there: u64, timestamp: u64) -> Option<Self> {
         let sequence = self.sequence.max(there).checked_add(1)?;
         (timestamp >= self.timestamp).then_some(Self { sequence, timestamp })
     }
 }
 
-/// What is in a snapshot beside the tables.
+/// Content of a snapshot beside the tables.
 #[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Notes {
     benchmarks: Ledger,
@@ -125,24 +125,24 @@ impl Snapshot {
         Self { path, sequence, timestamp, time, tables, rows, bytes, left_out: Vec::new() }
     }
 
-    /// In words.
+    /// Summary for people.
     pub fn in_words(&self) -> String {
         let Self { path, time, tables, rows, bytes, .. } = self;
         let path = path.display();
         format!("of {time}: {rows} rows of {tables} tables, {bytes} bytes, in {path}")
     }
 
-    /// What the cluster has begun with, if anything.
+    /// Snapshot that the cluster has begun with, if any.
     ///
     /// # Errors
-    /// The authority does not answer.
+    /// A sentence: the authority does not answer.
     pub fn restored(authority: &dyn Authority) -> Result<Option<Self>, String> {
         let read = records::read(authority, RESTORED);
         read.map(|(_, found)| found).map_err(|error| error.to_string())
     }
 }
 
-/// Nanoseconds since the Unix epoch as a date, to the second.
+/// Formats nanoseconds since the Unix epoch as a date, to the second.
 fn date(nanos: u64) -> String {
     let second = OffsetDateTime::from_unix_timestamp((nanos / 1_000_000_000) as i64);
     let date = second.ok().and_then(|second| second.format(&Rfc3339).ok());
@@ -150,12 +150,12 @@ fn date(nanos: u64) -> String {
 }
 
 impl Snapshots {
-    /// How long ago the newest snapshot on this host was taken, if there is one.
+    /// Time since the newest snapshot on this host was taken, if there is one.
     pub fn newest_age(&self, now: Nanos) -> Option<Duration> {
         kept::newest_taken(&self.directory).map(|taken| now.since(taken))
     }
 
-    /// The files of the directory that count as snapshots, the newest first.
+    /// Snapshot files of the directory, the newest first.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -163,8 +163,8 @@ impl Snapshots {
         kept::all(&self.directory)
     }
 
-    /// The files of the directory that count as snapshots, the newest first: what is in each, or
-    /// what is wrong with it. One that is removed meanwhile is left out.
+    /// Snapshot files of the directory, the newest first, each with its content or its error. One
+    /// that is removed meanwhile is left out.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -176,10 +176,10 @@ impl Snapshots {
         Ok(self.paths()?.into_iter().filter_map(read).collect())
     }
 
-    /// Takes one of a running cluster, and removes those that are too old.
+    /// Takes a snapshot of a running cluster, and removes those that are too old.
     ///
     /// # Errors
-    /// A sentence; then all is as it was.
+    /// A sentence; the directory is then as it was.
     pub fn take<M: Machines>(
         &self,
         cluster: &Cluster<M>,
@@ -198,7 +198,8 @@ impl Snapshots {
             .map_err(|error| format!("cannot make {}: {error}", self.directory.display()))?;
         let before = ledger::read(authority).map_err(|error| error.to_string())?;
         let notes = || {
-            // A benchmark that has begun or ended meanwhile may have written before the timestamp.
+            // A benchmark that began or ended meanwhile may have written before the snapshot's
+            // timestamp.
             let known = ledger::read(authority).is_ok_and(|after| after == before);
             let open = if known { before.open } else { before.open.max(1) };
             let notes = Notes { benchmarks: Ledger { open, ..before } };
@@ -221,7 +222,7 @@ impl Snapshots {
         Ok(taken)
     }
 
-    /// Enters a snapshot of this timestamp as the last one, with the next number.
+    /// Registers a snapshot of this timestamp as the last one, with the next number.
     fn label(
         &self,
         authority: &dyn Authority,
@@ -239,8 +240,8 @@ impl Snapshots {
         Ok(SnapshotLabel { sequence, taken: Env::real(0).now() })
     }
 
-    /// Fills a cluster that has just been made with the newest snapshot, if there are any, and
-    /// tells all nodes.
+    /// Fills a new cluster with the newest snapshot, if there are any, and publishes at the
+    /// authority which one it was.
     ///
     /// # Errors
     /// A sentence: the newest is not whole, and no older one is to be used instead; none is whole;
@@ -285,7 +286,7 @@ impl Snapshots {
         }
     }
 
-    /// Says what the cluster begins with, and what snapshots are counted on from.
+    /// Publishes the snapshot that the cluster begins with, and the number to count on from.
     fn begin_with(
         &self,
         restored: Snapshot,
@@ -301,7 +302,8 @@ impl Snapshots {
             ledger::restore(authority, &notes.benchmarks)?;
             records::write(authority, RESTORED, &restored)
         };
-        // A load that ends here was for nothing: the whole cluster has to be started again.
+        // Patient, since giving up here would mean to start the whole cluster again and repeat the
+        // load.
         let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
         told.map(|_| restored).map_err(|error| error.to_string())
     }

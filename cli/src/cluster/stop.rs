@@ -1,8 +1,8 @@
-//! How a node is told to end: SIGTERM or SIGINT, at any moment of its life.
+//! Telling a node to end: by SIGTERM or SIGINT, at any moment of its life.
 //!
 //! A thread waits for the signals. A node that serves finishes its transactions; one that waits for
-//! others stops waiting; one that fills tables, which takes as long as it takes, ends on the spot,
-//! as if it had been killed. A second signal ends the process on the spot at any time.
+//! others stops waiting; one that fills tables, for however long, exits at once, as if it had been
+//! killed. A second signal ends the process at once at any time.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -16,13 +16,13 @@ use tracing::info;
 
 use super::processes::wait_until;
 
-/// How often the log says that a wait goes on.
+/// Interval at which the log repeats that a wait goes on.
 const SAYING_AGAIN: Duration = Duration::from_secs(10);
 
-/// Why a node ends before it serves.
+/// Reason why a node ends before it serves.
 #[derive(Debug)]
 pub enum Early {
-    /// It was told to.
+    /// A signal told it to end.
     Told,
     /// It cannot serve; a sentence.
     Failed(String),
@@ -34,12 +34,12 @@ impl From<String> for Early {
     }
 }
 
-/// How a wait has ended.
+/// Result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// What was waited for has come to be.
+    /// The condition holds.
     Holds,
-    /// It has not, in the time that there was.
+    /// The time is over.
     Late,
 }
 
@@ -52,19 +52,19 @@ struct Shared {
 #[derive(Default)]
 struct State {
     told: bool,
-    /// Nothing looks whether it was told, and nothing is lost by ending.
+    /// Whether a signal ends the process at once: no code polls `told`, and nothing is lost.
     at_once: bool,
 }
 
-/// Whether this process was told to end.
+/// Whether this process was told to end; clones share the state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Shared>);
 
 impl Stop {
-    /// Begins to listen for signals.
+    /// Starts the thread that waits for signals.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn listen(env: &Env) -> io::Result<Self> {
         let stop = Self::default();
         let mut signals = Signals::new([SIGTERM, SIGINT])?;
@@ -74,7 +74,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// A signal has come.
+    /// Handles a signal.
     pub(super) fn tell(&self, signal: i32) {
         let mut state = self.lock();
         info!(signal, "told to end");
@@ -86,20 +86,20 @@ impl Stop {
         self.0.changed.notify_all();
     }
 
-    /// Whether it was told to end.
+    /// Whether the process was told to end.
     pub fn is_told(&self) -> bool {
         self.lock().told
     }
 
-    /// Whether it is told to end before so much time has passed; blocks until one or the other.
+    /// Blocks until the process is told to end, for at most `time`; returns whether it was.
     pub fn is_told_within(&self, time: Duration) -> bool {
         let state = self.lock();
         let waited = self.0.changed.wait_timeout_while(state, time, |state| !state.told);
         waited.unwrap_or_else(PoisonError::into_inner).0.told
     }
 
-    /// Runs work that looks at nothing else, and of which nothing is worth keeping before it is
-    /// whole: a signal ends the process meanwhile.
+    /// Runs work that polls nothing, and whose partial results are worth nothing: a signal
+    /// meanwhile ends the process at once.
     ///
     /// # Errors
     /// [`Early::Told`], before the work begins.
@@ -117,8 +117,8 @@ impl Stop {
         Ok(outcome)
     }
 
-    /// Looks until something is so, for at most `patience`: `missing` names what is still waited
-    /// for, of which the log tells.
+    /// Polls until `missing` returns `None`, for at most `patience`. The log tells what is still
+    /// missing.
     ///
     /// # Errors
     /// [`Early::Told`].
@@ -149,21 +149,21 @@ impl Stop {
     }
 }
 
-/// A wait: says in the log what for, and since when, and looks whether it is to end.
+/// A wait that logs its reason and its duration, and notices that the process was told to end.
 pub struct Vigil {
     stop: Stop,
     env: Env,
-    /// What is waited for, since when, and when that was said last.
+    /// Reason for the wait, its start, and the time of the last log line.
     said: Option<(String, Nanos, Nanos)>,
 }
 
 impl Vigil {
-    /// One that has not begun.
+    /// Creates a wait that has not begun.
     pub fn new(stop: &Stop, env: &Env) -> Self {
         Self { stop: stop.clone(), env: env.clone(), said: None }
     }
 
-    /// Still waits for `what`.
+    /// Notes that `what` is still waited for; breaks if the process was told to end.
     pub fn look(&mut self, what: &str) -> ControlFlow<()> {
         let now = self.env.now();
         match &mut self.said {

@@ -1,5 +1,5 @@
-//! A line in the log about those that a node's ports turn away: garbage, wrong keys, certificates
-//! that are refused. One line for many of them, so that nobody fills the log from outside.
+//! Log lines about connections that a node's ports turn away: garbage, wrong keys, refused
+//! certificates. One line covers many of them, so that the log cannot be filled from outside.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use lotus_fabric::env::Nanos;
 use lotus_fabric::tcp::TargetCounters;
 use tracing::warn;
 
-/// The shortest time between two lines.
+/// Minimum time between two lines.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What was turned away, as far as the log tells.
+/// Refused connections that were logged already.
 #[derive(Default)]
 pub struct TurnedAway {
     told: Counts,
     last: Option<Nanos>,
 }
 
-/// Connections that were not let in.
+/// Numbers of connections that were not let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Told why: another key, another cluster, another version, a certificate.
+    /// Refused with a reason: another key, another cluster, another version, a certificate.
     pub refused: u64,
-    /// Closed for what they sent.
+    /// Closed for invalid bytes.
     pub garbage: u64,
-    /// Closed because they did not say who they are in time.
+    /// Closed because they did not identify themselves in time.
     pub silent: u64,
     /// Closed at once: too many of them.
     pub turned_away: u64,
-    /// Not let in by the authority, for whichever reason.
+    /// Refused by the authority, for any reason.
     pub at_the_authority: u64,
 }
 
@@ -45,7 +45,7 @@ impl From<TargetCounters> for Counts {
 }
 
 impl TurnedAway {
-    /// What there is to tell now, if anything.
+    /// Counts since the last line; `None` if nothing is new, or that line is too recent.
     fn news(&mut self, now: Counts, at: Nanos) -> Option<Counts> {
         if now == self.told || self.last.is_some_and(|last| at.since(last) < QUIET) {
             return None;
@@ -61,7 +61,7 @@ impl TurnedAway {
         })
     }
 
-    /// Tells the log, if there is something new and it was not told just now.
+    /// Logs new refusals, if there are any and the last line is old enough.
     pub fn look(&mut self, now: Counts, at: Nanos) {
         let Some(new) = self.news(now, at) else { return };
         let Counts { refused, garbage, silent, turned_away, at_the_authority } = new;

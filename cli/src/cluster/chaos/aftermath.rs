@@ -1,5 +1,5 @@
-//! What is left when load and strikes have ended: whoever is out has been recovered, and everybody
-//! else looks at all data.
+//! Judges a cluster when load and strikes have ended: nodes that are out must have been recovered,
+//! and all others audit all data.
 
 use lotus_benchmarks::audit::{Check, Effects};
 use lotus_fabric::env::Env;
@@ -21,31 +21,31 @@ use crate::cluster::processes::wait_until;
 use crate::cluster::seat::Seat;
 use crate::steps::Steps;
 
-/// What is left when the load and the strikes have ended.
+/// The cluster when the load and the strikes have ended.
 pub struct Aftermath<'a> {
     pub file: &'a ClusterFile,
     pub nodes: &'a Nodes,
-    /// What was done to the nodes since they were all started.
+    /// Strikes since all nodes were started.
     pub struck: &'a Struck,
     pub siege: &'a Siege,
     pub steps: &'a Steps,
 }
 
-/// What was found.
+/// Result of the judgement.
 pub struct Findings {
-    /// The membership, if the authority has said what it is.
+    /// The membership, if the authority has answered.
     pub members: Option<Membership>,
-    /// Who takes no part any more.
+    /// Nodes that do not take part any more.
     pub out: Vec<Node>,
     pub checks: Vec<Check>,
 }
 
 impl Aftermath<'_> {
-    /// Waits until those who are out have been recovered, and has everybody else look at what all
-    /// calls so far have left.
+    /// Waits until nodes that are out have been recovered, and has all others audit the effects of
+    /// all calls so far.
     ///
     /// # Errors
-    /// A sentence: a node that takes part does not look.
+    /// A sentence: a node that takes part does not carry out its audit.
     pub fn judge(&self, authority: &Seat, seen: &Seen) -> Result<Findings, String> {
         let mut checks = Vec::new();
         self.steps.say("whoever is out is recovered");
@@ -77,7 +77,7 @@ impl Aftermath<'_> {
         Ok(Findings { members, out, checks })
     }
 
-    /// What there is to say of hostile clients, when these nodes are out.
+    /// Checks about hostile clients, given the nodes that are out.
     fn siege(&self, out: &[Node]) -> [Check; 2] {
         let Met { admitted, closed, granted } = self.siege.met;
         let refused = Check::new(
@@ -98,7 +98,8 @@ impl Aftermath<'_> {
         [refused, Check::new(name, lost.is_empty(), detail)]
     }
 
-    /// The membership, as soon as nothing is left to recover; or as it is when that takes too long.
+    /// The membership, as soon as nothing is left to recover; its last state when that takes too
+    /// long.
     fn await_recovery(&self, authority: &dyn Authority) -> Option<Membership> {
         let mut members = None;
         wait_until(&Env::real(0), RECOVERING, || {
@@ -109,7 +110,7 @@ impl Aftermath<'_> {
         members
     }
 
-    /// Whether everybody who has ended is out, and everybody who is out is recovered.
+    /// Whether all nodes that have ended are out, and all that are out have been recovered.
     fn is_recovered(&self, now: &Membership) -> bool {
         let out = self.nodes.out(now);
         let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
@@ -119,7 +120,7 @@ impl Aftermath<'_> {
         noticed && back && filled && now.may_resume() && now.may_adopt()
     }
 
-    /// Who was started again, and struck by nothing since.
+    /// Nodes that were started again, and not struck since.
     fn restarted(&self) -> impl Iterator<Item = Node> {
         let last = |node: &Node| self.struck.strikes.iter().rfind(|strike| strike.node == *node);
         Node::all(self.file)
@@ -127,7 +128,7 @@ impl Aftermath<'_> {
     }
 }
 
-/// What a node finds.
+/// Has a node audit all data; its name is put before each check's.
 fn audit(
     authority: &dyn Authority,
     node: Node,
@@ -141,7 +142,7 @@ fn audit(
     }
 }
 
-/// Nodes, in words.
+/// Names of nodes, as text.
 pub fn names(nodes: &[Node]) -> String {
     let names: Vec<String> = nodes.iter().map(Node::to_string).collect();
     if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }

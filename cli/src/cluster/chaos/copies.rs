@@ -1,8 +1,8 @@
-//! Snapshots that are taken while there is load: each is asked for on a thread of its own, and what
-//! was reported is looked for until the end.
+//! Snapshots under load: each is asked for on a thread of its own, and those that were reported are
+//! checked until the end.
 //!
-//! A snapshot that was reported is whole, and stays until as many newer whole ones are there as are
-//! to be kept. One that has failed leaves no file that counts.
+//! A snapshot that was reported is whole, and stays until there are `keep` newer whole ones. One
+//! that has failed leaves no file that counts as a snapshot.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -16,25 +16,25 @@ use crate::cluster::file::ClusterFile;
 use crate::cluster::snapshots::{Snapshot, Snapshots};
 use crate::cluster::{authority, copier};
 
-/// How long one may take: whoever takes it may have to be started again before it says that it
-/// does not know what became of it.
+/// Timeout of a snapshot: the node may have to be started again before it reports that the outcome
+/// is unknown.
 pub const TAKING: Duration = Duration::from_secs(60);
 
-/// What was said of snapshots so far.
+/// Snapshots that were asked for so far.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// Those that were reported as taken.
+    /// Snapshots that were reported as taken.
     pub reported: Vec<Snapshot>,
-    /// How many were not, and why the last one was not.
+    /// Number of those that failed, with the error of the last one.
     pub failed: usize,
     last_failure: Option<String>,
-    /// How many were struck while they were taken.
+    /// Number of those that were struck while they were taken.
     pub struck: usize,
-    /// What was not as it must be.
+    /// Violations found.
     findings: Vec<String>,
 }
 
-/// Snapshots of one cluster.
+/// Takes snapshots of one cluster.
 pub struct Copying {
     file: ClusterFile,
     env: Env,
@@ -48,15 +48,15 @@ struct UnderWay {
 }
 
 impl Copying {
-    /// Goes on from what was said before.
+    /// Goes on from earlier `copies`.
     pub fn new(file: &ClusterFile, copies: Copies) -> Self {
         Self { file: file.clone(), env: Env::real(0), under_way: None, copies }
     }
 
-    /// Asks for one, unless one is being taken.
+    /// Asks for a snapshot, unless one is being taken.
     ///
     /// # Errors
-    /// A sentence: there is no thread to be had.
+    /// A sentence: the thread cannot be started.
     pub fn begin(&mut self) -> Result<(), String> {
         if self.under_way.is_some() {
             return Ok(());
@@ -71,14 +71,14 @@ impl Copying {
         Ok(())
     }
 
-    /// A compute node is struck.
+    /// Notes that a compute node was struck.
     pub fn is_struck(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             under_way.is_struck = true;
         }
     }
 
-    /// Looks whether the last one was taken; waits for that in the end.
+    /// Handles the last snapshot if it has ended; with `waits`, waits for its end.
     pub fn look(&mut self, waits: bool) {
         let has_ended = |one: &mut UnderWay| waits || one.asked.is_finished();
         let Some(UnderWay { asked, is_struck }) = self.under_way.take_if(has_ended) else { return };
@@ -87,7 +87,7 @@ impl Copying {
         self.copies.hear(self.file.snapshots.as_ref(), taken);
     }
 
-    /// What was said, once the last one has ended.
+    /// Waits for the last snapshot, and returns all of them.
     pub fn end(mut self) -> Copies {
         self.look(true);
         self.copies
@@ -95,7 +95,7 @@ impl Copying {
 }
 
 impl Copies {
-    /// One was reported, or has failed: looks at all that are there.
+    /// Records that a snapshot was taken or has failed, and checks all files.
     pub fn hear(&mut self, snapshots: Option<&Snapshots>, taken: Result<Snapshot, String>) {
         match taken {
             Ok(snapshot) => self.reported.push(snapshot),
@@ -115,7 +115,7 @@ impl Copies {
         };
         let mut found = look();
         if !found.is_empty() {
-            // Old ones may have gone between two looks at the directory.
+            // Old ones may have been removed while the directory was read.
             found = look();
         }
         for finding in found {
@@ -125,7 +125,7 @@ impl Copies {
         }
     }
 
-    /// Whether all was as it must be; looks once more.
+    /// Result of all checks so far; checks the files once more.
     pub fn check(&mut self, snapshots: Option<&Snapshots>) -> Check {
         self.look_at_all(snapshots);
         let failed = match &self.last_failure {
@@ -140,8 +140,8 @@ impl Copies {
     }
 }
 
-/// What is wrong with the files of a directory, of which these were reported: one that counts is
-/// not whole, has other rows than was said, or is gone though fewer than `keep` are newer.
+/// Violations in a directory's files: a file that counts as a snapshot is not whole, has other
+/// content than was reported, or is gone though fewer than `keep` are newer.
 fn missing_or_damaged(
     reported: &[Snapshot],
     found: &[(PathBuf, Result<Snapshot, SnapshotError>)],
@@ -159,7 +159,7 @@ fn missing_or_damaged(
             Some((_, Ok(there))) => {
                 Some(format!("{path} was reported with {} rows, and has {}", said.rows, there.rows))
             }
-            // That was said already.
+            // Reported above as damaged.
             Some((_, Err(_))) => None,
             None => {
                 let whole = found.iter().filter_map(|(_, snapshot)| snapshot.as_ref().ok());
@@ -171,7 +171,7 @@ fn missing_or_damaged(
     damaged.chain(wrong).collect()
 }
 
-/// What a snapshot has, wherever it is.
+/// Content of a snapshot, without its path.
 fn content(snapshot: &Snapshot) -> [u64; 5] {
     let Snapshot { sequence, timestamp, tables, rows, bytes, .. } = *snapshot;
     [sequence, timestamp, u64::from(tables), rows, bytes]
@@ -211,7 +211,7 @@ mod tests {
         assert!(sound(&only)[0].starts_with("5.snapshot is not whole"), "{:?}", sound(&only));
         let fewer = [whole(5, 11), whole(3, 10)];
         assert_eq!(sound(&fewer), ["5.snapshot was reported with 12 rows, and has 11"]);
-        // One that is damaged is not among the newer ones.
+        // A damaged one does not count as newer.
         assert_eq!(sound(&[damaged(6), whole(5, 12)]).len(), 2);
     }
 }

@@ -1,5 +1,5 @@
-//! What a schedule is made of: strikes, waits, snapshots and restores, in the order of time; and
-//! the rounds that restores divide it into.
+//! Events of a schedule: strikes, waits, snapshots and restores, in the order of time; and the
+//! rounds that restores divide it into.
 
 use std::time::Duration;
 
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule::Strike;
 
-/// The cluster is ended with a snapshot, and started from there.
+/// End of the cluster with a snapshot, and its start from there.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
     /// Milliseconds since the load began.
     pub at_ms: u64,
-    /// What is done while compute nodes come to rest and one takes a snapshot; its times count from
-    /// when they are told to.
+    /// Strikes while compute nodes come to rest and one takes a snapshot; their times count from
+    /// the order to rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ending: Vec<Strike>,
-    /// What is done while the nodes start again; its times count from when they are started first.
+    /// Strikes while the nodes start again; their times count from the first start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starting: Vec<Strike>,
 }
 
-/// A line of a schedule.
+/// One line of a schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Something is done to a node.
+    /// A fault of a node.
     Strike(Strike),
-    /// A snapshot is taken.
+    /// A snapshot under load.
     Snapshot {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
-    /// What comes behind it is put off until every node that was started again takes part.
+    /// Puts off what comes behind it until every node that was started again takes part.
     Wait {
         /// Milliseconds since the load began.
         at_ms: u64,
     },
-    /// The cluster is ended, and started from a snapshot.
+    /// End of the cluster, and start from a snapshot.
     Restore(Restore),
 }
 
 impl Event {
-    /// When it happens, in milliseconds since the load began.
+    /// Time of the event, in milliseconds since the load began.
     pub fn at_ms(&self) -> u64 {
         match self {
             Self::Strike(Strike { at_ms, .. })
@@ -61,17 +61,17 @@ impl Event {
         }
     }
 
-    /// The same, by so much later.
+    /// Copy of the event, later by `by_ms`.
     #[must_use]
     pub fn later(mut self, by_ms: u64) -> Self {
         self.set_at_ms(self.at_ms() + by_ms);
         self
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// The line's first error.
     pub fn read(line: &str) -> Result<Self, serde_json::Error> {
         let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(line) else {
             return serde_json::from_str(line).map(Self::Strike);
@@ -92,7 +92,7 @@ impl Event {
         }
     }
 
-    /// As it is written.
+    /// Formats the event as a line.
     pub fn write(&self) -> String {
         let moment = |at_ms: &u64, word| {
             serde_json::to_string(&serde_json::json!({ "at_ms": at_ms, "fault": word }))
@@ -117,36 +117,36 @@ impl Event {
     }
 }
 
-/// A line that has a time, and nothing else.
+/// Fields of a line that has a time and nothing else.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Moment {
     at_ms: u64,
 }
 
-/// The words for what is done to no node.
+/// Names of the events that concern no single node.
 const SNAPSHOT: &str = "snapshot";
 const WAIT: &str = "wait";
 const RESTORE: &str = "restore";
 
-/// What happens until the cluster is restored, or the load ends. Times count from its beginning.
+/// Events until the cluster is restored, or the load ends. Times count from the round's beginning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// How much of the load comes before it.
+    /// Time of load before this round.
     pub began: Duration,
-    /// How long there is load.
+    /// Duration of the round's load.
     pub span: Duration,
-    /// What is done to the nodes.
+    /// Strikes at nodes.
     pub strikes: Vec<Strike>,
-    /// When snapshots are taken.
+    /// Times of snapshots.
     pub snapshots_ms: Vec<u64>,
-    /// From when on strikes are put off until every node that was started again takes part.
+    /// Times from which strikes are put off until every node that was started again takes part.
     pub waits_ms: Vec<u64>,
-    /// What comes behind it.
+    /// Restore that ends the round; `None` for the last round.
     pub restore: Option<Restore>,
 }
 
-/// The rounds that restores divide a schedule into.
+/// Divides a schedule into rounds, at its restores.
 pub fn rounds(events: &[Event], span: Duration) -> Vec<Round> {
     let mut rounds = Vec::new();
     let mut began_ms = 0;

@@ -1,14 +1,14 @@
-//! What applications saw in several lives of a cluster, each of which began with the snapshot that
-//! ended the one before, as one history.
+//! Joins what applications saw in several lives of a cluster into one history; each life began with
+//! the snapshot that ended the one before.
 //!
 //! # Names of versions
-//! A restored row has no writer, and ids of attempts begin anew. So an attempt's id says here in
-//! which life it was; and who reads a restored row has read what the life before has written last:
-//! the one version that nobody there has replaced. Where a row was written without being read, that
-//! may not be known: such reads are left out.
+//! A restored row has no writer, and ids of attempts begin anew in each life. So an attempt's id is
+//! extended by the number of its life, and a read of a restored row is taken to read the last
+//! version of the life before: the one version that was not replaced there. If a row was written
+//! without being read, the last version may not be known: such reads are left out.
 //!
 //! # What it is not
-//! A look at values. That they are what they were is for other checks to say.
+//! A check of values; other checks do that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,23 +16,23 @@ use lotus::PrimaryKey;
 use lotus_benchmarks::history::{Access, Attempt, History, Log, Operation};
 use lotus_fabric::ids::{TableId, TxnId};
 
-/// Bits of an attempt's number that are left to it.
+/// Bits of an attempt's number below the number of its life.
 const ATTEMPT_BITS: u32 = 32;
 
 type Row = (TableId, PrimaryKey);
 
-/// The lives so far.
+/// Joined history of the lives so far.
 #[derive(Default)]
 pub struct Lives {
     count: u64,
-    /// The tables, as the first life has numbered them.
+    /// Tables, with the ids of the first life.
     tables: Vec<(TableId, String)>,
     log: Log,
-    /// What was written last to each row that was written; `None` if that is not known.
+    /// Last version of each row that was written; `None` if it is not known.
     last: BTreeMap<Row, Option<TxnId>>,
 }
 
-/// What a life does to a row.
+/// Versions of a row that a life wrote, deleted, and replaced.
 #[derive(Default)]
 struct Written {
     versions: BTreeSet<TxnId>,
@@ -62,7 +62,7 @@ impl Lives {
         self.count += 1;
     }
 
-    /// All of it.
+    /// Returns the joined history.
     pub fn into_history(self) -> History {
         History::new(self.tables, vec![self.log])
     }
@@ -73,7 +73,8 @@ impl Lives {
         TxnId::new(id.incarnation(), id.slot(), self.count << ATTEMPT_BITS | attempt)
     }
 
-    /// The same operation, with names that mean the same in all lives.
+    /// Translates an operation to ids that are valid across all lives; `None` if its version is not
+    /// known.
     fn translate(&self, names: &[(TableId, String)], operation: Operation) -> Option<Operation> {
         let name = names.iter().find(|(id, _)| *id == operation.table).map(|(_, name)| name);
         let table = self.tables.iter().find(|(_, known)| Some(known) == name);
@@ -89,7 +90,7 @@ impl Lives {
     }
 }
 
-/// Notes what one attempt does to rows.
+/// Records the effects of one attempt on rows.
 fn note(written: &mut BTreeMap<Row, Written>, operations: &[Operation]) {
     for operation in operations.iter().filter(|operation| operation.access != Access::Read) {
         let Some(version) = operation.version else { continue };
@@ -107,7 +108,7 @@ fn note(written: &mut BTreeMap<Row, Written>, operations: &[Operation]) {
 }
 
 impl Written {
-    /// The version that is left. One that was deleted nobody finds.
+    /// Last version of the row. Deletions count only if nothing else is left.
     fn last(&self) -> Option<TxnId> {
         let left = || self.versions.difference(&self.replaced).copied();
         let mut there = left().filter(|version| !self.deletions.contains(version));
@@ -142,10 +143,10 @@ mod tests {
         }
     }
 
-    /// What an attempt does to which key, and the version.
+    /// Access of an attempt, its key, and the version.
     type Done = (Access, u64, Option<u64>);
 
-    /// Attempts on one table of that number.
+    /// Attempts on one table with this id.
     fn life(table: u16, attempts: &[(u64, &[Done])]) -> (Vec<(TableId, String)>, Vec<Log>) {
         let table = TableId(table);
         let mut log = Log::default();
@@ -202,7 +203,7 @@ mod tests {
             versions(lives)[7..],
             [
                 vec![Some(2), second(1)],
-                // Which of two blind writes was the last one nobody knows.
+                // Which of two blind writes was the last one is not known.
                 vec![second(1), None, Some(5)],
                 vec![second(1), Some(5)],
             ]

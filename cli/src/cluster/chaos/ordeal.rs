@@ -1,4 +1,4 @@
-//! What a cluster goes through, once it serves: rounds of load, with a restore between two.
+//! Drives a running cluster through rounds of load, with a restore between two.
 
 use std::time::Duration;
 
@@ -21,29 +21,29 @@ use crate::cluster::file::ClusterFile;
 use crate::cluster::load::Load;
 use crate::steps::Steps;
 
-/// A cluster that serves, and what is to be done to it.
+/// A running cluster, and the settings of the run.
 pub struct Ordeal<'a> {
     pub file: &'a ClusterFile,
     pub load: &'a Load,
     pub nodes: &'a Nodes,
     pub seed: u64,
-    /// What the whole schedule keeps to.
+    /// Limits of the whole schedule.
     pub bounds: Bounds,
     pub pace: Pace,
-    /// Whether to find out what calls read and write.
+    /// Whether calls report what they read and wrote.
     pub traced: bool,
-    /// Clients that ask for more than their share.
+    /// Number of clients that ask for more than their share.
     pub hostile: usize,
     pub steps: &'a Steps,
 }
 
-/// What came of all rounds so far.
+/// Results of all rounds so far.
 #[derive(Default)]
 struct Sum {
     seen: Option<Seen>,
     lives: Lives,
     copies: Copies,
-    /// With times since the load began.
+    /// Strikes, with times since the load began.
     strikes: Vec<Strike>,
     starts: usize,
     restores: usize,
@@ -54,10 +54,10 @@ struct Sum {
 }
 
 impl Ordeal<'_> {
-    /// Lets it go through all of them.
+    /// Runs all rounds.
     ///
     /// # Errors
-    /// A sentence: the load fails in a way that no fault explains, or something cannot be done.
+    /// A sentence: the load fails in a way that no fault explains, or a step cannot be carried out.
     pub fn undergo(&self, rounds: &[Round]) -> Result<(Report, History), String> {
         let clock = Env::real(self.seed);
         let mut sum = Sum::default();
@@ -74,7 +74,7 @@ impl Ordeal<'_> {
         Ok(self.report(workload, sum))
     }
 
-    /// One round, and a look at what is left.
+    /// Runs one round, and judges its aftermath.
     fn drive(
         &self,
         clock: &Env,
@@ -113,7 +113,7 @@ impl Ordeal<'_> {
         Ok(workload)
     }
 
-    /// Ends the cluster and starts it again, and looks whether all is there that was.
+    /// Ends the cluster and starts it again, and checks that all data is there.
     fn restore(&self, restore: &Restore, sum: &mut Sum) -> Result<(), String> {
         let Self { file, nodes, steps, .. } = *self;
         let authority = crate::cluster::authority(file)?;
@@ -184,7 +184,7 @@ impl Sum {
         self.strikes.extend(strikes.iter().map(since));
     }
 
-    /// Adds checks. Of one that was made before, it is known what it has found first.
+    /// Adds checks. Of checks with one name, the first failure stays; else the last one counts.
     fn find(&mut self, checks: Vec<Check>) {
         for check in checks {
             match self.checks.iter_mut().find(|before| before.name == check.name) {

@@ -1,6 +1,6 @@
-//! The memory that the nodes' own processes hold, looked at all through a run.
+//! Memory that the nodes' processes hold, sampled throughout a run.
 //!
-//! What counts is anonymous memory: what a process has asked for and used. Memory that nodes share
+//! Only anonymous memory counts: what a process has allocated and touched. Memory that nodes share
 //! over `shm` belongs to the cluster, and is as large as its file says.
 
 use std::collections::BTreeMap;
@@ -17,24 +17,24 @@ use crate::cluster::node::{Kind, Node};
 use crate::cluster::processes::wait_until;
 use crate::nodes::anonymous_bytes;
 
-/// How often it is looked at.
+/// Sampling interval.
 const LOOKING: Duration = Duration::from_millis(250);
-/// By how much a process may grow while it is driven: caches that fill, what it holds for clients,
-/// what the allocator keeps. A client that is answered without limit takes as much in seconds.
+/// Permitted growth of a process under load: caches that fill, state of clients, memory kept by the
+/// allocator. A client that is answered without limit takes as much in seconds.
 const GROWTH_BYTES: u64 = 256 << 20;
 
-/// What was seen.
+/// Samples of a run.
 pub struct Resident {
-    /// The most that a process of each kind had when the load began.
+    /// Maximum over the processes of each kind when the load began.
     first: BTreeMap<Kind, u64>,
-    /// The most that each node has had since.
+    /// Maximum of each node since then.
     most: BTreeMap<Node, u64>,
-    /// What memory nodes use by and by of what the file gives them.
+    /// Memory that memory nodes may use of their limit in the file; 0 on `shm`.
     lent: u64,
 }
 
 impl Resident {
-    /// Looks for the first time.
+    /// Takes the first sample.
     pub fn of(file: &ClusterFile, nodes: &Nodes) -> Self {
         let lent = match file.net {
             Net::Tcp { .. } => file.settings.memory_limit_bytes.unwrap_or(0),
@@ -49,7 +49,7 @@ impl Resident {
         resident
     }
 
-    /// Looks again and again until told to stop.
+    /// Samples again and again until `stop` is set.
     pub fn watch(mut self, nodes: &Nodes, stop: &AtomicBool) -> Self {
         let env = Env::real(0);
         while !stop.load(Ordering::Relaxed) {
@@ -67,7 +67,7 @@ impl Resident {
         }
     }
 
-    /// Whether all have stayed below their bounds.
+    /// Checks that all processes stayed below their bounds.
     pub fn check(&self) -> Check {
         let bound = |kind: Kind| {
             let lent = if kind == Kind::Memory { self.lent } else { 0 };
@@ -76,7 +76,7 @@ impl Resident {
         let stayed = self.most.iter().all(|(node, bytes)| *bytes < bound(node.kind));
         let mut detail = String::new();
         for (node, bytes) in &self.most {
-            // Strings take all that is written to them.
+            // Writing to a string cannot fail.
             let _ = write!(detail, "{node} {}, ", bytes >> 20);
         }
         let (memory, compute) = (bound(Kind::Memory) >> 20, bound(Kind::Compute) >> 20);

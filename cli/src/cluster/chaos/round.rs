@@ -1,5 +1,5 @@
-//! One round: the transactions of the workload are called, nodes are struck, and hostile clients do
-//! what they do, until the time is up.
+//! One round of load: the workload's transactions are called while nodes are struck and hostile
+//! clients run, until the time is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,26 +21,26 @@ use crate::cluster::drive::{attach, connect};
 use crate::cluster::file::ClusterFile;
 use crate::cluster::load::Use;
 
-/// What a cluster that serves goes through.
+/// Settings of a round.
 pub struct Driving<'a> {
     pub file: &'a ClusterFile,
     pub nodes: &'a Nodes,
-    /// The clock of the callers, and where random choices start.
+    /// Clock of the callers, and seed of random choices.
     pub clock: &'a Env,
-    /// How often the cluster was restored before.
+    /// Number of times the cluster was restored before.
     pub life: u32,
-    /// How long there is load now, and in all rounds together.
+    /// Duration of the load in this round, and in all rounds together.
     pub span: Duration,
     pub all: Duration,
     pub keeper: Keeper,
     pub copies: Copies,
-    /// Whether to find out what calls read and write.
+    /// Whether calls report what they read and wrote.
     pub traced: bool,
-    /// Clients that ask for more than their share.
+    /// Number of clients that ask for more than their share.
     pub hostile: usize,
 }
 
-/// What came of it.
+/// Result of a round.
 pub struct Driven {
     pub workload: &'static str,
     pub seen: Seen,
@@ -50,7 +50,7 @@ pub struct Driven {
     pub siege: Siege,
 }
 
-/// What hostile clients have met, and what they have cost.
+/// Results of hostile clients, and the memory that nodes held meanwhile.
 pub struct Siege {
     pub met: Met,
     pub resident: Resident,
@@ -104,7 +104,7 @@ impl Use for Driving<'_> {
     }
 }
 
-/// Lets those who look again and again end, however a run ends.
+/// Sets the flag when dropped, so that polling threads end however a run ends.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

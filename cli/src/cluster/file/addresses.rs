@@ -1,16 +1,16 @@
-//! The addresses of a file: where they may be written, and what is wrong with them.
+//! Checks of the addresses in a file: where they may be written, and their values.
 
 use lotus_router::remote::Security;
 use toml::Spanned;
 
 use super::{Advertised, FabricName, FileError, HostPort, Reader, Written};
 
-/// Whether other hosts may reach it, as far as can be said without asking for its number.
+/// Whether other hosts may reach the address, as far as can be told without a look-up.
 pub(super) fn is_far(at: &HostPort) -> bool {
     !at.ip().is_some_and(|ip| Security::PlainOnLoopback.allows(ip))
 }
 
-/// Where somebody is reached, if it is said.
+/// Address with its optional place to listen; `None` if no address is written.
 pub(super) fn advertised(
     address: &Option<Spanned<HostPort>>,
     bind: &Option<Spanned<HostPort>>,
@@ -20,12 +20,12 @@ pub(super) fn advertised(
 }
 
 impl Reader<'_> {
-    /// Whether every address is written where it may be, and once.
+    /// Checks that addresses are written only where they may be, and each only once.
     pub(super) fn check_addresses(&self, written: &Written) -> Result<(), FileError> {
         let shm = *written.fabric.as_ref() == FabricName::Shm;
         let memory = written.memory_node.iter().map(Spanned::as_ref);
         let compute = written.compute_node.iter().map(Spanned::as_ref);
-        // Each with where it is listened instead.
+        // Each address is paired with the one to listen at instead.
         let memory = memory.map(|node| (&node.address, &node.bind));
         let of_tcp = memory.chain(compute.clone().map(|node| (&node.address, &node.bind)));
         let of_tcp = of_tcp.chain([(&written.authority, &written.authority_bind)]);

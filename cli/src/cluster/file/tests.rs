@@ -1,4 +1,4 @@
-//! What is read of sound files, and what is said of others.
+//! Reading of valid cluster files, and errors of others.
 
 use super::super::key;
 use super::*;
@@ -26,23 +26,23 @@ address = \"127.0.0.1:7301\"
 address = \"127.0.0.1:7302\"
 ";
 
-/// In front of the first node, a key and TLS; in front of the load, TLS.
+/// A key and TLS, inserted before the first node; TLS, inserted before the load.
 const BOTH: &str = "key_file = \"k\"\n[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\n\
                     cluster = \"\"\n[[mem";
 const TLS: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n[load";
 
 const METRICS: &str = "metrics = \"127.0.0.1:7313\"";
-/// In front of the first node, another one with metrics.
+/// Another node with metrics, inserted before the first node.
 const WATCHED: &str = "replicas = 1\n[[compute_node]]\naddress = \"127.0.0.1:7303\"\n\
                        metrics = \"127.0.0.1:7313\"";
-/// Behind everything, TLS.
+/// TLS, appended to the file.
 const FILES: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n";
-/// In front of the first node, TLS with half of what an application needs.
+/// TLS with half of what an application needs, inserted before the first node.
 const HALF: &str = "[tls]\nca = \"\"\ncertificate = \"\"\nkey = \"\"\ncluster = \"\"\n\
                     client_key = \"\"\n[[mem";
-/// In front of the load, snapshots of which none is kept.
+/// Snapshots with `keep` 0, inserted before the load.
 const NO_SNAPSHOTS: &str = "[snapshots]\ndirectory = \"d\"\nkeep = 0\n[load";
-/// In front of the first node, etcd.
+/// etcd, inserted before the first node.
 const ETCD: &str = "[etcd]\nendpoints = [\"http://10.0.0.1:2379\"]\nprefix = \"/l/\"\n[[mem";
 
 fn read(text: &str) -> Result<ClusterFile, FileError> {
@@ -100,7 +100,7 @@ fn nodes_listen_elsewhere_than_where_others_are_told() {
     assert!(unknown.contains("mn-0.invalid:7301"), "{unknown}");
 }
 
-/// No application is let in by what lets in nodes, unless the file says so.
+/// Applications are not let in by the nodes' key, unless the file says so.
 #[test]
 fn applications_have_a_secret_of_their_own() {
     let clients = |text: &str| read(text).expect("sound").clients;
@@ -122,7 +122,7 @@ fn applications_have_a_secret_of_their_own() {
     assert_eq!(clients(&both), Trust::KeyFile("/etc/c".into()));
 }
 
-/// A file with one thing replaced, the line that is wrong then, and what is said of it.
+/// One replacement in a file, the line that is wrong then, and the error.
 #[test]
 fn whatever_is_wrong_is_named_with_its_line() {
     let cases: &[(&str, &str, &str, usize, &str)] = &[

@@ -1,4 +1,4 @@
-//! Against a real server (Debian's `etcd-server`).
+//! Tests against a real server (Debian's `etcd-server`).
 
 #[path = "../../../../router/tests/common/mod.rs"]
 mod common;
@@ -34,7 +34,7 @@ fn a_life_is_ended_by_those_alone_that_know_it() {
     let goes_on = new.last_word().expect("it answers");
     old.end().expect("it answers");
     assert_eq!(new.last_word().expect("it answers"), goes_on);
-    // Who has come from outside ends whichever goes on.
+    // A connection without a life of its own ends the one that is under way.
     connection(&server).end().expect("it answers");
     assert_eq!(new.last_word().expect("it answers").life(), None);
 }

@@ -1,5 +1,5 @@
-//! Where the runs of the matrix take place: a small cluster in a directory of its own, whose nodes
-//! and commands are processes of this program.
+//! Test ground of the matrix: a small cluster in a directory of its own; its nodes and commands are
+//! processes of this program.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,29 +19,29 @@ use super::super::processes::{is_stopped, make_private, wait_until};
 use super::super::snapshots::Digest;
 use super::Blow;
 
-/// How long a node may be silent before the others expel it.
+/// Lease of a compute node.
 pub const LEASE: Duration = Duration::from_millis(1000);
-/// How long one step may take, on a busy machine.
+/// Time that one step may take, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The port at which applications reach the first compute node.
+/// Port of the first compute node for applications.
 const CLIENT: u16 = 7500;
-/// The nodes of the cluster, in the order in which they start.
+/// Nodes of the cluster, in the order in which they start.
 const NODES: [&str; 4] = ["mn-0", "mn-1", "cn-0", "cn-1"];
 
-/// The directory, the description of the cluster, and what it begins with.
+/// Directory, cluster file and base snapshot of one cluster.
 pub struct Ground {
     directory: PathBuf,
     host: Ipv4Addr,
     program: PathBuf,
     env: Env,
-    /// The snapshot that every run begins with, outside of the directory of snapshots.
+    /// Snapshot that every run begins with, outside of the directory of snapshots.
     base: PathBuf,
     digest: Digest,
 }
 
 impl Ground {
-    /// Makes the directory, and a snapshot of a cluster that was loaded there. Grounds that are in
-    /// use at the same time have places of their own.
+    /// Creates the directory, and the base snapshot, of a cluster that is loaded there. Grounds in
+    /// use at the same time need different `place`s.
     ///
     /// # Errors
     /// A sentence.
@@ -71,14 +71,14 @@ impl Ground {
         self.directory.join("c.toml")
     }
 
-    /// Leaves nothing there but the snapshot that a run begins with.
+    /// Ends the cluster, and leaves nothing but the base snapshot that a run begins with.
     ///
     /// # Errors
     /// A sentence.
     pub fn reset(&self) -> Result<(), String> {
         self.done(&["down", "--no-snapshot"])?;
         for name in ["kept", "c.state"] {
-            // What is not there need not go.
+            // A missing directory is as good as a removed one.
             let _ = fs::remove_dir_all(self.directory.join(name));
         }
         make_private(&self.directory.join("kept"))?;
@@ -87,7 +87,7 @@ impl Ground {
         fs::copy(&self.base, first).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Keeps the logs of a run that has failed, and says where.
+    /// Copies the logs of a failed run; returns the directory.
     ///
     /// # Errors
     /// A sentence.
@@ -102,7 +102,7 @@ impl Ground {
         Ok(kept)
     }
 
-    /// A process of this program. What it says goes to a file of the state's directory.
+    /// Starts a process of this program. Its output goes to a file in the state directory.
     fn spawn(&self, words: &[&str], log: &str, armed: Option<&str>) -> Result<Child, String> {
         let state = self.directory.join("c.state");
         make_private(&state)?;
@@ -128,7 +128,7 @@ impl Ground {
         self.spawn(&[node.command(), "--node", &index], &node.to_string(), armed)
     }
 
-    /// Gives a command of `lotus cluster`, which is not waited for.
+    /// Starts a command of `lotus cluster`, without waiting for it.
     ///
     /// # Errors
     /// A sentence.
@@ -136,20 +136,20 @@ impl Ground {
         self.spawn(&[&["cluster"], words].concat(), words[0], armed)
     }
 
-    /// Gives a command, and waits.
+    /// Runs a command of `lotus cluster`, and waits for it.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     fn give(&self, words: &[&str]) -> Result<Output, String> {
         let mut command = Command::new(&self.program);
         command.arg("cluster").args(words).arg("--file").arg(self.file()).env_remove(VARIABLE);
         command.output().map_err(|error| error.to_string())
     }
 
-    /// What a command says, which must succeed.
+    /// Runs a command that must succeed; returns its output.
     ///
     /// # Errors
-    /// What it says otherwise.
+    /// Standard error of the command if it fails.
     pub fn done(&self, words: &[&str]) -> Result<String, String> {
         let output = self.give(words)?;
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -159,7 +159,7 @@ impl Ground {
         }
     }
 
-    /// How the cluster is.
+    /// Status of the cluster.
     ///
     /// # Errors
     /// A sentence.
@@ -168,7 +168,7 @@ impl Ground {
         serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
     }
 
-    /// The snapshots that are kept, the oldest first.
+    /// Snapshots in the directory, the oldest first.
     fn kept(&self) -> Result<Vec<PathBuf>, String> {
         let files = fs::read_dir(self.directory.join("kept")).map_err(|error| error.to_string())?;
         let paths = files.flatten().map(|entry| entry.path());
@@ -178,7 +178,7 @@ impl Ground {
         Ok(kept)
     }
 
-    /// Every snapshot that is kept has all rows that the cluster began with, and there is one.
+    /// Checks that there is a snapshot, and that each has all rows that the cluster began with.
     ///
     /// # Errors
     /// A sentence.
@@ -197,7 +197,7 @@ impl Ground {
         }
     }
 
-    /// The cluster serves all rows that it began with.
+    /// Checks that the cluster serves all rows that it began with.
     ///
     /// # Errors
     /// A sentence.
@@ -207,10 +207,10 @@ impl Ground {
         self.check_kept()
     }
 
-    /// Looks until something is so.
+    /// Polls until `holds` returns true.
     ///
     /// # Errors
-    /// It takes too long.
+    /// A sentence: it takes too long.
     pub fn wait_until(&self, what: &str, holds: impl FnMut() -> bool) -> Result<(), String> {
         match wait_until(&self.env, PATIENCE, holds) {
             true => Ok(()),
@@ -218,21 +218,21 @@ impl Ground {
         }
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     pub fn pause(&self, duration: Duration) {
         wait_until(&self.env, duration, || false);
     }
 
-    /// Whether applications get through to a compute node.
+    /// Whether a compute node takes connections of applications.
     pub fn is_open(&self, node: Node) -> bool {
         TcpStream::connect((self.host, CLIENT + node.index)).is_ok()
     }
 
-    /// Waits until a process is struck, and lets it go on in the end if it was stopped, after
-    /// something else that happens `meanwhile`.
+    /// Waits until the blow strikes a process. A stopped one is resumed after some leases, with
+    /// `meanwhile` run before that.
     ///
     /// # Errors
-    /// It was not struck, or those of `meanwhile`.
+    /// A sentence: the process was not struck, or the error of `meanwhile`.
     pub fn await_blow(
         &self,
         child: &mut Child,
@@ -262,7 +262,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // Whatever has failed leaves nothing running, and its logs.
+        // After a failure nothing is left running, but the logs stay.
         let _ = self.give(&["down", "--no-snapshot"]);
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let failed = files.filter(|file| file.file_name().to_string_lossy().starts_with("failed"));
@@ -276,12 +276,12 @@ fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// An address that only this place of this process uses: all of 127/8 is this machine.
+/// Loopback address that only this place of this process uses: all of 127/8 is this machine.
 fn host(place: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x7fc0_0000 | (std::process::id() % (1 << 14)) << 8 | place as u32 & 0xFF)
 }
 
-/// Two nodes of each kind, and some thousand rows.
+/// Cluster file: two nodes of each kind, and some thousand rows.
 fn description(host: Ipv4Addr) -> String {
     let lease_ms = LEASE.as_millis();
     let client = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
@@ -294,12 +294,12 @@ fn description(host: Ipv4Addr) -> String {
     )
 }
 
-/// The processes of nodes that were started by hand. They end with this.
+/// Processes of nodes that were started by hand; dropping this kills them.
 #[derive(Default)]
 pub struct Nodes(BTreeMap<Node, Child>);
 
 impl Nodes {
-    /// Starts all; one is armed.
+    /// Starts all nodes; one of them armed.
     ///
     /// # Errors
     /// A sentence.
@@ -313,26 +313,26 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Takes the place of a process that has ended.
+    /// Replaces the process of a node, which has ended.
     pub fn put(&mut self, node: Node, child: Child) {
         self.0.insert(node, child);
     }
 
-    /// The process of a node.
+    /// Process of a node.
     pub fn of(&mut self, node: Node) -> &mut Child {
         self.0.get_mut(&node).expect("all were started")
     }
 
-    /// Ends a node on the spot.
+    /// Kills a node.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn kill(&mut self, node: Node) -> Result<(), String> {
         let child = self.of(node);
         child.kill().and_then(|()| child.wait()).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Those whose processes have ended.
+    /// Nodes whose processes have ended.
     pub fn ended(&mut self) -> Vec<Node> {
         let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
         self.0.iter_mut().filter_map(|(node, child)| ended(child).then_some(*node)).collect()
@@ -342,7 +342,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for child in self.0.values_mut() {
-            // It may have ended.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! One run of the matrix: a blow, and what an operator does then.
+//! One run of the matrix: a blow, and the operator's reaction.
 
 use std::process::Child;
 
@@ -9,15 +9,15 @@ use super::super::node::{Kind, Node};
 use super::ground::{Ground, LEASE, Nodes};
 use super::{Actor, Blow, Coordinate};
 
-/// How often a node is started again that ends by itself.
+/// Maximum number of restarts of nodes that end by themselves.
 const RESTARTS: usize = 8;
-/// Whose process keeps the authority: without it all is to be begun anew.
+/// Node that hosts the authority: without it all is to be begun anew.
 const HOST: Node = Node { kind: Kind::Memory, index: 0 };
 
-/// Strikes there, and looks at what is left.
+/// Strikes at a coordinate, and checks the result.
 ///
 /// # Errors
-/// A sentence: nobody was struck, something is lost, or the cluster does not serve in the end.
+/// A sentence: no process was struck, something is lost, or the cluster does not serve in the end.
 pub fn undergo(ground: &Ground, coordinate: &Coordinate) -> Result<(), String> {
     ground.reset()?;
     let undergone = match (coordinate.point, coordinate.point.family()) {
@@ -26,7 +26,7 @@ pub fn undergo(ground: &Ground, coordinate: &Coordinate) -> Result<(), String> {
         (_, Family::Snapshot) => is_copied(ground, coordinate),
         _ => is_ended(ground, coordinate),
     };
-    // Processes that were started by hand end with this.
+    // Dropping this kills processes that were started by hand.
     let _nodes = undergone?;
     ground.check_served()?;
     ground.done(&["down"])?;
@@ -40,7 +40,7 @@ fn armed(coordinate: &Coordinate) -> Result<(Node, String), String> {
     }
 }
 
-/// A node is struck while the cluster is made from its snapshot.
+/// Strikes a node while the cluster is made from its snapshot.
 fn starts(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, Some((node, &at)))?;
@@ -51,7 +51,7 @@ fn starts(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     recover(ground, nodes)
 }
 
-/// A node is struck while it takes part again.
+/// Strikes a node while it takes part again.
 fn returns(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, None)?;
@@ -62,21 +62,21 @@ fn returns(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     recover(ground, nodes)
 }
 
-/// A node is struck while it takes a snapshot.
+/// Strikes a node while it takes a snapshot.
 fn is_copied(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let (node, at) = armed(coordinate)?;
     let mut nodes = Nodes::start(ground, Some((node, &at)))?;
     await_health(ground)?;
     let mut command = ground.begin(&["snapshot", "--wait", "60"], None)?;
     let struck = ground.await_blow(nodes.of(node), coordinate.blow, nothing);
-    // Files are looked at as they are then, before anything tidies up.
+    // Checked at once, before anything tidies up the files.
     let kept = ground.check_kept();
     let recovered = recover(ground, nodes);
     await_end(ground, &mut command)?;
     struck.and(kept).and(recovered)
 }
 
-/// A node, or the command, is struck while the cluster is ended.
+/// Strikes a node, or the command, while the cluster is ended.
 fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     let at = coordinate.armed();
     let node = match coordinate.actor {
@@ -97,26 +97,26 @@ fn is_ended(ground: &Ground, coordinate: &Coordinate) -> Result<Nodes, String> {
     };
     struck?;
     if let (Some(node), Blow::Kill) = (node, coordinate.blow) {
-        // Its next process says that it does not know what became of the question.
+        // Its next process reports that the outcome of the question is unknown.
         nodes.put(node, ground.node(node, None)?);
     }
     await_end(ground, &mut down)?;
     ground.check_kept()?;
     let ended = nodes.ended();
     match [0, 1].map(Node::compute).iter().all(|node| ended.contains(node)) {
-        // That is what was asked for; and no node is left that would take another in again.
+        // As asked for; and no node is left that would admit another one.
         true => begin_anew(ground, nodes),
         false => recover(ground, nodes),
     }
 }
 
-/// A node that begins to serve while all are told to rest lets no application in.
+/// Checks that a node that begins to serve while all are told to rest lets no application in.
 fn begins_to_rest(ground: &Ground, nodes: &mut Nodes) -> Result<(), String> {
     let node = Node::compute(1);
     nodes.kill(node)?;
     nodes.put(node, ground.node(node, None)?);
     await_health(ground)?;
-    // The other one has not been asked yet.
+    // The other node has not been asked to rest yet.
     match (ground.is_open(Node::compute(0)), ground.is_open(node)) {
         (true, false) => Ok(()),
         (false, _) => Err("a node rests that was not asked to".to_owned()),
@@ -138,8 +138,8 @@ fn await_health(ground: &Ground) -> Result<(), String> {
     })
 }
 
-/// Starts again what has ended until all nodes serve, unless the cluster says that this is of no
-/// use.
+/// Restarts nodes that have ended until all nodes serve; begins all anew where the status says that
+/// restarts are no use.
 fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     let mut restarts = 0;
     let (mut not_whole, mut over) = (false, false);
@@ -182,13 +182,13 @@ fn recover(ground: &Ground, mut nodes: Nodes) -> Result<Nodes, String> {
     }
 }
 
-/// Whether a `down` that was killed has left nodes that wait for a command.
+/// Whether a `down` that was killed has left nodes at rest, which wait for a command.
 fn rests(status: &Value) -> bool {
     let nodes = status["nodes"].as_array().into_iter().flatten();
     nodes.into_iter().any(|node| node["state"] == "resting")
 }
 
-/// A cluster whose data is not whole stays closed, and takes no snapshot.
+/// Checks that a cluster with incomplete data stays closed, and takes no snapshot.
 fn serves_nobody(ground: &Ground) -> Result<(), String> {
     ground.pause(LEASE * 3);
     if let Some(node) = [0, 1].map(Node::compute).into_iter().find(|node| ground.is_open(*node)) {

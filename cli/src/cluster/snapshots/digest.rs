@@ -1,4 +1,4 @@
-//! What is in a snapshot, in few words: two are alike if all of their tables and rows are.
+//! Digest of a snapshot's content: two are equal if all of their tables and rows are.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use lotus::{PrimaryKey, SnapshotError, SnapshotVisitor, TableSpec, read_snapshot};
 
-/// What is in a snapshot: how many rows, and a sum over all of them.
+/// Number of rows of a snapshot, and a sum of hashes over all of them.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Digest {
     rows: u64,
@@ -31,10 +31,10 @@ impl SnapshotVisitor for Digest {
 }
 
 impl Digest {
-    /// What is in a file.
+    /// Reads a file to its end, and digests its content.
     ///
     /// # Errors
-    /// A sentence: it is not whole, or cannot be read.
+    /// A sentence: the file is not whole, or cannot be read.
     pub fn of(path: &Path) -> Result<Self, String> {
         let damaged = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let file = File::open(path).map_err(|error| damaged(&error))?;
@@ -45,12 +45,12 @@ impl Digest {
         Ok(digest)
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// In words.
+    /// Summary for people.
     pub fn in_words(&self) -> String {
         format!("{} rows, sum {:016x}", self.rows(), self.sum)
     }

@@ -1,14 +1,14 @@
 //! The files of a directory of snapshots: their names, their order, and which of them stay.
 //!
 //! # What it is
-//! The number in a file's head decides, not its name; of a file whose head cannot be read the name
-//! has to do. A file with neither counts as the newest: it may be, so a cluster does not begin
-//! behind its back.
+//! The number in a file's head decides, not its name; if the head cannot be read, the name has to
+//! do. A file with neither counts as the newest: it may be, so a cluster does not begin without it
+//! unasked.
 //!
 //! # What is removed
-//! Files that are older than as many *whole* ones as are to be kept, each of which was read to its
-//! end first. A damaged file neither counts nor goes in the place of a whole one, so the newest
-//! whole one always stays.
+//! Files that are older than the newest `keep` *whole* ones, each of which was read to its end
+//! first. A damaged file neither counts nor takes the place of a whole one, so the newest whole one
+//! always stays.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use super::{Snapshot, date};
 /// Extension of the names of snapshots.
 const EXTENSION: &str = "snapshot";
 
-/// Place of a file among the others: its number, then its timestamp.
+/// Order of a file among the others: its number, then its timestamp.
 pub(in crate::cluster) type Rank = (u64, u64);
 
 /// Name of a snapshot: its number, and the date at which it was begun.
@@ -33,7 +33,7 @@ pub(super) fn name(label: SnapshotLabel) -> String {
     format!("{:010}-{}.{EXTENSION}", label.sequence, date(label.taken.0).replace(':', ""))
 }
 
-/// Rank by a name: of [`name`]'s, or a timestamp, which was all the name of snapshots without a
+/// Rank by file name: one of [`name`], or a timestamp alone, the old name of snapshots without a
 /// label. `None` for any other.
 pub(in crate::cluster) fn rank_by_name(path: &Path) -> Option<Rank> {
     let stem = path.file_stem()?.to_str()?;
@@ -74,13 +74,13 @@ pub(super) fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|(_, path)| path).collect())
 }
 
-/// When the newest snapshot of a directory was taken, if one has a head that can be read.
+/// Time at which the newest snapshot with a readable head was taken.
 pub(super) fn newest_taken(directory: &Path) -> Option<Nanos> {
     let head = |path: PathBuf| read_snapshot_head(&mut File::open(path).ok()?).ok();
     all(directory).ok()?.into_iter().find_map(head).map(|head| head.label.taken)
 }
 
-/// The highest number in a directory; 0 if there is none.
+/// Highest number in a directory; 0 if there is none.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -89,10 +89,10 @@ pub(super) fn last_sequence(directory: &Path) -> io::Result<u64> {
     Ok(sequences.map(|(sequence, _)| sequence).max().unwrap_or(0))
 }
 
-/// Reads a snapshot to its end.
+/// Reads a snapshot to its end, to check that it is whole.
 ///
 /// # Errors
-/// Whatever is wrong with it.
+/// The first error found.
 pub(super) fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
     read_snapshot(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut ())
 }
@@ -103,11 +103,11 @@ pub(super) fn check(path: &Path) -> Result<SnapshotInfo, SnapshotError> {
 /// The directory cannot be read, or a file not be removed.
 ///
 /// # Panics
-/// If none is to be kept.
+/// If `keep` is 0.
 pub(super) fn prune(files: &dyn Files, directory: &Path, keep: usize) -> io::Result<()> {
     assert!(keep > 0, "the newest whole one always stays");
     let all = all(directory)?;
-    // Reading takes as long as a snapshot is large.
+    // Checked first, since reading takes as long as a snapshot is large.
     if all.len() <= keep {
         return Ok(());
     }
@@ -124,8 +124,8 @@ pub(super) fn prune(files: &dyn Files, directory: &Path, keep: usize) -> io::Res
     Ok(())
 }
 
-/// Why a cluster does not begin whose newest snapshot has this error: the sentence names what it
-/// could begin with instead.
+/// Error message: why a cluster does not begin when its newest snapshot has this error. Names what
+/// it could begin with instead.
 pub(super) fn refusal(all: &[PathBuf], error: &SnapshotError) -> String {
     let (newest, older) = all.split_first().expect("there is one that has the error");
     let newest = newest.display();

@@ -6,7 +6,7 @@ use std::path::Path;
 use lotus_files::{Disk, Existing, Files, Readers, Unfinished};
 use lotus_points::point_here;
 
-/// [`Disk`], where a process may be struck.
+/// [`Disk`], with fault points at which a process may be struck.
 pub struct Struck;
 
 impl Files for Struck {

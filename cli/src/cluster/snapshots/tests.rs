@@ -14,10 +14,11 @@ use tempfile::TempDir;
 use super::*;
 
 const SPEC: TableSpec = TableSpec::new("numbers").record_bytes(100).capacity(5_000);
-/// More than fits the buffer of a file, so that it takes several writes.
+/// Number of rows: more than fit the buffer of a file, so that it takes several writes.
 const ROWS: u64 = 4_000;
 
-/// In memory where there is such a place: syncing takes no time there, and faults are made up.
+/// Temporary directory, in memory if possible: syncing takes no time there, and faults are
+/// simulated.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("there is room")
 }
@@ -68,7 +69,7 @@ fn cut(path: &Path) {
     fs::write(path, &bytes[..bytes.len() / 2]).expect("it is ours");
 }
 
-/// One answer that was lost cut the load short, and the cluster had to be started again.
+/// A lost answer cut the load short, and the cluster had to be started again.
 #[test]
 fn a_restore_outlasts_answers_that_are_lost() {
     let (directory, authority) = (scratch(), TestAuthority::lossy());
@@ -100,7 +101,7 @@ fn strike(files: &Faulty, cluster: &Cluster, older: &Path, case: &str) {
         Ok(taken) => assert_eq!(all[0], taken.path, "{case}: reported, and not the newest"),
         Err(_) => assert!(all.contains(&former), "{case}: {former:?} is not in {all:?}"),
     }
-    // The next one, taken by another process, finds nothing in its way.
+    // The next snapshot, taken by another process, finds nothing in its way.
     let next = snapshots.take(cluster, &authority).expect("nothing fails any more");
     let all = kept::all(directory.path()).expect("readable");
     assert_eq!((all.len(), &all[0]), (snapshots.keep, &next.path), "{case}");
@@ -129,7 +130,7 @@ fn whatever_fails_the_newest_whole_snapshot_is_there_and_no_damaged_one() {
     cluster.stop().expect("it ends");
 }
 
-/// The directory of the first snapshot was made and not synced: a snapshot that was reported went
+/// The directory of the first snapshot was created and not synced: a reported snapshot was lost
 /// with it when the machine lost power.
 #[test]
 fn a_snapshot_in_a_directory_that_was_made_for_it_outlasts_a_loss_of_power() {
@@ -142,14 +143,14 @@ fn a_snapshot_in_a_directory_that_was_made_for_it_outlasts_a_loss_of_power() {
     cluster.stop().expect("it ends");
 }
 
-/// The compute nodes of a host wrote one file until it got its name: one that woke late wrote what
-/// it had buffered into the finished snapshot of another.
+/// The compute nodes of a host wrote one file until it got its name: a node that woke late wrote
+/// its buffer into the finished snapshot of another.
 #[test]
 fn two_nodes_of_a_host_write_files_of_their_own() {
     let cluster = filled();
     let directory = scratch();
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
-    // One that is paused with all of it in its buffer.
+    // A snapshot that is paused with all of it in its buffer.
     let open = || Part::create(&Disk, directory.path(), UNFINISHED, Readers::Owner);
     let label = |timestamp| snapshots.label(&authority, timestamp);
     let (late, info) = cluster.snapshot_with(open, label, Vec::new).expect("no fault");
@@ -168,7 +169,7 @@ fn the_newest_is_what_was_taken_last_whatever_clocks_say() {
     let cluster = filled();
     let directory = scratch();
     let (snapshots, authority) = (snapshots(directory.path()), EmbeddedAuthority::new());
-    // By its name and by its date it is of the far future.
+    // Its name and its date are in the far future.
     let ahead = SnapshotLabel { sequence: 4, taken: Nanos(3_000_000_000_000_000_000) };
     write_labelled(&cluster, directory.path(), "03000000000000000000.snapshot", ahead);
     let now = Env::real(0).now();
@@ -259,7 +260,7 @@ fn a_damaged_newest_snapshot_stops_the_cluster_unless_an_older_one_will_do() {
     assert_eq!(next.sequence, newer.sequence + 1, "above the damaged one");
     cluster.stop().expect("it ends");
 
-    // A file of which nothing is known may be the newest.
+    // An unreadable file may be the newest.
     let unknown = directory.path().join("copy.snapshot");
     fs::write(&unknown, "half a head").expect("there is room");
     let cluster = empty();
