@@ -1,7 +1,7 @@
-//! What a lock costs: warm, in sets, and cold with and without prefetching.
+//! Cost of a lock: warm, in sets, and cold with and without prefetching.
 //!
-//! Cold means random names over a table of 32 MiB whose slots have all been used: every lock
-//! misses the caches once for its bucket, unless the set prefetches it while others are taken.
+//! Cold means random names over a table of 32 MiB whose slots have all been used: every lock misses
+//! the caches once for its bucket, unless the set prefetches it while others are taken.
 
 use std::hint::black_box;
 

@@ -1,15 +1,17 @@
-//! Spin locks on memory-node words, taken and released by compare-and-swap: what LOTUS §2.2
-//! argues against, for tests and as a baseline.
+//! Spin locks on memory-node words, taken and released by compare-and-swap: what LOTUS §2.2 argues
+//! against, for tests and as a baseline.
 //!
 //! A word holds 0 when free and the holder's transaction id otherwise; reading is exclusive like
 //! writing. Names hash to words, so two names may share one: a transaction then holds it once for
 //! both, and two transactions conflict without need.
 //!
-//! All words are tried at once. If others hold some, the lowest of those is waited for, and
-//! nothing above it is kept meanwhile: of those who wait for one another's words somebody gets on.
+//! All words are tried at once. If others hold some, the lowest of those is waited for, and nothing
+//! above it is kept meanwhile: of transactions that wait for one another's words, one always makes
+//! progress.
 //!
 //! A release is a compare-and-swap from the own id too, never a plain WRITE: posted behind an
-//! acquisition whose answer nobody waited for, it undoes just that, and never somebody else's.
+//! acquisition whose answer was not awaited, it undoes just that acquisition, and never another
+//! transaction's.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,20 +24,20 @@ use lotus_fabric::verbs::VerbError;
 use crate::name::{LockName, LockRequest};
 use crate::service::{HeldLocks, LockError, LockService};
 
-/// How often the words that are taken are tried again before the transaction gives up: holding
-/// some while spinning on others could go on for ever.
+/// Number of rounds of retries before the transaction gives up: holding some words while spinning
+/// on others could go on for ever.
 const SPINS: u32 = 32;
 
-/// How long a release waits before it tries again where it failed.
+/// Pause before a failed release is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Finds the word of a lock from the hash of its name.
 pub type WordOf = Rc<dyn Fn(&LockName, u64) -> RemoteAddr>;
 
-/// How many overdue releases are repeated in one batch.
+/// Largest number of overdue releases repeated in one batch.
 const RELEASES_PER_BATCH: usize = 64;
 
-/// See the module's essay.
+/// Lock service on memory-node words. See the module's documentation.
 #[derive(Clone)]
 pub struct CasLocks {
     lane: Lane,
@@ -43,7 +45,7 @@ pub struct CasLocks {
     overdue: Rc<Overdue>,
 }
 
-/// Releases that failed: words, and who is to hold them no more.
+/// Releases that failed: words, each with the transaction that gives it up.
 #[derive(Default)]
 struct Overdue {
     releases: RefCell<Vec<(RemoteAddr, u64)>>,
@@ -53,7 +55,7 @@ struct Overdue {
 }
 
 impl CasLocks {
-    /// Locks in the words that `word_of` names, reached through `lane`.
+    /// Service over the words that `word_of` names, reached through `lane`.
     pub fn new(lane: Lane, word_of: WordOf) -> Self {
         Self { lane, word_of, overdue: Rc::default() }
     }
@@ -100,7 +102,7 @@ impl LockService for CasLocks {
             let got = taken.iter().take_while(|&&taken| taken).count();
             let above = missing[..tried].iter().zip(&taken).skip(got);
             given_back.extend(above.filter(|(_, taken)| **taken).map(|((_, word), _)| *word));
-            // Only the word that is waited for: the others would be in somebody's way.
+            // Only the word that is waited for: holding others would block other transactions.
             let all = got == tried;
             missing.drain(..got);
             if missing.is_empty() {
@@ -124,7 +126,7 @@ impl LockService for CasLocks {
         let releases = words.into_iter().map(|word| (word, id)).collect::<Vec<_>>();
         let posted = release(&self.lane, &releases);
         let (lane, overdue) = (self.lane.clone(), Rc::clone(&self.overdue));
-        // Nobody waits for it: the verbs follow everything that this lane posted before.
+        // Not awaited by the caller: the verbs follow everything that this lane posted before.
         self.lane.executor().spawn(async move {
             if posted.await.is_err() {
                 overdue.releases.borrow_mut().extend(releases);
@@ -145,7 +147,7 @@ impl Overdue {
             let releases = self.releases.take();
             let mut broken = Vec::new();
             for part in releases.chunks(RELEASES_PER_BATCH) {
-                // To a node that has just refused there is nothing to try before it is reconnected.
+                // Releases on a node that has just refused have to wait until it is reconnected.
                 let left = |word: &RemoteAddr| broken.contains(&word.node());
                 let (wait, try_now): (Vec<_>, Vec<_>) = part.iter().partition(|r| left(&r.0));
                 self.releases.borrow_mut().extend(wait);
@@ -157,7 +159,7 @@ impl Overdue {
                 for failure in error.failures() {
                     broken.push(failure.node);
                     if lane.reconnect(failure.node).await == Err(VerbError::Revoked) {
-                        // This node is out, and its locks are not its own any more.
+                        // This node is expelled, and its locks are not its own any more.
                         return self.releases.borrow_mut().clear();
                     }
                 }

@@ -1,4 +1,4 @@
-//! The asking side's memory of ends: which attempts are over and not known to be by an owner.
+//! The asking side's list of ends: attempts that are over, as an owner may not know yet.
 //!
 //! # What it is
 //! One tracker per coordinator and owner node. An attempt that asked that owner for locks ends
@@ -10,16 +10,16 @@
 //! It sends nothing and reads no clock: times are values in nanoseconds of the caller's.
 //!
 //! # When to send
-//! Others may be waiting for the locks, so a fresh end goes out with the next datagram to the
-//! owner, of which there should be one at the end of the current round of polling even if it
-//! carries nothing else. After that it is repeated every `resend_ns`.
+//! Other transactions may be waiting for the locks, so a fresh end goes out with the next datagram
+//! to the owner; one should be sent at the end of the current round of polling even if it carries
+//! nothing else. After that it is repeated every `resend_ns`.
 
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
 
 use crate::wire::{Reply, RequestWriter};
 
-/// The ends that one owner has not acknowledged to one coordinator.
+/// Ends that one owner has not acknowledged to one coordinator.
 #[derive(Debug)]
 pub struct EndTracker {
     resend_ns: u64,
@@ -30,19 +30,20 @@ pub struct EndTracker {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     txn: TxnId,
-    /// When to send it again, or 0: at once.
+    /// Time to send it again, or 0: at once.
     due_ns: u64,
 }
 
 impl EndTracker {
-    /// A tracker that repeats an end after `resend_ns` without an acknowledgement.
+    /// Tracker that repeats an end after `resend_ns` without an acknowledgement.
     pub fn new(resend_ns: u64) -> Self {
         Self { resend_ns, pending: Vec::new() }
     }
 
-    /// `txn`, which asked the owner for locks, is over, and so are its slot's earlier attempts.
+    /// Records that `txn`, which asked the owner for locks, is over, and so are its slot's earlier
+    /// attempts.
     ///
-    /// All that it wrote must be visible on the primaries.
+    /// All its writes must be visible on the primaries.
     pub fn end(&mut self, txn: TxnId) {
         let end = Pending { txn, due_ns: 0 };
         match self.pending.iter_mut().find(|pending| same_slot(pending.txn, txn)) {
@@ -52,7 +53,7 @@ impl EndTracker {
         }
     }
 
-    /// Learns from a reply of the owner which ends it knows.
+    /// Drops the ends that a reply of the owner acknowledges.
     ///
     /// Besides the acknowledgement itself, any answer to a later attempt of the slot is one: the
     /// owner ends the earlier attempts before it looks at the request.
@@ -66,8 +67,8 @@ impl EndTracker {
             .retain(|pending| !same_slot(pending.txn, txn) || pending.txn.attempt() >= known_below);
     }
 
-    /// Adds the ends that are due at `now_ns` to a datagram, at most `most` and as far as they
-    /// fit; how many it added.
+    /// Adds the ends that are due at `now_ns` to a datagram, at most `most` and as far as they fit.
+    /// Returns the number added.
     pub fn write_due(
         &mut self,
         now_ns: u64,
@@ -89,24 +90,24 @@ impl EndTracker {
         written
     }
 
-    /// When [`Self::write_due`] should next be called: 0 for at once, `None` for never.
+    /// Time at which [`Self::write_due`] should next be called: 0 for at once, `None` for never.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.pending.iter().map(|pending| pending.due_ns).min()
     }
 
-    /// How many ends the owner may not know of.
+    /// Number of ends that the owner may not know of.
     pub fn unacknowledged(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether the owner may not know yet that `txn` is over, though [`Self::end`] said so.
+    /// Whether `txn` was reported to [`Self::end`] but the owner may not know it yet.
     pub fn is_pending(&self, txn: TxnId) -> bool {
         self.pending
             .iter()
             .any(|pending| same_slot(pending.txn, txn) && txn.attempt() <= pending.txn.attempt())
     }
 
-    /// Forgets everything: the owner has been expelled, and its lock table with it.
+    /// Drops all ends: the owner has been expelled, and its lock table is gone.
     pub fn clear(&mut self) {
         self.pending.clear();
     }

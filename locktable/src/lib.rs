@@ -4,22 +4,22 @@
 //! Every compute node owns the locks of some shards. It keeps them in one [`LockTable`], a
 //! fixed-size hash table shared by its coordinators. Local transactions call the table directly;
 //! remote ones send datagrams ([`wire`]) that the same-numbered coordinator of the owner answers
-//! with its [`LockServer`]. The asking side remembers in an [`EndTracker`] which ends the owner
-//! has not acknowledged yet.
+//! with its [`LockServer`]. The asking side keeps in an [`EndTracker`] the ends that the owner has
+//! not acknowledged yet.
 //!
-//! Nothing here waits: a conflict, a full bucket or a stale message is an answer, and what to do
-//! about it is the transaction's business.
+//! Nothing here waits: a conflict, a full bucket or a stale message is an answer, and the
+//! transaction decides how to react.
 //!
 //! # What it is not
-//! It sends nothing, reads no clock and knows no records. Who owns which shard is asked of the
-//! [`LockHost`]; deciding, moving and draining shards belong to the router and the engine.
+//! It sends nothing, reads no clock and knows no records. It asks the [`LockHost`] who owns a
+//! shard; deciding, moving and draining shards belong to the router and the engine.
 //!
 //! # Where to look
 //! * [`LockName`], [`LockRequest`]: what can be locked, and how a name is hashed.
 //! * `slot`: the pure rules of one 8-byte slot, as a table of cases.
 //! * [`LockTable`]: slots, holders, and the mutexes that keep the two together.
 //! * [`wire`], [`LockServer`], [`EndTracker`]: the protocol, as bytes and two state machines.
-//! * `suspicion`: when an owner that does not answer is waited for no longer.
+//! * `suspicion`: the point at which waiting for an unresponsive owner stops.
 //! * `primitive`: `std` or `loom` synchronisation, the latter under `--cfg lotus_loom`.
 
 #![forbid(unsafe_code)]

@@ -1,14 +1,14 @@
 //! LOTUS's locks as a service: local ones in this node's table, remote ones by RPC (LOTUS §4.1).
 //!
-//! Coordinator i talks to coordinator i of the owner. The locks that one round wants from one
-//! owner travel in one datagram, together with the ends that the owner has not acknowledged. One
-//! background task for each owner sends ends that found no datagram to travel in, and repeats
-//! them until they are acknowledged (H10): with a lease as often as nodes beat, so that a lost
-//! message holds locks, or keeps an owner suspected, for a part of the lease at most.
+//! Coordinator i talks to coordinator i of the owner. The locks that one round wants from one owner
+//! travel in one datagram, together with the ends that the owner has not acknowledged. One
+//! background task for each owner sends ends that found no datagram to travel in, and repeats them
+//! until they are acknowledged (H10): with a lease as often as nodes beat, so that a lost message
+//! holds locks, or keeps an owner suspected, for a part of the lease at most.
 //!
-//! Nobody waits long for an owner that does not answer, if nodes have a lease: it is suspected
-//! ([`crate::suspicion`]), by each coordinator for itself. What was asked of it is given up then,
-//! and nothing is asked of it until it answers but to acknowledge ends, or for a sign of life.
+//! If nodes have a lease, an owner that does not answer soon is suspected ([`crate::suspicion`]),
+//! by each coordinator for itself. Requests that wait for it are then given up, and until it
+//! answers it is only sent ends to acknowledge, or an empty request as a probe.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -37,24 +37,24 @@ use crate::suspicion::{Sent, Silence, Verdict};
 use crate::table::LockTable;
 use crate::wire::{self, Answer, Question, RemoteLock, Reply, RequestWriter};
 
-/// The RPC service under which lock servers answer.
+/// RPC service under which lock servers answer.
 pub const LOCK_SERVICE: Service = Service(1);
 
-/// The longest datagram: RPC needs its header, and one fragment is one chance to be lost.
+/// Longest datagram in bytes: RPC needs its header, and one fragment is one chance to be lost.
 const DATAGRAM_BYTES: usize = MAX_MESSAGE_BYTES - 64;
-/// Locks in one datagram: half of it, less its head and the request's own.
+/// Largest number of locks in one datagram: they fill half of it, less its head and the request's
+/// own.
 const LOCKS_PER_DATAGRAM: usize = (DATAGRAM_BYTES / 2 - 64) / wire::LOCK_BYTES;
-/// Ends in the other half.
+/// Largest number of ends in the other half.
 const ENDS_BESIDE_LOCKS: usize = DATAGRAM_BYTES / 2 / wire::ITEM_BYTES;
-/// A request without an answer is repeated after this long.
+/// Time after which an unanswered request is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// An end without an acknowledgement is repeated after this long at most; a request for a sign of
-/// life too.
+/// Longest time after which an unacknowledged end, or an unanswered probe, is repeated.
 const RESEND_END_AFTER: Duration = Duration::from_millis(20);
-/// Where nodes have a lease, ends are repeated at least this often in it: as often as nodes beat.
+/// Number of times that ends are repeated per lease, at least: as often as nodes beat.
 const RESENDS_PER_LEASE: u32 = 8;
 
-/// See the module's essay. Cheap to clone.
+/// Lock service of one coordinator. See the module's documentation. Cheap to clone.
 pub struct LotusLocks<H> {
     core: Rc<Core<H>>,
 }
@@ -65,17 +65,17 @@ struct Core<H> {
     server: Rc<RefCell<LockServer<Arc<H>>>>,
     rpc: Rpc,
     peers: RefCell<Vec<Rc<Peer>>>,
-    /// Where requests are written.
+    /// Buffer for outgoing requests.
     datagram: RefCell<Vec<u8>>,
-    /// For how long owners may be silent at least; for ever without a lease.
+    /// Shortest silence after which an owner may be suspected; `None` without a lease: never.
     tolerance: Option<Duration>,
-    /// How often a datagram of ends is sent, and how long its answer is waited for.
+    /// Retry policy of a datagram of ends.
     ends_patience: Patience,
-    /// How many of the peers are suspected.
+    /// Number of peers that are suspected.
     suspects: Cell<usize>,
-    /// Looks for owners that are silent. Started by the first request.
+    /// Task that looks for silent owners. Started by the first request.
     watch: Cell<Option<TaskId>>,
-    /// When it will look next; nobody is to be suspected earlier.
+    /// Time at which it will look next; no owner is to be suspected earlier.
     next_look: Cell<Nanos>,
 }
 
@@ -84,7 +84,7 @@ struct Peer {
     at: Endpoint,
     ends: RefCell<EndTracker>,
     sender: Cell<Option<TaskId>>,
-    /// It was expelled: nothing that it held counts any more, and it acknowledges nothing.
+    /// Whether it was expelled: its locks do not count any more, and it acknowledges nothing.
     lost: Cell<bool>,
     silence: RefCell<Silence>,
 }
@@ -96,8 +96,8 @@ impl<H> Clone for LotusLocks<H> {
 }
 
 impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
-    /// The service of one coordinator; from now on it also answers its peers. Owners are suspected
-    /// that have been silent for a part of the `lease`; without one nobody ever is.
+    /// Service of one coordinator; from now on it also answers its peers. Owners that have been
+    /// silent for a part of the `lease` are suspected; without a lease none ever is.
     pub fn new(table: Arc<LockTable>, host: Arc<H>, rpc: Rpc, lease: Option<Duration>) -> Self {
         let server = LockServer::new(Arc::clone(&table), Arc::clone(&host));
         let server = Rc::new(RefCell::new(server));
@@ -106,8 +106,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         rpc.serve(
             LOCK_SERVICE,
             Box::new(move |responder, datagram| {
-                // A datagram that does not parse is no request of ours; its sender learns by
-                // running into its timeout.
+                // A datagram that does not parse is not a lock request; its sender runs into its
+                // timeout.
                 let handled = answering.borrow_mut().handle(datagram, &mut reply);
                 if let Ok(bytes) = handled {
                     responder.respond(&reply[..bytes]);
@@ -136,8 +136,8 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.server.borrow_mut().refuse(incarnation);
     }
 
-    /// Tells a node that was expelled of no more ends, and waits for none of its answers: its lock
-    /// table has gone with it.
+    /// Drops all ends for an expelled node, and stops waiting for its answers: its lock table is
+    /// gone.
     pub fn forget(&self, node: NodeId) {
         let peer = self.peer(node);
         peer.lost.set(true);
@@ -147,18 +147,18 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         self.core.trust_again(&peer, suspected);
     }
 
-    /// A node that was expelled takes part again, as another life with a lock table of its own.
+    /// Resumes sending ends to a node that takes part again, as another life with a new lock table.
     pub fn remember(&self, node: NodeId) {
         let peers = self.core.peers.borrow();
         peers.iter().filter(|peer| peer.at.node == node).for_each(|peer| peer.lost.set(false));
     }
 
-    /// Ends that some owner has not acknowledged yet.
+    /// Number of ends that their owners have not acknowledged yet.
     pub fn unacknowledged_ends(&self) -> usize {
         self.core.peers.borrow().iter().map(|peer| peer.ends.borrow().unacknowledged()).sum()
     }
 
-    /// How many owners are suspected of being dead, and have not been expelled.
+    /// Number of owners that are suspected of being dead, and have not been expelled.
     pub fn suspects(&self) -> usize {
         self.core.suspects.get()
     }
@@ -190,7 +190,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
     /// Takes the locks of `wanted` that this node owns; lists the others with their owners.
     ///
     /// The owner of each is looked up once: the map may change between two look-ups, and a lock
-    /// that is remote in one and local in the other would be taken nowhere.
+    /// that is remote in one and local in the other would not be taken at all.
     #[inline]
     fn acquire_local(&self, held: &mut HeldLocks, wanted: &[LockRequest]) -> Result<(), LockError> {
         let (host, table) = (&*self.core.host, &*self.core.table);
@@ -231,7 +231,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         held.remote = remote;
     }
 
-    /// Takes in answers until all have come, even after a refusal: what was granted must be known.
+    /// Polls all answers, and goes on after a refusal: granted locks must be known.
     ///
     /// All state is in `held`, which keeps the futures of local acquisitions small.
     fn poll_answers(
@@ -295,7 +295,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         let peer = self.peer(owner);
         self.core.hears(&peer, asked.sent);
         let mut found = None;
-        // A reply that does not parse counts as none.
+        // A reply that does not parse is ignored.
         for reply in wire::replies(replies).map_while(Result::ok) {
             peer.ends.borrow_mut().learn(&reply);
             if let Reply::Lock { question, answer } = reply
@@ -307,7 +307,7 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
         found.ok_or(LockError::TimedOut)
     }
 
-    /// What an owner's answer means for the locks that it was asked for.
+    /// Result of an owner's answer for the locks that it was asked for.
     fn granted(&self, answer: Answer, locks: &[TakenLock]) -> Result<(), LockError> {
         let name = |index: u16| locks[usize::from(index).min(locks.len() - 1)].request.name;
         match answer {
@@ -318,14 +318,15 @@ impl<H: LockHost + LockRoutes + 'static> LotusLocks<H> {
                 self.core.host.learn(name.shard(), owner, shard_epoch);
                 Err(LockError::Moved(name))
             }
-            // Only a request that was overtaken by its own end is stale, and nobody waits for one.
+            // A request is stale only if its own end has overtaken it, and then its answer is not
+            // awaited.
             Answer::Stale => Err(LockError::TimedOut),
             Answer::Expelled => Err(LockError::Expelled),
         }
     }
 }
 
-/// A question on its way, and which of the remote locks it asks for.
+/// A question on its way, and the range of remote locks that it asks for.
 #[derive(Debug)]
 pub(crate) struct Asked {
     question: Question,
@@ -344,14 +345,14 @@ fn refused(name: LockName, refusal: Refusal) -> LockError {
     }
 }
 
-/// As many tries as fit in `time`.
+/// Retry policy with as many tries as fit in `time`.
 fn patience(time: Duration) -> Patience {
     let retry_after = RETRY_AFTER.min(time);
     let tries = time.as_nanos().div_ceil(retry_after.as_nanos().max(1)).clamp(1, 1 << 16);
     Patience::constant(retry_after, tries as u32)
 }
 
-/// How often a datagram of ends is sent where nodes have this lease.
+/// Retry policy of a datagram of ends, given the nodes' lease.
 fn ends_patience(lease: Option<Duration>) -> Patience {
     match lease {
         None => Patience::constant(RESEND_END_AFTER, 1),
@@ -390,7 +391,7 @@ impl<H: LockHost + LockRoutes + 'static> LockService for LotusLocks<H> {
         if broken(Rule::EndsReachAllAsked) {
             held.contacted.retain(|asked| held.taken.iter().any(|lock| lock.owner == *asked));
         }
-        // A transaction of many locks took them long ago; their lines arrive side by side.
+        // The locks were taken long ago: fetch their cache lines in parallel.
         for taken in held.taken.iter().skip(1).filter(|taken| taken.owner == this_node) {
             self.prefetch(&taken.request.name);
         }
@@ -428,7 +429,7 @@ where
         match due {
             None if !peer.silence.borrow().is_suspected() => executor.suspend().await,
             Some(due) if due > executor.now().0 => {
-                // Not a sleep: an end that comes meanwhile is due at once, and wakes this task.
+                // Not a sleep: an end that is added meanwhile is due at once, and wakes this task.
                 executor.wake_at(Nanos(due), executor.current());
                 executor.suspend().await;
             }
@@ -449,7 +450,8 @@ where
     }
 }
 
-/// Sends the ends that are due, if there are any, or nothing to whom is suspected and has none.
+/// Sends the ends that are due; if there are none and the peer is suspected, an empty request as a
+/// probe. `None` if nothing was sent.
 fn call_ends<H>(core: &Rc<Core<H>>, peer: &Peer) -> Option<(PendingCall, Sent)>
 where
     H: LockHost + LockRoutes + 'static,
@@ -472,19 +474,19 @@ where
 }
 
 impl<H: LockHost + LockRoutes + 'static> Core<H> {
-    /// Notes that a request has just been sent to `peer`.
+    /// Records that a request has just been sent to `peer`.
     #[inline]
     fn asks(self: &Rc<Self>, peer: &Peer) -> Sent {
         let Some(least) = self.tolerance else { return Sent::default() };
-        // The call has asked the clock.
+        // The call has read the clock.
         let now = self.rpc.lane().executor().recent();
         let mut silence = peer.silence.borrow_mut();
-        // Whoever was silent before is judged earlier than that.
+        // Peers that were silent before are due earlier than that.
         self.look_at(now.after(silence.tolerance(least)));
         silence.ask(now)
     }
 
-    /// Notes that a request was answered.
+    /// Records that a request was answered.
     #[inline]
     fn hears(&self, peer: &Peer, sent: Sent) {
         if self.tolerance.is_some() {
@@ -494,7 +496,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         }
     }
 
-    /// If `peer` was `suspected` until now, notes that it is no more.
+    /// If `peer` was `suspected` until now, records that it is not any more.
     fn trust_again(&self, peer: &Peer, suspected: bool) {
         if suspected {
             self.suspects.set(self.suspects.get() - 1);
@@ -502,7 +504,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         }
     }
 
-    /// Makes sure that the watch looks at silences when one may have been too long at `due`.
+    /// Makes sure that the watch looks at silences by `due`, when one may have lasted too long.
     fn look_at(self: &Rc<Self>, due: Nanos) {
         if due >= self.next_look.get() {
             return;
@@ -515,7 +517,7 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
         executor.wake_at(due, watch);
     }
 
-    /// Suspects who has been silent for too long, and lets nobody wait for them any more.
+    /// Suspects owners that have been silent for too long, and wakes the tasks that wait for them.
     fn judge(self: &Rc<Self>, now: Nanos, least: Duration) {
         for peer in self.peers.borrow().iter().filter(|peer| !peer.lost.get()) {
             let verdict = peer.silence.borrow_mut().judge(now, least);
@@ -534,8 +536,8 @@ impl<H: LockHost + LockRoutes + 'static> Core<H> {
     }
 }
 
-/// Looks for owners that are silent, for as long as the service exists. Woken early, by the timer
-/// of a silence that is over, it goes back to sleep without setting another.
+/// Looks for silent owners, for as long as the service exists. Woken early, by the timer of a
+/// silence that has ended, it goes back to sleep without setting another.
 async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor: Handle) {
     loop {
         let Some(core) = core.upgrade() else { return };
@@ -543,10 +545,10 @@ async fn watch<H: LockHost + LockRoutes + 'static>(core: Weak<Core<H>>, executor
         if let Some(least) = core.tolerance.filter(|_| now >= due) {
             core.next_look.set(Nanos::NEVER);
             if now.since(due) > least / 2 {
-                // It was this coordinator that did not run.
+                // This coordinator itself did not run.
                 core.peers.borrow().iter().for_each(|peer| peer.silence.borrow_mut().pardon(now));
             }
-            // Answers that have come meanwhile are taken in first.
+            // Answers that have come meanwhile are handled first.
             executor.yield_now().await;
             core.judge(now, least);
         }

@@ -1,20 +1,20 @@
-//! What can be locked, and where a name falls in the table.
+//! Names of locks, and their places in the table.
 //!
 //! A name is hashed into a 56-bit fingerprint, which its slot shows, and a position, which picks
-//! the bucket. The owner of a lock hashes it; neither value travels, but both are the same on
-//! every host and in every version, so that a trace or a failing seed can be replayed anywhere.
+//! the bucket. The owner of a lock hashes it; neither value travels, but both are the same on every
+//! host and in every version, so that a trace or a failing seed can be replayed anywhere.
 //!
 //! # Two keys of one table do not share a slot
 //! Names that agree in fingerprint and bucket conflict although they differ: a false conflict.
 //! [`LockName::spread`] makes that impossible between keys of one table and space from 2048 buckets
 //! (128 KiB) on: the mix is a bijection of the key, so equal fingerprints mean that the mixes
-//! differ by less than 512, and multiplying by the golden ratio sends such neighbours at least
-//! 2^53 apart, which is another bucket. Between tables it is as likely as a collision of two
-//! 64-bit hashes.
+//! differ by less than 512, and multiplying by the golden ratio sends such neighbours at least 2^53
+//! apart, which is another bucket. Between tables it is as likely as a collision of two 64-bit
+//! hashes.
 
 use lotus_fabric::ids::{Key, ShardId, TableId};
 
-/// How a lock is held.
+/// Mode in which a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum LockMode {
@@ -24,7 +24,7 @@ pub enum LockMode {
     Write = 1,
 }
 
-/// What a name's key identifies.
+/// Kind of thing that a name's key identifies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum LockSpace {
@@ -37,28 +37,28 @@ pub enum LockSpace {
 /// The name of one lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockName {
-    /// The table.
+    /// Table of the row or bucket.
     pub table: TableId,
-    /// What the key identifies.
+    /// Kind of thing that the key identifies.
     pub space: LockSpace,
     /// The row's key, or the bucket's number above the shard it belongs to.
     pub key: Key,
 }
 
 impl LockName {
-    /// The lock of a row.
+    /// Name of a row's lock.
     #[inline]
     pub const fn row(table: TableId, key: Key) -> Self {
         Self { table, space: LockSpace::Row, key }
     }
 
-    /// The lock of an index bucket; the low bits of `key` name its shard like a row's.
+    /// Name of an index bucket's lock; the low bits of `key` name its shard like a row's.
     #[inline]
     pub const fn bucket(table: TableId, key: Key) -> Self {
         Self { table, space: LockSpace::Bucket, key }
     }
 
-    /// The shard whose owner keeps this lock (LOTUS §4.2).
+    /// Shard whose owner keeps this lock (LOTUS §4.2).
     #[inline]
     pub const fn shard(&self) -> ShardId {
         self.key.shard()
@@ -70,7 +70,7 @@ impl LockName {
         self.spread().position
     }
 
-    /// The hash of the name; see the module's notes.
+    /// Fingerprint and position of the name; see the module's notes.
     #[inline]
     pub(crate) fn spread(&self) -> Spread {
         let kind = u64::from(self.table.0) << 8 | self.space as u64;
@@ -82,27 +82,27 @@ impl LockName {
 /// One lock to take.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockRequest {
-    /// Which lock.
+    /// Name of the lock.
     pub name: LockName,
-    /// How.
+    /// Mode to take it in.
     pub mode: LockMode,
 }
 
 impl LockRequest {
-    /// Asks for `name` to read.
+    /// Request to take `name` for reading.
     #[inline]
     pub const fn read(name: LockName) -> Self {
         Self { name, mode: LockMode::Read }
     }
 
-    /// Asks for `name` to write.
+    /// Request to take `name` for writing.
     #[inline]
     pub const fn write(name: LockName) -> Self {
         Self { name, mode: LockMode::Write }
     }
 }
 
-/// From how many buckets on (128 KiB) two keys of one table and space never share a slot.
+/// Number of buckets (128 KiB) from which on two keys of one table and space never share a slot.
 #[cfg(test)]
 pub(crate) const COLLISION_FREE_BUCKETS: usize = 2048;
 
@@ -112,12 +112,12 @@ const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Keeps tables and spaces apart; any odd number with well-mixed bits does.
 const KIND_FACTOR: u64 = 0xD6E8_FEB8_6659_FD93;
 
-/// Where a name falls.
+/// Hash values of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Spread {
     /// 56 bits, never zero: a slot of all zeroes is free.
     pub(crate) fingerprint: u64,
-    /// A fraction of 2^64 of the way through the table.
+    /// Position in the table, as a fraction of 2^64.
     pub(crate) position: u64,
 }
 

@@ -6,8 +6,8 @@
 //! which attempts are over and what the current one holds.
 //!
 //! # What it is not
-//! It sends nothing and knows no time; what is lost is asked again. It does not enumerate or
-//! release what an expelled node held: recovery does, through the table.
+//! It sends nothing and reads no clock; lost messages are sent again by the asker. It does not
+//! enumerate or release the locks of an expelled node: recovery does, through the table.
 //!
 //! # One number per slot
 //! A slot runs one attempt at a time, so all that a server needs to know about the past of a slot
@@ -19,14 +19,14 @@
 //! | at the watermark | locks for the attempt that holds | releases, raises the watermark |
 //! | above the watermark | earlier attempts are over: releases, raises, then locks | the same |
 //!
-//! So the first request of a slot's next attempt ends the previous one even if its end was lost.
-//! In return the asker promises not to *send* a request of an attempt before everything that the
+//! So the first request of a slot's next attempt ends the previous one even if its end was lost. In
+//! return the asker promises not to *send* a request of an attempt before everything that the
 //! slot's earlier attempts wrote under their locks is visible on the primaries.
 //!
 //! A request that is repeated is executed again. Where it was granted, everything is already held
-//! and the answer is the same. Where it was refused, it may now be granted: the asker either
-//! still waits for an answer, and gets one that is true, or has ended the attempt, and the end
-//! releases the locks or has made the repeat stale.
+//! and the answer is the same. Where it was refused, it may now be granted: the asker either still
+//! waits for an answer, and gets one that is true, or has ended the attempt, and the end releases
+//! the locks or has made the repeat stale.
 
 use std::sync::Arc;
 
@@ -38,24 +38,23 @@ use crate::slot::Grant;
 use crate::table::LockTable;
 use crate::wire::{self, Answer, DecodeError, Locks, Reply, ReplyWriter, Request};
 
-/// What a lock server asks of the node it runs on, and tells it.
+/// Interface of a lock server to the node that it runs on.
 pub trait LockHost {
-    /// Whether this node serves the locks of `shard`, in exactly this epoch of the shard.
+    /// Whether this node grants the locks of `shard`, in exactly this epoch of the shard.
     ///
-    /// Asked *after* the locks were taken. A hand-over stops owning first and scans the holders
-    /// second; so either its scan sees these locks or this question sees the stop, and nothing is
-    /// granted behind its back (H19). Whoever locks in the table directly must do the same.
+    /// Called *after* the locks were taken. A hand-over stops owning first and scans the holders
+    /// second; so either its scan sees these locks or this call sees the stop, and no lock is
+    /// granted behind its back (H19). Code that locks in the table directly must do the same.
     fn owns(&self, shard: ShardId, shard_epoch: u32) -> bool;
 
-    /// Who owns `shard` as far as this node knows, and since which epoch of the shard; sent with
-    /// every refusal of a lock that this node does not own. [`crate::NO_OWNER`] if it has stopped
-    /// to grant them.
+    /// Owner of `shard` as far as this node knows, and its epoch; sent with every refusal of a lock
+    /// that this node does not own. [`crate::NO_OWNER`] if this node has stopped granting them.
     fn owner_known(&self, shard: ShardId) -> (NodeId, u32);
 
-    /// The configuration that this node is in, sent with every reply (H23).
+    /// Configuration epoch of this node, sent with every reply (H23).
     fn configuration_epoch(&self) -> Epoch;
 
-    /// A remote transaction now holds `name` to write: what is cached of it goes stale.
+    /// A remote transaction now holds `name` to write: cached copies of the row go stale.
     ///
     /// Called after the lock is taken and before the asker learns of it (LOTUS §4.4, H11).
     fn write_granted(&self, name: &LockName) {
@@ -86,14 +85,14 @@ impl<H: LockHost + ?Sized> LockHost for Arc<H> {
 pub struct LockServer<H> {
     table: Arc<LockTable>,
     host: H,
-    /// By incarnation; grows to the largest that was seen.
+    /// Peers by incarnation; grows to the largest that was seen.
     peers: Vec<Peer>,
     /// Scratch space for one request, kept for its capacity.
     requests: Vec<LockRequest>,
     unusual: Vec<(usize, Grant)>,
 }
 
-/// What a server knows about one life of another node.
+/// State of one life of another node.
 #[derive(Debug)]
 enum Peer {
     /// Its sessions by slot; grows to the largest that was seen.
@@ -102,26 +101,26 @@ enum Peer {
     Expelled,
 }
 
-/// What a server knows about one coroutine slot of another node.
+/// State of one coroutine slot of another node.
 #[derive(Debug, Default)]
 struct Session {
     /// Attempts below this one are over.
     watermark: u64,
-    /// What the attempt at the watermark holds.
+    /// Locks that the attempt at the watermark holds.
     held: Vec<LockRequest>,
 }
 
 impl<H: LockHost> LockServer<H> {
-    /// A server that nobody has asked anything yet.
+    /// Server without any sessions.
     ///
-    /// A restarted node must own nothing under an epoch of before its restart, and must be told
-    /// by [`Self::refuse`] of the incarnations expelled so far: its watermarks start from zero.
+    /// A restarted node must own nothing under an epoch from before its restart, and must be given
+    /// the incarnations expelled so far by [`Self::refuse`]: its watermarks start from zero.
     pub fn new(table: Arc<LockTable>, host: H) -> Self {
         Self { table, host, peers: Vec::new(), requests: Vec::new(), unusual: Vec::new() }
     }
 
-    /// Carries out the requests in `datagram` in order and writes the replies into `reply`;
-    /// returns their length in bytes.
+    /// Carries out the requests in `datagram` in order and writes the replies into `reply`; returns
+    /// their length in bytes.
     ///
     /// # Errors
     /// If any part of the datagram is not a request; then none of it was carried out.
@@ -147,7 +146,7 @@ impl<H: LockHost> LockServer<H> {
         Ok(replies.finish(self.host.configuration_epoch()))
     }
 
-    /// Serves `incarnation` no more: it has been expelled (H4, H8).
+    /// Stops serving `incarnation`, which has been expelled (H4, H8).
     ///
     /// Its locks stay until recovery has settled its transactions and releases them through
     /// [`LockTable::holders_of`]; its ends are acknowledged and change nothing.
@@ -165,7 +164,7 @@ impl<H: LockHost> LockServer<H> {
         requests.clear();
         requests.extend(locks.iter().map(|lock| lock.request));
         let outcome = table.lock_set(txn, requests, unusual);
-        // Asked last, for the reason that `LockHost::owns` gives, and it overrules a refusal: an
+        // Checked last, for the reason that `LockHost::owns` gives, and it overrides a refusal: an
         // asker with an old map must learn that, not retry for ever.
         let foreign =
             |lock: wire::RemoteLock| !host.owns(lock.request.name.shard(), lock.shard_epoch);
@@ -214,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Remembers what was granted, and tells the host of new writers.
+    /// Records the locks that were granted, and tells the host of new writers.
     fn note(&mut self, requests: &[LockRequest], unusual: &[(usize, Grant)], host: &impl LockHost) {
         let mut unusual = unusual.iter().peekable();
         for (index, request) in requests.iter().enumerate() {
@@ -234,7 +233,7 @@ impl Session {
     }
 }
 
-/// What is known about `incarnation`, which is a member unless refused.
+/// State of `incarnation`, which is a member unless refused.
 fn peer(peers: &mut Vec<Peer>, incarnation: Incarnation) -> &mut Peer {
     let index = usize::from(incarnation.raw());
     if peers.len() <= index {
@@ -243,7 +242,7 @@ fn peer(peers: &mut Vec<Peer>, incarnation: Incarnation) -> &mut Peer {
     &mut peers[index]
 }
 
-/// The session of `txn`'s slot, which is made if need be; `None` if its node is expelled.
+/// Session of `txn`'s slot, created if need be; `None` if its node is expelled.
 fn session(peers: &mut Vec<Peer>, txn: TxnId) -> Option<&mut Session> {
     let Peer::Member(sessions) = peer(peers, txn.incarnation()) else { return None };
     let index = usize::from(txn.slot());

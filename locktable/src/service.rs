@@ -1,13 +1,13 @@
-//! What a transaction asks of its locks, whatever they are.
+//! Interface between a transaction and its locks, independent of their implementation.
 //!
 //! [`LockService`] is implemented by [`crate::LotusLocks`], which never waits, and by
 //! [`crate::CasLocks`], which spins on memory-node words. It is shaped so that locks that queue,
 //! live on memory nodes, pass messages, expire or reset fit as well (DESIGN §5): acquiring is
 //! asynchronous and has a time limit, and nothing assumes that holders can be enumerated.
 //!
-//! A transaction keeps what it holds in a [`HeldLocks`]. That is written *before* anything is
-//! asked of another node, so an acquisition that is dropped half-way, times out or fails is
-//! released like any other.
+//! A transaction's locks are recorded in a [`HeldLocks`]. That is written *before* another node is
+//! asked for anything, so an acquisition that is dropped half-way, times out or fails is released
+//! like any other.
 
 use std::time::Duration;
 
@@ -16,45 +16,46 @@ use lotus_fabric::ids::{NodeId, RemoteAddr, ShardId, TxnId};
 use crate::lotus::Asked;
 use crate::name::{LockName, LockRequest};
 
-/// What [`LockRoutes::owner`] names where nobody keeps the locks of a shard.
+/// Node named by [`LockRoutes::owner`] for a shard without an owner.
 pub const NO_OWNER: NodeId = NodeId(u16::MAX);
 
-/// Where the locks of a shard are kept. Implemented by whoever knows the shard map.
+/// Owners of the locks of shards. Implemented by the holder of the shard map.
 pub trait LockRoutes {
     /// This compute node.
     fn this_node(&self) -> NodeId;
-    /// The owner of `shard` and the epoch since which it is, as far as this node knows.
-    /// [`NO_OWNER`] if it was lost, or is about to change.
+    /// Owner of `shard` and the epoch since which it is, as far as this node knows. [`NO_OWNER`] if
+    /// the owner was lost, or is about to change.
     fn owner(&self, shard: ShardId) -> (NodeId, u32);
-    /// Somebody who was asked for a lock of `shard` says that `owner` has it since `shard_epoch`.
+    /// Records that `owner` has `shard` since `shard_epoch`, as a node answered that was asked for
+    /// a lock.
     fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32);
-    /// A coordinator of this node suspects `owner` of being dead, or does so no more.
+    /// Records that a coordinator of this node suspects `owner` of being dead, or does so no more.
     fn suspect(&self, owner: NodeId, suspicion: Suspicion) {
         let _ = (owner, suspicion);
     }
 }
 
-/// What has become of a suspicion that a node is dead.
+/// Change of a suspicion that a node is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Suspicion {
-    /// It did not answer for a while.
+    /// The node has not answered for a while.
     Begins,
-    /// It has answered, or has been expelled.
+    /// The node has answered, or has been expelled.
     Ends,
 }
 
 /// One lock that was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenLock {
-    /// Which lock, and how.
+    /// The lock and its mode.
     pub request: LockRequest,
-    /// Who granted it.
+    /// Node that granted it.
     pub owner: NodeId,
-    /// In which epoch of the shard.
+    /// Epoch of the shard under which it was granted.
     pub shard_epoch: u32,
 }
 
-/// What one attempt holds, or may hold. Reused from attempt to attempt for its capacity.
+/// Locks that one attempt holds, or may hold. Reused from attempt to attempt for its capacity.
 #[derive(Debug, Default)]
 pub struct HeldLocks {
     txn: Option<TxnId>,
@@ -63,7 +64,7 @@ pub struct HeldLocks {
     pub(crate) contacted: Vec<NodeId>,
     /// Locks of the round under way that other nodes own.
     pub(crate) remote: Vec<TakenLock>,
-    /// What the round under way has asked their owners.
+    /// Questions to their owners in the round under way.
     pub(crate) asked: Vec<Asked>,
     /// Memory-node words that were asked for, granted or not.
     pub(crate) words: Vec<RemoteAddr>,
@@ -87,12 +88,12 @@ impl HeldLocks {
         self.txn.expect("an attempt has begun")
     }
 
-    /// The locks that were granted, in the order in which they were.
+    /// Granted locks, in the order of the grants.
     pub fn taken(&self) -> &[TakenLock] {
         &self.taken
     }
 
-    /// How many locks of the last acquisition other nodes keep.
+    /// Number of locks of the last acquisition that other nodes own.
     #[inline]
     pub fn remote_count(&self) -> usize {
         self.remote.len()
@@ -104,12 +105,12 @@ impl HeldLocks {
     }
 }
 
-/// Why locks were not granted. What the same call had been granted before is still held until
-/// [`LockService::release`].
+/// Reason why locks were not granted. Locks that the same call was granted before are still held
+/// until [`LockService::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else holds this one. Abort and retry.
+    /// Another transaction holds this one. Abort and retry.
     #[error("another transaction holds the lock")]
     Conflict(LockName),
     /// The table has no room for it now. Abort and back off.
@@ -121,8 +122,8 @@ pub enum LockError {
     /// The shard has moved. Abort, look up the owner anew, retry.
     #[error("the shard is owned by another node now")]
     Moved(LockName),
-    /// The shard's owner was lost, and nobody has adopted it yet; or it is about to change. Abort,
-    /// back off, retry.
+    /// The shard's owner was lost, and no node has adopted the shard yet; or the owner is about to
+    /// change. Abort, back off, retry.
     #[error("nobody keeps the locks of the shard at the moment")]
     Unowned(LockName),
     /// The owner has not answered for a while, and may be dead. Abort, do something else, retry;
@@ -137,11 +138,11 @@ pub enum LockError {
     Expelled,
 }
 
-/// The locks of a cluster, as one coordinator sees them.
+/// Locks of a cluster, as one coordinator sees them.
 #[allow(async_fn_in_trait, reason = "a coordinator's futures stay on its thread")]
 pub trait LockService {
     /// Takes all of `wanted` for the attempt in `held`, or fails. `round` numbers the attempt's
-    /// acquisitions. Whoever has to wait for anything gives up after `timeout`.
+    /// acquisitions. An implementation that waits gives up after `timeout`.
     ///
     /// # Errors
     /// See [`LockError`]. The caller then releases `held`.
@@ -153,7 +154,7 @@ pub trait LockService {
         timeout: Duration,
     ) -> Result<(), LockError>;
 
-    /// Gives up everything in `held`. Returns at once; what other nodes must learn of is sent and
+    /// Gives up everything in `held`. Returns at once; messages to other nodes are sent and
     /// repeated in the background.
     fn release(&self, held: &mut HeldLocks);
 

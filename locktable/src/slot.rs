@@ -1,22 +1,22 @@
-//! The rules of one 8-byte lock slot (LOTUS §4.1), as pure functions over plain values.
+//! Rules of one 8-byte lock slot (LOTUS §4.1), as pure functions over plain values.
 //!
-//! A slot's word is a 56-bit fingerprint above an 8-bit counter. Counter 1 means write-locked;
-//! an even counter is twice the number of readers; a slot that nobody holds is all zeroes,
-//! fingerprint included, so that any name may take it next (H7).
+//! A slot's word is a 56-bit fingerprint above an 8-bit counter. Counter 1 means write-locked; an
+//! even counter is twice the number of readers; a slot without holders is all zeroes, fingerprint
+//! included, so that any name may take it next (H7).
 //!
 //! A slot belongs to every name with its fingerprint. Two names of different transactions that
 //! share one conflict, falsely but safely; two names of the same transaction do not, or it could
-//! never succeed (H7). So a decision needs to know not only the counter but what the asking
-//! transaction itself holds in the slot: [`Mine`], which the holders' records tell.
+//! never succeed (H7). So a decision depends not only on the counter but also on the locks that the
+//! asking transaction itself holds in the slot: [`Mine`], computed from the holders' records.
 
 use lotus_sabotage::{Rule, broken};
 
 use crate::name::LockMode;
 
-/// How many holders one slot can have: the readers that an 8-bit counter can count in twos.
+/// Largest number of holders of one slot: the readers that an 8-bit counter can count in twos.
 pub const MAX_HOLDERS_PER_SLOT: u8 = 127;
 
-/// How a lock was granted.
+/// Manner in which a lock was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
     /// The transaction holds the lock now and did not before.
@@ -27,7 +27,7 @@ pub enum Grant {
     Upgraded,
 }
 
-/// Why a lock was refused. Nothing changed.
+/// Reason why a lock was refused. Nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -62,10 +62,10 @@ impl Word {
     /// Bits of the counter, below the fingerprint.
     const COUNTER_BITS: u32 = 8;
 
-    /// Held by nobody, open to every name.
+    /// Free: without holders, open to every name.
     pub(crate) const FREE: Self = Self(0);
 
-    /// The word of a slot that `counter` says is held; a count of nothing frees it.
+    /// Word of a slot with this counter; [`Counter::FREE`] clears the fingerprint too.
     #[inline]
     pub(crate) fn new(fingerprint: u64, counter: Counter) -> Self {
         match counter {
@@ -92,9 +92,9 @@ impl Word {
 pub(crate) struct Counter(u8);
 
 impl Counter {
-    /// Nobody holds the slot.
+    /// Without holders.
     pub(crate) const FREE: Self = Self(0);
-    /// One transaction holds the slot for itself.
+    /// Held by one transaction for writing.
     pub(crate) const WRITTEN: Self = Self(1);
 
     /// Held by `readers` records that only read.
@@ -107,23 +107,23 @@ impl Counter {
         Self(readers as u8 * 2)
     }
 
-    /// How many records read; zero if the slot is written.
+    /// Number of records that read; zero if the slot is written.
     #[inline]
     pub(crate) const fn readers(self) -> usize {
         (self.0 / 2) as usize
     }
 }
 
-/// What the asking transaction holds in the slot that its name would use.
+/// Locks of the asking transaction in the slot that its name would use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Mine {
-    /// How it holds this very name.
+    /// Mode in which it holds this very name.
     pub(crate) name: Option<LockMode>,
-    /// How many of the slot's records are its own, that of this name included.
+    /// Number of the slot's records that are its own, that of this name included.
     pub(crate) records: usize,
 }
 
-/// Whether a transaction gets a lock, and the slot's counter afterwards.
+/// Decides whether a transaction gets a lock, and the slot's counter afterwards.
 pub(crate) fn decide(
     counter: Counter,
     mine: Mine,
@@ -139,7 +139,7 @@ pub(crate) fn decide(
         (None, _) => Grant::Acquired,
     };
     let written = counter == Counter::WRITTEN;
-    // The records of a written slot are one transaction's, so one of mine makes all mine.
+    // All records of a written slot belong to one transaction, so if one is mine, all are.
     let (compatible, records) = match (written, mode) {
         (true, Read) if broken(Rule::WritersExcludeReaders) => (true, mine.records),
         (true, _) => (mine.records > 0, mine.records),
@@ -150,7 +150,7 @@ pub(crate) fn decide(
         return Err(Refusal::Conflict);
     }
     // Records are bounded even where they are not counted, under one's own write lock: they are
-    // counted again once it goes.
+    // counted again once it is released.
     if grant == Grant::Acquired && records >= MAX_HOLDERS_PER_SLOT.into() {
         return Err(Refusal::TooManyReaders);
     }
@@ -161,7 +161,7 @@ pub(crate) fn decide(
     Ok((grant, after))
 }
 
-/// The counter of a slot from the modes of its remaining records.
+/// Counter of a slot, from the modes of its remaining records.
 pub(crate) fn recount(modes: impl Iterator<Item = LockMode>) -> Counter {
     let mut readers = 0;
     for mode in modes {
@@ -198,7 +198,7 @@ mod tests {
             (read_by(1), None, 0, Write, Err(Conflict)),
             (WRITTEN, None, 0, Read, Err(Conflict)),
             (WRITTEN, None, 0, Write, Err(Conflict)),
-            // Asked again.
+            // Repeated requests.
             (read_by(2), Some(Read), 1, Read, Ok((AlreadyHeld, read_by(2)))),
             (WRITTEN, Some(Write), 1, Write, Ok((AlreadyHeld, WRITTEN))),
             (WRITTEN, Some(Write), 1, Read, Ok((AlreadyHeld, WRITTEN))),

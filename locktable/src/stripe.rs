@@ -1,16 +1,16 @@
-//! Who holds what: the lock state of LOTUS §4.1, in stripes.
+//! Holders of locks: the lock state of LOTUS §4.1, in stripes.
 //!
-//! A stripe is the mutex of every bucket that maps to it and the records of who holds locks
+//! A stripe is the mutex of every bucket that maps to it and the records of the holders of locks
 //! there. A slot is only changed together with its record, under the stripe's mutex, so no two
 //! requests ever choose different slots for one name (H5), no decision rests on a word that has
 //! since changed (H6), and no crash of a coordinator leaves one without the other (H8).
 //!
-//! Records lie in one short vector that is searched from end to end: a transaction holds its
-//! locks for microseconds, so a stripe seldom has more than a handful. The vector keeps its
-//! capacity, so a warm stripe does not allocate.
+//! Records lie in one short vector that is searched from end to end: a transaction holds its locks
+//! for microseconds, so a stripe seldom has more than a handful. The vector keeps its capacity, so
+//! a warm stripe does not allocate.
 //!
-//! Beside the mutex, in what its cache line has left, stand counters of write locks that came and
-//! went: for those who must know that nobody has written, without a lock (H11).
+//! The rest of the mutex's cache line holds counters of write locks that were granted or released.
+//! They let a reader without a lock check that nothing was written (H11).
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
@@ -23,9 +23,9 @@ use crate::slot::{Counter, Mine, recount};
 pub struct Holder {
     /// The lock.
     pub name: LockName,
-    /// The transaction; its incarnation says on which compute node it runs.
+    /// Holding transaction; its incarnation tells its compute node.
     pub txn: TxnId,
-    /// How it holds the lock.
+    /// Mode in which it holds the lock.
     pub mode: LockMode,
 }
 
@@ -34,15 +34,15 @@ pub struct Holder {
 #[repr(align(64))]
 pub(crate) struct Stripe {
     records: Mutex<Records>,
-    /// How often a write lock of some buckets of the stripe was granted or ceased to be held.
-    /// Changed under the mutex only.
+    /// Number of times that a write lock of some buckets of the stripe was granted or ceased to be
+    /// held. Changed under the mutex only.
     pub(crate) write_changes: [AtomicU64; Self::COUNTERS],
 }
 
 impl Stripe {
-    /// How many records a new stripe has room for before it allocates again.
+    /// Number of records that a new stripe has room for before it allocates again.
     const INITIAL_RECORDS: usize = 8;
-    /// Counters in a stripe: as many as its cache line has room for.
+    /// Number of counters in a stripe: those that fit in its cache line.
     pub(crate) const COUNTERS: usize = 4;
 
     pub(crate) fn new() -> Self {
@@ -50,18 +50,18 @@ impl Stripe {
         Self { records, write_changes: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Enters the stripe.
+    /// Locks the stripe.
     ///
     /// # Panics
-    /// If another thread panicked inside, which only a violated assertion in this crate can
-    /// cause: who holds what is then unknown, and no lock of the stripe may be granted again.
+    /// If another thread panicked inside, which only a violated assertion in this crate can cause:
+    /// the holders are then unknown, and no lock of the stripe may be granted again.
     #[inline]
     pub(crate) fn enter(&self) -> MutexGuard<'_, Records> {
         self.records.lock().expect("no thread panics inside a stripe")
     }
 }
 
-/// Who holds which slot of the stripe's buckets.
+/// Records of the holders of the stripe's slots.
 #[derive(Debug)]
 pub(crate) struct Records(Vec<Record>);
 
@@ -96,7 +96,7 @@ impl Record {
 }
 
 impl Records {
-    /// What `txn` holds in `slot`.
+    /// Locks that `txn` holds in `slot`, with `name` looked up among them.
     #[inline]
     pub(crate) fn of(&self, slot: u32, txn: TxnId, name: &LockName) -> Mine {
         let mut mine = Mine::default();
@@ -116,14 +116,16 @@ impl Records {
         self.0.push(Record { txn, key, slot, table, space, mode });
     }
 
-    /// Changes how `txn` holds `name` and returns the slot; `None` if it does not hold it.
+    /// Changes the mode in which `txn` holds `name` and returns the slot; `None` if it does not
+    /// hold it.
     pub(crate) fn set_mode(&mut self, txn: TxnId, name: &LockName, mode: LockMode) -> Option<u32> {
         let record = self.0.iter_mut().find(|record| record.is(txn, name))?;
         record.mode = mode;
         Some(record.slot)
     }
 
-    /// Forgets that `txn` holds `name`; the slot and the mode, or `None` if it does not hold it.
+    /// Removes the record of `txn` for `name`; returns its slot and mode, or `None` if there is
+    /// none.
     #[inline]
     pub(crate) fn remove(&mut self, txn: TxnId, name: &LockName) -> Option<(u32, LockMode)> {
         let index = self.0.iter().position(|record| record.is(txn, name))?;
@@ -143,7 +145,7 @@ impl Records {
         self.0.iter().any(|record| record.slot == slot && record.txn == txn)
     }
 
-    /// Every holder, in no particular but a reproducible order.
+    /// All holders, in an unspecified but reproducible order.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
         self.0.iter().map(Record::holder)
     }

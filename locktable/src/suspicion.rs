@@ -1,34 +1,34 @@
-//! Whether an owner of locks is suspected: it has not answered for longer than is usual.
+//! Suspicion of an owner of locks that has not answered for longer than usual.
 //!
 //! # What it is
-//! What one coordinator knows of one owner, as a state machine over times that are passed in. Every
-//! request is noted when it is sent, every answer when it comes. An owner that leaves the last of
-//! its requests unanswered is *silent* since that was sent, or since it was last heard; once it has
-//! been for its *tolerance* it is *suspected*, until it answers anything.
+//! One coordinator's view of one owner, as a state machine over times that are passed in. Every
+//! request is recorded when it is sent, every answer when it comes. An owner that leaves the last
+//! of its requests unanswered is *silent* since that was sent, or since it was last heard; once it
+//! has been silent for its *tolerance* it is *suspected*, until it answers anything.
 //!
 //! # The tolerance
-//! A part of the lease, so that it is noticed long before the lease has passed, and never less than
-//! a multiple of the slowest answer of late: a machine with more threads than cores, or a network
-//! that is slow at times, raises it by itself.
+//! A part of the lease, so that silence is noticed long before the lease has passed, and never less
+//! than a multiple of the slowest recent answer: a machine with more threads than cores, or a
+//! network that is slow at times, raises it by itself.
 //!
 //! # What it is not
-//! Knowledge. A suspicion saves waiting and nothing else: it decides no outcome,
-//! releases no lock, and expels nobody (H2, H4). Whoever is suspected wrongly was slow, or a
-//! message was lost. It is asked on and on, by the ends of the requests that were given up (H10) or
-//! by a request for nothing, and its first answer ends the suspicion.
+//! Proof of a failure. A suspicion saves waiting and nothing else: it decides no outcome, releases
+//! no lock, and expels no node (H2, H4). A node that is suspected wrongly was slow, or a message
+//! was lost. It is still sent the ends of the requests that were given up (H10), or empty requests,
+//! and its first answer ends the suspicion.
 
 use std::time::Duration;
 
 use lotus_fabric::env::Nanos;
 use lotus_fabric::rpc::Slowest;
 
-/// What a coordinator has heard of one owner.
+/// State of the conversation with one owner.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    /// Requests sent so far, and the last of them that was answered.
+    /// Number of requests sent so far, and number of the last one that was answered.
     requests: u64,
     answered: u64,
-    /// Since when there has been a request without an answer, and nothing was heard.
+    /// Start of the present silence, while a request is unanswered.
     since: Option<Nanos>,
     slowest: Slowest,
     suspected: bool,
@@ -42,26 +42,26 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The same request, sent for the last time then: how long its answer took is counted from
-    /// there, since a lost message says nothing about how fast the owner is.
+    /// The same request, last sent at `at`: the time of its answer is measured from there, since a
+    /// lost message says nothing about how fast the owner is.
     pub(crate) fn again(self, at: Nanos) -> Self {
         Self { at, ..self }
     }
 }
 
-/// What to do about a silence.
+/// Action on a silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// Nothing: all is answered, or known.
+    /// Nothing to do: there is no silence, or the owner is suspected already.
     Rest,
-    /// Look again then.
+    /// Look again at this time.
     LookAgain(Nanos),
     /// Suspect the owner from now on.
     Suspect,
 }
 
 impl Silence {
-    /// A request is sent now.
+    /// Records a request that is sent now.
     #[inline]
     pub(crate) fn ask(&mut self, now: Nanos) -> Sent {
         self.requests += 1;
@@ -69,7 +69,7 @@ impl Silence {
         Sent { number: self.requests, at: now }
     }
 
-    /// The answer to a request has come. Whether that ends a suspicion.
+    /// Records the answer to a request. Returns whether that ends a suspicion.
     #[inline]
     pub(crate) fn hear(&mut self, request: Sent, now: Nanos) -> bool {
         self.slowest.note(now.since(request.at));
@@ -78,18 +78,20 @@ impl Silence {
         std::mem::take(&mut self.suspected)
     }
 
-    /// Nothing more is expected of the owner, nor held against it. Whether that ends a suspicion.
+    /// Forgets silence and suspicion: no answer of the owner is expected any more. Returns whether
+    /// that ends a suspicion.
     pub(crate) fn acquit(&mut self) -> bool {
         self.since = None;
         std::mem::take(&mut self.suspected)
     }
 
-    /// This coordinator has not listened lately: the owner has its whole tolerance once more.
+    /// Restarts a silence: this coordinator has not listened lately, so the owner gets its whole
+    /// tolerance once more.
     pub(crate) fn pardon(&mut self, now: Nanos) {
         self.since = self.since.map(|_| now);
     }
 
-    /// What to do, with this as the least tolerance. [`Verdict::Suspect`] is said once.
+    /// Decides what to do, given the least tolerance. [`Verdict::Suspect`] is returned once.
     pub(crate) fn judge(&mut self, now: Nanos, least: Duration) -> Verdict {
         let Some(since) = self.since.filter(|_| !self.suspected) else { return Verdict::Rest };
         let due = since.after(self.tolerance(least));
@@ -100,7 +102,7 @@ impl Silence {
         Verdict::Suspect
     }
 
-    /// For how long the owner may be silent.
+    /// Time for which the owner may be silent.
     #[inline]
     pub(crate) fn tolerance(&self, least: Duration) -> Duration {
         self.slowest.tolerance(least)
@@ -182,7 +184,7 @@ mod tests {
         silence.pardon(us(5_000));
         assert_eq!(silence.judge(us(5_000), LEAST), Verdict::LookAgain(us(5_100)));
         assert_eq!(silence.judge(us(5_100), LEAST), Verdict::Suspect);
-        // Whoever is suspected stays so: only an answer says that it lives.
+        // A suspected owner stays so: only an answer shows that it lives.
         silence.pardon(us(6_000));
         assert!(silence.is_suspected());
         assert!(silence.acquit(), "it has been expelled");

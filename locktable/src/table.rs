@@ -1,30 +1,31 @@
-//! LOTUS's lock table (LOTUS §4.1): slots, holders, and what a transaction asks of them.
+//! LOTUS's lock table (LOTUS §4.1): slots, holders, and the operations on them.
 //!
 //! # Layout
-//! A fixed number of buckets, each one cache line of eight slots; see `slot` for what a slot
-//! says. A name's hash gives its bucket and fingerprint. The memory is zero and untouched until
-//! used, so a large table costs what is used of it.
+//! A fixed number of buckets, each one cache line of eight slots; see `slot` for the meaning of a
+//! slot. A name's hash gives its bucket and fingerprint. The memory is zero and untouched until
+//! used, so a large table costs only the memory in use.
 //!
-//! # Who may change what
+//! # Synchronisation
 //! A slot and the records of its holders change together under the mutex of the bucket's stripe,
-//! and a decision uses the one load that it was made on: there is no second look to disagree
-//! with (H5, H6). The paper changes the slot by compare-and-swap and logs the holder afterwards;
-//! one short mutex costs as much as the two atomics it replaces and leaves nothing in between.
+//! and a decision uses the one load that it was made on: there is no second look to disagree with
+//! (H5, H6). The paper changes the slot by compare-and-swap and logs the holder afterwards; one
+//! short mutex costs as much as the two atomics it replaces and leaves nothing in between.
 //!
 //! Slots are atomic words all the same, because [`LockTable::is_write_locked`] reads them without
-//! the mutex. They are stored with `Release` and loaded there with `Acquire`: who sees a slot
-//! free sees all that its last holder did before it unlocked. Under the mutex, `Relaxed` will do.
+//! the mutex. They are stored with `Release` and loaded there with `Acquire`: a thread that sees a
+//! slot free sees all that its last holder did before it unlocked. Under the mutex, `Relaxed` will
+//! do.
 //!
 //! # Noticing writers
-//! Who reads a row without a lock may have to know that nobody could write it meanwhile (H11). A
-//! counter moves whenever a write lock is granted or ceases to be held, whoever asked: behind the
-//! slot when it is granted, before the slot when it ceases. So whoever has seen the first move
-//! sees the slot taken, until it sees the second. [`LockTable::watch`] remembers a counter,
-//! [`LockTable::unwritten_since`] looks whether it has moved or the slot is taken.
+//! A reader without a lock may have to know that no transaction could write the row meanwhile
+//! (H11). A counter moves whenever a write lock is granted or ceases to be held: after the slot
+//! changes when it is granted, before the slot changes when it ceases. So a thread that has seen
+//! the first move sees the slot taken, until it sees the second. [`LockTable::watch`] remembers a
+//! counter, [`LockTable::unwritten_since`] checks whether it has moved or the slot is taken.
 //!
 //! # What it does not do
-//! It never waits for a lock. It does not know which shards it should serve: whoever grants asks
-//! that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
+//! It never waits for a lock. It does not know which shards it should serve: the caller that grants
+//! checks that *after* taking the lock, see [`LockHost::owns`](crate::LockHost::owns).
 
 use std::fmt;
 
@@ -41,21 +42,21 @@ use crate::stripe::{Holder, Records, Stripe};
 const SLOTS_PER_BUCKET: usize = 8;
 const BUCKET_BYTES: usize = SLOTS_PER_BUCKET * size_of::<u64>();
 
-/// Mutexes in a table that has at least as many buckets: enough that two coordinators seldom
+/// Number of mutexes in a table with at least as many buckets: enough that two coordinators seldom
 /// meet in one, few enough (64 KiB) that they stay in a core's cache.
 const STRIPES: usize = 1024;
 
-/// How many locks of a set are prefetched ahead of the one being taken: about as many cache
+/// Number of locks of a set that are prefetched ahead of the one being taken: about as many cache
 /// misses as a core keeps in flight.
 const LOOKAHEAD: usize = 8;
 
-/// The size of a [`LockTable`].
+/// Size of a [`LockTable`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTableConfig {
     /// Bytes of slots, rounded down to whole buckets of 64. Default: 32 MiB (LOTUS §8.1).
     pub bytes: usize,
-    /// Bits of a fingerprint, 1 to 56. Default: 56. Fewer make names conflict that differ, which
-    /// is safe but wasteful: for tests, and for measuring what fingerprints buy.
+    /// Bits of a fingerprint, 1 to 56. Default: 56. Fewer make names conflict that differ, which is
+    /// safe but wasteful: for tests, and for measuring the benefit of fingerprints.
     pub fingerprint_bits: u32,
 }
 
@@ -66,46 +67,46 @@ impl Default for LockTableConfig {
 }
 
 impl LockTableConfig {
-    /// A table of `bytes` bytes.
+    /// Table of `bytes` bytes.
     pub fn with_bytes(bytes: usize) -> Self {
         Self { bytes, ..Self::default() }
     }
 }
 
-/// Why a lock table could not be made.
+/// Reason why a lock table could not be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockTableError {
     /// Ask for at least one bucket of 64 bytes and at most 32 GiB.
     #[error("a lock table of {bytes} bytes: it takes 64 bytes to 32 GiB")]
     Size {
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: usize,
     },
     /// Ask for 1 to 56 bits.
     #[error("fingerprints of {bits} bits: they have 1 to 56")]
     FingerprintBits {
-        /// What was asked for.
+        /// Bits asked for.
         bits: u32,
     },
     /// Ask for less: the machine does not have the memory.
     #[error("no memory for a lock table of {bytes} bytes")]
     OutOfMemory {
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: usize,
     },
 }
 
-/// What an unlock found. Both mean that the transaction does not hold the lock any more.
+/// Result of an unlock. Both mean that the transaction does not hold the lock any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// The lock was held and is free of this transaction.
+    /// The lock was held, and the transaction holds it no more.
     Released,
     /// There was nothing to release: an unlock that is repeated does no harm (H7).
     NotHeld,
 }
 
-/// A moment in the life of a name, as far as its writers are concerned; see [`LockTable::watch`].
+/// A point in time for the writers of a name; see [`LockTable::watch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watch(u64);
 
@@ -118,27 +119,27 @@ pub struct LockTable {
     stripes: Box<[Stripe]>,
 }
 
-/// Where a name falls.
+/// Bucket and fingerprint of a name.
 struct Place {
     bucket: usize,
     fingerprint: u64,
 }
 
-/// What a bucket has for a fingerprint.
+/// Result of looking for a fingerprint in a bucket.
 enum Found {
-    /// Its slot, and the word that was seen there.
+    /// The fingerprint's slot, and the word that was seen there.
     Taken { index: usize, word: Word },
-    /// A slot that it could take.
+    /// A free slot that it could take.
     Free { index: usize },
-    /// Eight slots of other fingerprints.
+    /// All eight slots have other fingerprints.
     Full,
 }
 
 impl LockTable {
-    /// An empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
-    /// If the configuration is out of range or the memory is not there.
+    /// If the configuration is out of range or the memory is not available.
     pub fn new(config: LockTableConfig) -> Result<Self, LockTableError> {
         let LockTableConfig { bytes, fingerprint_bits: bits } = config;
         let buckets = bytes / BUCKET_BYTES;
@@ -156,10 +157,10 @@ impl LockTable {
         Ok(Self { words, buckets, fingerprint_mask: (1 << bits) - 1, stripes })
     }
 
-    /// Takes one lock, or says why not. Never waits for its holders.
+    /// Takes one lock, or returns the reason why not. Never waits for its holders.
     ///
-    /// Repeating a request that was granted is harmless. Asking for a lock to write that is held
-    /// to read upgrades it if there is no other reader.
+    /// Repeating a request that was granted is harmless. A write request for a lock that is held to
+    /// read upgrades it if there is no other reader.
     ///
     /// # Errors
     /// The reason for the refusal; nothing has changed.
@@ -196,7 +197,7 @@ impl LockTable {
         }
     }
 
-    /// Gives one lock back, in whatever mode it is held.
+    /// Releases one lock, in whatever mode it is held.
     #[inline]
     pub fn unlock(&self, txn: TxnId, name: &LockName) -> Release {
         let Place { bucket, fingerprint } = self.place(name);
@@ -219,8 +220,8 @@ impl LockTable {
     /// Takes all of `requests` or none, prefetching ahead; a name may occur more than once.
     ///
     /// # Errors
-    /// The index of the first request that was refused, and why. What this call had taken is
-    /// released and what it had upgraded is downgraded; locks held before stay as they were.
+    /// The index of the first request that was refused, and why. Locks that this call had taken are
+    /// released and those that it had upgraded are downgraded; locks held before stay as they were.
     pub fn try_lock_set(
         &self,
         txn: TxnId,
@@ -258,7 +259,7 @@ impl LockTable {
         Ok(())
     }
 
-    /// Takes back what [`Self::lock_set`] granted for `granted`, last first; empties `unusual`.
+    /// Undoes the grants of [`Self::lock_set`] for `granted`, last first; empties `unusual`.
     pub(crate) fn undo_set(
         &self,
         txn: TxnId,
@@ -276,14 +277,14 @@ impl LockTable {
         }
     }
 
-    /// Gives back every lock in `names`; those not held are passed over.
+    /// Releases every lock in `names`; those not held are passed over.
     pub fn unlock_all(&self, txn: TxnId, names: &[LockName]) {
         for name in names {
             self.unlock(txn, name);
         }
     }
 
-    /// Gives back every lock in `requests`, in whatever mode it is held.
+    /// Releases every lock in `requests`, in whatever mode it is held.
     pub fn unlock_set(&self, txn: TxnId, requests: &[LockRequest]) {
         for request in requests {
             self.unlock(txn, &request.name);
@@ -314,25 +315,28 @@ impl LockTable {
         })
     }
 
-    /// Remembers this moment, to ask later whether `name` was locked to write since. Takes no
-    /// mutex.
+    /// Remembers this moment, for [`Self::unwritten_since`]. Takes no mutex.
     #[inline]
     pub fn watch(&self, name: &LockName) -> Watch {
-        // Acquire: who sees that a write lock was granted must find its slot taken afterwards.
+        // Acquire: a thread that sees that a write lock was granted must find its slot taken
+        // afterwards.
         Watch(self.write_changes(self.place(name).bucket).load(Ordering::Acquire))
     }
 
-    /// Whether nobody has held `name` to write since `watch`, nor holds it now. Takes no mutex.
+    /// Whether no transaction has held `name` to write since `watch`, or holds it now. Takes no
+    /// mutex.
     ///
-    /// It errs only towards `false`: names share counters. What another thread has just done and
-    /// not made known in any way may escape it; see the module's notes for what cannot.
+    /// It errs only towards `false`: names share counters. A change that another thread has just
+    /// made, without any synchronisation with this one, may escape it; see the module's notes for
+    /// what cannot.
     #[inline]
     pub fn unwritten_since(&self, name: &LockName, watch: Watch) -> bool {
-        // The slot first: who sees it free after a writer sees the counter that moved before.
+        // The slot first: a thread that sees it free after a writer sees the counter that moved
+        // before.
         !self.is_write_locked(name) && self.watch(name) == watch
     }
 
-    /// Brings the two cache lines that locking `name` will touch first closer.
+    /// Prefetches the two cache lines that locking `name` will touch first.
     #[inline]
     pub fn prefetch(&self, name: &LockName) {
         let bucket = self.place(name).bucket;
@@ -340,17 +344,17 @@ impl LockTable {
         prefetch::read(self.stripe(bucket));
     }
 
-    /// How many locks are held, each as often as it has holders.
+    /// Number of locks that are held, each counted once per holder.
     ///
     /// Enters every stripe in turn, so the sum is exact only while nothing changes.
     pub fn held(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.enter().len()).sum()
     }
 
-    /// Every lock held by transactions of `incarnation`, for releasing what a dead node left.
+    /// Every lock held by transactions of `incarnation`, for releasing the locks of a dead node.
     ///
-    /// Complete once nothing can lock for that incarnation any more: refuse it at every lock
-    /// server first (H8).
+    /// Complete once nothing can lock for that incarnation any more: refuse it at every lock server
+    /// first (H8).
     pub fn holders_of(&self, incarnation: Incarnation) -> Vec<Holder> {
         let mut holders = Vec::new();
         self.for_each_holder(|holder| {
@@ -361,9 +365,9 @@ impl LockTable {
         holders
     }
 
-    /// Every lock of these shards that is held, for whoever gives them away.
+    /// Every lock of these shards that is held, for the hand-over of the shards.
     ///
-    /// Complete if this node stopped to own them before (H19).
+    /// Complete if this node stopped owning them before (H19).
     pub fn holders_in(&self, shards: &[ShardId]) -> Vec<Holder> {
         let mut holders = Vec::new();
         self.for_each_holder(|holder| {
@@ -374,7 +378,7 @@ impl LockTable {
         holders
     }
 
-    /// Shows every holder to `visit`, one stripe at a time.
+    /// Calls `visit` with every holder, one stripe at a time.
     ///
     /// `visit` runs inside a stripe: it must not call the table, and should be brief.
     pub fn for_each_holder(&self, mut visit: impl FnMut(Holder)) {
@@ -383,10 +387,10 @@ impl LockTable {
         }
     }
 
-    /// How many slots say something else than their holders' records do, or are not all zeroes
-    /// though nobody holds them (H7): always none.
+    /// Number of slots that disagree with their holders' records, or are not all zeroes although
+    /// they have no holder (H7): always none.
     ///
-    /// Enters the stripe of one bucket after another, so it may be asked at any time.
+    /// Enters the stripe of one bucket after another, so it may be called at any time.
     pub fn unsound_slots(&self) -> usize {
         let unsound_in = |bucket| {
             let records = self.stripe(bucket).enter();
@@ -403,7 +407,7 @@ impl LockTable {
         (0..self.buckets).map(unsound_in).sum()
     }
 
-    /// Turns a write lock that was an upgrade back into the read lock that it was.
+    /// Turns an upgraded write lock back into the read lock that it was.
     fn downgrade(&self, txn: TxnId, name: &LockName) {
         let Place { bucket, fingerprint } = self.place(name);
         let mut records = self.stripe(bucket).enter();
@@ -429,19 +433,20 @@ impl LockTable {
         &self.stripes[bucket & (self.stripes.len() - 1)]
     }
 
-    /// The counter of a bucket. Buckets of one stripe share four, in turn.
+    /// Counter of a bucket. Buckets of one stripe share four, in turn.
     #[inline]
     fn write_changes(&self, bucket: usize) -> &AtomicU64 {
         let turn = bucket >> self.stripes.len().trailing_zeros();
         &self.stripe(bucket).write_changes[turn % Stripe::COUNTERS]
     }
 
-    /// Notes that a lock of this mode was granted or ceases to be held. Its stripe must be entered.
+    /// Records that a lock of this mode was granted or ceases to be held. Its stripe must be
+    /// entered.
     #[inline]
     fn note_change(&self, bucket: usize, mode: LockMode) {
         if mode == LockMode::Write {
             let changes = self.write_changes(bucket);
-            // No addition in one step: only who has entered the stripe stores.
+            // No atomic addition: only the thread that has entered the stripe stores.
             changes.store(changes.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
     }
@@ -482,11 +487,11 @@ fn find(slots: &[AtomicU64; SLOTS_PER_BUCKET], fingerprint: u64) -> Found {
 /// Changes a slot. Its stripe must be entered.
 #[inline]
 fn store(slot: &AtomicU64, word: Word) {
-    // Release: what the last holder did comes before the slot is seen to be free.
+    // Release: all that the last holder did comes before the slot is seen to be free.
     slot.store(word.0, Ordering::Release);
 }
 
-/// Tells a bucket that others fill from one that the transaction fills itself (H7).
+/// Tells a bucket that other transactions fill too from one that the transaction fills itself (H7).
 #[cold]
 fn full(records: &Records, bucket: usize, txn: TxnId) -> Refusal {
     let mut slots = (0..SLOTS_PER_BUCKET).map(|index| slot_number(bucket, index));

@@ -1,9 +1,9 @@
-//! The lock protocol as bytes: what coordinators of different compute nodes say to each other.
+//! The lock protocol as bytes: messages between coordinators of different compute nodes.
 //!
 //! A datagram is a head of 8 bytes and a number of items, little-endian throughout. Every item
 //! begins with the same 16 bytes; a lock request is followed by its locks, 16 bytes each. An item
-//! is answered by one item, which is followed by an owner if it says that a lock was asked of the
-//! wrong one; so a reply is never longer than its request.
+//! is answered by one item, which is followed by an owner if a lock was asked of the wrong node; so
+//! a reply is never longer than its request.
 //!
 //! ```text
 //! head  version 1 | zero 1 | items 2 | configuration epoch 4
@@ -14,14 +14,14 @@
 //!
 //! A transaction locks in rounds, one for each time that it executes; the locks of one round that
 //! one node owns travel in fragments small enough for a datagram. Both numbers come back in the
-//! answer and mean nothing to the server: repeating a fragment is harmless whatever it says, and
+//! answer and mean nothing to the server: repeating a fragment is harmless whatever they are, and
 //! they only tell the asker which question an answer is for.
 //!
-//! Both sides carry their configuration epoch, so that whoever is behind learns of it with the
+//! Both sides carry their configuration epoch, so that a node that is behind learns of it with the
 //! grant or the unlock itself (H23).
 //!
-//! Decoding trusts nothing: every length, reserved byte, flag and id is checked, and what does
-//! not fit is a [`DecodeError`].
+//! Decoding trusts nothing: every length, reserved byte, flag and id is checked, and what does not
+//! fit is a [`DecodeError`].
 
 use lotus_fabric::ids::{Epoch, Key, NodeId, TableId, TxnId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -30,7 +30,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::name::{LockMode, LockName, LockRequest, LockSpace};
 use crate::slot::Refusal;
 
-/// The version of this format.
+/// Version of this format.
 pub const VERSION: u8 = 2;
 /// Bytes of a datagram's head.
 pub const HEAD_BYTES: usize = 8;
@@ -69,7 +69,7 @@ struct Lock {
     zero: u8,
 }
 
-/// Who keeps the locks of a shard, as far as the sender knows.
+/// Owner of a shard, as far as the sender knows.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Keeper {
@@ -83,7 +83,7 @@ const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 const _: () = assert!(size_of::<Item>() == ITEM_BYTES);
 const _: () = assert!(size_of::<Lock>() == LOCK_BYTES);
 
-/// Item kinds. Zero is none of them, so that a zeroed buffer is not a message.
+/// Item kinds. Zero is not used, so that a zeroed buffer is not a message.
 mod kind {
     pub(super) const LOCK: u8 = 1;
     pub(super) const END: u8 = 2;
@@ -101,12 +101,12 @@ mod flag {
     pub(super) const BUCKET: u8 = 2;
 }
 
-/// The refusals by their code on the wire.
+/// Refusals by their code on the wire.
 const REFUSALS: [Refusal; 4] =
     [Refusal::Conflict, Refusal::BucketFull, Refusal::OwnBucketFull, Refusal::TooManyReaders];
 
-/// Why bytes are not a message. Drop the datagram: whoever sent it will ask again, or is of
-/// another version and never get an answer, which the operator should hear about.
+/// Reason why bytes are not a message. Drop the datagram: the sender will ask again, or is of
+/// another version and will never get an answer, which the operator should hear about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -119,7 +119,7 @@ pub enum DecodeError {
     /// The sender speaks another version; drop the datagram and count it.
     #[error("the datagram has version {0}, not {VERSION}")]
     Version(u8),
-    /// No such item on this side of the protocol; drop the datagram.
+    /// An item that does not exist on this side of the protocol; drop the datagram.
     #[error("no item of kind {0} belongs here")]
     Kind(u8),
     /// A reserved byte or flag is set, or a code is out of range; drop the datagram.
@@ -127,7 +127,7 @@ pub enum DecodeError {
     Reserved,
 }
 
-/// A message does not fit into the rest of the buffer: send what is there, then this.
+/// A message does not fit into the rest of the buffer: send the buffer, then this message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the buffer is full")]
 pub struct BufferFull;
@@ -135,9 +135,9 @@ pub struct BufferFull;
 /// One lock as asked of another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteLock {
-    /// The lock.
+    /// The lock and its mode.
     pub request: LockRequest,
-    /// The epoch of its shard under which the asker believes the node to own it (H4, H19).
+    /// Epoch of its shard under which the asker believes the node to own it (H4, H19).
     pub shard_epoch: u32,
 }
 
@@ -167,14 +167,14 @@ impl RemoteLock {
     }
 }
 
-/// Which question an answer is for.
+/// Identifies the question that an answer is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Question {
-    /// The attempt that asks.
+    /// Attempt that asks.
     pub txn: TxnId,
-    /// Which of its executions.
+    /// Number of the attempt's execution.
     pub round: u16,
-    /// Which part of that round's locks.
+    /// Number of the part of that round's locks.
     pub fragment: u16,
 }
 
@@ -183,24 +183,24 @@ pub struct Question {
 pub enum Request<'a> {
     /// Take all of these locks or none.
     Lock {
-        /// To be echoed in the answer.
+        /// Question, echoed in the answer.
         question: Question,
-        /// The locks.
+        /// Locks to take.
         locks: Locks<'a>,
     },
     /// This attempt and all earlier ones of its slot are over: release their locks.
     End {
-        /// The attempt.
+        /// Latest attempt that is over.
         txn: TxnId,
     },
 }
 
-/// The locks of one request, checked, still encoded.
+/// Locks of one request, checked, still encoded.
 #[derive(Clone, Copy)]
 pub struct Locks<'a>(&'a [Lock]);
 
 impl Locks<'_> {
-    /// The locks in the order in which they were asked for.
+    /// Locks in the order in which they were asked for.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = RemoteLock> + '_ {
         self.0.iter().map(RemoteLock::decode)
     }
@@ -215,40 +215,40 @@ impl std::fmt::Debug for Locks<'_> {
 /// A reply, as the asker sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// What became of a lock request.
+    /// Answer to a lock request.
     Lock {
-        /// Which one.
+        /// Question that is answered.
         question: Question,
-        /// What became of it.
+        /// Result of the request.
         answer: Answer,
     },
     /// The attempt and all earlier ones of its slot hold nothing at this node any more.
     Ended {
-        /// The attempt.
+        /// Latest attempt that is over.
         txn: TxnId,
     },
 }
 
-/// What became of a lock request. Anything but [`Answer::Granted`] means that it took nothing.
+/// Result of a lock request. Anything but [`Answer::Granted`] means that it took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// All locks are held.
     Granted,
-    /// One lock could not be had; the refusal says what to do.
+    /// One lock was refused; the refusal says what to do.
     Refused {
-        /// Its index in the request.
+        /// Index of the lock in the request.
         index: u16,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
     /// The node does not own this lock's shard in this epoch: abort, learn who does, retry.
     WrongOwner {
-        /// Its index in the request.
+        /// Index of the lock in the request.
         index: u16,
-        /// Who owns the shard, as far as the node knows. Nobody ([`crate::NO_OWNER`]) if it has
-        /// stopped to grant its locks, to give it away.
+        /// Owner of the shard, as far as the node knows. [`crate::NO_OWNER`] if the node has
+        /// stopped granting its locks, to give the shard away.
         owner: NodeId,
-        /// And since which epoch of the shard.
+        /// Epoch of the shard since which it is.
         shard_epoch: u32,
     },
     /// The attempt is over, or a later one of its slot has begun: ignore it (H9).
@@ -257,7 +257,7 @@ pub enum Answer {
     Expelled,
 }
 
-/// The configuration epoch of a datagram's sender.
+/// Configuration epoch of a datagram's sender.
 ///
 /// # Errors
 /// If the bytes do not begin with a head of this version.
@@ -266,12 +266,12 @@ pub fn sender_epoch(datagram: &[u8]) -> Result<Epoch, DecodeError> {
     Ok(Epoch(head.epoch.get()))
 }
 
-/// The requests in a datagram; ends after the first error.
+/// Requests in a datagram; ends after the first error.
 pub fn requests(datagram: &[u8]) -> impl Iterator<Item = Result<Request<'_>, DecodeError>> {
     items(datagram, take_request)
 }
 
-/// The replies in a datagram; ends after the first error.
+/// Replies in a datagram; ends after the first error.
 pub fn replies(datagram: &[u8]) -> impl Iterator<Item = Result<Reply, DecodeError>> {
     items(datagram, take_reply)
 }
@@ -383,7 +383,7 @@ impl<'a> Writer<'a> {
         Self { buffer, used: HEAD_BYTES, items: 0 }
     }
 
-    /// Writes an item, or nothing; the room for the bytes that follow it.
+    /// Writes an item, or nothing; returns the room for the bytes that follow it.
     fn push(&mut self, item: &Item, following: usize) -> Result<&mut [u8], BufferFull> {
         let bytes = ITEM_BYTES + following;
         let room = self.buffer.get_mut(self.used..self.used + bytes).ok_or(BufferFull)?;
@@ -429,7 +429,8 @@ impl<'a> RequestWriter<'a> {
     /// Adds a request for all of `locks` or none.
     ///
     /// # Errors
-    /// If it does not fit; nothing was written. [`Self::room_for_locks`] says what would.
+    /// If it does not fit; nothing was written. [`Self::room_for_locks`] gives the number that
+    /// would.
     pub fn lock(
         &mut self,
         question: Question,
@@ -444,7 +445,7 @@ impl<'a> RequestWriter<'a> {
         Ok(())
     }
 
-    /// Adds the news that `txn` and all earlier attempts of its slot are over.
+    /// Adds the end of `txn` and of all earlier attempts of its slot.
     ///
     /// # Errors
     /// If it does not fit; nothing was written.
@@ -452,7 +453,7 @@ impl<'a> RequestWriter<'a> {
         self.0.push(&end_item(kind::END, txn), 0).map(drop)
     }
 
-    /// How many locks one more request could ask for.
+    /// Number of locks that one more request could ask for.
     pub fn room_for_locks(&self) -> usize {
         (self.0.buffer.len() - self.0.used).saturating_sub(ITEM_BYTES) / LOCK_BYTES
     }
@@ -462,7 +463,7 @@ impl<'a> RequestWriter<'a> {
         self.0.items == 0
     }
 
-    /// Completes the datagram, sent under configuration `epoch`; its length in bytes.
+    /// Completes the datagram, sent under configuration `epoch`; returns its length in bytes.
     pub fn finish(self, epoch: Epoch) -> usize {
         self.0.finish(epoch)
     }

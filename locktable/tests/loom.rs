@@ -2,7 +2,7 @@
 //!
 //! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locktable --release --test loom`
 //!
-//! What the locks protect is two words that are read and written without any order of their own.
+//! The locks protect two words that are read and written without any ordering of their own.
 //! Wherever a lock fails to exclude or to make visible, the model finds a run in which they differ
 //! or lose an increment.
 #![cfg(lotus_loom)]
@@ -37,7 +37,7 @@ impl World {
         self.data.iter().for_each(|word| word.store(next, Relaxed));
     }
 
-    /// Increments under a write lock, if it is to be had.
+    /// Increments under a write lock, if it is granted.
     fn try_increment(&self, slot: u16) -> Result<Grant, Refusal> {
         let grant = self.table.try_lock(txn(slot), LockRequest::write(ROW))?;
         self.increment();
@@ -79,7 +79,7 @@ fn h5_two_writers_of_one_key_exclude_each_other() {
 #[test]
 fn h5_a_slot_freed_meanwhile_does_not_split_a_key() {
     explore(|world| {
-        // The key lies behind another one's slot, which goes away while two writers look.
+        // The key lies behind another key's slot, which is freed while two writers look.
         for name in [OTHER, ROW] {
             assert!(world.table.try_lock(txn(0), LockRequest::write(name)).is_ok());
         }
@@ -133,7 +133,7 @@ fn h7_of_two_upgrading_readers_at_most_one_succeeds() {
     });
 }
 
-/// Who sees a key free without the mutex sees what its last writer did.
+/// A thread that sees a key free without the mutex sees what its last writer did.
 #[test]
 fn h11_a_slot_seen_free_shows_what_was_written_under_it() {
     explore(|world| {
@@ -152,7 +152,7 @@ fn h11_a_slot_seen_free_shows_what_was_written_under_it() {
     });
 }
 
-/// A set that fails half-way leaves no trace that another transaction could trip over for good.
+/// A set that fails half-way leaves nothing that would block another transaction for good.
 #[test]
 fn two_crossing_sets_leave_nothing_behind() {
     explore(|world| {

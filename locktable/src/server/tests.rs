@@ -12,7 +12,7 @@ use crate::wire::{Question, RemoteLock, RequestWriter};
 const OURS: u32 = 3;
 const ANOTHER: NodeId = NodeId(8);
 
-/// A node that owns every shard in epoch [`OURS`] for as long as it is told to.
+/// A node that owns every shard in epoch [`OURS`] until it is stopped.
 #[derive(Default)]
 struct Host {
     stopped: Cell<bool>,
@@ -57,7 +57,7 @@ fn row(key: u64) -> LockName {
     LockName::row(TableId(1), Key(key << 12))
 }
 
-/// The replies to one datagram that `fill` writes.
+/// Replies to one datagram that `fill` writes.
 fn ask(server: &mut LockServer<&Host>, fill: impl FnOnce(&mut RequestWriter<'_>)) -> Vec<Reply> {
     let (mut request, mut reply) = (vec![0; 4096], vec![0xEE; 4096]);
     let mut writer = RequestWriter::new(&mut request);
@@ -137,7 +137,7 @@ fn h9_a_repeated_request_is_granted_once() {
     assert_eq!(table.held(), 0);
 }
 
-/// The end is lost, but the slot goes on: its next attempt says as much.
+/// The end is lost, but the slot goes on: its next attempt implies the end.
 #[test]
 fn h10_a_newer_attempt_ends_the_older() {
     let (table, host) = (table(), Host::default());
@@ -151,7 +151,7 @@ fn h10_a_newer_attempt_ends_the_older() {
 }
 
 /// An end that is repeated, that is old, or that reaches an owner which never heard of the
-/// transaction is acknowledged, or it would be repeated for ever; it releases nothing of others.
+/// transaction is acknowledged, or it would be repeated for ever; it releases no locks of others.
 #[test]
 fn h10_a_stale_end_is_acknowledged_and_harmless() {
     let (table, host) = (table(), Host::default());
@@ -178,7 +178,7 @@ fn h10_the_last_attempt_of_a_slot_ends_too() {
     assert_eq!(table.held(), 0);
 }
 
-/// An expelled node's locks are recovery's: neither its requests nor its ends touch them.
+/// An expelled node's locks belong to recovery: neither its requests nor its ends touch them.
 #[test]
 fn h4_h8_an_expelled_incarnation_changes_nothing() {
     let (table, host) = (table(), Host::default());
@@ -227,7 +227,7 @@ fn a_refused_request_takes_nothing_and_says_where() {
     assert_eq!(lock(&mut server, txn(5), &requests), Answer::Granted);
 }
 
-/// H11's hook: a writer is announced once; of its going the lock table takes note by itself.
+/// H11's hook: a writer is announced once; the lock table itself notices its release.
 #[test]
 fn h11_the_host_hears_of_every_remote_writer() {
     let (table, host) = (table(), Host::default());
@@ -263,7 +263,7 @@ fn a_datagram_carries_several_ends_and_requests_in_order() {
     assert_eq!(replies, answers);
 }
 
-/// Half of a damaged datagram must not be carried out: its sender is told nothing about it.
+/// Half of a damaged datagram must not be carried out: its sender gets no answer about it.
 #[test]
 fn a_damaged_datagram_changes_nothing() {
     let (table, host) = (table(), Host::default());

@@ -1,4 +1,4 @@
-//! Hazards of the lock table, each told by a test of its own; then its sizes and errors.
+//! Hazards of the lock table, one test each; then its sizes and errors.
 
 use lotus_fabric::ids::{Incarnation, Key, TableId};
 
@@ -22,7 +22,7 @@ fn txn_of(incarnation: u16, attempt: u64) -> TxnId {
     TxnId::new(Incarnation::new(incarnation).expect("fits"), 0, attempt)
 }
 
-/// A table of one bucket; with one bit of fingerprint, all names share its first slot.
+/// Table of one bucket; with one bit of fingerprint, all names share its first slot.
 fn one_bucket(fingerprint_bits: u32) -> LockTable {
     LockTable::new(LockTableConfig { bytes: 64, fingerprint_bits }).expect("valid")
 }
@@ -89,7 +89,7 @@ fn h6_a_reader_never_joins_a_writer() {
     assert_eq!(lock(&table, 1, ROW, Write), Err(Refusal::Conflict));
 }
 
-/// Slots left as (fingerprint, 0) would fill the bucket with names that nobody holds.
+/// Slots left as (fingerprint, 0) would fill the bucket with names without holders.
 #[test]
 fn h7_a_bucket_can_be_filled_again_and_again() {
     let table = one_bucket(56);
@@ -136,7 +136,7 @@ fn h7_a_transaction_does_not_conflict_with_itself() {
     }
 }
 
-/// Nine locks of one transaction in one bucket: it must hear that no retry will help.
+/// Nine locks of one transaction in one bucket: the refusal must say that no retry will help.
 #[test]
 fn h7_a_bucket_full_of_ones_own_locks_is_told_apart() {
     let table = one_bucket(56);
@@ -151,7 +151,7 @@ fn h7_a_bucket_full_of_ones_own_locks_is_told_apart() {
     assert_eq!(lock(&table, 1, row(0), Write), Err(Refusal::BucketFull));
 }
 
-/// The audit asks while a memory node is filled, whose locks come and go.
+/// The audit runs while a memory node is filled, and locks come and go.
 #[test]
 fn h7_slots_are_sound_whenever_they_are_looked_at() {
     let table = one_bucket(2);
@@ -196,7 +196,7 @@ fn h7_slots_that_their_holders_would_not_make_so_are_found() {
     }
 }
 
-/// A second unlock must not take a reader away from somebody else.
+/// A second unlock must not take a reader away from another transaction.
 #[test]
 fn h7_a_second_unlock_is_harmless() {
     let table = one_bucket(56);
@@ -225,7 +225,7 @@ fn h7_the_128th_reader_is_refused() {
     assert_eq!((table.held(), words(&table)), (0, vec![]));
 }
 
-/// What a dead node held is found by its incarnation, in whichever bucket it lies.
+/// The locks of a dead node are found by its incarnation, in any bucket.
 #[test]
 fn h8_the_locks_of_a_dead_incarnation_are_found() {
     let table = LockTable::new(LockTableConfig::with_bytes(1 << 20)).expect("valid");
@@ -251,7 +251,7 @@ fn a_set_is_taken_whole_or_not_at_all() {
     // Held before the call: one lock that the set repeats and one that it upgrades.
     assert_eq!(lock(&table, 1, row(2), Write), Ok(Grant::Acquired));
     assert_eq!(lock(&table, 1, row(3), Read), Ok(Grant::Acquired));
-    // In the way.
+    // A conflict with another transaction.
     assert_eq!(lock(&table, 2, row(25), Read), Ok(Grant::Acquired));
 
     assert_eq!(table.try_lock_set(txn(1), &requests), Err((25, Refusal::Conflict)));
@@ -323,7 +323,7 @@ fn sizes_out_of_range_are_refused() {
     assert!(LockTable::new(LockTableConfig::default()).is_ok());
 }
 
-/// What a reader without a lock took in while somebody could write must not be kept, however the
+/// Data that a reader without a lock read while a writer could write must not be kept, however the
 /// writer came and went.
 #[test]
 fn h11_whoever_could_write_since_a_watch_is_noticed() {
@@ -368,7 +368,7 @@ fn h11_whoever_could_write_since_a_watch_is_noticed() {
             assert_eq!(table.unwritten_since(&ROW, watch), unwritten, "{what}");
         }
     }
-    // A writer that was there before is noticed, and so is that it went.
+    // A writer that was there before is noticed, and so is its release.
     for gone in [false, true] {
         let table = table();
         assert!(lock(&table, 1, ROW, Write).is_ok());

@@ -1,4 +1,4 @@
-//! What is written is read again, and what was not written is refused.
+//! What is written can be read again, and anything else is refused.
 
 use lotus_fabric::ids::Incarnation;
 use proptest::prelude::*;

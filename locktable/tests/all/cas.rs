@@ -1,4 +1,4 @@
-//! Spin locks in memory-node words: who waits for one word is in nobody's way at another.
+//! Spin locks in memory-node words: a transaction that waits for one word blocks no other word.
 #![cfg(not(lotus_loom))]
 
 use std::cell::RefCell;
@@ -82,7 +82,7 @@ fn nothing_is_kept_above_a_word_that_is_waited_for() {
         }
         assert_eq!(*order.borrow(), ["passes", "waits"]);
 
-        // What was released can be had, and what was not cannot.
+        // Released locks can be taken, and others cannot.
         let mut last = attempt(3);
         locks.acquire(&mut last, 0, &[lock(2), lock(3)], PATIENCE).await.expect("are free");
         let taken = locks.acquire(&mut last, 1, &[lock(1)], PATIENCE).await;

@@ -1,8 +1,8 @@
 //! Askers and a lock server over a network that loses, repeats and reorders datagrams.
 //!
-//! Whatever it does: no two live attempts hold conflicting locks, whoever was granted a lock
+//! In every case: no two live attempts hold conflicting locks, an attempt that was granted a lock
 //! still holds it until the end, and once every end has been acknowledged the table is empty,
-//! however late the copies arrive that are still under way (H4, H9, H10).
+//! however late the remaining copies arrive (H4, H9, H10).
 #![cfg(not(lotus_loom))]
 
 use std::sync::Arc;
@@ -39,9 +39,9 @@ impl LockHost for Owner {
 struct Slot {
     attempt: u64,
     round: u16,
-    /// What the current attempt knows it holds.
+    /// Locks that the current attempt knows it holds.
     granted: Vec<LockRequest>,
-    /// What it last asked for and has no answer to.
+    /// Locks that it last asked for and has no answer about.
     asked: Option<Vec<LockRequest>>,
 }
 
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Everyone holds what they were told they hold, and nobody is in their way.
+    /// Checks that every attempt holds the locks that it was granted, without conflicts.
     fn check(&self) -> Result<(), TestCaseError> {
         let mut holders = Vec::new();
         self.table.for_each_holder(|holder| holders.push(holder));

@@ -105,15 +105,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..80)
 }
 
-/// How closely the table must follow the model.
+/// Strictness with which the table must follow the model.
 #[derive(Clone, Copy, PartialEq)]
 enum Follows {
     Exactly,
-    /// It may refuse more.
+    /// The table may refuse more.
     Safely,
 }
 
-/// Takes `step` in both; the model only takes what the table took.
+/// Takes `step` in both; the model only takes the locks that the table took.
 fn take(
     table: &LockTable,
     model: &mut Model,
@@ -150,7 +150,7 @@ fn take(
     Ok(())
 }
 
-/// Compares what both hold.
+/// Compares the locks held in both.
 fn compare(table: &LockTable, model: &Model, follows: Follows) -> Result<(), TestCaseError> {
     let mut held = Vec::new();
     table.for_each_holder(|holder| held.push((holder.name, holder.txn, holder.mode)));

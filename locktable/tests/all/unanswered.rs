@@ -1,4 +1,4 @@
-//! Owners of locks whose answers are lost for a while: what was lost is asked again in a part of
+//! Owners of locks whose answers are lost for a while: lost requests are repeated within a part of
 //! the lease.
 #![cfg(not(lotus_loom))]
 
@@ -27,7 +27,7 @@ const OWNER: NodeId = NodeId(0);
 const ASKER: NodeId = NodeId(1);
 const SHARD_EPOCH: u32 = 1;
 
-/// A compute node of a cluster in which one owns all shards.
+/// A compute node of a cluster in which [`OWNER`] owns all shards.
 struct Host(NodeId);
 
 impl LockHost for Host {
@@ -68,7 +68,7 @@ fn row(key: u64) -> LockRequest {
     LockRequest { name: LockName::row(TableId(1), Key(key << 12)), mode: LockMode::Write }
 }
 
-/// The share of messages that is lost from now on.
+/// Loses this share of messages from now on.
 fn lose(fabric: &SimFabric, share: f64) {
     let rates = Rates { message_loss: share, ..Rates::default() };
     fabric.inject(Fault::SetRates(rates)).expect("it names no node");
@@ -83,7 +83,7 @@ fn open(world: &World, node: NodeId) -> (Executor, Lane) {
     (executor, lane)
 }
 
-/// What `ask` makes of the locks of a node that asks, where another one is the owner by `table`.
+/// Runs `ask` with the locks of [`ASKER`], while [`OWNER`] serves them from `table`.
 fn run<F: Future<Output = ()> + 'static>(
     table: &Arc<LockTable>,
     ask: impl FnOnce(LotusLocks<Host>, Handle, SimFabric) -> F,
