@@ -23,7 +23,7 @@ use crate::wire::{Reply, RequestWriter};
 #[derive(Debug)]
 pub struct EndTracker {
     resend_ns: u64,
-    /// At most one for each slot of the coordinator; searched from end to end.
+    /// One end per slot of the coordinator at most; searched from end to end.
     pending: Vec<Pending>,
 }
 

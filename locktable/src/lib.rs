@@ -11,8 +11,8 @@
 //! transaction decides how to react.
 //!
 //! # What it is not
-//! It sends nothing, reads no clock and knows no records. It asks the [`LockHost`] who owns a
-//! shard; deciding, moving and draining shards belong to the router and the engine.
+//! It sends nothing, reads no clock and knows no records. It asks the [`LockHost`] for the owner of
+//! a shard; deciding, moving and draining shards belong to the router and the engine.
 //!
 //! # Where to look
 //! * [`LockName`], [`LockRequest`]: what can be locked, and how a name is hashed.

@@ -24,7 +24,7 @@ pub enum LockMode {
     Write = 1,
 }
 
-/// Kind of thing that a name's key identifies.
+/// Whether a name's key identifies a row or an index bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum LockSpace {
@@ -39,7 +39,7 @@ pub enum LockSpace {
 pub struct LockName {
     /// Table of the row or bucket.
     pub table: TableId,
-    /// Kind of thing that the key identifies.
+    /// Row or index bucket.
     pub space: LockSpace,
     /// The row's key, or the bucket's number above the shard it belongs to.
     pub key: Key,

@@ -92,7 +92,7 @@ impl Word {
 pub(crate) struct Counter(u8);
 
 impl Counter {
-    /// Without holders.
+    /// Free: no holders.
     pub(crate) const FREE: Self = Self(0);
     /// Held by one transaction for writing.
     pub(crate) const WRITTEN: Self = Self(1);
