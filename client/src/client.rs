@@ -24,19 +24,18 @@ use crate::protocol::{self, Answer, Bytes, CallId, Directory, Failure, Kind, Op,
 use crate::retry::{Next, Repetition, Tried, Tries};
 use crate::transaction::Transaction;
 
-/// How much longer than its time-out a call waits for an answer, at least, before its outcome
-/// counts as unknown: the server answers when the time is up, and the answer has a way to go.
+/// Least time that a call waits for an answer beyond its time-out before its outcome counts as
+/// unknown: the server answers when the time is up, and the answer has to travel.
 const GRACE: Duration = Duration::from_millis(150);
-/// The longest first pause before a request is repeated; it doubles with every further one.
+/// Upper bound of the first pause before a repetition; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How often it doubles.
+/// Most doublings of a pause.
 const MOST_DOUBLINGS: u32 = 6;
-/// Room for the arguments of most calls, in bytes.
+/// Initial capacity for encoded arguments, in bytes: enough for most calls.
 const USUAL_BYTES: usize = 64;
 
-/// A cluster, as an application sees it. Cheap to clone; all clones share their connections, one
-/// to each compute node, which are made when they are needed. Must be used within a `tokio`
-/// runtime.
+/// A cluster, as an application sees it. Cheap to clone; all clones share their connections, one to
+/// each compute node, which are made when they are needed. Must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -47,16 +46,16 @@ pub(crate) struct Shared {
     env: Env,
     rng: Mutex<SmallRng>,
     map: RwLock<Arc<Map>>,
-    /// By the compute nodes' places.
+    /// Indexed as the compute nodes in the directory.
     nodes: Vec<Node>,
-    /// Numbers interactive transactions.
+    /// Number of the next interactive transaction.
     next_number: AtomicU32,
 }
 
 #[derive(Default)]
 struct Node {
     connection: Mutex<Option<Arc<Connection>>>,
-    /// Held by whoever makes a connection, so that it is made once.
+    /// Held while a connection is made, so that only one is.
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -90,13 +89,13 @@ impl Client {
         Self { shared: Arc::new(Shared { config, env, rng, map, nodes, next_number }) }
     }
 
-    /// The table of this name, if there was one when the client last asked.
+    /// The table of this name, if the directory that was last fetched has one.
     pub fn table(&self, name: &str) -> Option<TableId> {
         self.shared.map().table(name)
     }
 
-    /// Asks a server anew who and what there is: for tables that were made after the client had
-    /// connected.
+    /// Fetches the directory again, to learn of tables and stored transactions added since the
+    /// client connected.
     ///
     /// # Errors
     /// [`CallError`] if no server answers.
@@ -117,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Calls the stored transaction of this name. Await what it returns.
+    /// A call of the stored transaction of this name, sent when it is awaited.
     pub fn call<A: Serialize, R>(&self, procedure: &str, arguments: &A) -> Call<R> {
         let mut encoded = Vec::with_capacity(USUAL_BYTES);
         let encoding = frame::try_write(&mut encoded, arguments);
@@ -132,8 +131,8 @@ impl Client {
         }
     }
 
-    /// What became of the call with this id, for good: if it has not committed by now, it never
-    /// will. Ask after errors whose [effect](CallError::effect) is unknown.
+    /// Final outcome of the call with this id: its result, or `None` if it has not committed and
+    /// now never will. Ask after errors whose [effect](CallError::effect) is unknown.
     ///
     /// # Errors
     /// [`CallError::Unsettled`] if it cannot be found out yet; ask again. [`CallError::Result`] if
@@ -153,8 +152,8 @@ impl Client {
         }
     }
 
-    /// A transaction whose steps are taken here, one exchange for each. Nothing is sent before its
-    /// first execution or its commit.
+    /// An interactive transaction: its steps are taken here, one exchange for each. Nothing is sent
+    /// before its first execution or its commit.
     pub fn transaction(&self, kind: Kind) -> Transaction {
         Transaction::new(Arc::clone(&self.shared), kind)
     }
@@ -181,15 +180,15 @@ impl<R: DeserializeOwned> Call<R> {
         self
     }
 
-    /// Sets how long it may take.
+    /// Sets the time limit of this call.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Lets it take effect once, however often it is called with this id; later calls return the
-    /// first one's result. It is then repeated by itself where it might be lost. How long a server
-    /// remembers an id is for its operator to say (docs/clients.md).
+    /// Makes the call take effect once, however often it is called with this id; later calls return
+    /// the first one's result. The client then repeats it by itself where it might be lost. How
+    /// long a server remembers an id is its operator's setting (docs/clients.md).
     pub fn idempotent(mut self, id: impl Into<CallId>) -> Self {
         self.id = Some(id.into());
         self
@@ -203,7 +202,7 @@ impl<R: DeserializeOwned> Call<R> {
         let shared = &self.shared;
         let arguments = self.arguments.map_err(CallError::Request)?;
         let map = shared.map();
-        // Who does not know the name says so: it may have been registered since.
+        // A name unknown to this map may have been registered since; the server knows.
         let kind = map.kind(&self.procedure).unwrap_or(Kind::Serializable);
         let shard = self.at.and_then(|(table, key)| map.shard(table, &key));
         let repetition = match self.id {
@@ -244,11 +243,11 @@ fn decoded<R: DeserializeOwned>(result: &[u8]) -> Result<R, CallError> {
     postcard::from_bytes(result).map_err(|error| CallError::Result(error.to_string()))
 }
 
-/// Where a request belongs.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
-    /// The shard of the first row.
+    /// Shard of the first row.
     pub(crate) shard: Option<u16>,
 }
 
@@ -257,18 +256,18 @@ impl Shared {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The time limit of calls that have none of their own.
+    /// Time limit of calls that set none of their own.
     pub(crate) const fn timeout(&self) -> Duration {
         self.config.timeout
     }
 
-    /// A number for an interactive transaction. It comes round after four billion.
+    /// A number for an interactive transaction; it wraps around after four billion.
     pub(crate) fn next_number(&self) -> u32 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a request until it is answered for good. `op` makes it of the shard whose owner is
-    /// asked, if it is one, and the time that is left, in microseconds.
+    /// Sends a request until it has a final answer. `op` builds it from the shard whose owner is
+    /// asked, if one is, and the time that is left, in microseconds.
     pub(crate) async fn carry_out<'a>(
         &self,
         map: &Map,
@@ -297,7 +296,8 @@ impl Shared {
                 now = self.env.now();
                 continue;
             };
-            // Only the owner can be wrong about being it; whoever stands in for it serves all.
+            // Only the presumed owner has to check that it owns the shard; a stand-in serves any
+            // shard.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
             let answered = self.try_once(node, &map.nodes[node], &op, deadline.after(GRACE)).await;
@@ -320,7 +320,8 @@ impl Shared {
                 }
                 Next::Reroute { shard, owner, epoch } => {
                     map.learn(shard, owner, epoch);
-                    // Nobody owns it, or two nodes send us back and forth: give them time.
+                    // The shard has no owner, or two nodes name each other as the owner: give them
+                    // time.
                     if owner.is_none() || map.owner(shard) == Some(node) {
                         self.pause(&mut pauses).await;
                     }
@@ -334,7 +335,7 @@ impl Shared {
         }
     }
 
-    /// Sends the next step of something that has begun at the other end of a connection.
+    /// Sends the next step of an interactive transaction on its connection.
     pub(crate) async fn ask(
         &self,
         connection: &Connection,
@@ -362,7 +363,7 @@ impl Shared {
         }
     }
 
-    /// The connection to a node, made now if there is none.
+    /// The working connection to a node; made now if there is none.
     async fn connection(
         &self,
         node: usize,
@@ -382,7 +383,7 @@ impl Shared {
         Ok(connection)
     }
 
-    /// Waits a random while, longer the more often it has been done.
+    /// Waits a random time, with a bound that grows with the number of pauses.
     async fn pause(&self, pauses: &mut u32) {
         let longest = FIRST_PAUSE * (1 << (*pauses).min(MOST_DOUBLINGS));
         *pauses += 1;
@@ -405,7 +406,7 @@ impl Drop for Shared {
     }
 }
 
-/// Why a node has not answered.
+/// Reason why a node has not answered.
 enum Unreached {
     Not(String),
     Lost,

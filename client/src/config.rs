@@ -1,4 +1,4 @@
-//! What a client may be told.
+//! Settings of a client.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ pub struct Config {
     /// Addresses of some compute nodes; the first that answers names all of them. `host:port`, or
     /// `unix:/path` for the door that a server on this host may have.
     pub servers: Vec<String>,
-    /// What the servers demand: a shared key, or TLS with a certificate of this application's own.
-    /// Without either, the default, only servers that let in everybody do.
+    /// The shared key that the servers demand, or TLS with a certificate of this application's own.
+    /// The default is neither, for servers that admit every client.
     pub security: Security,
-    /// How long a call may take unless it says otherwise; 5 s.
+    /// Time limit of a call that sets none of its own; 5 s.
     pub timeout: Duration,
-    /// How long a server may take to greet; 2 s.
+    /// Time limit for connecting, handshake included; 2 s.
     pub connect_timeout: Duration,
-    /// How long a server may take to read 64 KiB of the requests that wait for it, or to send so
+    /// Time in which a server has to read 64 KiB of the requests that wait for it, or to send as
     /// much of an answer that it has begun; 10 s.
     pub write_patience: Duration,
-    /// Where the choice of nodes for read-only transactions and the length of pauses start; give
-    /// every client its own.
+    /// Seed for the choice of nodes for read-only transactions and for the length of pauses; give
+    /// each client its own.
     pub seed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A client's connection to one server: requests go out, and each answer finds who asked.
+//! A client's connection to one server: sends requests and matches each answer to its request.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,44 +14,44 @@ use crate::link::{self, Bounds, Outbox, Patience, Receiver};
 use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
 use crate::stream::{Obstacle, Stream};
 
-/// The number of requests whose answer nobody waits for.
+/// Request number for messages whose answer is ignored.
 const UNASKED: u32 = u32::MAX;
-/// How often those are looked for who have waited too long. Requests are many and time-outs far:
-/// one timer of a connection does for all of them.
+/// Interval of the check for requests past their deadline. Requests are many and time-outs rare, so
+/// one timer serves a whole connection.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A connection. It lives as long as its loop runs, which is until either side closes it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     outbox: Outbox,
-    /// Who waits for which number; `None` once the connection is lost. A number is free again when
+    /// Waiters by request number; `None` once the connection is lost. A number is free again when
     /// its answer has come, wanted or not.
     waiting: Mutex<Option<Slab<Waiter>>>,
-    /// One permit for each request that the server lets be in flight.
+    /// One permit for each request that the server allows in flight.
     permits: Semaphore,
 }
 
-/// Whoever waits for an answer.
+/// A caller that waits for an answer.
 #[derive(Debug)]
 struct Waiter {
-    /// `None` once he has waited too long.
+    /// `None` once its deadline has passed.
     sender: Option<oneshot::Sender<Vec<u8>>>,
     until: Nanos,
 }
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unanswered {
     /// The connection was lost before the request was queued.
     NotSent,
-    /// It was lost afterwards.
+    /// The connection was lost after the request was queued.
     Lost,
-    /// It took too long.
+    /// The deadline passed.
     Late,
 }
 
 impl Connection {
-    /// Connects, and learns who and what there is.
+    /// Connects and takes the directory from the server's greeting.
     pub(crate) async fn open(
         address: &str,
         config: &Config,
@@ -64,7 +64,7 @@ impl Connection {
             Ok(Err(Obstacle::Refused(refusal))) => {
                 return Err(ConnectError::Refused { address: address.to_owned(), refusal });
             }
-            // What TLS says; the handshake inside does not.
+            // TLS reports errors as `InvalidData`; the handshake inside it does not.
             Ok(Err(Obstacle::Broken(error))) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(ConnectError::Untrusted { address: address.to_owned(), error });
             }
@@ -89,14 +89,14 @@ impl Connection {
             let guard = LoseOnDrop(served);
             let mut answers = Answers(&guard.0);
             let outbox = &guard.0.outbox;
-            // Why it ended is seen by those who wait: they are told that the connection is lost.
+            // The reason is dropped: callers that wait learn only that the connection is lost.
             link::run(&mut stream, outbox, &mut incoming, &mut answers, bounds).await;
         });
         Ok((connection, *directory))
     }
 
-    /// Sends a request and waits for its answer, a message to be decoded, until then and at most
-    /// [`LOOK`] longer.
+    /// Sends a request and returns its answer, a message to be decoded. Waits until `until`, and at
+    /// most [`LOOK`] longer.
     pub(crate) async fn ask(
         &self,
         op: &Op<'_>,
@@ -119,7 +119,7 @@ impl Connection {
             Some(waiting) => waiting.insert(waiter) as u32,
             None => return Err(Unanswered::NotSent),
         };
-        // Comes back with the answer.
+        // `Answers::receive` gives it back with the answer.
         permit.forget();
         if self.outbox.push(|out| protocol::send(out, number, op)).is_err() {
             return Err(Unanswered::NotSent);
@@ -128,23 +128,23 @@ impl Connection {
         answer.await.map_err(lost)
     }
 
-    /// Sends a request whose answer nobody waits for.
+    /// Sends a request and ignores its answer.
     pub(crate) fn tell(&self, op: &Op<'_>) {
-        // If the connection is lost the server will notice.
+        // If the connection is lost the server notices by itself.
         let _ = self.outbox.push(|out| protocol::send(out, UNASKED, op));
     }
 
-    /// Sends what is queued, and nothing more.
+    /// Writes what is queued, then closes the connection.
     pub(crate) fn close(&self) {
         self.outbox.close();
     }
 
-    /// Whether nothing can be asked any more.
+    /// Whether the connection is lost, so that every request fails.
     pub(crate) fn is_lost(&self) -> bool {
         self.permits.is_closed()
     }
 
-    /// Tells those who have waited too long, until the connection is lost.
+    /// Fails the requests whose deadline has passed, until the connection is lost.
     async fn give_up(self: Arc<Self>, env: Env) {
         while !self.is_lost() {
             tokio::time::sleep(LOOK).await;
@@ -160,7 +160,7 @@ impl Connection {
     }
 }
 
-/// Hands answers to those who wait.
+/// Hands each answer to its waiter.
 struct Answers<'c>(&'c Connection);
 
 impl Receiver for Answers<'_> {
@@ -171,7 +171,7 @@ impl Receiver for Answers<'_> {
         }
         let waiter = self.0.lock().as_mut().and_then(|all| all.try_remove(number as usize));
         self.0.permits.add_permits(1);
-        // He may have gone away.
+        // The caller may have stopped waiting.
         if let Some(sender) = waiter.ok_or(Garbage)?.sender {
             let _ = sender.send(message.to_vec());
         }
@@ -179,7 +179,7 @@ impl Receiver for Answers<'_> {
     }
 }
 
-/// Tells everybody who waits that the connection is lost, however its loop ends.
+/// Fails all waiting requests when the connection's loop ends, however it ends.
 struct LoseOnDrop(Arc<Connection>);
 
 impl Drop for LoseOnDrop {

@@ -1,11 +1,11 @@
-//! What a caller learns when a call has no result, and what he may do about it.
+//! Errors of a client's requests, and what each says about the request's effect.
 
 use serde::de::DeserializeOwned;
 
 use crate::handshake::Refusal;
 use crate::protocol::Failure;
 
-/// What a request that ended with an error has changed.
+/// Effect of a request that ended with an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Nothing, for certain, now or later. It may be repeated.
@@ -18,15 +18,15 @@ pub enum Effect {
     Unknown,
 }
 
-/// Why a call or an interactive transaction has no result. [`CallError::effect`] says what it has
+/// Failure of a call or of an interactive transaction. [`CallError::effect`] says what it has
 /// changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The transaction's own code gave up. What it says about that is for its author to decode.
+    /// The transaction's own code gave up, with an error that the application decodes.
     #[error("the transaction was rejected by its own code")]
     Rejected(Rejection),
-    /// The server says why. What could be cured by trying again was tried again, as long as there
+    /// The server's failure. What could be cured by trying again was tried again, as long as there
     /// was time.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -40,21 +40,21 @@ pub enum CallError {
     /// The arguments do not encode, or the key is not valid. Nothing was sent.
     #[error("the request cannot be sent: {0}")]
     Request(String),
-    /// The transaction has committed, and its result does not decode as what was asked for.
+    /// The transaction has committed, and its result does not decode as the type asked for.
     #[error("the result does not decode: {0}")]
     Result(String),
-    /// The server's answer is none to what was asked. Client and server do not fit together. What
-    /// the request has changed is unknown.
+    /// The server's answer does not fit the request: client and server are not compatible. What the
+    /// request has changed is unknown.
     #[error("the server's answer makes no sense")]
     Protocol,
-    /// What became of a call was asked for ([`Client::outcome`](crate::Client::outcome)), and
-    /// could not be found out. Ask again.
+    /// The outcome of a call was asked for ([`Client::outcome`](crate::Client::outcome)), and could
+    /// not be found out. Ask again.
     #[error("what became of the call could not be found out: {0}")]
     Unsettled(Box<Self>),
 }
 
 impl CallError {
-    /// What the request has changed.
+    /// Effect of the failed request.
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Failed(failure) => failure.effect(),
@@ -76,28 +76,28 @@ impl Rejection {
     }
 }
 
-/// Why there is no connection to a cluster.
+/// Failure to connect to a cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Name a server.
+    /// `Config::servers` is empty.
     #[error("no address of a server was given")]
     NoAddress,
-    /// The last server that was tried does not take this client.
+    /// The last server that was tried does not admit this client.
     #[error("{address} refuses: {refusal}")]
     Refused {
         /// Its address.
         address: String,
-        /// Why.
+        /// The server's reason.
         refusal: Refusal,
     },
-    /// TLS has failed with the last server that was tried, or something else speaks there; correct
-    /// the certificates.
+    /// TLS failed with the last server that was tried, or that server speaks another protocol;
+    /// correct the certificates.
     #[error("{address} and this application do not trust each other: {error}")]
     Untrusted {
         /// Its address.
         address: String,
-        /// Why.
+        /// The error that TLS reports.
         error: std::io::Error,
     },
     /// The last server that was tried could not be reached.
@@ -105,7 +105,7 @@ pub enum ConnectError {
     Unreachable {
         /// Its address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
 }

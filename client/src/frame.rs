@@ -1,33 +1,33 @@
-//! Frames: four bytes of length, little-endian, then so many bytes.
+//! Frames: four bytes of length, little-endian, then that many bytes.
 //!
-//! Pure: bytes go in as they come, frames come out when they are whole. Nothing here believes a
-//! length before it has been compared with a limit, and no memory is set aside for a frame of
-//! which only the length has come.
+//! Pure: bytes go in as they come, frames come out when they are whole. No length is used before it
+//! is compared with a limit, and no memory is reserved for a frame of which only the length has
+//! come.
 
 use serde::Serialize;
 
 /// Bytes in front of a frame.
 pub const HEADER_BYTES: usize = 4;
 
-/// A buffer of a connection that has grown beyond this is given back when it is empty.
+/// Capacity above which a connection's buffer is freed when it is empty, in bytes.
 pub const KEPT_BYTES: usize = 128 << 10;
 
-/// A frame of more bytes than the receiver takes. The connection cannot go on: where the next
-/// frame begins is not worth waiting for.
+/// A frame of more bytes than the receiver takes. It ends the connection: the rest of the frame is
+/// not worth reading to find the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of {len} bytes, where at most {limit} are taken")]
 pub struct Oversized {
-    /// What the header says.
+    /// Length in the frame's header.
     pub len: usize,
-    /// What is taken.
+    /// Longest frame that is taken.
     pub limit: usize,
 }
 
-/// Bytes that have come, and the frames in them.
+/// Received bytes, and the frames in them.
 #[derive(Debug)]
 pub struct Incoming {
     bytes: Vec<u8>,
-    /// What was handed out already.
+    /// Bytes handed out already.
     taken: usize,
     limit: usize,
 }
@@ -38,12 +38,12 @@ impl Incoming {
         Self { bytes: Vec::new(), taken: 0, limit }
     }
 
-    /// Lets frames have another size from now on.
+    /// Sets the longest frame that is taken from now on.
     pub const fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Where to append what comes, with room for at least `more` bytes.
+    /// The buffer to append received bytes to, with room for at least `more`.
     pub fn space(&mut self, more: usize) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
@@ -58,8 +58,8 @@ impl Incoming {
         &mut self.bytes
     }
 
-    /// How many bytes are known to be missing of a frame that has begun; zero if none has, or if
-    /// one is whole.
+    /// Bytes known to be missing of a frame that has begun; zero if none has begun, or if one is
+    /// whole.
     pub fn missing(&self) -> usize {
         let begun = &self.bytes[self.taken..];
         match begun.split_first_chunk::<HEADER_BYTES>() {
@@ -71,10 +71,10 @@ impl Incoming {
         }
     }
 
-    /// The next whole frame, without its header.
+    /// The next whole frame, without its header; `None` if there is none.
     ///
     /// # Errors
-    /// [`Oversized`]; asked again, the same.
+    /// [`Oversized`], and the same again at every later call.
     pub fn take_frame(&mut self) -> Result<Option<&[u8]>, Oversized> {
         let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>()
         else {
@@ -110,10 +110,10 @@ pub fn write(out: &mut Vec<u8>, message: &impl Serialize) {
     try_write(out, message).expect("a vector takes whatever the protocol's messages are");
 }
 
-/// As [`write()`], for types that others have written.
+/// Same as [`write()`], for types from outside this crate.
 ///
 /// # Errors
-/// What the type's `Serialize` says. Some of it may have been appended.
+/// The error of the type's `Serialize`. Part of the message may have been appended.
 pub fn try_write(out: &mut Vec<u8>, message: &impl Serialize) -> Result<(), postcard::Error> {
     postcard::to_io(message, out).map(drop)
 }

@@ -1,4 +1,4 @@
-//! How a connection begins: do both speak this protocol, and do both have the shared key?
+//! The handshake: checks that both sides speak the same protocol and have the same shared key.
 //!
 //! ```text
 //! client → server   Hello       magic, version, whether it has a key, a nonce
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame;
 use crate::protocol::{Directory, VERSION, decode};
 
-/// The longest frame of a handshake but for the welcome, in bytes.
+/// Longest frame of a handshake except the welcome, in bytes.
 pub const HANDSHAKE_BYTES: usize = 128;
 
 const MAGIC: [u8; 8] = *b"lotusapp";
@@ -27,17 +27,17 @@ const HELLO_BYTES: usize = 8 + 2 + 1 + NONCE_BYTES;
 const SERVER: [u8; 8] = *b"app-serv";
 const CLIENT: [u8; 8] = *b"app-clnt";
 
-/// Why a connection is not admitted.
+/// Reason for not admitting a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// What came is not this protocol.
+    /// The frame is not of this protocol.
     #[error("the other side does not speak this protocol")]
     Garbage,
-    /// Run the same version on both sides.
+    /// The protocol versions differ. Run the same version on both sides.
     #[error("the server speaks version {server} of the protocol, this client {VERSION}")]
     Version {
-        /// The server's.
+        /// The server's version.
         server: u16,
     },
     /// One side has a shared key or TLS, the other has not. Configure both alike.
@@ -51,20 +51,20 @@ pub enum Refusal {
     Full,
 }
 
-/// What a server says before requests may be sent. The first variant keeps its place in all
+/// A frame that a server sends before it takes requests. The first variant keeps its place in all
 /// versions, so that a client of any version learns why it is refused.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Greeting {
-    /// Go away, and why.
+    /// The client is not admitted, for this reason.
     Refused(Refusal),
-    /// Prove that you have the key, as I do.
+    /// The server's proof that it has the key, and a nonce for the client to prove the same.
     Challenge {
         /// The server's nonce.
         nonce: [u8; NONCE_BYTES],
         /// Its proof.
         proof: [u8; NONCE_BYTES],
     },
-    /// Ask.
+    /// The client is admitted and may send requests.
     Welcome(Box<Directory>),
 }
 
@@ -78,15 +78,15 @@ pub fn greet(out: &mut Vec<u8>, greeting: &Greeting) {
 pub struct Guest {
     key: Option<Key>,
     hello: [u8; HELLO_BYTES],
-    /// The server has proved that it has the key, or need not.
+    /// Whether the server has proved that it has the key, or need not.
     trusts: bool,
 }
 
 impl Guest {
-    /// Begins; `out` is what to send first.
+    /// Begins a handshake; `out` is what to send first.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system's random generator fails.
     pub fn start(key: Option<&Key>, out: &mut Vec<u8>) -> std::io::Result<Self> {
         let mut hello = [0; HELLO_BYTES];
         hello[..8].copy_from_slice(&MAGIC);
@@ -97,7 +97,8 @@ impl Guest {
         Ok(Self { key: key.cloned(), hello, trusts: key.is_none() })
     }
 
-    /// Takes a frame; the directory, once the server has welcomed. `out` is what to send.
+    /// Takes a frame; returns the directory once the server has welcomed this client. `out` is what
+    /// to send.
     ///
     /// # Errors
     /// The server's refusal, or the client's own.
@@ -118,7 +119,7 @@ impl Guest {
                 Ok(None)
             }
             (Greeting::Welcome(directory), _) if self.trusts => Ok(Some(directory)),
-            // A server without a key welcomes at once; whoever has one does not talk to it.
+            // A server without a key welcomes at once; a client with one does not talk to it.
             (Greeting::Welcome(_), _) => Err(Refusal::Security),
             (Greeting::Challenge { .. }, _) => Err(Refusal::Garbage),
         }
@@ -128,25 +129,25 @@ impl Guest {
 /// The server's side.
 #[derive(Debug, Default)]
 pub enum Doorkeeper {
-    /// Nothing has come yet.
+    /// No frame has come yet.
     #[default]
     Silent,
     /// The client has been challenged.
     Challenged {
-        /// What it said.
+        /// The client's hello.
         hello: [u8; HELLO_BYTES],
-        /// What it was asked to prove.
+        /// The server's nonce.
         nonce: [u8; NONCE_BYTES],
     },
-    /// It has said all that it may.
+    /// The handshake is over; any further frame is refused.
     Done,
 }
 
 impl Doorkeeper {
-    /// Takes a frame. Whether the client may come in now; `out` is what to send if not.
+    /// Takes a frame; returns whether the client is admitted. If not yet, `out` is what to send.
     ///
     /// # Errors
-    /// Why it is refused, which it should be told.
+    /// The refusal, to be sent to the client.
     pub fn step(
         &mut self,
         frame: &[u8],
@@ -157,7 +158,7 @@ impl Doorkeeper {
             Self::Silent => {
                 let hello = check_hello(frame, key)?;
                 let Some(key) = key else { return Ok(true) };
-                // Without randomness nobody can be admitted, now or later.
+                // Without randomness no client can be admitted, now or later.
                 let nonce = nonce_bytes().map_err(|_| Refusal::Full)?;
                 let proof = key.prove(&SERVER, &[&hello, &nonce]);
                 greet(out, &Greeting::Challenge { nonce, proof });
@@ -178,7 +179,7 @@ fn check_hello(frame: &[u8], key: Option<&Key>) -> Result<[u8; HELLO_BYTES], Ref
     if head[..8] != MAGIC {
         return Err(Refusal::Garbage);
     }
-    // Before anything else that may differ between versions.
+    // Checked before anything that may differ between versions.
     if head[8..] != VERSION.to_le_bytes() {
         return Err(Refusal::Version { server: VERSION });
     }
@@ -207,7 +208,7 @@ mod tests {
         })
     }
 
-    /// Lets both sides talk until the client has an answer.
+    /// Runs both sides until the client is welcomed or refused.
     fn meet(client: Option<&Key>, server: Option<&Key>) -> Result<Box<Directory>, Refusal> {
         let mut to_server = Vec::new();
         let mut guest = Guest::start(client, &mut to_server).unwrap();
@@ -250,7 +251,7 @@ mod tests {
         let mut out = Vec::new();
         let mut doorkeeper = Doorkeeper::default();
         assert_eq!(doorkeeper.step(&hello[HEADER_BYTES..], Some(&key), &mut out), Ok(false));
-        // Its own proof, sent back.
+        // The server's own proof, sent back to it.
         let Ok(Greeting::Challenge { proof, .. }) = decode(&out[HEADER_BYTES..]) else {
             panic!("a challenge was due")
         };

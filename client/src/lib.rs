@@ -1,4 +1,4 @@
-//! Transactions from another process.
+//! Client library: transactions from another process.
 //!
 //! # What it is
 //! [`Client`], with which an application calls stored transactions by name and runs interactive
@@ -10,14 +10,15 @@
 //! It runs no transaction, holds no lock and caches no data. It depends on none of the crates that
 //! do: of the engine it knows how a key leads to a shard (LOTUS §4.2), and nothing else.
 //!
-//! # Who owns what
-//! A [`Client`] owns its connections, each driven by one task; a connection knows who waits for
-//! which answer; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client` does.
+//! # Ownership
+//! A [`Client`] owns its connections, each driven by one task; a connection owns the table of
+//! waiting requests; a [`Transaction`] owns what it has read. `map` and `retry` decide, `client`
+//! sends.
 //!
 //! # Outcomes
 //! Every error says what the request has changed ([`CallError::effect`]): nothing, everything, or
-//! one of both. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
-//! [`Client::outcome`] says for good what became of it (H21).
+//! unknown which. A call with an id ([`Call::idempotent`]) can be repeated in any case, and
+//! [`Client::outcome`] finds out for good whether it committed (H21).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One connection at work: a loop that writes what was queued and takes in what comes.
+//! The loop of one connection: writes what is queued and takes in what comes.
 //!
 //! Clients and servers run the same loop, each with its own [`Receiver`] and over its own [`Wire`]:
 //! a client on its `tokio` runtime, a server on a coordinator's executor. Any thread may queue
@@ -9,7 +9,7 @@
 //! # What bounds it
 //! Frames have a limit, and the receiver decides when there is enough in flight or unsent
 //! ([`outbox`]): then nothing more is read. A poll takes a bounded number of frames and lets other
-//! tasks have their turn. A peer that takes or sends less than it must in an interval is given up
+//! tasks have their turn. A peer that takes or sends too few bytes in an interval is given up
 //! ([`progress`]).
 
 pub mod outbox;
@@ -31,15 +31,15 @@ pub use outbox::{Budget, Closed, Outbox};
 pub use progress::Patience;
 use progress::Position;
 
-/// How much is read with one call, in bytes.
+/// Bytes asked for with one read.
 const READ_BYTES: usize = 64 << 10;
-/// How often a connection is read before others have their turn.
+/// Reads of a connection before other tasks have their turn.
 const READS_IN_A_ROW: usize = 8;
-/// Frames that are taken before others have their turn: some are answered at once, and one read
-/// may bring thousands.
+/// Frames taken before other tasks have their turn: some are answered at once, and one read may
+/// bring thousands.
 const FRAMES_IN_A_ROW: usize = 64;
 
-/// What becomes of the frames that come.
+/// Handler of the frames that come.
 pub trait Receiver {
     /// Takes a frame.
     ///
@@ -47,15 +47,16 @@ pub trait Receiver {
     /// [`Garbage`], which ends the connection.
     fn receive(&mut self, frame: &[u8]) -> Result<(), Garbage>;
 
-    /// All frames that came together have been taken.
+    /// Called after the frames that came together have been taken.
     fn received(&mut self) {}
 
-    /// Whether so much is under way here that the `_waiting` messages should wait for it.
+    /// Whether enough messages are on their way that the `_waiting` queued ones should wait for
+    /// them.
     fn has_more_coming(&self, _waiting: usize) -> bool {
         false
     }
 
-    /// Whether another frame may be taken now. If not, it is asked again after [`Outbox::push`].
+    /// Whether another frame may be taken now. If not, the loop asks again after [`Outbox::push`].
     fn is_ready(&self) -> bool {
         true
     }
@@ -66,11 +67,12 @@ pub trait Receiver {
 pub struct Bounds {
     /// The longest frame that is taken, in bytes.
     pub frame_bytes: usize,
-    /// How slowly the peer may take what waits for it, and send a frame that it has begun.
+    /// Least speed at which the peer has to take what waits for it, and send a frame that it has
+    /// begun.
     pub patience: Patience,
 }
 
-/// Why a connection has ended.
+/// Reason for a connection's end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum End {
@@ -80,16 +82,16 @@ pub enum End {
     /// The other side has closed it.
     #[error("the other side closed the connection")]
     Hangup,
-    /// What came makes no sense.
+    /// A frame does not decode, or does not fit the protocol.
     #[error(transparent)]
     Garbage(#[from] Garbage),
-    /// More came than is taken.
+    /// A frame is longer than the limit.
     #[error(transparent)]
     Oversized(#[from] Oversized),
-    /// The other side does not read, or hardly.
+    /// The other side reads too slowly, or not at all.
     #[error("the other side took less of what waits for it than {0}")]
     SlowReader(Patience),
-    /// The other side has begun a frame and does not go on, or hardly.
+    /// The other side has begun a frame and sends the rest too slowly, or not at all.
     #[error("the other side sent less of a frame that it had begun than {0}")]
     SlowSender(Patience),
     /// The connection broke.
@@ -97,24 +99,24 @@ pub enum End {
     Broken(#[from] io::Error),
 }
 
-/// A connection's bytes and clock, on whatever runs the loop.
+/// A connection's bytes and clock, on the runtime that drives the loop.
 pub trait Wire {
-    /// How time passes there.
+    /// A future that waits.
     type Timer: Future<Output = ()>;
 
-    /// Appends what has come to `into`, as much as it has room for; zero bytes are the end.
+    /// Appends received bytes to `into`, as many as it has room for; zero bytes mean the end.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>>;
 
     /// Writes some of `bytes`.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Waits for a moment in which it does not pay any more to let answers gather; only asked
-    /// while there are more to come.
+    /// Ready when waiting longer for answers to gather does not pay; polled only while more are to
+    /// come.
     fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// Waits so long.
+    /// A future that is ready after this time.
     fn timer(&self, time: Duration) -> Self::Timer;
 }
 
@@ -169,20 +171,20 @@ struct Exchange<'c, W: Wire, R> {
     receiver: &'c mut R,
     patience: Patience,
     outgoing: Vec<u8>,
-    /// How much of it has been written.
+    /// Bytes of `outgoing` that have been written.
     written: usize,
     /// Bytes written and read since the connection began.
     sent: u64,
     received: u64,
-    /// Whether the peer is waited for to send: not while this side does not read.
+    /// Whether this side waits for the peer to send; false while this side does not read.
     reading: bool,
     interval: Option<Interval<W::Timer>>,
 }
 
-/// An interval in which a peer is watched.
+/// An interval over which a peer's progress is judged.
 struct Interval<T> {
     timer: Pin<Box<T>>,
-    /// Where both directions were when it began.
+    /// Positions of both directions at its beginning.
     reads: Position,
     sends: Position,
 }
@@ -210,7 +212,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 break;
             }
             if !self.receiver.is_ready() {
-                // What the peer sends waits for this side now.
+                // This side is what holds the peer up now.
                 self.interval.iter_mut().for_each(|interval| interval.sends.owed = 0);
                 return Poll::Pending;
             }
@@ -224,13 +226,13 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
                 }
             }
         }
-        // One that has so much to say lets others have their turn.
+        // A peer with this much to say lets other tasks have their turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Takes in the whole frames that have come, as many of them as the receiver is ready for and
-    /// not more than `most`, which it counts down.
+    /// Takes in the whole frames that have come, as long as the receiver is ready and at most
+    /// `most` of them; counts `most` down.
     fn take_in(&mut self, most: &mut usize) -> Result<(), End> {
         let before = *most;
         while *most > 0
@@ -246,7 +248,8 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         Ok(())
     }
 
-    /// Writes what is queued, as much of it as can be written now. Ready only at the end.
+    /// Writes what is queued, as much of it as can be written now. Ready only when the connection
+    /// ends.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if self.written == self.outgoing.len() {
@@ -289,7 +292,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         (reads, Position { moved: self.received, owed: missing })
     }
 
-    /// Watches a peer that owes something. Ready only if it has not kept up.
+    /// Judges the progress of a peer that owes something. Ready only if it has not kept up.
     fn poll_interval(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let (reads, sends) = self.positions();
         loop {
@@ -321,7 +324,8 @@ mod tests {
     use std::rc::Rc;
     use std::task::Waker;
 
-    /// Takes all that is written, in batches; nothing ever comes, and nobody stops gathering.
+    /// Takes all that is written, in batches; nothing ever comes, and gathering never ends by
+    /// itself.
     #[derive(Default)]
     struct Sink(Vec<Vec<u8>>);
 
@@ -346,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Whose requests are under way.
+    /// A receiver with this many requests under way.
     struct Desk<'c>(&'c Cell<usize>);
 
     impl Receiver for Desk<'_> {
@@ -359,7 +363,8 @@ mod tests {
         }
     }
 
-    /// A peer that has sent much, sends no more, and takes a little at a time; a clock by hand.
+    /// A peer that has sent much, sends no more, and takes a little at a time; its clock is set by
+    /// hand.
     #[derive(Clone, Default)]
     struct Peer(Rc<PeerState>);
 
@@ -425,8 +430,8 @@ mod tests {
         }
     }
 
-    /// Lets a loop run for `ms`, a millisecond at a time, in each of which the peer may do
-    /// something. How it has ended, if it has.
+    /// Runs a loop for `ms` milliseconds, calling `each` before each poll. Returns how it has
+    /// ended, if it has.
     fn run_for(peer: &Peer, outbox: &Outbox, ms: u64, each: &dyn Fn(u64)) -> Option<End> {
         let (mut wire, mut incoming) = (peer.clone(), Incoming::new(1000));
         let frames = Cell::new(0);

@@ -1,7 +1,7 @@
-//! What a client believes about the cluster, and where it therefore sends things (LOTUS §4.3).
+//! A client's view of the cluster, and how it routes requests (LOTUS §4.3).
 //!
-//! Pure but for one word a shard that is renewed when a server knows better. A belief may be old:
-//! the server that is asked says so, and nothing worse comes of it than a detour.
+//! Pure, except for one word per shard that is renewed when a server knows better. An old view does
+//! no harm: the server that is asked says so, and the request takes a detour.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use lotus_mvcc::PrimaryKey;
 
 use crate::protocol::{Directory, Kind, Owner, Table};
 
-/// The node number of a shard that nobody owns.
+/// Node number of a shard that has no owner.
 const NOBODY: u16 = u16::MAX;
 
-/// See the module's essay.
+/// Nodes, tables, stored transactions and shard owners, as last reported.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) nodes: Vec<String>,
@@ -41,26 +41,26 @@ impl Map {
         tables.find(|table| table.name == name).map(|table| TableId(table.id))
     }
 
-    /// What the stored transaction may do.
+    /// Isolation of a stored transaction, and whether it may write; `None` if the name is unknown.
     pub(crate) fn kind(&self, procedure: &str) -> Option<Kind> {
         self.procedures.get(procedure).copied()
     }
 
-    /// The shard of a row.
+    /// The shard of a row; `None` if the table is unknown.
     pub(crate) fn shard(&self, table: TableId, key: &PrimaryKey) -> Option<u16> {
         let table = self.tables.get(&table.0)?;
         Some(key.key(table.critical_field(), table.shards.max(1)).shard().raw())
     }
 
-    /// Who owns a shard, as far as is known.
+    /// Index of a shard's owner, as far as is known.
     pub(crate) fn owner(&self, shard: u16) -> Option<usize> {
-        // Relaxed: a belief stands for itself.
+        // Relaxed: the word is complete by itself.
         let word = self.owners.get(usize::from(shard))?.load(Ordering::Relaxed);
         let node = word as u16;
         (usize::from(node) < self.nodes.len()).then_some(usize::from(node))
     }
 
-    /// A server has said who owns a shard. The newest epoch is believed.
+    /// Takes in a server's report of a shard's owner. The newest epoch wins.
     pub(crate) fn learn(&self, shard: u16, node: Option<u16>, epoch: u32) {
         if let Some(word) = self.owners.get(usize::from(shard)) {
             word.fetch_max(pack(node, epoch), Ordering::Relaxed);
@@ -72,7 +72,7 @@ fn pack(node: Option<u16>, epoch: u32) -> u64 {
     u64::from(epoch) << 16 | u64::from(node.unwrap_or(NOBODY))
 }
 
-/// Where one request goes, try after try.
+/// Choice of the node for each try of one request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Route {
     /// Nodes that could not be reached, or are leaving.
@@ -84,7 +84,7 @@ pub(crate) struct Route {
 pub(crate) struct Choice {
     /// The node.
     pub(crate) node: usize,
-    /// It is the one that was preferred: it may say that somebody else is.
+    /// Whether it is the preferred node, the only one that may answer that another owns the shard.
     pub(crate) preferred: bool,
 }
 
@@ -96,14 +96,14 @@ impl Route {
         Some(Choice { node, preferred: node == preferred })
     }
 
-    /// Tries others first.
+    /// Makes `choose` skip this node.
     pub(crate) fn avoid(&mut self, node: usize) {
         if !self.avoided.contains(&node) {
             self.avoided.push(node);
         }
     }
 
-    /// Gives all of them another chance.
+    /// Lets `choose` take every node again.
     pub(crate) fn forgive(&mut self) {
         self.avoided.clear();
     }

@@ -1,4 +1,4 @@
-//! What applications and compute nodes say to each other.
+//! Messages between applications and compute nodes.
 //!
 //! A connection begins with the handshake (`crate::handshake`). After that the client sends
 //! requests and the server answers each of them once, in any order. Both are frames
@@ -19,19 +19,19 @@ use crate::error::Effect;
 
 /// The protocol's version. Both ends must have the same.
 pub const VERSION: u16 = 2;
-/// The longest request that a server takes unless it is told otherwise, in bytes.
+/// Default for the longest request that a server takes, in bytes.
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// The longest answer that a client takes, in bytes.
 pub const ANSWER_BYTES: usize = 1 << 20;
-/// The longest result of a call, and the most bytes that the rows of an execution may have together
-/// with [`ROW_BYTES`] for each: what fits in an answer beside its head.
+/// Longest result of a call, in bytes, and limit for the values of an execution's rows with
+/// [`ROW_BYTES`] added for each: what fits in an answer beside its head.
 pub const RESULT_BYTES: usize = ANSWER_BYTES - 64;
-/// What a row takes in an answer beside its value, at most.
+/// Most bytes that a row takes in an answer beside its value.
 pub const ROW_BYTES: usize = 6;
 /// Bytes of the number in front of a message.
 pub const NUMBER_BYTES: usize = 4;
 
-/// Names a call for all time, so that it is carried out once however often it is sent.
+/// Permanent name of a call, so that it is carried out once however often it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct CallId(pub [u8; 16]);
 
@@ -41,18 +41,18 @@ impl From<u128> for CallId {
     }
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Op<'a> {
     /// Runs a stored transaction. Answered by `Done`, `Rejected` or `Failed`.
     #[serde(borrow)]
     Call(Call<'a>),
-    /// What became of a call, for good: what has not committed by now never will. Answered by
-    /// `Done`, `Never` or `Failed`.
+    /// Asks for the final outcome of a call: if it has not committed by now, it never will.
+    /// Answered by `Done`, `Never` or `Failed`.
     Outcome {
         /// The call.
         id: CallId,
-        /// How long the server may try, in microseconds.
+        /// Time that the server may take, in microseconds.
         timeout_us: u32,
     },
     /// The next step of an interactive transaction. Answered by `Executed`, `Committed` or
@@ -76,12 +76,12 @@ pub struct Call<'a> {
     /// Its arguments, encoded.
     #[serde(borrow)]
     pub arguments: Bytes<'a>,
-    /// How long the server may try, in microseconds.
+    /// Time that the server may take, in microseconds.
     pub timeout_us: u32,
-    /// The shard whose owner is asked: somebody else answers `WrongOwner`. `None` if anybody will
+    /// The shard whose owner is asked; any other node answers `WrongOwner`. `None` if any node will
     /// do.
     pub shard: Option<u16>,
-    /// Makes it happen at most once.
+    /// Id under which it takes effect at most once.
     pub id: Option<CallId>,
 }
 
@@ -89,48 +89,48 @@ pub struct Call<'a> {
 /// execution of the new rows or the commit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step<'a> {
-    /// The client's number for the transaction; among those that are open on the connection it is
-    /// used once.
+    /// The client's number for the transaction, unique among those open on the connection.
     pub txn: u32,
-    /// Begins it.
+    /// Begins the transaction, if this is its first step.
     pub begin: Option<Begin>,
-    /// What to do first.
+    /// Changes and new rows, in order.
     #[serde(borrow)]
     pub actions: Vec<Action<'a>>,
-    /// What to do then.
+    /// Execution or commit.
     pub end: StepEnd,
 }
 
-/// How a step ends.
+/// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StepEnd {
-    /// Locks and reads what was added.
+    /// Locks and reads the rows that were added.
     Execute,
     /// Commits.
     Commit,
 }
 
-/// How an interactive transaction begins.
+/// First-step parameters of an interactive transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Begin {
-    /// What it may do.
+    /// Isolation, and whether it may write.
     pub kind: Kind,
-    /// As in [`Call::shard`].
+    /// Same as [`Call::shard`].
     pub shard: Option<u16>,
 }
 
-/// What a transaction may do, and how much of others' work it may notice.
+/// Isolation of a transaction, and whether it may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     /// Reads one snapshot, without locks.
     ReadOnly,
     /// Reads and writes as if transactions ran one after another.
     Serializable,
-    /// Reads one snapshot, and writes what nobody has written since.
+    /// Snapshot isolation: reads one snapshot, and writes only rows that were not written since.
     Snapshot,
 }
 
-/// One row's part in a step. New rows are items, numbered from zero through the whole transaction.
+/// A change or a new row in a step. New rows are items, numbered from zero through the whole
+/// transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action<'a> {
     /// A row to read.
@@ -164,14 +164,14 @@ pub enum Action<'a> {
         /// The value.
         value: Bytes<'a>,
     },
-    /// The end of an item.
+    /// Deletes an item's row.
     Delete {
         /// The item.
         item: u32,
     },
 }
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer<'a> {
     /// The call has committed; its result, encoded.
@@ -179,45 +179,45 @@ pub enum Answer<'a> {
     Done(Bytes<'a>),
     /// The transaction's own code gave up, with this error, encoded. Nothing was changed.
     Rejected(Bytes<'a>),
-    /// It did not work out.
+    /// The request failed.
     Failed(Failure),
     /// The call has not committed, and never will.
     Never,
-    /// The values of the rows that the step added, in their order; `None` for absent ones.
+    /// Values of the rows that the step added, in their order; `None` for absent ones.
     Executed(Vec<Option<Bytes<'a>>>),
-    /// The interactive transaction has committed, at this time if it wrote anything.
+    /// The interactive transaction has committed, with this timestamp if it wrote anything.
     Committed(Option<u64>),
     /// The interactive transaction is over.
     Ended,
-    /// Who and what there is.
+    /// The directory.
     Directory(Box<Directory>),
 }
 
-/// Why a request had no success. [`Failure::effect`] says what it has changed: nothing, but for
+/// Failure of a request. [`Failure::effect`] says what the request has changed: nothing, except for
 /// [`Failure::Unknown`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Somebody else owns the shard. Ask there.
+    /// Another node owns the shard. Ask that one.
     #[error("shard {shard} belongs to compute node {owner:?} in epoch {epoch}")]
     WrongOwner {
         /// The shard.
         shard: u16,
-        /// The owner's place among the compute nodes; `None` while nobody owns it.
+        /// Index of the owner among the compute nodes; `None` while the shard has no owner.
         owner: Option<u16>,
-        /// Since which epoch of the shard.
+        /// The shard epoch in which this became so.
         epoch: u32,
     },
     /// The compute node takes no part in the cluster any more, or is about to stop. Ask another.
     #[error("the compute node is leaving the cluster")]
     Leaving,
-    /// More is asked of the node than it takes. Back off, then ask again.
+    /// The node is at one of its limits. Back off, then ask again.
     #[error("the compute node has no room for {0}")]
     Busy(Room),
     /// No stored transaction has that name.
     #[error("there is no stored transaction of that name")]
     UnknownProcedure,
-    /// The arguments do not decode as what the stored transaction takes.
+    /// The arguments do not decode as those of the stored transaction.
     #[error("the arguments do not decode: {0}")]
     Arguments(String),
     /// The result cannot be encoded, or is too long to be sent or kept; so nothing was committed.
@@ -236,7 +236,7 @@ pub enum Failure {
     /// A call with this id was made with another name or other arguments.
     #[error("another call has this id")]
     IdTaken,
-    /// Somebody has asked for the outcome of the call before it was carried out, so it never is.
+    /// The call's outcome was asked for before it was carried out, so it never is.
     #[error("the call was given up when its outcome was asked for")]
     GivenUp,
     /// The interactive transaction held its locks too long and was aborted.
@@ -264,15 +264,15 @@ pub enum Failure {
     /// smaller steps.
     #[error("the transaction was aborted: {excess}, and {limit} is the most")]
     TooLarge {
-        /// What there is too much of.
+        /// The quantity that is too large.
         excess: Excess,
-        /// How much there may be.
+        /// Its limit.
         limit: u32,
     },
 }
 
 impl Failure {
-    /// What the request has changed.
+    /// Effect of the failed request.
     pub const fn effect(&self) -> Effect {
         match self {
             Self::Unknown => Effect::Unknown,
@@ -297,7 +297,7 @@ impl Failure {
     }
 }
 
-/// What an interactive transaction may have too much of.
+/// A quantity that a server limits in interactive transactions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Excess {
     /// Rows in the transaction.
@@ -315,14 +315,14 @@ impl fmt::Display for Excess {
     }
 }
 
-/// What a node may lack room for.
+/// A resource that a node may have used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Room {
-    /// Places for interactive transactions.
+    /// Slots for interactive transactions.
     Transactions,
-    /// Room for records of idempotent calls.
+    /// Records of idempotent calls.
     CallIds,
-    /// Room for answers: the client has not taken those that it was sent.
+    /// Buffers for answers: the client has not read those that were sent.
     Answers,
 }
 
@@ -336,12 +336,12 @@ impl fmt::Display for Room {
     }
 }
 
-/// Who and what there is, for clients to route by.
+/// Data by which clients route: nodes, tables, stored transactions and the shards' owners.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Directory {
-    /// The place, among the compute nodes, of the one that says this.
+    /// Index in `nodes` of the node that sends this.
     pub node: u16,
-    /// The addresses of all compute nodes, by place.
+    /// Addresses of all compute nodes.
     pub nodes: Vec<String>,
     /// All tables.
     pub tables: Vec<Table>,
@@ -349,11 +349,11 @@ pub struct Directory {
     pub procedures: Vec<Procedure>,
     /// The owner of each shard.
     pub owners: Vec<Owner>,
-    /// How many requests a connection may have in flight.
+    /// Number of requests that a connection may have in flight.
     pub in_flight: u32,
 }
 
-/// A table, as far as clients care.
+/// A table, as clients see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Table {
     /// Its name.
@@ -362,12 +362,12 @@ pub struct Table {
     pub id: u16,
     /// First byte and length of the critical field; `None` if the whole key's hash decides.
     pub critical_field: Option<(u8, u8)>,
-    /// How many shards it has.
+    /// Number of its shards.
     pub shards: u16,
 }
 
 impl Table {
-    /// How its shards are derived.
+    /// The critical field, from which a key's shard is derived.
     pub fn critical_field(&self) -> CriticalField {
         match self.critical_field {
             Some((start, len)) => CriticalField::Bytes { start, len },
@@ -376,21 +376,21 @@ impl Table {
     }
 }
 
-/// A stored transaction, as far as clients care.
+/// A stored transaction, as clients see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Procedure {
     /// Its name.
     pub name: String,
-    /// What it may do.
+    /// Isolation, and whether it may write.
     pub kind: Kind,
 }
 
-/// Who owns a shard.
+/// The owner of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Owner {
-    /// Its place among the compute nodes; `None` while nobody owns it.
+    /// Index of the owner among the compute nodes; `None` while the shard has no owner.
     pub node: Option<u16>,
-    /// Since which epoch of the shard.
+    /// The shard epoch in which this became so.
     pub epoch: u32,
 }
 
@@ -422,7 +422,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Bytes<'a> {
     }
 }
 
-/// Appends a numbered message in a frame.
+/// Appends a frame with a number and a message.
 pub fn send(out: &mut Vec<u8>, number: u32, message: &impl Serialize) {
     crate::frame::append(out, |out| {
         out.extend_from_slice(&number.to_le_bytes());
@@ -435,7 +435,7 @@ pub fn send(out: &mut Vec<u8>, number: u32, message: &impl Serialize) {
 #[error("a frame that is no message of this protocol")]
 pub struct Garbage;
 
-/// A frame's number and the rest of it, which is a message.
+/// Splits a frame into its number and its message.
 ///
 /// # Errors
 /// [`Garbage`] if the frame is too short for a number.
@@ -444,7 +444,7 @@ pub fn split(frame: &[u8]) -> Result<(u32, &[u8]), Garbage> {
     Ok((u32::from_le_bytes(*number), message))
 }
 
-/// A message.
+/// Decodes a message.
 ///
 /// # Errors
 /// [`Garbage`] if it does not decode, or something follows it.

@@ -1,44 +1,44 @@
-//! What to do after one try of a request. Pure.
+//! Decides what to do after one try of a request. Pure.
 
 use crate::error::CallError;
 use crate::protocol::{Answer, Failure};
 
-/// How a try ended.
+/// Result of one try.
 #[derive(Debug)]
 pub(crate) enum Tried<'a> {
     /// The node could not be reached: nothing was sent.
     NotSent(String),
     /// The connection was lost after the request had been queued.
     Lost,
-    /// Time ran out while nothing was answered.
+    /// Time ran out without an answer.
     Late,
     /// The server has answered.
     Answered(&'a Answer<'a>),
 }
 
-/// What it would do to carry the request out twice.
+/// Effect of carrying a request out twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repetition {
-    /// Nothing: it changes nothing, or nothing that outlasts the connection.
+    /// None: it changes nothing, or nothing that outlasts the connection.
     Effectless,
-    /// Nothing more than once: it has an id.
+    /// None beyond that of the first time: it has an id.
     Once,
-    /// It would have its effect twice.
+    /// Its changes are made twice.
     Harmful,
 }
 
-/// What comes next.
+/// The next action.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// The answer is the outcome.
     Finish,
     /// There is no answer, and there will be none.
     Fail(CallError),
-    /// Another node is asked at once.
+    /// Ask another node at once.
     Elsewhere(String),
-    /// The map was wrong: routed anew.
+    /// Route again: the map was wrong.
     Reroute { shard: u16, owner: Option<u16>, epoch: u32 },
-    /// The same again, after a pause; this is the error if there is no time for that.
+    /// Repeat it after a pause; the error to return if there is no time for that.
     Pause(CallError),
 }
 
@@ -46,18 +46,18 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Tries {
     repetition: Repetition,
-    /// A try may have had its effect, or may have it yet: its node may carry it out after another
-    /// one has refused the next try. From then on only what its record says is certain.
+    /// Whether a try may have taken effect, or may yet: its node may carry it out after another one
+    /// has refused the next try. From then on only the call's record is certain.
     doubtful: bool,
 }
 
 impl Tries {
-    /// None yet.
+    /// Before the first try.
     pub(crate) const fn of(repetition: Repetition) -> Self {
         Self { repetition, doubtful: false }
     }
 
-    /// What comes after this try.
+    /// The action after this try.
     pub(crate) fn next(&mut self, tried: &Tried<'_>) -> Next {
         let failure = match tried {
             Tried::NotSent(why) => return Next::Elsewhere(why.clone()),
@@ -76,20 +76,20 @@ impl Tries {
             &Failure::WrongOwner { shard, owner, epoch } => Next::Reroute { shard, owner, epoch },
             Failure::Leaving => Next::Elsewhere(failure.to_string()),
             Failure::Busy(_) => Next::Pause(CallError::Failed(failure.clone())),
-            // The record of the call says which it was, once the rows are settled.
+            // The call's record says whether it committed, once the rows are settled.
             Failure::Unknown if self.repetition != Repetition::Harmful => {
                 self.doubtful = self.repetition == Repetition::Once;
                 Next::Pause(CallError::Unknown)
             }
             Failure::Unknown => Next::Fail(CallError::Unknown),
-            // So says the record, for all tries of this call.
+            // Answered from the record, which holds for all tries of this call.
             Failure::GivenUp | Failure::IdTaken => Next::Fail(CallError::Failed(failure.clone())),
             other => Next::Fail(self.at_last(CallError::Failed(other.clone()))),
         }
     }
 
-    /// The error of a request that is not tried any more, of which `error` is said of its last
-    /// tries.
+    /// Error of a request that is not tried again: `error`, that of its last tries, unless an
+    /// earlier one may have taken effect.
     pub(crate) fn at_last(&self, error: CallError) -> CallError {
         if self.doubtful { CallError::Unknown } else { error }
     }
@@ -168,7 +168,7 @@ mod tests {
             }
             let obstacle = CallError::Unreachable(String::new());
             assert!(matches!(tries.at_last(obstacle), CallError::Unknown));
-            // What its record says is certain.
+            // The record is certain.
             assert_eq!(name(&tries.next(&Tried::Answered(&Answer::Done(Bytes(b""))))), "finish");
             for failure in [Failure::GivenUp, Failure::IdTaken] {
                 let answer = Answer::Failed(failure);
@@ -176,7 +176,7 @@ mod tests {
                 assert!(matches!(next, Next::Fail(CallError::Failed(_))), "{next:?}");
             }
         }
-        // What only reads has changed nothing, whatever became of it.
+        // A read-only request has changed nothing, whatever became of it.
         let mut tries = Tries::of(Repetition::Effectless);
         tries.next(&Tried::Lost);
         let conflict = Answer::Failed(Failure::Conflict(String::new()));

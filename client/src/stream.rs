@@ -1,10 +1,9 @@
-//! A connection's bytes between a client and a server: over the network, as they are or sealed by
-//! TLS, or through a Unix socket of this host.
+//! Byte stream between a client and a server: TCP, plain or within TLS, or a Unix socket of this
+//! host.
 //!
 //! TLS is that of the nodes (`lotus_fabric::tcp::Stream`), which reads and writes without waiting;
-//! this makes it wait as `tokio` does. A loop above need not know. TLS may have bytes that the
-//! socket no longer has; they are read before anybody waits, because only a read that finds nothing
-//! makes `tokio` ask the socket.
+//! this module adds the waiting for `tokio`. TLS may hold bytes that the socket no longer has; they
+//! are read before waiting, because only a read that finds nothing makes `tokio` poll the socket.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,36 +18,36 @@ use crate::frame::Incoming;
 use crate::handshake::{Guest, Refusal};
 use crate::protocol::{ANSWER_BYTES, Directory};
 
-/// The most that is read from TLS with one call: a record.
+/// Most bytes read from TLS with one call: a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
-/// What an address begins with that is the path of a Unix socket.
+/// Prefix of an address that is the path of a Unix socket.
 pub const LOCAL: &str = "unix:";
 
-/// A connection of any kind.
+/// A connected stream of any kind.
 #[derive(Debug)]
 pub enum Stream {
-    /// As it is, after a handshake with or without a shared key.
+    /// TCP, after a handshake with or without a shared key.
     Plain(TcpStream),
-    /// Within TLS.
+    /// TCP with TLS.
     Sealed(Sealed),
-    /// As it is, and it never leaves this host.
+    /// A Unix socket, which never leaves this host.
     Local(UnixStream),
 }
 
-/// Why a server has not let a client in.
+/// Failure to connect or to pass a server's handshake.
 #[derive(Debug, thiserror::Error)]
 pub enum Obstacle {
-    /// It says why, or is none that this client believes.
+    /// The server refused, or this client does not trust the server.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The connection broke; [`io::ErrorKind::InvalidData`] is what TLS says.
+    /// The connection broke; TLS reports its errors as [`io::ErrorKind::InvalidData`].
     #[error(transparent)]
     Broken(#[from] io::Error),
 }
 
 impl Stream {
-    /// Connects to a server and passes its handshake. What has come after the welcome is in the
-    /// buffer, which takes frames of an answer's size.
+    /// Connects to a server and passes its handshake. The [`Incoming`] buffer holds what came after
+    /// the welcome, and takes frames of an answer's size.
     ///
     /// # Errors
     /// [`Obstacle`].
@@ -81,7 +80,7 @@ impl Stream {
     /// Unix socket of that path.
     ///
     /// # Errors
-    /// The system refuses, or TLS cannot begin. It is not spoken through Unix sockets.
+    /// The system refuses, or TLS cannot begin, or is asked for on a Unix socket.
     pub async fn connect(address: &str, security: &Security) -> io::Result<Self> {
         match address.strip_prefix(LOCAL) {
             None => Self::outgoing(TcpStream::connect(address).await?, security),
@@ -93,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// The stream over a socket that this side has asked for.
+    /// The stream over a socket that this side has connected.
     ///
     /// # Errors
     /// The system refuses, or TLS cannot begin.
@@ -101,7 +100,7 @@ impl Stream {
         Self::over(socket, security, |socket| tcp::Stream::outgoing(socket, security))
     }
 
-    /// The stream over a socket that an application has asked for.
+    /// The stream over a socket that an application has connected.
     ///
     /// # Errors
     /// The system refuses, or TLS cannot begin.
@@ -124,10 +123,10 @@ impl Stream {
         Ok(Self::Sealed(Sealed { watch, stream: sealed(socket)? }))
     }
 
-    /// Writes what can be written at once.
+    /// Writes as much as possible without waiting.
     ///
     /// # Errors
-    /// As a write; [`io::ErrorKind::WouldBlock`] if there is no room.
+    /// Those of a write; [`io::ErrorKind::WouldBlock`] if there is no room.
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
@@ -136,10 +135,11 @@ impl Stream {
         }
     }
 
-    /// The same, past TLS: for who does not speak it ([`tcp::NO_TLS`]).
+    /// Same as [`Self::try_write`], bypassing TLS: for a peer that does not speak it
+    /// ([`tcp::NO_TLS`]).
     ///
     /// # Errors
-    /// As [`Self::try_write`].
+    /// Same as [`Self::try_write`].
     pub fn try_write_plainly(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
@@ -199,9 +199,9 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A socket with TLS around what it carries.
+/// A TCP socket with TLS.
 pub struct Sealed {
-    /// The same socket once more, by which `tokio` watches it.
+    /// A second handle of the socket, by which `tokio` watches it.
     watch: TcpStream,
     stream: tcp::Stream,
 }
@@ -235,8 +235,8 @@ impl AsyncRead for Sealed {
 }
 
 impl AsyncWrite for Sealed {
-    /// What could not be written at once must be offered again first, unchanged: TLS may have
-    /// sealed it already.
+    /// Bytes that were not written must be offered again first, unchanged: TLS may have sealed them
+    /// already.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,5 +1,5 @@
-//! A transaction whose steps are taken by the application: one exchange for each execution and one
-//! for the commit.
+//! An interactive transaction, whose steps the application takes: one exchange for each execution
+//! and one for the commit.
 //!
 //! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
 //! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
@@ -15,11 +15,11 @@ use crate::error::CallError;
 use crate::protocol::{Action, Answer, Begin, Bytes, Failure, Kind, Op, Step, StepEnd, decode};
 use crate::retry::Repetition;
 
-/// Names one row of one transaction, in the order in which rows were added.
+/// One row of one transaction, by the order in which rows were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item(u32);
 
-/// A row's part in the next step.
+/// A change or a new row for the next step.
 #[derive(Debug)]
 enum Planned {
     Read(TableId, PrimaryKey),
@@ -43,7 +43,7 @@ impl Planned {
         }
     }
 
-    /// The row that it adds.
+    /// The row that it adds, if it adds one.
     const fn added(&self) -> Option<(TableId, PrimaryKey)> {
         match self {
             Self::Read(table, key) | Self::Write(table, key) | Self::Insert(table, key, _) => {
@@ -54,12 +54,12 @@ impl Planned {
     }
 }
 
-/// Where a transaction is.
+/// State of a transaction on its server.
 #[derive(Clone)]
 enum Seat {
-    /// It has not begun.
+    /// Not begun: no step was sent.
     Nowhere,
-    /// It runs at the other end of a connection, under a number.
+    /// In progress on this connection, under this number.
     At(Arc<Connection>, u32),
     /// It has ended.
     Over,
@@ -72,7 +72,7 @@ pub struct Transaction {
     kind: Kind,
     seat: Seat,
     planned: Vec<Planned>,
-    /// What was read, by item; shorter than the items while some are not executed.
+    /// Values read, by item; shorter than the items while some are not executed.
     values: Vec<Option<Box<[u8]>>>,
     items: u32,
 }
@@ -119,12 +119,13 @@ impl Transaction {
         self.planned.push(Planned::Delete(item));
     }
 
-    /// The value that an executed row had when it was read; `None` if it was absent.
+    /// Value of an executed row as it was read; `None` if the row was absent or is not executed.
     pub fn value(&self, item: Item) -> Option<&[u8]> {
         self.values.get(item.0 as usize)?.as_deref()
     }
 
-    /// Locks and reads what was added since the last time. May be called again after adding more.
+    /// Locks and reads the rows added since the last execution. May be called again after adding
+    /// more.
     ///
     /// # Errors
     /// [`CallError`]; the transaction is then over and had no effect. After
@@ -150,7 +151,7 @@ impl Transaction {
         }
     }
 
-    /// Gives up. Nothing is ever seen of it.
+    /// Aborts the transaction; none of its changes is ever visible.
     pub fn abort(self) {}
 
     fn add(&mut self, planned: Planned) -> Item {
@@ -172,13 +173,13 @@ impl Transaction {
             Seat::Over => Err(CallError::Failed(Failure::NoTransaction)),
         };
         if stepped.is_err() {
-            // The server has ended it, or will when it misses us.
+            // The server has ended it, or does so when it notices the lost connection.
             self.abandon();
         }
         stepped
     }
 
-    /// The first step, on the node where it belongs.
+    /// Takes the first step, on the node that owns the first row's lock.
     async fn begin(&mut self, planned: &[Planned], end: StepEnd) -> Result<Vec<u8>, CallError> {
         let first = planned.iter().find_map(Planned::added);
         let map = self.shared.map();
@@ -190,7 +191,7 @@ impl Transaction {
             let actions = planned.iter().map(Planned::action).collect();
             Op::Step(Step { txn: number, begin: Some(Begin { kind, shard }), actions, end })
         };
-        // An execution that was lost is undone by the server; a commit may have happened.
+        // The server undoes an execution whose connection was lost; a commit may have taken effect.
         let repetition = match end {
             StepEnd::Execute => Repetition::Effectless,
             StepEnd::Commit => Repetition::Harmful,
@@ -208,7 +209,7 @@ impl Transaction {
         op: &Op<'_>,
         end: StepEnd,
     ) -> Result<Vec<u8>, CallError> {
-        // What the server makes of a client that it has lost.
+        // A server that loses the connection aborts what is open; a commit may have taken effect.
         let lost = || match end {
             StepEnd::Execute => CallError::Unreachable("the connection was lost".to_owned()),
             StepEnd::Commit => CallError::Unknown,
@@ -222,7 +223,7 @@ impl Transaction {
         }
     }
 
-    /// The server's answer makes no sense.
+    /// Ends the transaction after an answer that does not fit the request.
     fn over<T>(&mut self) -> Result<T, CallError> {
         self.abandon();
         Err(CallError::Protocol)

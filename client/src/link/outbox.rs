@@ -1,4 +1,4 @@
-//! What waits to be written to one connection, and the memory that connections share for it.
+//! Bytes that wait to be written to one connection, and the budget that connections share for them.
 //!
 //! An [`Outbox`] counts the bytes that its peer has not taken, from the push to the socket. A
 //! server also counts the requests that it keeps for the peer, and gives all connections of a
@@ -18,7 +18,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { held: AtomicUsize::new(0), limit }
     }
@@ -33,13 +33,13 @@ impl Budget {
         self.limit
     }
 
-    /// Whether no more should be held.
+    /// Whether the limit is reached.
     pub fn is_spent(&self) -> bool {
         self.held() >= self.limit
     }
 }
 
-/// What waits to be written. Any thread may append to it.
+/// Messages that wait to be written. Any thread may append to it.
 #[derive(Debug, Default)]
 pub struct Outbox {
     state: Mutex<Waiting>,
@@ -53,12 +53,12 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: Vec<u8>,
-    /// How many messages they are.
+    /// Number of messages in `bytes`.
     messages: usize,
     /// The loop, if it waits for bytes.
     waker: Option<Waker>,
     closed: bool,
-    /// Nobody waits for what is queued to be written.
+    /// Whether to end without writing what is queued.
     cut: bool,
 }
 
@@ -92,12 +92,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Bytes that the peer has not taken: those of messages, from their push to the socket.
+    /// Bytes of messages that the socket has not taken since they were pushed.
     pub fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// The same, and the requests that are kept for it.
+    /// Unsent bytes, and those of requests that are kept for the peer.
     pub fn held(&self) -> usize {
         self.unsent() + self.kept.load(Ordering::Relaxed)
     }
@@ -117,21 +117,24 @@ impl Outbox {
         self.budget.as_deref()
     }
 
-    /// Takes nothing more. The loop ends when what is queued has been written.
+    /// Refuses further messages. The loop ends when what is queued has been written.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         wake(state);
     }
 
-    /// The same, and the loop ends as soon as it is told, whatever has not been written.
+    /// Refuses further messages, and ends the loop at once, whatever has not been written.
     pub fn cut(&self) {
         let mut state = self.lock();
         (state.closed, state.cut) = (true, true);
         wake(state);
     }
 
-    /// How many messages there are to take, once there are any; or nothing will come any more.
+    /// Number of queued messages, once there are any.
+    ///
+    /// # Errors
+    /// [`Closed`] if no more will come, or all is cut.
     pub(super) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<usize, Closed>> {
         let mut state = self.lock();
         if !state.cut && !state.bytes.is_empty() {
@@ -140,12 +143,12 @@ impl Outbox {
         if state.closed {
             return Poll::Ready(Err(Closed));
         }
-        // Without regard to an older one: there is only one loop.
+        // Replaces an older waker: there is only one loop.
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Whether what is queued is given up; if not, the loop is woken when it is.
+    /// Ready once the queue is cut; until then the loop is woken for that.
     pub(super) fn poll_cut(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.cut {
@@ -162,12 +165,12 @@ impl Outbox {
         state.messages = 0;
     }
 
-    /// The socket has taken so many of the bytes.
+    /// Counts bytes that the socket has taken.
     pub(super) fn taken(&self, bytes: usize) {
         self.discount(&self.unsent, bytes);
     }
 
-    /// Drops what was not written, and takes nothing more: the loop has ended.
+    /// Drops what was not written and refuses further messages: the loop has ended.
     pub(super) fn give_up(&self) {
         let mut state = self.lock();
         state.closed = true;

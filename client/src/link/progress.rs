@@ -1,5 +1,5 @@
-//! Whether a peer keeps up, judged by what it moves in an interval and not by when it last moved
-//! anything: a peer that takes or sends a byte now and then is as slow as one that does nothing.
+//! Judges whether a peer keeps up, by the bytes moved in an interval and not by when it last moved
+//! any: a peer that takes or sends a byte now and then is as slow as one that does nothing.
 //!
 //! Pure: the loop says how far both directions are when an interval begins and when it ends. An
 //! interval begins only while a peer owes something, so an idle connection has no timer, and a busy
@@ -8,7 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a peer has to do in time.
+/// Least progress that a peer has to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
     /// The length of an interval.
@@ -18,7 +18,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Bytes that must move in an interval unless somebody says otherwise.
+    /// Default of `bytes`.
     pub const BYTES: usize = 64 << 10;
 
     /// Patience with the usual number of bytes.
@@ -33,7 +33,7 @@ impl fmt::Display for Patience {
     }
 }
 
-/// How far one direction is.
+/// Progress of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Position {
     /// Bytes that have moved since the connection began.
@@ -43,7 +43,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Whether the peer has kept up since `self`, at the beginning of an interval.
+    /// Whether the peer has kept up since `self`, taken at the beginning of the interval.
     pub(super) fn keeps_up(self, now: Self, least: usize) -> bool {
         let due = self.owed.min(least) as u64;
         now.owed == 0 || now.moved - self.moved >= due
