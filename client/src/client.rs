@@ -197,7 +197,7 @@ impl<R: DeserializeOwned> Call<R> {
     /// Makes the call. Awaiting the call does the same, with one allocation more.
     ///
     /// # Errors
-    /// [`CallError`], whose [effect](CallError::effect) says whether anything was changed.
+    /// [`CallError`]; its [effect](CallError::effect) says whether anything was changed.
     pub async fn send(self) -> Result<R, CallError> {
         let shared = &self.shared;
         let arguments = self.arguments.map_err(CallError::Request)?;

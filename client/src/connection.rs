@@ -14,7 +14,7 @@ use crate::link::{self, Bounds, Outbox, Patience, Receiver};
 use crate::protocol::{self, ANSWER_BYTES, Directory, Garbage, Op};
 use crate::stream::{Obstacle, Stream};
 
-/// Request number for messages whose answer is ignored.
+/// Request number for messages that need no answer.
 const UNASKED: u32 = u32::MAX;
 /// Interval of the check for requests past their deadline. Requests are many and time-outs rare, so
 /// one timer serves a whole connection.
@@ -144,7 +144,7 @@ impl Connection {
         self.permits.is_closed()
     }
 
-    /// Fails the requests whose deadline has passed, until the connection is lost.
+    /// Fails requests past their deadline, until the connection is lost.
     async fn give_up(self: Arc<Self>, env: Env) {
         while !self.is_lost() {
             tokio::time::sleep(LOOK).await;

@@ -283,7 +283,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         }
     }
 
-    /// How far the peer is with reading, and with a frame that it has begun.
+    /// Progress of the peer with reading, and with a frame that it has begun.
     fn positions(&self) -> (Position, Position) {
         let blocked = self.written < self.outgoing.len();
         let unread = if blocked { self.outbox.unsent() } else { 0 };

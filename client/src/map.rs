@@ -20,7 +20,7 @@ pub(crate) struct Map {
     pub(crate) nodes: Vec<String>,
     tables: BTreeMap<u16, Table>,
     procedures: BTreeMap<String, Kind>,
-    /// By shard: epoch above, owner in the low 16 bits, so that the larger word is the newer one.
+    /// One word per shard: epoch above, owner in the low 16 bits, so that the larger word is newer.
     owners: Box<[AtomicU64]>,
 }
 

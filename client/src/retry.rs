@@ -19,9 +19,9 @@ pub(crate) enum Tried<'a> {
 /// Effect of carrying a request out twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repetition {
-    /// None: it changes nothing, or nothing that outlasts the connection.
+    /// No effect: it changes nothing, or nothing that outlasts the connection.
     Effectless,
-    /// None beyond that of the first time: it has an id.
+    /// No further effect: it has an id.
     Once,
     /// Its changes are made twice.
     Harmful,
@@ -52,7 +52,7 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// Before the first try.
+    /// Starts with no try made.
     pub(crate) const fn of(repetition: Repetition) -> Self {
         Self { repetition, doubtful: false }
     }

@@ -1,5 +1,5 @@
-//! An interactive transaction, whose steps the application takes: one exchange for each execution
-//! and one for the commit.
+//! An interactive transaction. The application takes its steps: one exchange for each execution and
+//! one for the commit.
 //!
 //! It lives in a coroutine slot of one compute node, on one connection. The server aborts it when
 //! the connection is lost or it takes too long, so a client that vanishes leaves no lock.
@@ -61,7 +61,7 @@ enum Seat {
     Nowhere,
     /// In progress on this connection, under this number.
     At(Arc<Connection>, u32),
-    /// It has ended.
+    /// Ended.
     Over,
 }
 
@@ -141,7 +141,7 @@ impl Transaction {
     /// anything was written. Rows that were not executed are executed first.
     ///
     /// # Errors
-    /// [`CallError`], whose [effect](CallError::effect) says whether it has committed.
+    /// [`CallError`]; its [effect](CallError::effect) says whether it has committed.
     pub async fn commit(mut self) -> Result<Option<u64>, CallError> {
         let answer = self.step(StepEnd::Commit).await?;
         self.seat = Seat::Over;
@@ -191,7 +191,7 @@ impl Transaction {
             let actions = planned.iter().map(Planned::action).collect();
             Op::Step(Step { txn: number, begin: Some(Begin { kind, shard }), actions, end })
         };
-        // The server undoes an execution whose connection was lost; a commit may have taken effect.
+        // After a lost connection the server undoes an execution; a commit may have taken effect.
         let repetition = match end {
             StepEnd::Execute => Repetition::Effectless,
             StepEnd::Commit => Repetition::Harmful,

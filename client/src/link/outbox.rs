@@ -67,7 +67,7 @@ struct Waiting {
 pub struct Closed;
 
 impl Outbox {
-    /// An outbox whose bytes are counted in `budget` as well.
+    /// An outbox that counts its bytes in `budget` as well.
     pub fn within(budget: Arc<Budget>) -> Self {
         let (state, unsent, kept) = Default::default();
         Self { state, unsent, kept, budget: Some(budget) }
