@@ -35,16 +35,16 @@ use tokio::task::JoinSet;
 use crate::nodes::{Sockets, client_socket};
 use crate::traced::Traced;
 
-/// A transaction that takes so long means that something is broken.
+/// Time-out of a call: a transaction that takes longer means that something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the outcome of a call may stay unknown when the load has ended.
+/// Time limit for finding out the outcomes of calls once the load has ended.
 pub const LOOKING_UP: Duration = Duration::from_secs(60);
 
-/// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::deploy::SPARE_COROUTINES)
-/// more than the options say, with so many requests in flight.
+/// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::deploy::SPARE_COROUTINES) more
+/// per coordinator than the options say, with `in_flight` requests in flight.
 ///
 /// # Errors
-/// As [`harness::run`].
+/// Those of [`harness::run`].
 pub fn run<M, W>(
     cluster: &mut Embedded<M>,
     workload: W,
@@ -86,18 +86,18 @@ where
     })
 }
 
-/// What the clients are told of the workload's own refusals.
+/// The workload's own refusals, as sent to clients.
 #[derive(Serialize, Deserialize)]
 enum Refusal {
     Logic,
     Fatal(String),
 }
 
-/// Aborted attempts, by type of transaction and reason, being counted.
+/// Running counts of aborted attempts, by type of transaction and reason.
 pub struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
 
 impl Aborts {
-    /// None yet.
+    /// Counts at zero, for this many types of transactions.
     pub fn new(types: usize) -> Self {
         Self((0..types).map(|_| Default::default()).collect())
     }
@@ -106,7 +106,7 @@ impl Aborts {
         self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts what an attempt did not commit for, and says it to the server.
+    /// Counts the reason why an attempt did not commit, and converts it for the server.
     fn explain(&self, kind: usize, lapse: Lapse) -> Abort<Refusal> {
         match lapse {
             Lapse::Engine(error) => {
@@ -123,19 +123,19 @@ impl Aborts {
         }
     }
 
-    /// How many there are by now.
+    /// The counts so far.
     pub fn counts(&self) -> AbortCounts {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         AbortCounts(self.0.iter().map(|counts| counts.iter().map(now).collect()).collect())
     }
 }
 
-/// Aborted attempts, by type of transaction and reason.
+/// Counts of aborted attempts, by type of transaction and reason.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AbortCounts(Vec<Vec<u64>>);
 
 impl AbortCounts {
-    /// Those since `earlier`.
+    /// The aborts since `earlier`.
     pub fn since(mut self, earlier: &Self) -> Self {
         let pairs = self.0.iter_mut().zip(&earlier.0);
         let counts = pairs.flat_map(|(now, then)| now.iter_mut().zip(then));
@@ -143,8 +143,8 @@ impl AbortCounts {
         self
     }
 
-    /// Adds them to what clients have counted. The warm-up's are included: the servers do not know
-    /// when it ended.
+    /// Adds the counts to the clients' tally. Those of the warm-up are included: the servers do not
+    /// know when it ended.
     pub fn add_to(&self, tally: &mut Tally) {
         for (counts, aborts) in tally.by_transaction.iter_mut().zip(&self.0) {
             counts.aborted.iter_mut().zip(aborts).for_each(|(sum, more)| *sum += more);
@@ -152,15 +152,15 @@ impl AbortCounts {
     }
 }
 
-/// The names of the stored transactions that run a workload's requests.
+/// Names of the stored transactions that run a workload's requests.
 pub struct Procedures {
     read: String,
     write: String,
 }
 
 impl Procedures {
-    /// Those of a workload, for transactions that write under this isolation. They return by how
-    /// much the balance has moved.
+    /// Stored transactions of a workload, with writes under this isolation. They return by how much
+    /// they moved the balance.
     pub fn of<W: Workload>(isolation: Isolation) -> Self {
         let level = match isolation {
             Isolation::Serializable => "sr",
@@ -169,13 +169,13 @@ impl Procedures {
         Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
     }
 
-    /// The same, and they return what they read and wrote: [`Traced`].
+    /// The variants that also return what they read and wrote: [`Traced`].
     pub fn traced<W: Workload>(isolation: Isolation) -> Self {
         let Self { read, write } = Self::of::<W>(isolation);
         Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
     }
 
-    /// The one that runs a request.
+    /// Name of the stored transaction that runs a request.
     pub fn serving(&self, access: Access) -> &str {
         match access {
             Access::ReadOnly => &self.read,
@@ -184,8 +184,9 @@ impl Procedures {
     }
 }
 
-/// Starts a server for each compute node; the address of the first, at its socket in `directory`,
-/// and the key of all: other users of the machine reach the ports, too.
+/// Starts a server for each compute node. Returns the servers, the address of the first one's
+/// socket in `directory`, and the key that all demand: other users of the machine reach the ports,
+/// too.
 fn serve<M, W>(
     cluster: &Embedded<M>,
     workload: &Arc<W>,
@@ -222,7 +223,7 @@ where
 /// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
 ///
 /// # Errors
-/// The path is too long, or somebody listens there.
+/// The path is too long, or another process listens there.
 pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
     Ok(LocalDoor {
         listener: listen_unix(&directory.join(client_socket(node)))?,
@@ -230,12 +231,12 @@ pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<Loc
     })
 }
 
-/// Where clients on this host reach compute node `node`.
+/// Address at which clients on this host reach compute node `node`.
 pub fn local_address(directory: &Path, node: usize) -> String {
     format!("{LOCAL}{}", directory.join(client_socket(node)).display())
 }
 
-/// The workload's transactions as stored ones.
+/// The workload's transactions, registered as stored ones.
 pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
     let levels = [Isolation::Serializable, Isolation::Snapshot];
     let [sr, si] = levels.map(Procedures::of::<W>);
@@ -262,36 +263,36 @@ pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registr
     registry
 }
 
-/// What kinds of transactions stored ones are, by name.
+/// Names of the stored transactions, with the kind of each.
 fn kinds(sr: Procedures, si: Procedures) -> [(String, Kind); 3] {
     [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)]
 }
 
-/// What applications do.
+/// The load that applications generate.
 pub struct Load<W> {
-    /// What they ask for.
+    /// Workload that requests are drawn from.
     pub workload: Arc<W>,
-    /// For how long, and how.
+    /// Options of the run.
     pub options: Options,
-    /// Their clock.
+    /// Clock of the applications.
     pub clock: Env,
-    /// Who is told how it goes.
+    /// Progress to report to.
     pub progress: Arc<Progress>,
-    /// Names for calls that write. With them the load goes on whatever node is gone, and what
-    /// became of each call is asked for afterwards; without, the first call that fails ends it.
+    /// Ids for calls that write. With them the load outlasts the loss of nodes, and the outcomes of
+    /// unanswered calls are asked for afterwards; without, the first call that fails ends it.
     pub ids: Option<Ids>,
 }
 
-/// Names for calls, for as many as there is room to remember.
+/// Ids for calls, as many as the servers have room to remember.
 pub struct Ids {
-    /// Tells this load from others.
+    /// Number that distinguishes this load from others.
     run: u64,
     room: u64,
     given: AtomicU64,
 }
 
 impl Ids {
-    /// For the load `run`, which no other one is called.
+    /// Ids for the load `run`, a number that no other load has.
     pub fn new(run: u64, room: u64) -> Self {
         Self { run, room, given: AtomicU64::new(0) }
     }
@@ -307,29 +308,29 @@ impl Ids {
     }
 }
 
-/// What has come of a load.
+/// Result of a load.
 pub struct Generated {
-    /// What was counted.
+    /// Counts of the load.
     pub driven: Driven,
     /// Calls that ended without a result.
     pub unanswered: Unanswered,
-    /// How many ids were given to calls.
+    /// Number of ids given to calls.
     pub ids: u64,
-    /// Why the load ended before its time.
+    /// Error that ended the load before its time.
     pub stopped: Option<BenchError>,
 }
 
 impl Generated {
-    /// What was counted.
+    /// The counts, if the load ran to its end.
     ///
     /// # Errors
-    /// Why the load ended before its time.
+    /// The error that ended the load before its time.
     pub fn outcome(self) -> Result<Driven, BenchError> {
         self.stopped.map_or(Ok(self.driven), Err)
     }
 }
 
-/// When requests are made, and from when on they count.
+/// Times of a load: its start, the start of counting, and its end.
 #[derive(Clone, Copy)]
 struct Window {
     started: Nanos,
@@ -344,11 +345,11 @@ struct Made {
     kind: usize,
 }
 
-/// What all applications have seen.
+/// Totals over all applications.
 struct Seen {
     tally: Tally,
     unanswered: Unanswered,
-    /// Calls of which nobody has said what became.
+    /// Calls with an outcome that is still to be asked for.
     doubtful: Vec<Made>,
     stopped: Option<BenchError>,
 }
@@ -362,7 +363,7 @@ impl<W: Workload> Load<W> {
         let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
         self.progress.set_span(now.0, until.0);
         let window = Window { started: now, counts_from, until };
-        // One for all: they share this thread, and its cache.
+        // One `Seen` for all: the applications share this thread, and its cache.
         let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(Seen::new::<W>())));
         let mut applications = JoinSet::new();
         for application in 0..in_flight {
@@ -378,7 +379,7 @@ impl<W: Workload> Load<W> {
                 seen.stopped.get_or_insert_with(|| failed(&panicked));
             }
             if load.ids.is_none() && seen.stopped.is_some() {
-                // Whatever the others wait for is worth nothing.
+                // The run has failed, so the others need not finish.
                 break;
             }
         }
@@ -392,7 +393,7 @@ impl<W: Workload> Load<W> {
         Generated { driven, unanswered, ids, stopped }
     }
 
-    /// Asks what became of the calls that are in doubt, of all at a time: a cluster that has lost
+    /// Asks for the outcomes of the calls in doubt, all at the same time: a cluster that has lost
     /// rows answers none of them.
     async fn settle(&self, client: &Client, seen: &mut Seen) {
         if seen.doubtful.is_empty() {
@@ -455,7 +456,7 @@ impl<W: Workload> Load<W> {
                     let latency_ns = now.0.saturating_sub(issued.0);
                     let counts = issued >= window.counts_from;
                     seen.tally.commit(made.kind, counts.then_some(latency_ns), effect);
-                    // All applications share this thread, so one line does for all.
+                    // All applications share this thread, so one progress counter serves all.
                     self.progress.tick(0, now.0, true);
                 }
                 Err(error) => {
@@ -483,7 +484,8 @@ impl Seen {
         }
     }
 
-    /// A call has no result. What is said of it may be about a repetition.
+    /// Counts a call without a result. Its error may be that of a repetition, so a call with an id
+    /// stays in doubt whatever the error.
     fn fails(&mut self, error: &CallError, made: Made, access: Access) {
         if matches!(error, CallError::Rejected(_)) {
             return;
@@ -496,14 +498,15 @@ impl Seen {
         }
     }
 
-    /// Nobody knows what became of a call that writes.
+    /// Counts a writing call with an unknown outcome.
     fn is_unknown(&mut self) {
         self.unanswered.unknown += 1;
         self.tally.effects.unjudged += 1;
     }
 }
 
-/// What became of a call: its result, if it has committed. `None` if nobody says until `deadline`.
+/// Outcome of a call: its result, or an inner `None` if it never commits. The outer `None` means
+/// that no server could tell by `deadline`.
 pub async fn look_up<R: DeserializeOwned>(
     client: &Client,
     id: CallId,
@@ -521,7 +524,7 @@ pub async fn look_up<R: DeserializeOwned>(
     }
 }
 
-/// Whether it is what may happen to a call when nodes go. Anything else makes no sense.
+/// Whether the loss of nodes explains a call's error. Any other error is a defect.
 pub fn a_fault_explains(error: &CallError) -> bool {
     match error {
         CallError::Unknown | CallError::Unreachable(_) => true,
@@ -542,10 +545,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the workload's own refusals pass; after anything else the run makes no sense.
+/// Accepts the workload's own refusals; any other error ends the run.
 ///
 /// # Errors
-/// That which makes no sense.
+/// Every other error.
 pub fn forgive(error: CallError) -> Result<(), BenchError> {
     let fatal = match &error {
         CallError::Rejected(rejection) => match rejection.decode() {
@@ -558,7 +561,7 @@ pub fn forgive(error: CallError) -> Result<(), BenchError> {
     Err(BenchError::Fatal(fatal))
 }
 
-/// Nothing can be reported.
+/// Wraps an error that leaves no result to report.
 pub fn failed(error: &dyn std::fmt::Display) -> BenchError {
     DeployError::Failed(error.to_string()).into()
 }

@@ -32,9 +32,9 @@ use values::{count, one_of, positive_secs, rate, secs};
 pub use values::{lock_table_bytes, memory_bytes};
 pub use workload::{KvsArgs, SmallbankArgs, TatpArgs, TpccArgs};
 
-/// The most coroutines on one compute node: they are numbered in ten bits.
+/// Most coroutines on one compute node: they are numbered in ten bits.
 const MAX_COROUTINES_PER_CN: usize = 1024;
-/// What a simulated cluster is made of unless somebody says otherwise: the testbed of LOTUS.
+/// Default profile of a simulated cluster: the testbed of LOTUS.
 const DEFAULT_PROFILE: &str = "cx3-56g";
 
 /// ACID transactions over disaggregated memory.
@@ -49,7 +49,7 @@ impl Cli {
     /// Reads the command line of this process.
     ///
     /// # Errors
-    /// What clap has to say: it asks for help, or makes no sense.
+    /// [`clap::Error`] if the command line is not valid, or asks for help or the version.
     pub fn read() -> Result<Self, clap::Error> {
         Self::of(Self::command().try_get_matches()?)
     }
@@ -65,7 +65,7 @@ impl Cli {
     }
 }
 
-/// The flags that somebody has written, by their names.
+/// Names of the flags that the command line contains.
 fn given(flags: &ArgMatches) -> Vec<String> {
     let is_given = |id: &&clap::Id| {
         // Groups have no source.
@@ -83,20 +83,20 @@ pub enum Command {
     /// Judges a history: can the isolation levels that were asked for account for all reads?
     #[command(arg_required_else_help = true)]
     Check(CheckArgs),
-    /// Runs the whole cluster on virtual time, with faults, and checks what must hold.
+    /// Runs the whole cluster on virtual time, with faults, and checks its invariants.
     #[command(arg_required_else_help = true)]
     Sim(SimArgs),
     /// Runs experiments of the papers in simulation, and sets them beside what was published.
     #[command(arg_required_else_help = true)]
     Figures(FiguresArgs),
-    /// Starts and ends a cluster of processes, and shows how it is.
+    /// Starts and stops a cluster of processes, and shows its status.
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
     Cluster(ClusterArgs),
     /// Shows which compute node of a running cluster owns which shards, and moves them.
     #[cfg(feature = "tcp")]
     Shards(ShardsArgs),
-    /// Kills and pauses nodes of a cluster of processes under load, and audits what is left.
+    /// Kills and pauses nodes of a cluster of processes under load, and audits the data afterwards.
     #[cfg(feature = "tcp")]
     #[command(arg_required_else_help = true)]
     Chaos(ChaosArgs),
@@ -113,13 +113,13 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct HostArgs {
-    /// Where the cluster's sockets are.
+    /// Directory of the cluster's sockets.
     #[arg(long, value_name = "DIRECTORY")]
     pub shm: PathBuf,
     /// The node's number.
     #[arg(long, value_name = "N")]
     pub node: u16,
-    /// How many nodes the cluster has.
+    /// Number of the cluster's nodes.
     #[arg(long, value_name = "N")]
     pub nodes: u16,
 }
@@ -146,7 +146,7 @@ pub struct FiguresRunArgs {
     /// Writes every report as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where plots are drawn, as SVG; made if it is not there.
+    /// Directory for plots, as SVG; made if it does not exist.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/figures")]
     pub plots: PathBuf,
 }
@@ -159,18 +159,18 @@ pub struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum SimTask {
-    /// Runs one scenario a seed on all cores, and sums up.
+    /// Runs one scenario for each seed on all cores, and sums up.
     Run(SimRunArgs),
     /// Runs one seed again, and shows everything that happens.
     Replay(SimReplayArgs),
-    /// Makes the failing scenario of a seed short, and writes it.
+    /// Reduces the failing scenario of a seed to a short one, and prints it.
     Shrink(SimReplayArgs),
     /// Lists the named scenarios.
     List,
-    /// Breaks every rule of the protocol in turn, and shows who notices.
+    /// Breaks every rule of the protocol in turn, and shows which check notices.
     #[cfg(feature = "sabotage")]
     Sabotage(SabotageArgs),
-    /// Strikes whoever has a part in a step of the protocol or of recovery, at every step.
+    /// Strikes every node that takes part in a step of the protocol or of recovery, at each step.
     #[cfg(feature = "fault-points")]
     Matrix(MatrixArgs),
 }
@@ -181,7 +181,7 @@ pub struct MatrixArgs {
     /// Every coordinate, not one for each point.
     #[arg(long)]
     pub all: bool,
-    /// Those of one point, or one coordinate, as the table names them.
+    /// Coordinates of one point, or a single one, by the names in the table.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
     /// Writes the scenario of the one coordinate, and does not run it.
@@ -217,7 +217,7 @@ pub struct SabotageArgs {
 
 #[derive(Debug, Args)]
 pub struct SimRunArgs {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub seeds: u64,
@@ -260,7 +260,8 @@ pub struct CheckArgs {
     /// The history, one attempt of a transaction a line; - is the standard input.
     #[arg(value_name = "FILE")]
     pub history: PathBuf,
-    /// Demands real time as well: what had ended before a transaction started comes before it.
+    /// Demands real-time order as well: a transaction that ended before another started comes
+    /// first.
     #[arg(long)]
     pub strict: bool,
     /// Writes the result as JSON to a file; - is the standard output.
@@ -308,7 +309,7 @@ impl BenchArgs {
     }
 }
 
-/// How nodes use the machine's RDMA devices.
+/// Use of the machine's RDMA devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
 pub struct RdmaArgs {
     /// RDMA devices, with the port behind a colon if it is not the first; nodes are dealt out to
@@ -325,7 +326,7 @@ pub struct RdmaArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
-    /// How the nodes reach each other.
+    /// Fabric that connects the nodes.
     #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
     pub fabric: Fabric,
     /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
@@ -335,7 +336,7 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub rdma: RdmaArgs,
     /// Description of a running cluster, which applications drive through the client library; sizes
-    /// and shapes are its own.
+    /// and shapes are taken from it.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Compute nodes.
@@ -353,22 +354,21 @@ pub struct CommonArgs {
     /// Copies of each record.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(8))]
     pub replicas: usize,
-    /// How long clients issue transactions that count, in seconds.
+    /// Time in which transactions count, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = positive_secs)]
     pub secs: f64,
-    /// How long they issue transactions before that, in seconds [default: a tenth of --secs, at
-    /// most 1].
+    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
     #[arg(long, value_name = "SECONDS", value_parser = secs)]
     pub warmup: Option<f64>,
     /// Transactions a second in an open loop [default: a closed loop].
     #[arg(long, value_name = "TPS", value_parser = rate)]
     pub rate: Option<f64>,
     /// Lets applications outside of the compute nodes generate the load, through the client
-    /// library, with so many requests in flight [default: 64].
+    /// library, with this many requests in flight [default: 64].
     #[arg(long, value_name = "IN_FLIGHT", num_args = 0..=1, default_missing_value = "64")]
     #[arg(value_parser = count(4096))]
     pub through_client: Option<usize>,
-    /// Where all randomness starts.
+    /// Seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Serializable or snapshot isolation.
@@ -378,7 +378,7 @@ pub struct CommonArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
     pub versions: u32,
-    /// Which version a serializable read-write transaction reads.
+    /// Version that a serializable read-write transaction reads.
     #[arg(long, default_value = "latest", value_parser = one_of(READ_RULES))]
     pub read_rule: ReadRule,
     /// Lock table of each compute node, in bytes (K, M and G are understood).
@@ -400,35 +400,35 @@ pub struct CommonArgs {
     /// A clock that all coordinators share, or an oracle on one compute node.
     #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]
     pub timestamps: Timestamps,
-    /// In which order a commit becomes visible on the replicas.
+    /// Order in which a commit becomes visible on the replicas.
     #[arg(long, default_value = "backups-first", value_parser = one_of(VISIBLES))]
     pub visible: Visible,
     /// Whether displaced versions are kept while a snapshot may need them.
     #[arg(long, default_value = "on", value_parser = one_of(ON_OFF))]
     pub retain_versions: Retention,
-    /// Let compute nodes that have too much to do give shards away, and compare loads so often, in
+    /// Lets overloaded compute nodes give shards away, and compares loads at this interval, in
     /// milliseconds [default without a number: 100, as in LOTUS §4.3; without the flag: never].
     #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
           value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub balance: Option<u64>,
-    /// Go on without a node that is silent for so long, in milliseconds [default: never].
+    /// Goes on without a node that is silent for this long, in milliseconds [default: never].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub lease: Option<u64>,
-    /// Give the shard of some request to the next compute node, so often, in milliseconds: to see
-    /// what a move costs [default: never].
+    /// Gives the shard of some request to the next compute node at this interval, in milliseconds:
+    /// to measure the cost of a move [default: never].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub move_shards: Option<u64>,
-    /// Count commits in steps of so many milliseconds as well [default: not].
+    /// Counts commits in steps of this many milliseconds as well [default: none].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub timeline: Option<u64>,
-    /// The most that a memory node may take, in bytes [default: as much as is needed].
+    /// Memory limit of each memory node, in bytes [default: as much as is needed].
     #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
     pub memory_limit: Option<u64>,
     /// Whether all data is checked afterwards.
     #[arg(long, default_value = "yes", value_parser = one_of(YES_NO))]
     #[arg(action = clap::ArgAction::Set)]
     pub audit: bool,
-    /// Measures what the fabric alone could do as well.
+    /// Measures the throughput of the fabric alone as well.
     #[arg(long)]
     pub floor: bool,
     /// Writes every attempt of a transaction to a file, for `lotus check`.
@@ -437,13 +437,13 @@ pub struct CommonArgs {
     /// Writes the result as JSON to a file; - is the standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The flags that were written, by their names.
+    /// Names of the flags on the command line.
     #[arg(skip)]
     given: Vec<String>,
 }
 
-/// What can be said of a benchmark of a cluster that runs already. Everything else is said by its
-/// file, and by what it was loaded with.
+/// Flags allowed for a benchmark of a running cluster. All else is given by the cluster's file and
+/// by the data that it was loaded with.
 const OF_RUNNING_CLUSTERS: &[&str] = &[
     "cluster",
     "secs",
@@ -453,7 +453,7 @@ const OF_RUNNING_CLUSTERS: &[&str] = &[
     "routing",
     "audit",
     "json",
-    // What requests are like.
+    // The shape of requests.
     "update-ratio",
     "zipf",
     "hot-shards",
@@ -484,7 +484,7 @@ const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention:
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
 impl CommonArgs {
-    /// What is wrong with the flags together, as a sentence.
+    /// Checks for flags that are wrong only together; the error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.replicas > self.mns {
             return Err(format!(
@@ -493,7 +493,7 @@ impl CommonArgs {
             ));
         }
         // An open loop's pacer takes a place beside the coroutines of its coordinator, and so does
-        // whoever moves shards.
+        // the task that moves shards.
         let helpers = usize::from(self.rate.is_some()) + usize::from(self.move_shards.is_some());
         let per_cn = self.threads * (self.coroutines + helpers);
         if per_cn > MAX_COROUTINES_PER_CN {
@@ -531,7 +531,7 @@ impl CommonArgs {
         Ok(())
     }
 
-    /// What is wrong with the flags if the cluster runs already.
+    /// Checks the flags for a cluster that runs already.
     fn check_running_cluster(&self) -> Result<(), String> {
         if !cfg!(feature = "tcp") {
             return Err("--cluster is not available in this build".to_owned());
@@ -546,7 +546,7 @@ impl CommonArgs {
         }
     }
 
-    /// What is wrong with the flags if applications generate the load.
+    /// Checks the flags for load from applications.
     fn check_applications(&self) -> Result<(), String> {
         if !cfg!(feature = "tcp") {
             return Err("--through-client is not available in this build".to_owned());
@@ -580,7 +580,7 @@ impl CommonArgs {
         (self.fabric == Fabric::Sim).then(|| self.profile.clone().unwrap_or_else(default))
     }
 
-    /// What the harness is to do.
+    /// Options for the harness.
     pub fn options(&self) -> Options {
         Options {
             cluster: ClusterConfig {
@@ -628,7 +628,7 @@ impl CommonArgs {
 mod tests {
     use super::*;
 
-    /// A benchmark of a running cluster ignored that it was told another size than the data's.
+    /// Regression: a benchmark of a running cluster ignored flags that contradict its data's size.
     #[test]
     fn what_a_running_cluster_says_itself_is_refused() {
         let bench = |flags: &str| {

@@ -1,7 +1,7 @@
 //! `lotus bench`: from checked arguments to a report.
 //!
-//! Everything that can be refused is refused before the run, output paths included, so that
-//! nobody waits ten seconds for a typing error.
+//! Everything that can be refused is refused before the run, output paths included, so that a
+//! typing error does not cost a run.
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -28,7 +28,7 @@ use crate::outputs::{Outputs, Refused};
 use crate::watch::Watch;
 use crate::{Verdict, deploy, screen};
 
-/// Why there is no result.
+/// Failure of a benchmark.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -52,7 +52,7 @@ pub enum Failure {
     Stdout(#[from] io::Error),
 }
 
-/// Runs a benchmark and shows what came of it.
+/// Runs a benchmark and shows its result.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -166,12 +166,12 @@ fn hot_accounts(args: &SmallbankArgs) -> Result<u64, Failure> {
     }
 }
 
-/// Warns when pollers will have to take turns.
+/// Warns if there are more coordinators than cores, so that pollers have to take turns.
 fn warn_of_crowding(options: &Options) {
     let coordinators = options.cluster.cns * options.cluster.threads;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     if coordinators > cores && options.cluster.fabric != Fabric::Sim {
-        // Nobody listens if this fails.
+        // A closed standard error is ignored.
         let _ = writeln!(
             io::stderr(),
             "warning: {coordinators} coordinators share {cores} cores, so latencies include \

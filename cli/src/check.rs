@@ -1,7 +1,7 @@
 //! `lotus check`: from a history to a verdict.
 //!
-//! The judging is `lotus_checker`'s. Here the history is opened, watched and timed; what is said
-//! about it is in [`findings`](crate::findings).
+//! `lotus_checker` judges. This module opens, watches and times the history; the output is that of
+//! [`findings`](crate::findings).
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -16,14 +16,14 @@ use crate::findings::{Findings, Times};
 use crate::watch::ReadWatch;
 use crate::{Verdict, screen};
 
-/// Bytes that are asked of the system at a time.
+/// Size of the read buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Why there is no verdict.
+/// Failure to reach a verdict.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The system refuses to read it. Look at what it says.
+    /// The system refuses to read the history, and says why.
     #[error("cannot read {0}: {1}")]
     Unreadable(String, io::Error),
     /// A line is wrong. Mend it, or the program that recorded it.
@@ -76,11 +76,11 @@ pub fn run(args: &CheckArgs) -> Result<Verdict, Failure> {
     Ok(if report.is_clean() { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// Where a history comes from.
+/// Source of a history.
 struct Source {
-    /// What to call it.
+    /// Name for output and errors.
     name: String,
-    /// How long it is, if it is a regular file.
+    /// Length, if it is a regular file.
     bytes: Option<u64>,
     reader: Box<dyn Read>,
 }

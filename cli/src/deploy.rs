@@ -1,6 +1,6 @@
-//! Which cluster a benchmark runs on.
+//! The cluster that a benchmark runs on.
 //!
-//! The one place that knows which fabrics this build has.
+//! No other module knows which fabrics this build has.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -30,8 +30,8 @@ use crate::args::RdmaArgs;
 use crate::cluster;
 use crate::nodes::{MemoryNodes, Sockets};
 
-/// What a memory node of the `rdma` fabric takes unless somebody says otherwise. Devices need all
-/// of it resident and locked from the start, so it cannot be as much as there might ever be.
+/// Default size of a memory node of the `rdma` fabric, in bytes. Devices need all of it resident
+/// and locked from the start, so it cannot be the most that might ever be needed.
 #[cfg(feature = "rdma")]
 const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 
@@ -39,9 +39,9 @@ const RDMA_MEMORY_BYTES: u64 = 512 << 20;
 /// for an interactive transaction and one for the engine's errands.
 pub const SPARE_COROUTINES: usize = 2;
 
-/// Where a benchmark runs, beside what the options say.
+/// Parts of a benchmark's deployment that its options do not hold.
 pub struct Place<'a> {
-    /// How nodes use RDMA devices.
+    /// Use of RDMA devices.
     pub rdma: &'a RdmaArgs,
     /// A cluster that runs already.
     #[cfg(feature = "tcp")]
@@ -51,7 +51,7 @@ pub struct Place<'a> {
 /// Starts the cluster that the options ask for and runs a workload on it.
 ///
 /// # Errors
-/// What the harness says, and if this build has no such fabric.
+/// Those of the harness; [`DeployError::Refused`] if this build does not have the fabric.
 pub fn run<W: Workload>(
     workload: W,
     options: &Options,
@@ -103,7 +103,7 @@ pub fn run<W: Workload>(
     }
 }
 
-/// The cluster's shape: what the options say, and room for what serves applications.
+/// The cluster's shape as in the options, with spare coroutines if applications generate the load.
 fn shape(options: &Options) -> ClusterConfig {
     let mut config = options.cluster.clone();
     if options.load.in_flight.is_some() {
@@ -162,7 +162,7 @@ fn on_processes<W: Workload>(
         let before = processes.processor_time();
         let outcome = drive(&mut cluster, workload, options, progress);
         if progress.failure().is_some() {
-            // A coordinator may repeat for ever what a node that has ended was to do, so none is
+            // A coordinator may repeat for ever what it asks of a node that has ended, so none is
             // waited for. They end with this process, which has nothing else to do.
             std::mem::forget(cluster);
         }
@@ -174,7 +174,7 @@ fn on_processes<W: Workload>(
         });
         Ok(outcome)
     });
-    // Whatever went wrong when a node had ended follows from that.
+    // Once a node has ended, any other error follows from that.
     match progress.failure() {
         Some(why) => Err(BenchError::Fatal(why.clone())),
         None => outcome,
@@ -190,7 +190,7 @@ pub const fn has(fabric: Fabric) -> bool {
     }
 }
 
-/// What to say of a fabric that this build does not have.
+/// Error message for a fabric that this build does not have.
 pub fn lacks(fabric: Fabric) -> String {
     match fabric {
         Fabric::Rdma => "the rdma fabric is not available in this build; it needs the feature \
@@ -216,8 +216,8 @@ fn rdma_machines(
     Ok(Threads::over(fabric, env))
 }
 
-/// Threads of this process that reach its memory nodes, threads as well, over loopback. With a key
-/// that only this process has: other users of the machine reach the ports, too.
+/// Threads of this process that reach its memory nodes, threads as well, over loopback. They demand
+/// a key that only this process has: other users of the machine reach the ports, too.
 #[cfg(feature = "tcp")]
 fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
     let key = tcp::Key::random().map_err(|error| refused(&error))?;

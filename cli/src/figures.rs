@@ -1,10 +1,11 @@
-//! `lotus figures`: experiments of the papers, run again in simulation, beside what they published.
+//! `lotus figures`: experiments of the papers, run again in simulation, beside the published
+//! results.
 //!
 //! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two.
 //! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,
 //! lock tables. (TPC-C keeps its warehouses, which contention depends on, and has a tenth of their
 //! customers and items.) Absolute figures of another cluster mean little, so each point is set
-//! against the first of its series, and so is the published one. What deviates is explained in the
+//! against the first of its series, and so is the published one. Deviations are explained in the
 //! file and never tuned away (DESIGN §9).
 
 mod plot;
@@ -52,7 +53,7 @@ files! {
     "log-and-visible"
 }
 
-/// What a table tells of each point. Verbs are those of a committed transaction.
+/// Columns of each point. Verbs are per committed transaction.
 const COLUMNS: [&str; 11] = [
     "series",
     "point",
@@ -67,11 +68,11 @@ const COLUMNS: [&str; 11] = [
     "CVT hits %",
 ];
 
-/// What it tells besides, where it matters who grants locks.
+/// Further columns, where the ownership of shards matters.
 const OWNERSHIP: [&str; 5] =
     ["local locks %", "shards moved", "interrupted us", "at most us", "published us"];
 
-/// Why an experiment has no result.
+/// Failure of an experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -83,7 +84,7 @@ pub enum Failure {
     Bench {
         /// The point that was measured.
         label: String,
-        /// What the benchmark says.
+        /// The benchmark's failure.
         error: bench::Failure,
     },
     /// The result could not be written there. Name another path.
@@ -92,7 +93,7 @@ pub enum Failure {
     /// The standard output is gone.
     #[error("cannot write the result: {0}")]
     Stdout(#[from] io::Error),
-    /// It breaks rules, to measure what they cost, and rules cannot be broken in this build.
+    /// The experiment breaks rules, to measure what they cost, which this build cannot do.
     #[error("{0} takes a build with the feature sabotage")]
     Unbreakable(&'static str),
     /// A plot could not be drawn there. Name another directory.
@@ -104,15 +105,15 @@ pub enum Failure {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Figure {
-    /// What it shows, as a headline.
+    /// Headline.
     title: String,
-    /// Where it was published.
+    /// Place of publication.
     source: String,
-    /// Why what is measured here differs from what was published, if it does.
+    /// Explanation of deviations from the published results, if there are any.
     remarks: Option<String>,
-    /// A type of transaction whose aborts matter.
+    /// Type of transaction to show aborts of.
     watch: Option<String>,
-    /// Whether it matters who grants locks.
+    /// Whether to show the columns of [`OWNERSHIP`].
     #[serde(default)]
     ownership: bool,
     series: Vec<Series>,
@@ -125,7 +126,7 @@ struct Series {
     name: String,
     /// Workload and flags that all points share.
     bench: String,
-    /// The first is what the others are compared with.
+    /// Points; the first is what the others are compared with.
     points: Vec<Point>,
 }
 
@@ -133,21 +134,21 @@ struct Series {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Point {
     label: String,
-    /// The flags that make the difference.
+    /// Flags of this point alone.
     #[serde(default)]
     flags: String,
-    /// The rules of the protocol that are broken, by their names.
+    /// Names of the protocol's rules that are broken meanwhile.
     #[serde(default)]
     without: Vec<String>,
     /// Throughput relative to the first point, as published.
     published: Option<f64>,
     /// Aborted attempts of the watched type among all, as published.
     published_aborts: Option<f64>,
-    /// For how long nobody grants locks of a shard that moves, in microseconds, as published.
+    /// Time in which no node grants locks of a shard that moves, in microseconds, as published.
     published_interruption_us: Option<f64>,
 }
 
-/// A point as it was measured.
+/// A measured point.
 #[derive(Debug, Serialize)]
 struct Measured {
     figure: &'static str,
@@ -161,7 +162,7 @@ struct Measured {
     published_aborts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     published_interruption_us: Option<f64>,
-    /// What each jump of a hotspot did.
+    /// Effect of each jump of a hotspot.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     jumps: Vec<Jump>,
     report: Report,
@@ -175,7 +176,7 @@ struct Line {
     bench: BenchArgs,
 }
 
-/// Does what the arguments ask for.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// [`Failure`] if there is no result.
@@ -220,7 +221,7 @@ fn run_all(args: &FiguresRunArgs) -> Result<Verdict, Failure> {
     Ok(if results.iter().all(sound) { Verdict::Sound } else { Verdict::Unsound })
 }
 
-/// The experiments of these names; all means those that this build can run.
+/// The experiments of these names; `all` means those that this build can run.
 fn chosen(names: &[&String]) -> Result<Vec<(&'static str, Figure)>, Failure> {
     let known = || FILES.iter().map(|(name, file)| (*name, parse(file)));
     if names.len() == 1 && names[0] == "all" {
@@ -268,13 +269,13 @@ fn measure(name: &'static str, figure: &Figure) -> Result<Vec<Measured>, Failure
     Ok(measured)
 }
 
-/// Says which measurement begins, of how many.
+/// Prints which measurement begins, and of how many.
 fn announce(name: &str, label: &str, done: usize, all: usize) {
-    // Nobody listens if this fails.
+    // A closed standard error is ignored.
     let _ = writeln!(io::stderr(), "{name}: {label} ({} of {all})", done + 1);
 }
 
-/// The timeline of a benchmark with a hotspot, and how often that jumps, in seconds.
+/// Timeline of a benchmark with a hotspot, and the interval of its jumps in seconds.
 fn jumping(report: &Report) -> Option<(&TimelineFigures, f64)> {
     let every_s = report.config.workload.get("jump_s")?.as_f64().filter(|s| *s > 0.0)?;
     Some((report.timeline.as_ref()?, every_s))
@@ -355,7 +356,7 @@ impl Measured {
 }
 
 impl Measured {
-    /// What [`OWNERSHIP`] names.
+    /// Values of the columns of [`OWNERSHIP`].
     fn ownership(&self) -> [String; OWNERSHIP.len()] {
         let Some(figures) = self.report.ownership else { return Default::default() };
         let moved = figures.shards_moved > 0;

@@ -1,4 +1,4 @@
-//! What a person or a program gets to see of a check (DESIGN §10).
+//! Output of a check, for a person and for a program (DESIGN §10).
 //!
 //! [`Findings`] is the JSON, field by field; [`Findings::text`] says the same to a person. Nothing
 //! is judged here.
@@ -22,21 +22,21 @@ pub struct Findings {
     passed: bool,
     #[serde(flatten)]
     size: Size,
-    /// How many transactions took effect, and so were judged.
+    /// Number of transactions that took effect, and so were judged.
     transactions: usize,
-    /// How long reading took, in seconds.
+    /// Time that reading took, in seconds.
     read_s: f64,
-    /// How long checking took, in seconds.
+    /// Time that checking took, in seconds.
     check_s: f64,
-    /// How many violations of each kind were found, most basic kinds first; kinds without any are
-    /// left out.
+    /// Number of violations found of each kind, most basic kinds first; kinds without any are left
+    /// out.
     #[serde(serialize_with = "as_object")]
     anomalies: Vec<(&'static str, u64)>,
     /// The first few of each kind.
     violations: Vec<Evidence>,
 }
 
-/// How much there was to check.
+/// Size of a history.
 #[derive(Debug, Serialize)]
 struct Size {
     attempts: usize,
@@ -52,9 +52,9 @@ struct Size {
 #[derive(Debug, Serialize)]
 struct Evidence {
     anomaly: &'static str,
-    /// The ids of those that it takes.
+    /// Ids of the transactions that it takes.
     transactions: Vec<u64>,
-    /// Who comes before whom, and why.
+    /// Order of the transactions, with a reason for each edge.
     edges: Vec<Edge>,
     /// The violation as a person reads it.
     text: String,
@@ -69,7 +69,7 @@ struct Edge {
     row: Option<String>,
 }
 
-/// How long the parts of a check took.
+/// Durations of the parts of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Reading the history.
@@ -79,7 +79,7 @@ pub struct Times {
 }
 
 impl Findings {
-    /// What `report` says about `history`, which is called `name`.
+    /// Findings of `report` on `history`, which is called `name`.
     pub fn new(
         name: String,
         strict: bool,

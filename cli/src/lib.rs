@@ -1,12 +1,11 @@
-//! The `lotus` command: argument parsing, what is shown, and the exit code. Work is done elsewhere.
+//! The `lotus` command: argument parsing, output and the exit code. Work is done elsewhere.
 //!
-//! It is a library so that what it reads, files above all, can be fuzzed; the program is [`main`]
-//! and nothing else.
+//! It is a library so that the files that it reads can be fuzzed; the program is [`main`] and
+//! nothing else.
 //!
-//! Exit codes: 0 when all is well, 1 when an audit failed, a history has a violation or a cluster
-//! is not healthy, 2 when the
-//! command could not do what it was asked; then one sentence on the standard error says why, and no
-//! file has been touched.
+//! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation or a cluster
+//! is not healthy; 2 when the command could not do what it was asked: then one sentence on the
+//! standard error says why, and no file has been touched.
 
 #![forbid(unsafe_code)]
 
@@ -47,10 +46,10 @@ use args::{Cli, Command};
 const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
 
-/// What a command that did its work says about the engine.
+/// Result of a command that did its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// Nothing is wrong, as far as anybody looked.
+    /// No fault was found.
     Sound,
     /// An audit failed, a history has a violation, or a node of a cluster does not serve.
     Unsound,
@@ -86,11 +85,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Answers a command line that asks for help or makes no sense.
+/// Prints help, or the error of a command line that clap refuses.
 fn answer(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody listens if this fails.
+            // A closed standard output is ignored.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -103,7 +102,7 @@ fn answer(error: &clap::Error) -> ExitCode {
 }
 
 fn refuse(why: &str) -> ExitCode {
-    // Nobody listens if this fails.
+    // A closed standard error is ignored.
     let _ = writeln!(io::stderr(), "error: {why}");
     ExitCode::from(REFUSED)
 }

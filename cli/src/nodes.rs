@@ -1,14 +1,15 @@
 //! Memory nodes as processes of their own: this program, started again once for each.
 //!
-//! # Whoever ends
-//! A node's standard input is a pipe that this process holds, so a node learns of our end, by
-//! whatever cause, from the kernel; it then cleans up and ends as well. Its standard output is a
-//! pipe that only the node holds, so we learn of its end the same way. Nodes are in a group of
-//! their own: an interrupt from the terminal reaches us, and them only through us.
+//! # When either side ends
+//! A node's standard input is a pipe that this process holds, so a node learns of this process's
+//! end, by whatever cause, from the kernel; it then cleans up and ends as well. Its standard output
+//! is a pipe that only the node holds, so this process learns of its end the same way. Nodes are in
+//! a group of their own: an interrupt from the terminal reaches this process, and the nodes only
+//! through it.
 //!
 //! # What it is not
-//! It does not know what a node serves, or how: that is in the arguments that it is given. It says
-//! [`READY`] on a line of its standard output when it does.
+//! This module does not know what a node serves, or how: that is in the arguments that the node is
+//! given. A node prints [`READY`] on a line of its standard output when it serves.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,35 +28,35 @@ use lotus_fabric::shm::Host;
 
 use crate::args::HostArgs;
 
-/// What a node says when it serves.
+/// Line that a node prints when it serves.
 const READY: &str = "ready";
 
-/// Why there are no nodes.
+/// Failure to start memory nodes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodesError {
     /// The operating system gave no process, pipe, thread or directory.
     #[error("cannot start memory node {node}: {source}")]
     System {
-        /// Which one.
+        /// The node's number.
         node: u16,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// The node ended before it served.
     #[error("memory node {node} did not start: {why}")]
     NotReady {
-        /// Which one.
+        /// The node's number.
         node: u16,
-        /// What it said.
+        /// The node's error message.
         why: String,
     },
     /// No directory could be made for what the nodes share.
     #[error("cannot make a directory in {}: {source}", path.display())]
     Directory {
-        /// Where.
+        /// The directory's parent.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -63,7 +64,7 @@ pub enum NodesError {
 /// Processes that are memory nodes, numbered from zero. They end when this is dropped.
 pub struct MemoryNodes {
     processes: Vec<Child>,
-    /// Their ends are no news any more.
+    /// Set before the nodes are ended on purpose, so that their ends are not reported.
     ending: Arc<AtomicBool>,
 }
 
@@ -89,7 +90,7 @@ impl MemoryNodes {
             let (id, output) = (process.id(), until_ready(node, process, output)?);
             let (ending, told) = (Arc::clone(&nodes.ending), told.clone());
             let watch = move || {
-                // Says nothing more, so this returns when it ends.
+                // The node prints nothing more, so this returns when it ends.
                 let _ = io::copy(&mut { output }, &mut io::sink());
                 if !ending.load(Ordering::Acquire) {
                     told(format!("memory node {node} (process {id}) has ended"));
@@ -100,12 +101,12 @@ impl MemoryNodes {
         Ok(nodes)
     }
 
-    /// How many there are.
+    /// Number of nodes.
     pub fn count(&self) -> usize {
         self.processes.len()
     }
 
-    /// The processor time that all of them have used, where the kernel says.
+    /// Processor time that all nodes have used; `None` where the kernel does not report it.
     pub fn processor_time(&self) -> Option<Duration> {
         self.processes.iter().map(|process| processor_time(process.id())).sum()
     }
@@ -115,8 +116,8 @@ impl Drop for MemoryNodes {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         for process in &mut self.processes {
-            // Nothing of theirs stays, so they need not be asked. One that has ended already is
-            // no error, and waiting for it neither.
+            // They leave nothing behind, so they need not be asked to end. Errors mean that one has
+            // ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -133,7 +134,7 @@ fn spawn(arguments: &[OsString]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Waits until a node serves; its standard output then.
+/// Waits until a node serves; returns its standard output.
 fn until_ready(
     node: u16,
     process: &mut Child,
@@ -152,7 +153,8 @@ fn until_ready(
     Err(NodesError::NotReady { node, why })
 }
 
-/// Nanoseconds that all threads of a process have run.
+/// Processor time that all threads of a process have used; `None` where the kernel does not report
+/// it.
 pub fn processor_time(process: u32) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {
@@ -181,14 +183,14 @@ impl Sockets {
             let path = parent.join(format!("lotus-{}-{number}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path, nodes }),
-                // A process of our number has left it.
+                // An earlier process of the same id has left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(source) => return Err(NodesError::Directory { path: parent, source }),
             }
         }
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -211,7 +213,7 @@ pub fn remove_sockets(directory: &Path, nodes: u16) {
     for node in 0..nodes {
         let own = ["sock", "lock"].map(|extension| format!("node-{node}.{extension}"));
         for name in own.into_iter().chain([client_socket(node.into())]) {
-            // What is not there need not go.
+            // A missing file is no error.
             let _ = fs::remove_file(directory.join(name));
         }
     }

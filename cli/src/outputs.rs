@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lotus_benchmarks::output::{Output, OutputError};
 
-/// Why the files cannot be what was asked for.
+/// Refusal of the files that were asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// A result could not be written there. Name another path.
@@ -15,7 +15,7 @@ pub enum Refused {
     Same(PathBuf),
 }
 
-/// Where results go besides the screen.
+/// Destinations of results besides the screen.
 #[derive(Debug)]
 pub struct Outputs {
     /// The result, as JSON.
@@ -25,7 +25,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Those that were asked for, if they can be written. Nothing is written yet.
+    /// Checks that the files that were asked for can be written. Nothing is written yet.
     ///
     /// # Errors
     /// [`Refused`] if one cannot, or if both are one file.

@@ -1,4 +1,4 @@
-//! How results leave a command: words for a person, data for a program.
+//! Output of a command's results: text for a person, data for a program.
 
 use std::io::{self, Write};
 
@@ -20,7 +20,7 @@ pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), Output
 /// the standard output.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
     if data.contains(&&Some(Output::Stdout)) {
         io::stderr().write_all(text.as_bytes())

@@ -25,22 +25,22 @@ mod matrix;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 
-/// How many failing runs are spelled out.
+/// Most failing runs that are shown in full.
 const MOST_FAILURES: usize = 10;
-/// How many runs may be spent on making one short.
+/// Most runs that are spent on shrinking one.
 const MOST_SHRINKING_RUNS: u64 = 2000;
 
-/// Why there is no verdict.
+/// Failure to reach a verdict.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It cannot be run. Change what the sentence names.
+    /// The scenario cannot be run. Change what the sentence names.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// There is neither a scenario nor a file of that name. Ask `lotus sim list`.
     #[error("there is no scenario {0}, and no such file; `lotus sim list` names them")]
     Unknown(String),
-    /// The system refuses to read it. Look at what it says.
+    /// The system refuses to read the file, and says why.
     #[error("cannot read {0}: {1}")]
     Unreadable(String, io::Error),
     /// A campaign of all scenarios has no single one to replay. Name one.
@@ -50,11 +50,11 @@ pub enum Failure {
     #[cfg(feature = "sabotage")]
     #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
     UnknownRule(String),
-    /// No coordinate is called so. The whole table names them.
+    /// There is no such coordinate. The whole table names them.
     #[cfg(feature = "fault-points")]
     #[error("there is no coordinate {0}; `lotus sim matrix --all` lists them")]
     UnknownCoordinate(String),
-    /// There is nothing to make short.
+    /// The seed violates nothing, so there is nothing to shrink.
     #[error("seed {0} violates nothing")]
     Clean(u64),
     /// The result could not be written there. Name another path.
@@ -65,7 +65,7 @@ pub enum Failure {
     Stdout(#[from] io::Error),
 }
 
-/// Does what the arguments ask for.
+/// Runs the subcommand.
 ///
 /// # Errors
 /// [`Failure`] if there is no verdict.
@@ -82,10 +82,10 @@ pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
     }
 }
 
-/// Where the scenario of a seed comes from.
+/// Source of each seed's scenario.
 enum Source {
     Swarm,
-    /// One after the other, from seed to seed.
+    /// These scenarios in turn, from seed to seed.
     Listed(Vec<Scenario>),
 }
 
@@ -248,7 +248,7 @@ fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
     for line in scenario.to_toml().lines() {
         writeln!(out, "# {line}")?;
     }
-    // Whoever closes the pipe has seen enough of it; the verdict is still the run's.
+    // A closed pipe means that its reader has seen enough; the verdict is still the run's.
     let mut trace = BufWriter::new(io::stdout());
     let tracer = move |event: &lotus_fabric::sim::TraceEvent<'_>| _ = writeln!(trace, "{event}");
     out.flush()?;

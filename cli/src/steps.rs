@@ -1,6 +1,6 @@
-//! What a person sees of a command that takes a while: what it is doing, and for how long. On a
-//! terminal, a line that draws itself; anywhere else plain lines, of what takes longer than a
-//! moment.
+//! Progress of a command that takes a while: its current step, and the time that it has taken. On a
+//! terminal, a line that redraws itself; anywhere else plain lines, for steps that take longer than
+//! a moment.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lotus_fabric::env::{Env, Nanos};
 
 const REDRAW: Duration = Duration::from_millis(200);
-/// How long a command may take without a word.
+/// Time before a command's first plain line.
 const QUIET: Duration = Duration::from_secs(2);
-/// How often plain lines say that a step goes on.
+/// Interval at which plain lines repeat a step that goes on.
 const SAYING_AGAIN: Duration = Duration::from_secs(10);
 
-/// The steps of a command; nothing is shown any more when this is dropped.
+/// Display of a command's steps. Dropping it ends the display.
 pub struct Steps(Shown);
 
 enum Shown {
@@ -25,10 +25,10 @@ enum Shown {
 }
 
 impl Steps {
-    /// Begins, on the standard error. Plain lines begin with `prefix`.
+    /// Begins on the standard error. Plain lines begin with `prefix`.
     pub fn start(prefix: &'static str) -> Self {
         if !io::stderr().is_terminal() {
-            // Nobody listens if this fails.
+            // A closed standard error is ignored.
             let write = move |line: &str| drop(writeln!(io::stderr(), "{prefix}{line}"));
             return Self(Shown::Lines(Lines::start(&Env::real(0), write)));
         }
@@ -39,12 +39,12 @@ impl Steps {
         Self(Shown::Bar(bar))
     }
 
-    /// This is what is being done now.
+    /// Shows `step` as the current step.
     pub fn say(&self, step: impl Into<String>) {
         self.say_how_far(step, String::new());
     }
 
-    /// This is what is being done now, and `far` how far it has come, which changes all the time.
+    /// Shows `step` as the current step, and `far` as its progress, which may change at every call.
     pub fn say_how_far(&self, step: impl Into<String>, far: String) {
         let step = step.into();
         match &self.0 {
@@ -67,7 +67,7 @@ impl Drop for Steps {
 struct Lines {
     shared: Arc<Shared>,
     env: Env,
-    /// None if there is no thread to be had: then nothing is said.
+    /// `None` if no thread could be started: then nothing is shown.
     writer: Option<JoinHandle<()>>,
 }
 
@@ -82,7 +82,7 @@ struct Now {
     step: String,
     far: String,
     since: Nanos,
-    /// When it was said last.
+    /// Time of the step's last line.
     said: Option<Nanos>,
     ended: bool,
 }
@@ -145,7 +145,7 @@ impl Drop for Lines {
         self.shared.lock().ended = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
-            // If it has panicked nothing more is said.
+            // A panic there ends the display, and nothing else.
             let _ = writer.join();
         }
     }

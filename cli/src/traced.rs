@@ -1,7 +1,7 @@
-//! What a stored transaction read and wrote, on its way to the application that called it, which
-//! writes histories. It travels as part of the result, so the record of a call with an id has it
-//! as well: whoever asks later what became of the call learns the same. There is not much room
-//! there, and most rows that are read are written as well, so each is named once.
+//! Operations of a stored transaction, as sent to the application that called it, which writes
+//! histories. They travel as part of the result, so the record of a call with an id holds them as
+//! well, and a later question for its outcome returns the same. There is not much room there, and
+//! most rows that are read are written as well, so each row is named once.
 
 use lotus::{PrimaryKey, TableId};
 use lotus_benchmarks::history::{Access, Operation};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The result of a transaction of a workload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Traced {
-    /// By how much the balance has moved.
+    /// Change of the balance.
     pub effect: i64,
     /// The attempt that has committed.
     txn: u64,
@@ -29,19 +29,19 @@ struct Row {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Step {
     access: Access,
-    /// The place of its row among all of them.
+    /// Index of its row in `rows`.
     row: u32,
-    /// Who wrote what was read. What was written is the attempt's own.
+    /// Attempt that wrote the version read, if one did. Versions written are the attempt's own.
     writer: Option<u64>,
 }
 
-/// What has come is not the result of a transaction.
+/// The value that was received is not the result of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a transaction's operations make no sense")]
 pub struct Nonsense;
 
 impl Traced {
-    /// What the attempt `txn` did.
+    /// Result of the attempt `txn`, which did `operations`.
     pub fn new(effect: i64, txn: TxnId, operations: &[Operation]) -> Self {
         let mut rows: Vec<Row> = Vec::new();
         let step = |operation: &Operation| {
@@ -58,7 +58,7 @@ impl Traced {
         Self { effect, txn: txn.raw(), rows, steps }
     }
 
-    /// The attempt, and what it did.
+    /// The attempt and its operations.
     ///
     /// # Errors
     /// [`Nonsense`].
@@ -79,7 +79,7 @@ impl Traced {
 }
 
 fn id(raw: u64) -> Result<TxnId, Nonsense> {
-    // The highest bit is nobody's.
+    // Transaction ids have 63 bits.
     if raw >> 63 == 0 { Ok(TxnId::from_raw(raw)) } else { Err(Nonsense) }
 }
 

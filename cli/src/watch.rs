@@ -1,6 +1,6 @@
-//! What a person sees while something lasts: a bar on a terminal, plain lines anywhere else.
+//! Display of the progress of long work: a bar on a terminal, plain lines anywhere else.
 //!
-//! A bar draws itself on a thread of its own and only ever reads the progress. [`Watch`] is for
+//! A bar draws itself on a thread of its own and only reads the progress. [`Watch`] is for
 //! benchmarks, [`ReadWatch`] for histories.
 
 use std::fmt;
@@ -14,21 +14,21 @@ use lotus_benchmarks::progress::{Phase, Progress};
 const REDRAW: Duration = Duration::from_millis(200);
 /// Characters of the gauge.
 const GAUGE: usize = 30;
-/// A history of so many bytes takes about a second, so that plain lines are worth it.
+/// Size of a history, in bytes, from which plain lines are worth it: it takes about a second.
 const LONG_HISTORY_BYTES: u64 = 64 << 20;
 
-/// Watches a run on that many coordinators; the bar goes when the watch is dropped.
+/// Shows the progress of a run; the bar goes when the watch is dropped.
 pub struct Watch {
-    /// For the harness to report to.
+    /// Progress for the harness to report to.
     pub progress: Arc<Progress>,
     bar: Option<ProgressBar>,
 }
 
 impl Watch {
-    /// Starts watching.
+    /// Starts watching a run on this many coordinators.
     pub fn start(coordinators: usize) -> Self {
         if !io::stderr().is_terminal() {
-            // Nobody listens if this fails.
+            // A closed standard error is ignored.
             let tell = |phase: Phase| drop(writeln!(io::stderr(), "{}", phase.name()));
             return Self { progress: Arc::new(Progress::new(coordinators, tell)), bar: None };
         }
@@ -64,7 +64,7 @@ fn style(progress: &Arc<Progress>) -> ProgressStyle {
         })
 }
 
-/// Watches a history that is read and then checked; the bar goes when the watch is dropped.
+/// Shows the progress of reading and checking a history; the bar goes when the watch is dropped.
 pub struct ReadWatch {
     /// Counts the bytes, also where it is not drawn.
     bar: ProgressBar,
@@ -97,7 +97,7 @@ impl ReadWatch {
         self.bar.wrap_read(source)
     }
 
-    /// All has been read, and is checked from now on.
+    /// Switches from reading to checking.
     pub fn checking(&self) {
         self.enter("checking", self.bar.position());
     }
@@ -105,7 +105,7 @@ impl ReadWatch {
     fn enter(&self, stage: &'static str, bytes: u64) {
         self.bar.set_message(stage);
         if !self.is_drawn && bytes >= LONG_HISTORY_BYTES {
-            // Nobody listens if this fails.
+            // A closed standard error is ignored.
             let _ = writeln!(io::stderr(), "{stage}");
         }
     }

@@ -18,7 +18,7 @@ pub enum ClusterTask {
     Up {
         #[command(flatten)]
         place: ClusterPlace,
-        /// How long to wait, in seconds.
+        /// Longest wait, in seconds.
         #[arg(long = "wait", value_name = "SECONDS", default_value_t = 60)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         wait_secs: u64,
@@ -29,7 +29,7 @@ pub enum ClusterTask {
     Status {
         #[command(flatten)]
         place: ClusterPlace,
-        /// As JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },
@@ -37,11 +37,11 @@ pub enum ClusterTask {
     Snapshot {
         #[command(flatten)]
         place: ClusterPlace,
-        /// How long to wait, in seconds.
+        /// Longest wait, in seconds.
         #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         wait_secs: u64,
-        /// As JSON.
+        /// Prints JSON.
         #[arg(long)]
         json: bool,
     },
@@ -50,20 +50,20 @@ pub enum ClusterTask {
     Down {
         #[command(flatten)]
         place: ClusterPlace,
-        /// How long to wait for the snapshot, in seconds.
+        /// Longest wait for the snapshot, in seconds.
         #[arg(long = "wait", value_name = "SECONDS", default_value_t = 600)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         wait_secs: u64,
-        /// Takes none: what was committed since the last one is lost with the cluster.
+        /// Takes no snapshot: what was committed since the last one is lost with the cluster.
         #[arg(long)]
         no_snapshot: bool,
-        /// With etcd: says that compute nodes of other hosts that do not answer have ended, so that
-        /// the life of the cluster ends there. One that does answer keeps it going.
+        /// Declares, with etcd, that compute nodes of other hosts that do not answer have ended, so
+        /// that the life of the cluster ends there. A node that does answer keeps it going.
         #[arg(long)]
         others_have_ended: bool,
     },
     /// Strikes the processes of a small cluster at every step of a start, of a snapshot and of
-    /// down, and looks what is left.
+    /// down, and checks what is left.
     #[cfg(feature = "fault-points")]
     Matrix(ClusterMatrixArgs),
 }
@@ -82,7 +82,7 @@ pub struct ClusterMatrixArgs {
     pub at_once: std::num::NonZeroU8,
 }
 
-/// What a cluster begins with.
+/// Choice of the data that a cluster starts with.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct BeginningArgs {
     /// If the newest snapshot is damaged, begins with the newest that is whole; what was committed
@@ -91,14 +91,14 @@ pub struct BeginningArgs {
     pub older_snapshot: bool,
 }
 
-/// Where a cluster is described, and remembered.
+/// A cluster's description, and its state on this host.
 #[derive(Debug, Args)]
 pub struct ClusterPlace {
     /// Description of the cluster.
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Where this host keeps process ids, logs and sockets [default: beside the file, ending in
-    /// .state].
+    /// Directory of process ids, logs and sockets on this host
+    /// [default: beside the file, ending in .state].
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
 }
@@ -107,20 +107,20 @@ pub struct ClusterPlace {
 pub struct ChaosArgs {
     #[command(flatten)]
     pub place: ClusterPlace,
-    /// What is done to whom, and when: a file, or one drawn from the seed (random).
+    /// Schedule of faults: a file, or random for one drawn from the seed.
     #[arg(long, value_name = "FILE|random")]
     pub schedule: PathBuf,
-    /// How long there is load, in seconds.
+    /// Duration of the load, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = positive_secs)]
     pub secs: f64,
-    /// Where random choices start [default: the time].
+    /// Seed of random choices [default: the time].
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
-    /// How often a random schedule ends the cluster with a snapshot and starts it from there
-    /// [default: about once a minute; 0 where the cluster's file has no snapshots].
+    /// Number of times that a random schedule ends the cluster with a snapshot and starts it from
+    /// there [default: about once a minute; 0 where the cluster's file has no snapshots].
     #[arg(long, value_name = "N")]
     pub restores: Option<usize>,
-    /// The workload; the cluster must be loaded with it [default: what it is loaded with].
+    /// The workload; the cluster must be loaded with it [default: the one that it is loaded with].
     #[arg(long, value_name = "NAME", value_parser = ["kvs", "smallbank", "tatp", "tpcc"])]
     pub workload: Option<String>,
     /// Runs each node in a network namespace, NAME-mn-0 and so on, whose cables can be pulled at
@@ -143,7 +143,7 @@ pub struct ChaosArgs {
 pub struct NodeArgs {
     #[command(flatten)]
     pub place: ClusterPlace,
-    /// Its place among the nodes of its kind, from 0.
+    /// Index among the nodes of its kind, from 0.
     #[arg(long, value_name = "N")]
     pub node: u16,
 }
@@ -163,8 +163,8 @@ pub struct ShardsArgs {
     /// Description of the cluster.
     #[arg(long, value_name = "FILE", global = true)]
     pub file: Option<PathBuf>,
-    /// Where this host keeps process ids, logs and sockets [default: beside the file, ending in
-    /// .state].
+    /// Directory of process ids, logs and sockets on this host
+    /// [default: beside the file, ending in .state].
     #[arg(long, value_name = "DIRECTORY", global = true)]
     pub state: Option<PathBuf>,
     /// Only shards that have rows of this table.
@@ -173,7 +173,7 @@ pub struct ShardsArgs {
     /// Only this compute node, with all its ranges and its hottest shards.
     #[arg(long, value_name = "N", value_parser = compute_node)]
     pub cn: Option<u16>,
-    /// As JSON.
+    /// Prints JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -185,7 +185,7 @@ pub enum ShardsTask {
         /// Shards: 7, or 0-63, or 0-4094/2 for every second one, or a list of these.
         #[arg(value_name = "SHARD|RANGE")]
         shards: String,
-        /// The compute node that is to have them.
+        /// The compute node that gets them.
         #[arg(long, value_name = "N", value_parser = compute_node)]
         to: u16,
     },
@@ -200,11 +200,11 @@ pub enum ShardsTask {
 pub enum OnOff {
     /// Compute nodes that have too much to do give shards away.
     On,
-    /// They do not.
+    /// Shards stay where they are.
     Off,
 }
 
-/// A compute node's place, or its name.
+/// Parses a compute node's index or name, such as cn-0.
 fn compute_node(text: &str) -> Result<u16, String> {
     let number = text.strip_prefix("cn-").unwrap_or(text);
     number.parse().map_err(|_| "a compute node is cn-0, or 0, and so on".to_owned())

@@ -1,4 +1,4 @@
-//! Single values on the command line: what they look like, and the range that each must keep to.
+//! Single values on the command line: their syntax, and the range that each must keep to.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -46,7 +46,7 @@ pub fn secs(text: &str) -> Result<f64, String> {
     within(text, |secs| (0.0..=MAX_SECS).contains(&secs), "between 0 and 86400 seconds")
 }
 
-/// Parses a time that is more than nothing, in seconds.
+/// Parses a positive time, in seconds.
 pub fn positive_secs(text: &str) -> Result<f64, String> {
     let allowed = |secs| secs > 0.0 && secs <= MAX_SECS;
     within(text, allowed, "more than 0 and at most 86400 seconds")

@@ -1,4 +1,4 @@
-//! What each workload of `lotus bench` can be told besides the flags that all have.
+//! Flags of each workload of `lotus bench`, besides those that all have.
 
 use clap::Args;
 use lotus_benchmarks::tatp::Tatp;
@@ -29,7 +29,7 @@ pub struct KvsArgs {
     #[arg(long, value_name = "RATIO", default_value_t = 0.8, value_parser = ratio)]
     #[arg(requires = "hot_shards")]
     pub hot_ratio: f64,
-    /// How often the hotspot jumps to shards of the next compute node, in seconds; 0 for never.
+    /// Interval of the hotspot's jumps to shards of the next compute node, in seconds; 0 for never.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = secs)]
     #[arg(requires = "hot_shards")]
     pub jump: f64,
@@ -80,7 +80,7 @@ pub struct TpccArgs {
     #[arg(long, value_name = "N", default_value_t = Scale::MAX_ITEMS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(Scale::MAX_ITEMS)))]
     pub items: u32,
-    /// Which part of a key decides the shard, and so who grants the locks.
+    /// Part of a key that decides the shard, and so which node grants the locks.
     #[arg(long, default_value = "warehouse", value_parser = one_of(CRITICAL_FIELDS))]
     pub critical_field: Critical,
     #[command(flatten)]

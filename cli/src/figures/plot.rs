@@ -1,6 +1,6 @@
-//! Lines over an axis, as SVG files: what a table of a timeline cannot show.
+//! Line plots as SVG files: what a table of a timeline cannot show.
 //!
-//! It draws what it is given, and computes nothing but where the axes end.
+//! Draws the points that it is given; computes only the ends of the axes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ const SIZE: (u32, u32) = (960, 480);
 const MARGIN: u32 = 12;
 /// Room for the numbers on the axes.
 const LABELS: u32 = 52;
-/// How far the vertical axis goes beyond the highest point.
+/// Length of the vertical axis, relative to the highest point.
 const HEADROOM: f64 = 1.1;
 
 /// A plot to be drawn.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Plot {
-    /// Its title; the file is called alike.
+    /// Title, which also names the file.
     pub name: String,
-    /// What the axes say, units included.
+    /// Labels of the axes, units included.
     pub x: &'static str,
     pub y: &'static str,
     pub lines: Vec<Line>,
-    /// What happened when: vertical lines.
+    /// Events, drawn as vertical lines.
     pub marks: Vec<(String, f64)>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Line {
     pub label: String,
-    /// From left to right.
+    /// Points from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Plot {
-    /// Draws it into `directory`, which is made if it is not there; where it is now.
+    /// Draws it into `directory`, which is made if it does not exist; returns the file's path.
     ///
     /// # Errors
     /// [`Failure::Plot`] if the system refuses.
@@ -49,7 +49,7 @@ impl Plot {
         Ok(path)
     }
 
-    /// The title with hyphens for whatever is neither a letter nor a digit.
+    /// The title, with hyphens for everything that is neither a letter nor a digit.
     fn file_name(&self) -> String {
         let words = self.name.split(|c: char| !c.is_ascii_alphanumeric());
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
@@ -93,7 +93,7 @@ impl Plot {
             let text = Text::new(what.clone(), (*at, top), ("sans-serif", 14));
             chart.draw_series(std::iter::once(text))?;
         }
-        // A single line is what the title says.
+        // A single line needs no key: the title names it.
         if self.lines.len() > 1 {
             let place = SeriesLabelPosition::LowerRight;
             let mut keys = chart.configure_series_labels();

@@ -1,7 +1,7 @@
-//! `lotus figures run recovery`: throughput around the loss of nodes, how long it takes until
-//! others serve what they served, and what it takes to fill a memory node that returns.
+//! `lotus figures run recovery`: throughput around the loss of nodes, the time until the survivors
+//! serve what the lost nodes served, and the filling of a memory node that returns.
 //!
-//! Not a file of benchmarks as the other experiments are: here the cluster is watched while it
+//! Unlike the other experiments this is no file of benchmarks: the cluster is watched while it
 //! runs. The testbed is the same, SmallBank at one tenth, with a lease.
 
 mod watched;
@@ -38,31 +38,31 @@ pub(super) const TITLE: &str =
     "Throughput around the loss of three compute nodes, or of a memory node (LOTUS §8.4)";
 
 const BENCH: &str = "smallbank --accounts 2000000 --hot-accounts 80000 --audit no --timeline 1";
-/// Overrides what the testbed says.
+/// Overrides the testbed's warm-up.
 const WARM_UP: &str = "--warmup 0.01";
 const ACCOUNTS: u64 = 2_000_000;
 const HOT_ACCOUNTS: u64 = 80_000;
 const HOT_RATIO: f64 = 0.9;
-/// When nodes are lost, after the world began and after the timeline did, in milliseconds.
+/// Times of the loss and of the timeline's beginning, in milliseconds since the world began.
 const LOST_AT_MS: u64 = 40;
 const WARM_UP_MS: u64 = 10;
-/// Steps before something happens that say what throughput was.
+/// Number of steps before an event over which the throughput before it is averaged.
 const BEFORE: usize = 15;
-/// Steps around the loss in tables and plots.
+/// Steps shown before the loss, and in all, in the table of steps.
 const SHOWN_BEFORE: usize = 2;
 const SHOWN: usize = 40;
-/// The share of what is to be expected at which throughput counts as back.
+/// Share of the expected throughput at which it counts as back.
 const BACK: f64 = 0.9;
 
-/// What is lost.
+/// A loss to be measured.
 struct Case {
     label: &'static str,
     lease_ms: u64,
     memory_nodes: u16,
     compute_nodes: u16,
-    /// When the process of the memory node that was lost is started again, after the loss.
+    /// Time from the loss until the process of the lost memory node is started again.
     made_anew_ms: Option<u64>,
-    /// How long the timeline is.
+    /// Length of the timeline.
     shown_ms: u64,
 }
 
@@ -88,48 +88,48 @@ const NOTHING: Case = Case {
     shown_ms: 90,
 };
 
-/// What a loss did.
+/// Measurements of a loss.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     label: &'static str,
     lease_ms: u64,
-    /// Before the loss.
+    /// Throughput before the loss.
     before_tps: f64,
-    /// The share of the compute nodes, or memory nodes, that are left.
+    /// Share of the compute nodes, or memory nodes, that is left.
     share: f64,
     lowest_tps: f64,
-    /// From the loss, detection included, until every shard has an owner that lives.
+    /// Time from the loss, detection included, until every shard has a live owner.
     owned_ms: Option<f64>,
-    /// From the loss until throughput is at [`BACK`] of the survivors' share, and stays there.
+    /// Time from the loss until throughput is at [`BACK`] of the survivors' share for good.
     back_ms: Option<f64>,
-    /// What filling took, if the memory node was filled.
+    /// Filling of the memory node, if it was filled.
     #[serde(skip_serializing_if = "Option::is_none")]
     filled: Option<Filled>,
     /// Throughput by milliseconds of the timeline.
     tps: Vec<f64>,
 }
 
-/// How a memory node was filled that returned with empty memory, to the end or as far as was seen.
+/// Filling of a memory node that returned with empty memory, to its end or as far as was seen.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Filled {
-    /// When its process was started again, in milliseconds after the loss.
+    /// Time at which its process was started again, in milliseconds after the loss.
     made_anew_ms: f64,
-    /// When it got every write, as well.
+    /// Time from which it gets every write, in milliseconds after the loss.
     joined_ms: f64,
-    /// When its copies were whole.
+    /// Time at which its copies were whole, in milliseconds after the loss.
     whole_ms: Option<f64>,
-    /// The share that had been copied then, or in the end, and what that takes, in bytes.
+    /// Share that had been copied by then, or by the end of the run, and its size in bytes.
     copied: f64,
     copied_bytes: u64,
-    /// By that, and by the time since it gets every write.
+    /// Rate of copying since `joined_ms`.
     bytes_per_s: f64,
-    /// Throughput just before it was made anew, while it was filled, and afterwards.
+    /// Throughput just before its process was started again, while it was filled, and afterwards.
     without_tps: f64,
     filling_tps: f64,
     whole_tps: Option<f64>,
 }
 
-/// Runs all of it, shows what came of it, and draws it into `plots`.
+/// Runs all cases, shows the results, and draws them into `plots`.
 pub(super) fn run(output: &Option<Output>, plots: &Path) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for case in &CASES {
@@ -157,7 +157,7 @@ fn line(case: &Case) -> Line {
     Line::try_parse_from(words).expect("the constants are sound")
 }
 
-/// What happens to which nodes.
+/// Faults of a case, for the simulated world.
 fn schedule(case: &Case, lost_memory: Range<u16>, lost_compute: Range<u16>) -> Vec<Scheduled> {
     let at = |ms: u64| When::At(Duration::from_millis(ms));
     let crash = |node: u16, memory| {
@@ -181,7 +181,8 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
     options.cluster.lease_us = Some(case.lease_ms * 1_000);
     let memory_nodes = options.cluster.mns as u16;
     let compute = memory_nodes + options.cluster.cns as u16;
-    // The last of their kind: the first oracle and the first primary are others' subjects.
+    // The last nodes of their kind: losing the first oracle or the first primary is not measured
+    // here.
     let lost_compute = compute - case.compute_nodes..compute;
     let lost_memory = memory_nodes - case.memory_nodes..memory_nodes;
     let schedule = schedule(case, lost_memory.clone(), lost_compute.clone());
@@ -208,7 +209,7 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
     let timeline = outcome.tally.timeline.as_ref().expect("it was asked for");
     let per_s = |commits: &u64| *commits as f64 * 1e9 / timeline.step_ns as f64;
     let tps: Vec<f64> = timeline.commits.iter().take(case.shown_ms as usize).map(per_s).collect();
-    // Of those compute nodes, or memory nodes, of which some are lost.
+    // Share left of the kind of node that is lost; the other factor is 1.
     let share = f64::from(9 - case.compute_nodes) / 9.0 * f64::from(3 - case.memory_nodes) / 3.0;
     let used = watched.embedded().cluster().memory_use();
     let used = used.map_err(|error| DeployError::Failed(error.to_string()))?;
@@ -217,12 +218,12 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
     Ok(judge(case, tps, share, watched.seen, copied))
 }
 
-/// What a timeline says about a loss, whose survivors are this share of all, and about a return, of
-/// a memory node with copies of so many bytes.
+/// Measurements of a loss, from its timeline. `share` is that of the survivors; `copied_bytes` is
+/// the size of the copies on a memory node that returns.
 fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Seen, copied_bytes: u64) -> Measured {
     let lost = (LOST_AT_MS - WARM_UP_MS) as usize;
     let before = mean(&tps[lost - BEFORE..lost]);
-    // Until something else happens.
+    // Up to the next event.
     let end = case.made_anew_ms.map_or(tps.len(), |ms| lost + ms as usize);
     let after = &tps[lost..end];
     let enough = before * share * BACK;
@@ -240,8 +241,8 @@ fn judge(case: &Case, tps: Vec<f64>, share: f64, seen: Seen, copied_bytes: u64) 
     }
 }
 
-/// What filling took, if it began, where all copies take so many bytes. `after` is the timeline
-/// from the loss on.
+/// Measurements of the filling, if it began. `after` is the timeline from the loss on; `bytes` is
+/// the size of all copies.
 fn filled(case: &Case, after: &[f64], seen: Seen, bytes: u64) -> Option<Filled> {
     let made_anew = case.made_anew_ms? as usize;
     let (joined, (copied, last)) = (seen.joined?, seen.copied?);
@@ -276,7 +277,7 @@ fn text(all: &[Measured]) -> String {
     text
 }
 
-/// A time, if there is one.
+/// Formats a time; empty if there is none.
 fn ms(ms: Option<f64>) -> String {
     ms.map_or_else(String::new, |ms| format!("{ms:.1}"))
 }
@@ -317,7 +318,7 @@ fn losses(all: &[Measured]) -> Table {
     table(header, all.iter().map(row))
 }
 
-/// How copies were filled: when, how fast, and beside how many transactions.
+/// Table of the fillings: times, rates, and throughput meanwhile.
 fn fillings(all: &[Measured]) -> Table {
     let header = [
         "filled",
@@ -351,7 +352,7 @@ fn fillings(all: &[Measured]) -> Table {
     table(header, all.iter().filter_map(row))
 }
 
-/// Throughput by milliseconds around the losses.
+/// Table of throughput by milliseconds around the losses.
 fn steps(all: &[Measured]) -> Table {
     let mut steps = Table::new();
     let header = ["ms after the loss".to_owned()].into_iter();
@@ -448,7 +449,7 @@ mod tests {
                 whole_tps: Some(8.0),
             })
         );
-        // As far as it came when the run ended.
+        // The run ended before the copies were whole.
         let half = Seen { copied: Some((0.5, 24.0)), whole: None, ..seen };
         let half = judge(&case, tps.clone(), 6.0 / 9.0, half, 3000).filled.expect("it has begun");
         assert_eq!((half.copied_bytes, half.bytes_per_s), (1500, 600_000.0));

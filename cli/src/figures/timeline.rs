@@ -1,6 +1,6 @@
 //! Throughput over time around a hotspot's jumps, and how long it takes to come back.
 //!
-//! Pure: from what a benchmark has counted to tables.
+//! Pure: turns a benchmark's counts into tables.
 
 use std::fmt::Write as _;
 
@@ -11,22 +11,22 @@ use serde::Serialize;
 /// The share of its former throughput at which a cluster counts as recovered.
 const RECOVERED: f64 = 0.9;
 
-/// What one jump did.
+/// Effect of one jump.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Jump {
-    /// When it came, in milliseconds.
+    /// Time of the jump, in milliseconds.
     pub at_ms: f64,
-    /// Throughput before: the median of the second half of the time since the last jump. Before
-    /// the first one there was nothing; what it came to afterwards stands in for it.
+    /// Throughput before: the median of the second half of the time since the last jump. Nothing
+    /// precedes the first jump, so what throughput settles at afterwards stands in for it.
     pub before_tps: f64,
-    /// The worst step afterwards.
+    /// Throughput of the worst step afterwards.
     pub lowest_tps: f64,
-    /// After how long throughput was at [`RECOVERED`] of what it was, and stayed there until the
-    /// next jump, in milliseconds; `None` if it never was.
+    /// Time until throughput was at [`RECOVERED`] of what it was and stayed there until the next
+    /// jump, in milliseconds; `None` if it never was.
     pub back_ms: Option<f64>,
 }
 
-/// The jumps that come every `every_s` seconds, the first with the first step. One that the
+/// The jumps, which come every `every_s` seconds, the first with the first step. A jump that the
 /// timeline does not show to its end is left out.
 pub fn jumps(timeline: &TimelineFigures, every_s: f64) -> Vec<Jump> {
     let steps = steps_between(timeline, every_s);
@@ -48,7 +48,7 @@ pub fn jumps(timeline: &TimelineFigures, every_s: f64) -> Vec<Jump> {
     all
 }
 
-/// How many steps there are from one jump to the next.
+/// Number of steps from one jump to the next.
 fn steps_between(timeline: &TimelineFigures, every_s: f64) -> usize {
     ((every_s * 1e3 / timeline.step_ms).round() as usize).max(1)
 }

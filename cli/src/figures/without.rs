@@ -1,8 +1,8 @@
-//! What a point of an experiment leaves out, to measure what it costs: rules of the protocol that
-//! are broken while it runs.
+//! Rules of the protocol that a point of an experiment breaks while it runs, to measure what they
+//! cost.
 //!
-//! Whatever is measured so is no engine that anybody should use, so it takes a build in which
-//! rules can be broken; in others such experiments are refused.
+//! An engine with broken rules is unsafe to use, so this takes a build in which rules can be
+//! broken; other builds refuse such experiments.
 
 use super::{Failure, Figure};
 
@@ -34,11 +34,11 @@ pub(super) fn broken(names: &[String]) -> lotus_sabotage::Guard {
     lotus_sabotage::break_rules(&rules.expect("the files name rules that exist"))
 }
 
-/// What keeps nothing broken.
+/// Guard of builds in which no rule can be broken.
 #[cfg(not(feature = "sabotage"))]
 pub(super) struct Guard;
 
-/// Breaks nothing: [`check`] has seen to it that nothing is to be broken.
+/// Breaks nothing: [`check`] has refused every experiment that would.
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn broken(_: &[String]) -> Guard {
     Guard

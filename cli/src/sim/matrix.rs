@@ -12,7 +12,7 @@ use super::{Failure, bar};
 use crate::Verdict;
 use crate::args::MatrixArgs;
 
-/// Strikes at every coordinate, and says what came of it.
+/// Strikes at every coordinate, and shows the results.
 ///
 /// # Errors
 /// [`Failure`] if there is no verdict.
@@ -72,7 +72,7 @@ fn chosen(args: &MatrixArgs) -> Result<Vec<Coordinate>, Failure> {
 }
 
 fn table(results: &[(&Coordinate, Cell)]) -> Table {
-    // By point: coordinates, runs in which somebody was struck, and those that passed.
+    // By point: coordinates, those at which a node was struck, and those that passed.
     let mut counts: BTreeMap<FaultPoint, [usize; 3]> = BTreeMap::new();
     for (coordinate, cell) in results {
         let [planned, runs, passed] = counts.entry(coordinate.point).or_default();

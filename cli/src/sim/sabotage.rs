@@ -1,4 +1,4 @@
-//! `lotus sim sabotage`: the table of broken rules and of who noticed.
+//! `lotus sim sabotage`: the table of broken rules, and of what caught each.
 
 use std::io::{self, Write};
 

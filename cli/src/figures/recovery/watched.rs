@@ -1,5 +1,5 @@
-//! A simulated cluster that is asked, from the loss of nodes on, who owns what and which copies are
-//! whole.
+//! A simulated cluster that is polled, from the loss of nodes on, for the shards' owners and for
+//! copies that are whole.
 
 use std::time::Duration;
 
@@ -9,34 +9,35 @@ use lotus_benchmarks::lotus::{Embedded, Slot};
 use lotus_benchmarks::wrapper::Wrapper;
 use lotus_fabric::sim::SimMachines;
 
-/// How often the cluster is asked.
+/// Interval between polls, in virtual time.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// What is looked for, and since when.
+/// The losses to watch.
 #[derive(Debug)]
 pub(super) struct Awaited {
-    /// When nodes are lost, in milliseconds after the world began.
+    /// Time of the loss, in milliseconds after the world began.
     pub lost_at_ms: f64,
-    /// The places of the compute nodes that are lost.
+    /// Indices of the compute nodes that are lost.
     pub dead: Vec<usize>,
-    /// The place of the memory node that is made anew, and when that is.
+    /// Index of the memory node that is started again, and when, in milliseconds after the world
+    /// began.
     pub made_anew: Option<(usize, f64)>,
 }
 
-/// What was seen, in milliseconds after the loss.
+/// Times at which each state was first seen, in milliseconds after the loss.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Seen {
-    /// Every shard has an owner that lives.
+    /// Every shard has a live owner.
     pub owned: Option<f64>,
-    /// The memory node that was made anew gets every write.
+    /// The memory node that was started again gets every write.
     pub joined: Option<f64>,
-    /// The share of its shards that have been copied, and when that was seen last.
+    /// Share of the memory node's shards that have been copied, and the time of the last look.
     pub copied: Option<(f64, f64)>,
     /// Its copies are whole.
     pub whole: Option<f64>,
 }
 
-/// See the module's essay.
+/// A cluster that is polled while its tasks run.
 pub(super) struct Watched {
     cluster: Embedded<SimMachines>,
     awaited: Awaited,
@@ -48,7 +49,7 @@ impl Watched {
         Self { cluster, awaited, seen: Seen::default() }
     }
 
-    /// What cannot be read now is asked for again.
+    /// Polls the cluster once. What cannot be read now is asked for at the next poll.
     fn look(&mut self) {
         let cluster = self.cluster.cluster();
         let now_ms = cluster.machines().world().now().as_secs_f64() * 1e3;
