@@ -15,7 +15,7 @@ use etcd::{Server, eventually};
 use serde_json::Value;
 
 const COMPUTE_NODES: u16 = 2;
-/// Where compute node 0 answers about itself.
+/// Metrics port of compute node 0.
 const METRICS: u16 = 7600;
 /// Transactions that must commit while etcd is gone, and again once it is back.
 const PROGRESS: u64 = 200;
@@ -26,7 +26,7 @@ fn host(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f80_0000 | process << 4 | number)
 }
 
-/// A cluster over shared memory, in a directory of its own. What it has started ends with it.
+/// A cluster over shared memory, in a directory of its own. Dropping it ends what it has started.
 struct Cluster {
     directory: PathBuf,
     host: Ipv4Addr,
@@ -66,7 +66,7 @@ impl Cluster {
         self.lotus(&["cluster", task], "--file").output().expect("it runs")
     }
 
-    /// What the task says where it fails.
+    /// Runs a task; the error is its output.
     fn succeeds(&self, task: &str) -> Result<(), String> {
         match self.cluster(task) {
             output if output.status.success() => Ok(()),
@@ -84,7 +84,7 @@ impl Cluster {
         serde_json::from_slice(&status.expect("it runs").stdout).expect("JSON")
     }
 
-    /// A benchmark of a moment, with its audit.
+    /// Runs a short benchmark, with its audit.
     #[track_caller]
     fn is_sound(&self) {
         let bench = self.lotus(&["bench", "smallbank"], "--cluster").args(["--secs", "1"]).output();
@@ -92,7 +92,7 @@ impl Cluster {
         assert!(bench.status.success(), "{}", text(&bench));
     }
 
-    /// Ends the processes of nodes of these names on the spot.
+    /// Kills the processes of nodes of these names.
     fn kill(&self, is_meant: impl Fn(&str) -> bool) {
         let status = self.status();
         let nodes = status["nodes"].as_array().expect("all nodes").iter();
@@ -103,13 +103,14 @@ impl Cluster {
         }
     }
 
-    /// What compute nodes have committed for applications; `None` if one does not answer.
+    /// Transactions that the compute nodes have committed for applications; `None` if one does not
+    /// answer.
     fn committed(&self) -> Option<u64> {
         (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
     }
 
-    /// Waits until `more` transactions have committed than by now; whether they did before the
-    /// benchmark ended.
+    /// Waits until `more` transactions have committed than by now; returns whether they did before
+    /// the benchmark ended.
     fn goes_on(&self, benchmark: &mut Child, more: u64) -> bool {
         let begin = self.committed().expect("all nodes serve");
         let mut outlived = true;
@@ -125,7 +126,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = self.cluster("down");
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -146,7 +147,7 @@ fn committed_at(host: Ipv4Addr, port: u16) -> Option<u64> {
 }
 
 /// Transactions go on while etcd is dead, and after it has come back; then the audit passes.
-/// `None` if a benchmark of so many seconds was over too soon to tell.
+/// Returns the report, or `None` if a benchmark of `secs` seconds was over too soon to tell.
 fn survives_an_outage(etcd: &mut Server, cluster: &Cluster, secs: &str) -> Option<Value> {
     let report = cluster.directory.join("report.json");
     let mut command = cluster.lotus(&["bench", "smallbank"], "--cluster");
@@ -172,8 +173,8 @@ fn transactions_go_on_while_etcd_is_killed_and_started_again() {
     let mut etcd = Server::start();
     let cluster = Cluster::new("outage", 0, &etcd.endpoint());
     eventually(|| cluster.succeeds("up"));
-    // How long a slow machine takes for all of it nobody knows. Each attempt has a cluster of its
-    // own: a benchmark that ends while etcd is dead cannot say what it has done.
+    // The time that a slow machine takes is unknown. Each attempt has a cluster of its own: a
+    // benchmark that ends while etcd is dead cannot say what it has done.
     let attempts = ["6", "30", "150"].into_iter();
     let report = attempts.clone().find_map(|secs| {
         let report = survives_an_outage(&mut etcd, &cluster, secs);
@@ -189,7 +190,7 @@ fn transactions_go_on_while_etcd_is_killed_and_started_again() {
     cluster.done("down");
 }
 
-/// What etcd remembers of a cluster that has been killed is not taken for the next one.
+/// State in etcd of a cluster that was killed is not taken for that of the next one.
 #[test]
 fn a_cluster_that_was_killed_leaves_nothing_to_the_next() {
     let etcd = Server::start();
@@ -218,11 +219,12 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
         now if now["epoch"].as_u64() >= Some(begun + changes) => Ok(()),
         now => Err(now.to_string()),
     };
-    // Lost, joined, whole. An audit wants nothing else to run, and who fills takes locks.
+    // Lost, joined, whole. The audit runs afterwards: it needs all locks free, and filling takes
+    // some.
     eventually(|| has_come_to(3));
-    // All rows are there, of which another life would have none.
+    // All rows are there; another life would have none.
     cluster.is_sound();
-    // What it was filled from may go.
+    // The node that it was filled from may go.
     cluster.kill(|node| node == "mn-1");
     eventually(|| has_come_to(4));
     cluster.is_sound();
@@ -239,14 +241,14 @@ fn signal_compute_nodes(cluster: &Cluster, signal: &str) {
     }
 }
 
-/// Compute nodes did not reach etcd for some seconds while memory node 0 was started again: it
-/// began another life beside the one that went on, which nodes that were started later found empty.
+/// Regression: compute nodes did not reach etcd for some seconds while memory node 0 was started
+/// again: it began another life beside the one that went on, which nodes started later found empty.
 #[test]
 fn no_life_begins_beside_one_whose_compute_nodes_do_not_answer() {
     let etcd = Server::start();
     let cluster = Cluster::new("silent", 4, &etcd.endpoint());
     eventually(|| cluster.succeeds("up"));
-    // What is not heard of them is as if they did not reach etcd.
+    // A stopped node is as silent as one that does not reach etcd.
     signal_compute_nodes(&cluster, "-STOP");
     cluster.kill(|node| node == "mn-0");
     let began = cluster.lotus(&["mn", "--node", "0"], "--file").output().expect("it runs");
@@ -255,15 +257,15 @@ fn no_life_begins_beside_one_whose_compute_nodes_do_not_answer() {
     let said = text(&began);
     assert!(said.contains("a life of the cluster has begun in etcd and not ended"), "{said}");
     assert!(said.contains("compute node 0, compute node 1 does not answer"), "{said}");
-    // The life goes on, and takes it in again once they are heard.
+    // The life goes on, and the memory node returns to it once the compute nodes answer.
     eventually(|| cluster.succeeds("up"));
     eventually(|| cluster.succeeds("status"));
     cluster.is_sound();
     cluster.done("down");
 }
 
-/// `down` on the host of memory node 0 ended the life in which compute nodes of other hosts went
-/// on: nodes that were started later found another, empty one.
+/// Regression: `down` on the host of memory node 0 ended the life in which compute nodes of other
+/// hosts went on: nodes that were started later found another, empty one.
 #[test]
 fn down_ends_no_life_in_which_compute_nodes_of_other_hosts_take_part() {
     let etcd = Server::start();

@@ -1,5 +1,5 @@
-//! What the command does with input that makes no sense: one clear sentence, exit code 2, nothing
-//! written, no existing file touched.
+//! The command refuses bad input: one clear sentence, exit code 2, nothing written, no existing
+//! file touched.
 
 use std::fs;
 
@@ -106,7 +106,7 @@ fn a_build_without_rdma_names_the_feature() {
     assert!(sentence.contains("--features rdma"), "{sentence}");
 }
 
-/// On a machine without a device. One that has some would run the benchmark.
+/// Runs on a machine without a device. One that has some would run the benchmark.
 #[test]
 #[cfg(feature = "rdma")]
 fn a_machine_without_rdma_devices_says_so() {
@@ -223,7 +223,7 @@ fn a_history_that_cannot_be_judged_says_why() {
         let sentence = refusal(&[&["check"], flags].concat());
         assert!(sentence.contains(named), "{flags:?}: {sentence}");
     }
-    // What is refused after the outputs were looked at touches them no more than the rest.
+    // Refusals after the outputs were checked touch them no more than earlier ones.
     refusal(&["check", &empty, "--json", &json]);
     assert_eq!(fs::read_to_string(&good).expect("readable"), LINE);
     assert_eq!(fs::read_dir(&dir.0).expect("readable").count(), 2);

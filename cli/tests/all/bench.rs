@@ -83,8 +83,8 @@ fn without_an_audit_there_is_no_verdict() {
     assert!(!text.contains("audit"), "{text}");
 }
 
-/// Runs `lotus bench smallbank` with files for its results; returns the report, and how many
-/// transactions have committed by the history.
+/// Runs `lotus bench smallbank` with files for its results; returns the report, and the number of
+/// transactions that have committed by the history.
 fn bench_to_files(name: &str, flags: &[&str]) -> (Value, u64) {
     let paths = ["json", "jsonl"].map(|extension| scratch(&format!("{name}.{extension}")));
     let [json, history] = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
@@ -99,7 +99,7 @@ fn bench_to_files(name: &str, flags: &[&str]) -> (Value, u64) {
     (serde_json::from_str(&json).expect("JSON"), committed)
 }
 
-/// On threads, how much is done depends on the machine: it may be nothing at all.
+/// The amount of work on threads depends on the machine, and may be zero.
 #[test]
 fn results_go_to_their_files() {
     let (report, committed) = bench_to_files("bench", &["--secs", "0.2", "--warmup", "0.05"]);
@@ -110,7 +110,7 @@ fn results_go_to_their_files() {
     assert_adds_up(&report, committed);
 }
 
-/// In simulated time, how much is done does not depend on the machine.
+/// The amount of work in simulated time does not depend on the machine.
 #[test]
 fn results_are_those_of_transactions() {
     let flags = ["--fabric", "sim", "--secs", "0.01", "--warmup", "0.002"];
@@ -126,7 +126,7 @@ fn results_are_those_of_transactions() {
     assert_adds_up(&report, committed);
 }
 
-/// The report agrees with itself, and with the history's count of commits: warm-up included there.
+/// The report agrees with itself, and with the history's commits, which include the warm-up.
 fn assert_adds_up(report: &Value, in_history: u64) {
     let [committed, throughput, elapsed] = ["committed", "throughput_tps", "elapsed_s"]
         .map(|what| report[what].as_f64().expect("a number"));

@@ -1,4 +1,4 @@
-//! `lotus chaos`: processes that are killed and paused while they are driven.
+//! `lotus chaos`: processes that are killed and paused under load.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl Described {
         Self::of(name, &[SMALL, &nodes].concat(), schedule)
     }
 
-    /// With these settings and nodes.
+    /// A cluster with these settings and nodes.
     fn of(name: &str, nodes: &str, schedule: &str) -> Self {
         let name = format!("lotus-chaos-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
@@ -46,7 +46,7 @@ impl Described {
         lotus(&[&["chaos", "--file", &file, "--schedule", schedule], flags].concat())
     }
 
-    /// The sentence with which it is refused, before anything is started.
+    /// Output of a run that is refused before anything is started.
     #[track_caller]
     fn refusal(&self, schedule: &str, flags: &[&str]) -> String {
         let output = self.chaos(schedule, flags);
@@ -58,7 +58,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = lotus(&["cluster", "down", "--file", &self.path("c.toml")]);
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -94,7 +94,7 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     assert!(has("nobody was given more than his share"), "{report}");
     assert!(has("nobody was expelled for what applications did"), "{report}");
     assert!(has("cn-2: no lock is left held") && has("cn-2: the sum of all balances"), "{report}");
-    // What applications saw happened in some order that keeps real time.
+    // There is an order of the applications' calls that keeps real time.
     let judged = lotus(&["check", "--strict", &history, "--json", "-"]);
     assert!(judged.status.success(), "{}", text(&judged));
     let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
@@ -104,8 +104,7 @@ fn h21_what_is_left_of_a_cluster_whose_nodes_are_paused_and_killed_is_sound() {
     assert!(text(&down).contains("nothing runs"), "{}", text(&down));
 }
 
-/// One is started again within its lease, the founder and oracle after it, and one that stands
-/// still.
+/// One is started again within its lease, then the founder and oracle, then one that is paused.
 #[test]
 fn h2_nodes_that_are_started_again_take_part_again() {
     let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
@@ -121,7 +120,7 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["audit"]["passed"], true, "{report}");
     assert_eq!(report["expelled"], serde_json::json!([]), "{report}");
-    // Each was expelled and taken in, three times in all, however long that took.
+    // Each was expelled and taken in again: two changes for each of three nodes.
     assert_eq!(report["schedule"].as_array().map(Vec::len), Some(5), "{report}");
     assert_eq!(report["starts_struck"], 0, "{report}");
     assert!(report["epoch"].as_u64() >= Some(7), "{report}");
@@ -132,8 +131,8 @@ fn h2_nodes_that_are_started_again_take_part_again() {
     }
 }
 
-/// One is killed as it starts, stands still as it starts again, and is killed once more; a memory
-/// node is killed as it is made anew. All of them take part in the end.
+/// One is killed as it starts, pauses as it starts again, and is killed once more; a memory node is
+/// killed as it is made anew. All of them take part in the end.
 #[test]
 fn h2_nodes_that_are_struck_while_they_start_take_part_in_the_end() {
     let schedule = "{\"at_ms\":300,\"node\":\"cn-1\",\"fault\":\"kill\"}\n\
@@ -197,21 +196,21 @@ fn what_is_there_after_a_snapshot_and_a_restore_that_were_struck_is_what_was_the
     assert!(judged.status.success(), "{}", text(&judged));
     let findings: Value = serde_json::from_slice(&judged.stdout).expect("JSON");
     assert_eq!(findings["transactions"], report["committed"], "{findings}");
-    // What a run has made does not keep the next one from beginning with what is loaded.
+    // Snapshots of a run are removed, so that the next run begins with what is loaded.
     let left = fs::read_dir(described.directory.join("kept")).expect("it was made").count();
     assert_eq!(left, 0);
 }
 
-/// H2, H23: whoever is drawn ends, or is silent for longer than the lease, and takes part again;
-/// memory nodes are filled meanwhile, and in the end nobody is missing.
+/// H2, H23: each node that is struck ends, or is silent for longer than the lease, and takes part
+/// again; memory nodes are filled meanwhile, and in the end none is missing.
 #[test]
 fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
     let host = host();
     let node = |port: u16| format!("[[compute_node]]\nclient = \"{host}:{port}\"\n");
     let nodes: String = (7500..7503).map(node).collect();
-    // A lease that nodes keep on a machine that is busy: whoever misses it though nothing was done
-    // to it was expelled for what applications did, as far as chaos can tell. All strikes of this
-    // seed come in the first half of the load.
+    // A lease that nodes keep on a busy machine: chaos takes a node that misses it without being
+    // struck for one that was expelled for what applications did. All strikes of this seed come in
+    // the first half of the load.
     let described = Described::of("random", &[SMALL, "[[memory_node]]\n", &nodes].concat(), "");
     let history = described.path("history");
     let flags = ["--seed", "339", "--secs", "24", "--json", "-", "--history", &history];
@@ -237,7 +236,7 @@ fn h23_a_random_schedule_brings_everybody_back_whom_it_strikes() {
 }
 
 /// H23, I133 to I138: a memory node is killed and started anew, before the others have given it up;
-/// when it has been filled, the one is killed that it was filled from.
+/// when it has been filled, the node that it was filled from is killed.
 fn what_was_made_anew_is_all_that_is_left(name: &str, nodes: &str) {
     let schedule = "{\"at_ms\":500,\"node\":\"mn-1\",\"fault\":\"kill\"}\n\
                     {\"at_ms\":1000,\"node\":\"mn-1\",\"fault\":\"restart\"}\n\

@@ -1,4 +1,4 @@
-//! Histories through the command: those that the checker is tested with, and what benchmarks left.
+//! Histories through the command: the checker's fixtures, and those that benchmarks write.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn fixture(name: &str) -> String {
     path
 }
 
-/// Every one of them: its path and the anomaly that it is named after, if any.
+/// All fixtures: the path of each, and the anomaly that it is named after, if any.
 fn fixtures() -> Vec<(PathBuf, Option<String>)> {
     let any = PathBuf::from(fixture("G0"));
     let folder = any.parent().expect("it is in a folder");
@@ -33,7 +33,7 @@ fn fixtures() -> Vec<(PathBuf, Option<String>)> {
     named.collect()
 }
 
-/// Runs `lotus check`; the exit code and what was printed.
+/// Runs `lotus check`; returns the exit code and what was printed.
 fn check(flags: &[&str]) -> (i32, String) {
     let output = lotus(&[&["check"], flags].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -128,7 +128,7 @@ fn a_program_gets_json() {
     assert!(String::from_utf8_lossy(&output.stderr).ends_with("check passed\n"));
 }
 
-/// What the engine does passes its own judge, whatever it is made of.
+/// Histories of the engine pass the check, with any locks, fabric and isolation.
 #[test]
 fn what_benchmarks_leave_passes_the_check() {
     let dir = Scratch::new("check-bench");

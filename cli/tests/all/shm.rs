@@ -1,4 +1,4 @@
-//! `lotus bench --fabric shm`: memory nodes that are processes, and what becomes of them.
+//! `lotus bench --fabric shm`: memory nodes as processes, and their ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::common::is_alive;
 
 const SMALL_BANK: [&str; 3] = ["smallbank", "--accounts", "500"];
-/// Longer than any test waits: what ends such a run is not its end.
+/// Longer than any test waits: such a run does not end by itself.
 const FOR_EVER: &str = "80000";
 
-/// A run with a place of its own for sockets.
+/// A run with its own directory for sockets.
 struct Run {
     process: Child,
     errors: BufReader<ChildStderr>,
@@ -57,7 +57,7 @@ impl Run {
         numbers.filter(is_child).collect()
     }
 
-    /// Waits until the run and all its nodes are gone, and what they made.
+    /// Waits until the run, all its nodes and all their files are gone.
     fn expect_gone(mut self, nodes: &[u32]) -> (Option<i32>, String) {
         let status = self.process.wait().expect("it is ours");
         let mut said = String::new();
@@ -98,7 +98,7 @@ fn a_benchmark_passes_its_audit_and_its_memory_nodes_do_nothing() {
     assert_eq!(report["audit"]["passed"], true);
     assert!(report["committed"].as_u64().is_some_and(|committed| committed > 0));
     assert_eq!(report["memory_nodes"]["processes"], 3);
-    // From loading to audit; what is allowed is the end of the last answer before.
+    // From loading to audit; the little that is allowed is the end of the last answer before.
     let busy_s = report["memory_nodes"]["processor_s"].as_f64().expect("the kernel says");
     assert!(busy_s < 0.01, "the memory nodes ran for {busy_s} s");
 }
@@ -117,7 +117,7 @@ fn a_memory_node_that_dies_ends_the_run_with_a_sentence() {
 
 #[test]
 fn whatever_ends_the_run_ends_its_memory_nodes() {
-    // Not by an interrupt: whoever runs tests in the background may have them ignore it.
+    // An interrupt is no cause to test: a shell that runs tests in the background may ignore it.
     for cause in ["-TERM", "-KILL"] {
         let run = Run::start(cause.trim_start_matches('-'));
         let nodes = run.memory_nodes();

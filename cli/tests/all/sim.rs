@@ -21,8 +21,8 @@ cluster = { compute-nodes = 2, memory-nodes = 2, replicas = 2 }
 rates = { message-loss = 0.1, torn-writes = 1.0, tear-span-us = 5 }
 ";
 
-/// Names, hazards and stories that were longer than their columns, or had lines of their own, broke
-/// the table.
+/// Regression: names, hazards and stories that were longer than their columns, or had lines of
+/// their own, broke the table.
 #[test]
 fn the_list_of_scenarios_has_a_line_for_each_in_columns() {
     let (code, text, _) = run(&["sim", "list"]);

@@ -1,4 +1,4 @@
-//! Clusters of processes that are ended or killed as a whole, and begin with what they had.
+//! Clusters of processes that are ended or killed as a whole, and begin with their last snapshot.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const SMALL: &str = "client_key_file = \"key\"\nreplicas = 2\nmemory = \"64M\"\n
                      lock_table = \"1M\"\ncoroutines = 4\nlease_ms = 3000\n";
 const SNAPSHOTS: &str = "[snapshots]\ndirectory = \"kept\"\n";
 
-/// A cluster in a directory of its own. What it has started ends with it.
+/// A cluster in a directory of its own. Dropping it ends what it has started.
 struct Described {
     directory: PathBuf,
 }
@@ -31,7 +31,7 @@ impl Described {
         Self::of(name, &format!("fabric = \"shm\"\n{SMALL}{memory}{nodes}"), tail)
     }
 
-    /// The same over `tcp`.
+    /// The same, over `tcp`.
     fn over_tcp(name: &str, tail: &str) -> Self {
         let host = host();
         let memory = |port: u16| format!("[[memory_node]]\naddress = \"{host}:{port}\"\n");
@@ -61,7 +61,7 @@ impl Described {
         lotus(&[&["cluster"], arguments, &["--file", &self.file()]].concat())
     }
 
-    /// What a command that succeeds says.
+    /// Output of a command, which must succeed.
     #[track_caller]
     fn done(&self, arguments: &[&str]) -> String {
         let output = self.cluster(arguments);
@@ -69,7 +69,7 @@ impl Described {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// What a command says that is refused.
+    /// Output of a command, which must be refused.
     #[track_caller]
     fn refusal(&self, arguments: &[&str]) -> String {
         let output = self.cluster(arguments);
@@ -77,7 +77,7 @@ impl Described {
         text(&output)
     }
 
-    /// Calls transactions, and has all data audited afterwards, what was done before included.
+    /// Calls transactions, then audits all data, that of earlier calls included.
     #[track_caller]
     fn drive(&self) {
         let file = self.file();
@@ -121,7 +121,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = self.cluster(&["down", "--no-snapshot"]);
         let _ = fs::remove_dir_all(&self.directory);
     }
@@ -136,10 +136,10 @@ fn begins_with_its_last_snapshot(described: &Described) {
     assert!(!first.contains("snapshot"), "{first}");
     let taken = described.done(&["snapshot", "--json"]);
     let taken: Value = serde_json::from_str(&taken).expect("JSON");
-    // Accounts and their balances; nobody has called with an id yet.
+    // Accounts and their balances; no call has had an id yet.
     assert_eq!((taken["rows"].as_u64(), described.kept().len()), (Some(400), 1), "{taken}");
     described.drive();
-    // What is committed until the nodes are told to end is in the one that this takes.
+    // Commits up to the end of the nodes are in the snapshot that `down` takes.
     let down = described.done(&["down"]);
     assert!(down.contains("a snapshot of ") && down.contains("4 nodes have ended"), "{down}");
     let kept = described.kept();
@@ -180,7 +180,7 @@ fn a_cluster_over_tcp_that_is_ended_or_killed_begins_with_its_last_snapshot() {
     begins_with_its_last_snapshot(&Described::over_tcp("kept-tcp", SNAPSHOTS));
 }
 
-/// It used to begin with an older one, and to say so in a log only.
+/// Regression: it began with an older one, and said so in a log only.
 #[test]
 fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_will_do() {
     let described = Described::new("whole", SNAPSHOTS);
@@ -201,14 +201,14 @@ fn a_cluster_begins_with_its_newest_snapshot_or_not_at_all_unless_an_older_one_w
     let flag = "With --older-snapshot the cluster begins with the one of ";
     let parts = [&why, flag, &older.display().to_string()];
     assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
-    // It used to say that `down` ends the nodes, when none was left.
+    // Regression: it said that `down` ends the nodes, when none was left.
     assert!(refused.trim_end().ends_with("all nodes have been ended again"), "{refused}");
     assert!(!refused.contains("cluster down"), "{refused}");
     let up = described.done(&["up", "--older-snapshot"]);
     assert!(up.contains(&older.display().to_string()), "{up}");
     assert!(up.contains(&format!("a newer snapshot was left out: {newest}: it was cut")), "{up}");
     described.drive();
-    // What is taken now is newer than the damaged one, which nobody needs to move away.
+    // A new snapshot is newer than the damaged one, which may stay where it is.
     described.done(&["down"]);
     let kept = described.kept();
     let [_, damaged, newer] = &kept[..] else { panic!("there are three, not {kept:?}") };
@@ -272,8 +272,9 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     });
 }
 
-/// The founder was killed in the middle of its restore and started again: all nodes served half of
-/// the rows as a healthy cluster, and the next snapshot, of half of the rows, removed the good one.
+/// Regression: the founder was killed in the middle of its restore and started again: all nodes
+/// served half of the rows as a healthy cluster, and the next snapshot, of half of the rows,
+/// removed the good one.
 #[test]
 fn a_half_restored_cluster_serves_nobody_and_loses_no_snapshot() {
     let tail = "[snapshots]\ndirectory = \"kept\"\nkeep = 1\n";

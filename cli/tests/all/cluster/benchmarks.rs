@@ -1,4 +1,4 @@
-//! Benchmarks of clusters that run: what they are told, and nodes that are killed meanwhile.
+//! Benchmarks of running clusters: refused flags, and nodes that are killed meanwhile.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use super::described::{Described, METRICS};
 use super::{get, kill, node, refusal, text, wait_until};
 use crate::common::lotus;
 
-/// A benchmark of a running cluster: the command's words, and where its result goes.
+/// A benchmark of a running cluster: the command's words, and the path of its report.
 fn words(described: &Described, secs: &str) -> (Vec<String>, String) {
     let json = described.directory.join("report.json").into_os_string();
     let json = json.into_string().expect("UTF-8");
@@ -19,7 +19,7 @@ fn words(described: &Described, secs: &str) -> (Vec<String>, String) {
     (words, json)
 }
 
-/// Its report, and what it said.
+/// Runs a benchmark; returns its report and its output.
 #[track_caller]
 fn bench(described: &Described, secs: &str) -> (Value, String) {
     let (words, json) = words(described, secs);
@@ -30,7 +30,7 @@ fn bench(described: &Described, secs: &str) -> (Value, String) {
     (report.expect("JSON"), text(&output))
 }
 
-/// Whether the sum of all balances was judged, and whether it was as it must be.
+/// Whether the sum of all balances was judged, and whether it was right.
 fn sum(report: &Value) -> (bool, bool) {
     let checks = report["audit"]["checks"].as_array().expect("a list");
     let sum = checks.iter().find(|check| check["name"] == "the sum of all balances");
@@ -46,8 +46,8 @@ fn await_commits(described_host: std::net::Ipv4Addr, node: u16) {
     });
 }
 
-/// The first call without an answer used to end the benchmark: it had no result, and every later
-/// one said that money was lost.
+/// Regression: the first call without an answer ended the benchmark: it had no result, and every
+/// later one said that money was lost.
 #[test]
 fn a_benchmark_has_a_result_when_a_node_is_killed_and_the_next_one_judges_the_sum() {
     let (described, host) = Described::serving("bench-killed");
@@ -72,8 +72,8 @@ fn a_benchmark_has_a_result_when_a_node_is_killed_and_the_next_one_judges_the_su
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
-/// What a benchmark has done that was cut short is known to nobody: no later one can say whether
-/// the balances are right, and none says that they are wrong.
+/// The effect of a benchmark that was cut short is unknown: later ones cannot say whether the
+/// balances are right, and do not say that they are wrong.
 #[test]
 fn after_a_benchmark_that_was_cut_short_the_sum_is_not_judged() {
     let (described, host) = Described::serving("bench-cut");

@@ -10,19 +10,19 @@ use serde_json::Value;
 use super::text;
 use crate::common::{host, lotus};
 
-/// What all clusters here have in common: small nodes, and a lease for a busy machine.
+/// Settings of all clusters here: small nodes, and a lease for a busy machine.
 const SMALL: &str = "replicas = 2\nmemory = \"64M\"\nlock_table = \"1M\"\ncoroutines = 4\n\
                      lease_ms = 3000\n";
-/// Little room for ids of calls: that of the default is more than the memory has.
+/// Little room for ids of calls: the default takes more than the memory has.
 const LOAD: &str = "[calls]\nrows = 4096\n[load.smallbank]\naccounts = 200\n";
 
-/// Where the first compute node answers about itself.
+/// Metrics port of the first compute node.
 pub const METRICS: u16 = 7600;
 
-/// Where the first memory node does.
+/// Metrics port of the first memory node.
 pub const MEMORY_METRICS: u16 = 7700;
 
-/// A description of a cluster in a directory of its own. What it has started ends with it.
+/// A description of a cluster in a directory of its own. Dropping it ends what it has started.
 pub struct Described {
     pub directory: PathBuf,
 }
@@ -45,7 +45,7 @@ impl Described {
         Self::tcp_with(name, "key_file = \"key\"\n", "")
     }
 
-    /// Over `shm`, with compute nodes that applications reach.
+    /// A cluster over `shm`, with compute nodes that applications reach.
     pub fn serving(name: &str) -> (Self, Ipv4Addr) {
         let host = host();
         let node = |index: u16| {
@@ -59,7 +59,7 @@ impl Described {
         (Self::new(name, &format!("{head}{SMALL}{nodes}{LOAD}")), host)
     }
 
-    /// Over TCP, with compute nodes that applications reach.
+    /// A cluster over TCP, with compute nodes that applications reach.
     pub fn serving_tcp(name: &str) -> (Self, Ipv4Addr) {
         let (described, host) = Self::tcp(name);
         let mut file = fs::read_to_string(described.file()).expect("it is ours");
@@ -73,7 +73,7 @@ impl Described {
         (described, host)
     }
 
-    /// With memory nodes that answer about themselves, at [`MEMORY_METRICS`] and the ports behind.
+    /// Gives memory nodes metrics ports, from [`MEMORY_METRICS`] on.
     pub fn with_memory_metrics(self, host: Ipv4Addr) -> Self {
         let file = fs::read_to_string(self.file()).expect("it is ours");
         let mut parts = file.split("[[memory_node]]\n");
@@ -85,7 +85,7 @@ impl Described {
         self
     }
 
-    /// With a third memory node, at `host` if nodes have addresses, and so many copies.
+    /// Adds a third memory node, at `host` if nodes have addresses, and a third copy.
     pub fn with_three_copies(self, host: Option<Ipv4Addr>) -> Self {
         let file = fs::read_to_string(self.file()).expect("it is ours");
         let address = host.map_or(String::new(), |host| format!("address = \"{host}:7405\"\n"));
@@ -116,7 +116,7 @@ impl Described {
         lotus(&[&["cluster"], arguments, &["--file", &self.file()]].concat())
     }
 
-    /// What a command that succeeds says.
+    /// Output of a command, which must succeed.
     #[track_caller]
     pub fn done(&self, arguments: &[&str]) -> String {
         let output = self.cluster(arguments);
@@ -139,7 +139,7 @@ impl Described {
         logs.map(|log| fs::read_to_string(log).expect("a log")).collect()
     }
 
-    /// The files that are left beside logs.
+    /// Files that are left beside logs.
     pub fn left(&self) -> Vec<String> {
         let files = fs::read_dir(self.directory.join("c.state")).expect("the logs stay");
         let names = files.map(|entry| entry.expect("readable").file_name().into_string());
@@ -150,7 +150,7 @@ impl Described {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = self.cluster(&["down"]);
         let _ = fs::remove_dir_all(&self.directory);
     }

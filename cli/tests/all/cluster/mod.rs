@@ -1,4 +1,4 @@
-//! `lotus cluster`: processes that are started, looked at, killed and ended.
+//! `lotus cluster`: processes that are started, inspected, killed and ended.
 
 mod benchmarks;
 mod described;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::common::{is_alive, lotus};
 use described::{Described, MEMORY_METRICS, METRICS};
 
-/// The longest that anything is waited for.
+/// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
@@ -37,7 +37,7 @@ fn refusal(output: &Output) -> String {
     said.strip_prefix("error: ").expect("it says that it is an error").trim_end().to_owned()
 }
 
-/// The process of a node, and the word for it.
+/// The process of a node, and its state.
 fn node(status: &Value, name: &str) -> (u32, String) {
     let nodes = status["nodes"].as_array().expect("a list");
     let node = nodes.iter().find(|node| node["node"] == name).expect("it is listed");
@@ -120,7 +120,7 @@ fn nodes_that_are_killed_are_left_and_return() {
     ["mn-1", "cn-1"].iter().for_each(|name| kill(node(&status, name).0));
     assert!(described.done(&["up"]).contains("of which 2 had ended"));
     assert_eq!(described.status()["healthy"], true, "all take part");
-    // With the authority's host all ends.
+    // The end of the authority's host ends everything.
     let status = described.status();
     ["mn-0", "cn-1"].iter().for_each(|name| kill(node(&status, name).0));
     let refused = refusal(&described.cluster(&["up"]));
@@ -168,7 +168,7 @@ fn other_keys_and_sizes_are_refused() {
     let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
     assert!(text(&refused).contains("the shared keys differ"), "{}", text(&refused));
 
-    // A node that is told of other settings does not take part, if it gets that far.
+    // A node with other settings does not take part, if it gets that far.
     fs::copy(described.directory.join("key"), &key).expect("it is ours");
     let elsewhere = file
         .replace("coroutines = 4", "coroutines = 5")
@@ -179,7 +179,7 @@ fn other_keys_and_sizes_are_refused() {
     assert!(text(&refused).contains("\"coroutines 4\""), "{}", text(&refused));
 }
 
-/// What a node says over HTTP, heads and all.
+/// Response of a node over HTTP, head included.
 fn get(address: (Ipv4Addr, u16), path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("it is not nothing");
@@ -198,7 +198,7 @@ fn metric(metrics: &str, name: &str) -> f64 {
     found.parse().expect("a number")
 }
 
-/// Memory nodes had no metrics, and of those who were not let in there was no line in any log.
+/// Regression: memory nodes had no metrics, and logs did not mention refused connections.
 fn all_nodes_show_themselves(described: &Described, host: Ipv4Addr) {
     described.done(&["up"]);
     for index in 0..2 {
@@ -216,7 +216,7 @@ fn all_nodes_show_themselves(described: &Described, host: Ipv4Addr) {
         let health = get((host, MEMORY_METRICS + index), "/health");
         assert!(health.ends_with("serving\n"), "{health}");
     }
-    // Who speaks something else, and who has another key.
+    // A client that speaks another protocol.
     let mut stranger = TcpStream::connect((host, 7500)).expect("it listens");
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it listens");
     wait_until("the log tells of it", || described.logs().contains("a client was not let in"));
@@ -255,7 +255,7 @@ fn a_running_cluster_is_driven_again_and_again() {
     assert!(refused.contains("is loaded with smallbank"), "{refused}");
     let json = described.directory.join("report.json");
     let report = json.to_str().expect("UTF-8");
-    // What the first one has done to the balances must not surprise the second.
+    // The first one's changes of the balances must not surprise the second.
     for _ in 0..2 {
         let output = bench("smallbank", &["--warmup", "0", "--json", report]);
         assert!(output.status.success(), "{}{}", text(&output), described.logs());
@@ -277,7 +277,7 @@ fn a_running_cluster_is_driven_again_and_again() {
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
-/// Which shards a compute node has, and since which epoch at the latest.
+/// Number of a compute node's shards, and the latest of their epochs.
 fn shards(described: &Described, node: usize) -> (u64, u64) {
     let output = lotus(&["shards", "--json", "--file", &described.file()]);
     assert!(output.status.success(), "{}{}", text(&output), described.logs());
@@ -287,8 +287,8 @@ fn shards(described: &Described, node: usize) -> (u64, u64) {
     (number(&node["shards"]), number(&node["epochs"][1]))
 }
 
-/// Shards go to and fro between two processes, by whichever is asked, while applications call
-/// transactions in both; the benchmark audits what is left.
+/// Shards go to and fro between two processes, by orders to either, while applications call
+/// transactions in both; the benchmark audits the data.
 #[test]
 fn shards_are_moved_by_hand_while_transactions_run() {
     let (described, host) = Described::serving("moved");
@@ -304,7 +304,7 @@ fn shards_are_moved_by_hand_while_transactions_run() {
         let output = lotus(&["shards", "balance", switch, "--file", &file]);
         assert!(text(&output).contains(said), "{}", text(&output));
     };
-    // What is moved by hand is to stay there.
+    // Shards that are moved by hand are to stay there.
     balance("off", "load balancing: turned off");
     let move_to =
         |shards: &str, to: &str| lotus(&["shards", "move", shards, "--to", to, "--file", &file]);
@@ -364,7 +364,7 @@ fn kill(process: u32) {
 }
 
 /// A memory node that is killed while transactions run is given up: they go on with the copies that
-/// are left, lose nothing, and everybody who asks is told. The last copies are given up by nobody.
+/// are left and lose nothing, and status and metrics show it. Last copies are never given up.
 fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     let bench = |secs: &str| {
         let file = described.file();
@@ -404,7 +404,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
         says("lotus_memory_nodes_silent 0");
         says("lotus_copies 2");
     }
-    // Balancing has left it with either of them.
+    // Balancing has left the shard with either of them.
     let moves = ["cn-0", "cn-1"].map(|to| {
         let moved = lotus(&["shards", "move", "0", "--to", to, "--file", &described.file()]);
         (moved.status.success(), text(&moved))
@@ -420,7 +420,8 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
-/// Who has the last copies is not given up: whoever wants to write is told which node is missing.
+/// A node with the last copies is not given up: the error of a write names the node that is
+/// missing.
 fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
     let bench = || {
         let file = described.file();
@@ -445,7 +446,7 @@ fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
     assert_eq!(described.status()["copies"], 0);
     let refused = refusal_of(&bench());
     assert!(refused.contains("memory node 1 does not answer"), "{refused}");
-    // Of the compute nodes, whoever has tried to write.
+    // At least one compute node has tried to write.
     let healths = [0, 1].map(|node| get((host, METRICS + node), "/health"));
     let says_so = |health: &String| {
         health.starts_with("HTTP/1.1 503") && health.ends_with("a memory node does not answer\n")
@@ -457,7 +458,7 @@ fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
-/// As [`refusal`], of a command that says how far it is.
+/// Same as [`refusal`], for a command that shows its progress.
 #[track_caller]
 fn refusal_of(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{}", text(output));
@@ -539,7 +540,7 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
     let theirs = Certificates::new();
     let plain = file.split("[tls]").next().expect("all before").to_owned();
     let other_name = "bears another name than is let in";
-    // Who signs what, in which file, and what is said.
+    // Issuer, name and file, and the refusal.
     let cases = [
         (&theirs, "orders.lotus", &file, "was signed by another authority"),
         (&ours, "invoices.lotus", &invoices, other_name),
@@ -556,7 +557,7 @@ fn with_tls_only_nodes_of_the_cluster_are_let_in() {
         let refused = lotus(&["cn", "--file", &other.file(), "--node", "1"]);
         assert!(text(&refused).contains(said), "{}", text(&refused));
     }
-    // Its owner is told before anybody else is.
+    // A node refuses its own expired certificate before others do.
     fs::write(other.file(), file).expect("it is ours");
     ours.sign(&other.directory, "node", "orders.lotus", 1999);
     let refused = refusal(&other.cluster(&["up"]));

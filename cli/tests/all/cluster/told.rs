@@ -1,5 +1,5 @@
-//! Nodes that are told to end, wherever they are; and what is shown of nodes that ended, were
-//! started by hand, or returned.
+//! Nodes that are told to end in any state; and the status of nodes that ended, were started by
+//! hand, or returned.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -44,7 +44,7 @@ impl ByHand {
         assert!(told.expect("there is such a command").success());
     }
 
-    /// It ends well, before it gives up by itself.
+    /// Tells it to end; it does so without an error, before it gives up by itself.
     fn ends_when_told(mut self) -> String {
         self.tell_to_end();
         wait_until("it ends", || matches!(self.child.try_wait(), Ok(Some(_))));
@@ -58,14 +58,14 @@ impl ByHand {
 
 impl Drop for ByHand {
     fn drop(&mut self) {
-        // One that has ended is no error.
+        // An error means that it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Nodes that waited for others looked for signals only when they served: they went on waiting, and
-/// ended a minute later, with an error.
+/// Regression: nodes that waited for others looked for signals only when they served: they went on
+/// waiting, and ended a minute later, with an error.
 #[test]
 fn nodes_that_wait_end_when_they_are_told_to_and_say_what_they_wait_for() {
     let described = Described::shm("waits");
@@ -93,13 +93,13 @@ fn nodes_that_wait_end_when_they_are_told_to_and_say_what_they_wait_for() {
     authority.ends_when_told();
 }
 
-/// A command that gave up after two seconds waited for another twenty until nodes that waited for
-/// others were killed.
+/// Regression: a command that gave up after two seconds waited for another twenty until nodes that
+/// waited for others were killed.
 #[test]
 fn what_up_has_started_in_vain_ends_when_it_is_told_to() {
     let (described, _) = Described::tcp("in-vain");
     let file = fs::read_to_string(described.file()).expect("it is ours");
-    // An address of nobody: the memory node of another host.
+    // An unused address: the memory node of another host.
     let (before, after) = file.split_once(":7402\"").expect("it is described");
     let (before, _) = before.rsplit_once('"').expect("an address");
     fs::write(described.file(), format!("{before}\"192.0.2.1:7402\"{after}")).expect("it is ours");
@@ -112,7 +112,7 @@ fn what_up_has_started_in_vain_ends_when_it_is_told_to() {
     }
 }
 
-/// What does not fit is named before anything runs: the setting, and what there is.
+/// A setting that does not fit is named before anything runs, with what there is.
 #[test]
 fn memory_that_does_not_fit_is_refused_with_the_name_of_the_setting() {
     let described = Described::shm("fits");
@@ -135,7 +135,7 @@ fn memory_that_does_not_fit_is_refused_with_the_name_of_the_setting() {
 /// library of the system knows 127.1 as a host, and this program does not take it for a number.
 #[test]
 fn nodes_and_applications_meet_by_name() {
-    // Below those that the system gives to connections of tests beside this one.
+    // Below the ports that the system gives to connections of tests beside this one.
     let first = 10_000 + (std::process::id() % 2_000) as u16 * 8;
     let ports: [u16; 8] = std::array::from_fn(|index| first + index as u16);
     let [authority, mn_0, mn_1, cn_0, cn_1, client_0, client_1, metrics] = ports;
@@ -175,8 +175,8 @@ fn nodes_and_applications_meet_by_name() {
     assert!(refused.contains("nobody can connect to 0.0.0.0:"), "{refused}");
 }
 
-/// What is said of a node's process is true when it has ended, when another one was started by
-/// hand, and when all has ended; and no restart takes the log away that says why.
+/// Status is true of a process that has ended, of one that was started by hand instead, and when
+/// all have ended; and no restart removes the log that says why.
 #[test]
 fn status_knows_nodes_that_ended_and_nodes_that_were_started_by_hand() {
     let described = Described::shm("by-hand");

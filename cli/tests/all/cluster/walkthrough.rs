@@ -1,5 +1,4 @@
-//! A new operator's first hour, from docs/operations.md: what every line of status says, at every
-//! step.
+//! A new operator's first hour, from docs/operations.md: every line of status, at every step.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use crate::common::lotus;
 
 const NODES: [&str; 4] = ["mn-0", "mn-1", "cn-0", "cn-1"];
 
-/// What `status` says of every node, by the table and as JSON, which must agree.
+/// The state of every node by `status`, as a table and as JSON, which must agree.
 fn states(described: &Described) -> Vec<String> {
     let of = |status: &Value| -> Vec<String> {
         let nodes = status["nodes"].as_array().expect("a list");
@@ -42,7 +41,7 @@ fn all_are(described: &Described, state: &str) {
     assert_eq!(states(described), [state; 4], "{}", described.logs());
 }
 
-/// Kills a node: from then on it is not said to serve, and in the end what the others have done.
+/// Kills a node: from then on its state is not serving, and at last `end`; the others serve on.
 fn loses(described: &Described, name: &str, end: &str) {
     kill(node(&described.status(), name).0);
     wait_until(end, || {
@@ -56,7 +55,7 @@ fn loses(described: &Described, name: &str, end: &str) {
     });
 }
 
-/// What the cluster holds: the rows of a snapshot that is taken now, and its file.
+/// Takes a snapshot; returns the number of its rows, and its file.
 fn snapshot(described: &Described) -> (u64, PathBuf) {
     let said = described.done(&["snapshot", "--json"]);
     let snapshot: Value = serde_json::from_str(&said).expect("JSON");

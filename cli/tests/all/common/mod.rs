@@ -1,4 +1,4 @@
-//! What tests of the command share: running it, and a place for its files.
+//! Shared by the tests of the command: running it, and a directory for its files.
 
 use std::fs;
 #[cfg(feature = "tcp")]
