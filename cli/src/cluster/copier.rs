@@ -69,7 +69,7 @@ impl Door {
         Self { open, server: None }
     }
 
-    /// Stops to take calls, and answers those in flight.
+    /// Stops taking calls, and answers those in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.

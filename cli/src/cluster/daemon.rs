@@ -1,7 +1,7 @@
 //! `lotus mn` and `lotus cn`: one node of a cluster, until a signal ends it.
 //!
-//! Daemons start in any order; each waits for those that it needs. It logs to standard error, one
-//! line for each event, and reports its stage at the authority.
+//! Daemons start in any order. Each waits for the nodes that it needs, logs one line for each event
+//! to standard error, and reports its stage at the authority.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -44,7 +44,7 @@ pub struct Counted {
     pub traffic: Traffic,
     /// Attempts that were aborted.
     pub aborts: AbortCounts,
-    /// Lock requests by where they were granted, and counters of hand-overs.
+    /// Locks by where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
 }
 

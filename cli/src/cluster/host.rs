@@ -7,8 +7,8 @@ use super::file::ClusterFile;
 /// Bytes of a gibibyte.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Checks this host's memory against so many memory nodes. `Some` is a warning: each node fits, but
-/// not all of them together. Passes where the host does not tell its memory.
+/// Checks this host's memory against that of `memory_nodes` nodes. `Some` is a warning: each node
+/// fits, but not all of them together. Passes where the host does not tell its memory.
 ///
 /// # Errors
 /// A sentence: not even one node fits.

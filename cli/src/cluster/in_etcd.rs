@@ -186,7 +186,7 @@ impl InEtcd {
         self.found().map(|life| life.values).map_err(|_| AuthorityError::Unavailable)
     }
 
-    /// Logs once if etcd has gone back behind values that it had given.
+    /// Logs an error once if etcd has gone back, as if restored from a backup.
     fn heed<T>(&self, answer: Result<T, AuthorityError>) -> Result<T, AuthorityError> {
         let has_gone_back = || self.lock().as_ref().is_some_and(|life| life.values.has_gone_back());
         if matches!(answer, Err(AuthorityError::Unavailable))

@@ -16,7 +16,7 @@
 //! * `commands`: all nodes of a host; `processes`: this host's list of them; `host`: its
 //!   resources; `status`: the state of all nodes of the cluster;
 //! * `node`, `records`: names of nodes, and their reports about themselves;
-//! * `fuzzing`: made-up files and values.
+//! * `fuzzing`: entry points for fuzzed files and values.
 //!
 //! # What it is not
 //! Part of the protocol. A node that is started by hand, or by an init system, is as good as one

@@ -66,9 +66,9 @@ pub enum Answer {
 /// Figures of a compute node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Figures {
-    /// Shards that it owns, and grants the locks of.
+    /// Number of shards that it owns.
     pub shards_owned: usize,
-    /// Lock requests by where they were granted, and counters of hand-overs.
+    /// Locks by where they were granted, and counters of hand-overs.
     pub ownership: Ownership,
     /// Bit mask of the memory nodes that do not answer it.
     pub silent: u64,

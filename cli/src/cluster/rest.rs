@@ -31,14 +31,14 @@ use serde::{Deserialize, Serialize};
 use super::records::{self, until_answered};
 
 const KEY: &str = "resting";
-/// Key whose versions number the orders: written for every new one.
+/// Key that is written for every order: the version of the write numbers it.
 const NAMES: &str = "resting/names";
 /// Time for which a command asks an authority that does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Said {
-    /// Nodes rest for so many seconds, from when a node reads it.
+    /// Nodes rest for `secs` seconds from when they read it.
     Rest {
         secs: u64,
         /// Number of the order.
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(read(), None);
     }
 
-    /// A command whose answer was lost gave up, and left nodes at rest that began to serve then.
+    /// A command gave up when an answer was lost, and left nodes at rest that began to serve then.
     #[test]
     fn a_rest_is_known_as_ones_own_whichever_answer_is_lost() {
         let authority = TestAuthority::lossy();

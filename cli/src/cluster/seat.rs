@@ -30,8 +30,8 @@ use super::stop::{Early, Stop};
 /// Time that the authority may take for one answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time that compute nodes which take part may take to answer. They look five times a second, but
-/// an audit may keep one of them busy for long, or etcd may be out of their reach.
+/// Timeout for answers of compute nodes that take part. They poll five times a second, but an audit
+/// may keep one of them busy for long, or etcd may be out of their reach.
 #[cfg(feature = "etcd")]
 const ANSWERING: Duration = Duration::from_secs(20);
 

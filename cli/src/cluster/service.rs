@@ -86,7 +86,7 @@ impl Service {
         self.others.iter_mut().for_each(|other| other.look(authority));
     }
 
-    /// Stops to take calls, and answers those in flight.
+    /// Stops taking calls, and answers those in flight.
     ///
     /// # Errors
     /// The server's thread has panicked.

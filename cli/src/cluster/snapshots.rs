@@ -1,14 +1,14 @@
 //! The snapshots of a cluster: files in a directory; the cluster begins with the newest of them.
 //!
 //! # What it is
-//! A new one is written beside the others under a temporary name, and gets its final name last
+//! A new snapshot is written beside the others under a temporary name, and gets its final name last
 //! ([`lotus_files`]); then the oldest are removed, until as many whole ones are left as the
 //! cluster's file says ([`kept`]). Each also holds the effects of benchmarks on balances, so that
 //! these can be judged in the cluster that begins with it.
 //!
 //! # Which one is the newest
-//! The one with the highest sequence number. The number is drawn when the snapshot's timestamp is,
-//! from a counter at the authority: within a life the order of numbers is that of timestamps. A
+//! The snapshot with the highest sequence number. The number is drawn when the snapshot's timestamp
+//! is, from a counter at the authority: within a life the order of numbers is that of timestamps. A
 //! cluster that begins with a snapshot counts on from the highest number in the directory. Neither
 //! a timestamp nor a date decides: timestamps of a life may run ahead of the clock, and the clock
 //! may be set back.
@@ -302,7 +302,7 @@ impl Snapshots {
             ledger::restore(authority, &notes.benchmarks)?;
             records::write(authority, RESTORED, &restored)
         };
-        // Patient, since giving up here would mean to start the whole cluster again and repeat the
+        // Patient: giving up here would mean starting the whole cluster again and repeating the
         // load.
         let told = records::until_answered(env, PATIENCE, || ControlFlow::Continue(()), tell);
         told.map(|_| restored).map_err(|error| error.to_string())

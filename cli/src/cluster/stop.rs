@@ -52,7 +52,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     told: bool,
-    /// Whether a signal ends the process at once: no code polls `told`, and nothing is lost.
+    /// Whether a signal is to end the process at once: no code polls `told`, and nothing is lost.
     at_once: bool,
 }
 

@@ -110,7 +110,8 @@ impl Aftermath<'_> {
         members
     }
 
-    /// Whether all nodes that have ended are out, and all that are out have been recovered.
+    /// Whether all nodes that have ended are out, all that are out have been recovered, and
+    /// restarted ones take part and are filled.
     fn is_recovered(&self, now: &Membership) -> bool {
         let out = self.nodes.out(now);
         let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));

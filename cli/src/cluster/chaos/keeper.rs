@@ -30,7 +30,7 @@ const LEASES_OUT: u64 = 5;
 pub enum Standing {
     /// Takes part, with all data that it is to have.
     Whole,
-    /// Takes part, and is being filled with what it missed.
+    /// Is being filled with what it missed; a compute node: does not serve yet.
     Filling,
     /// Takes no part.
     Out,
@@ -274,7 +274,7 @@ impl Keeper {
         self.last.get(&node).is_some_and(|fault| fault.goes_away())
     }
 
-    /// Undoes the last fault of every node; drops the strikes that are left.
+    /// Drops the strikes that are left, and returns those that undo the last fault of every node.
     fn let_all_return(&mut self, at_ms: u64) -> Vec<Strike> {
         self.memory.strikes.clear();
         self.compute.strikes.clear();

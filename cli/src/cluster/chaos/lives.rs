@@ -108,7 +108,8 @@ fn note(written: &mut BTreeMap<Row, Written>, operations: &[Operation]) {
 }
 
 impl Written {
-    /// Last version of the row. Deletions count only if nothing else is left.
+    /// Last version of the row; `None` if it may be any of several. Deletions count only if nothing
+    /// else is left.
     fn last(&self) -> Option<TxnId> {
         let left = || self.versions.difference(&self.replaced).copied();
         let mut there = left().filter(|version| !self.deletions.contains(version));

@@ -29,7 +29,7 @@ pub struct Resident {
     first: BTreeMap<Kind, u64>,
     /// Maximum of each node since then.
     most: BTreeMap<Node, u64>,
-    /// Memory that memory nodes may use of their limit in the file; 0 on `shm`.
+    /// Memory limit of a memory node on `tcp`, which it may come to use; 0 on `shm`.
     lent: u64,
 }
 

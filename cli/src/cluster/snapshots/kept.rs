@@ -2,8 +2,8 @@
 //!
 //! # What it is
 //! The number in a file's head decides, not its name; if the head cannot be read, the name has to
-//! do. A file with neither counts as the newest: it may be, so a cluster does not begin without it
-//! unasked.
+//! do. A file with neither counts as the newest, since it may be: the cluster then begins with an
+//! older one only if the operator says so.
 //!
 //! # What is removed
 //! Files that are older than the newest `keep` *whole* ones, each of which was read to its end
