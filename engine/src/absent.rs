@@ -26,7 +26,7 @@ use crate::part::joined_key;
 /// batch of verbs and one answer of the authority apart.
 const JOINING_LEASES: u32 = 8;
 
-/// Compute nodes that have joined without beating; see the module's documentation.
+/// Compute nodes that have joined without beating; see the module docs.
 #[derive(Debug, Default)]
 pub(crate) struct Absent {
     looked: Option<Nanos>,

@@ -42,7 +42,7 @@ use crate::shared::{ComputeNode, Shared};
 use crate::submit::{Kind, Submitted, catch_panics, retry};
 use crate::txn::Transaction;
 
-/// Handle of a cluster; see the module's documentation. Dropping it stops the cluster.
+/// Handle of a cluster; see the module docs. Dropping it stops the cluster.
 pub struct Cluster<M: Machines = Threads> {
     machines: M,
     pub(crate) shared: Arc<Shared>,

@@ -1,39 +1,39 @@
-//! A memory node that has joined gets what it missed, while transactions run (H23).
+//! Fills a memory node that has joined with the data that it missed, while transactions run (H23).
 //!
 //! # What it is
-//! Each coordinator fills the shards that its node owns, those whose turn is its own, a few at
-//! once, in the slot in which it purges. It goes by the buckets of the index: a *piece* is a few
-//! chains of these shards, with the records that they name.
+//! Each coordinator fills its share of the shards that its node owns, a few at once, in the slot
+//! that it also purges in. It goes through the buckets of the index: a *piece* is a few chains of
+//! these shards, with the records that they name.
 //!
 //! # A piece
-//! 1. The chains are read, to learn which rows are there.
-//! 2. Their buckets and rows are locked to be read: nobody inserts, writes or purges there now, and
-//!    nothing of a node that is out is in doubt there.
-//! 3. Chains and records are read again, from the primary.
-//! 4. They are written to the node that joins, as a commit is: whatever happens to this node's
-//!    coordinators, nobody takes its locks for free before that has ended (H4).
-//! 5. They are read back, and written again if they differ.
-//! 6. The locks are released.
+//! 1. Read the chains, to learn which rows are there.
+//! 2. Lock their buckets and rows for reading: no transaction inserts, writes or purges there now,
+//!    and no write of an expelled node is in doubt there.
+//! 3. Read chains and records again, from the primary.
+//! 4. Write them to the joining node, the way a commit writes: whatever happens to this node's
+//!    coordinators, its locks are not released before the write has ended (H4).
+//! 5. Read them back, and write them again if they differ.
+//! 6. Release the locks.
 //!
-//! What anybody writes after that it writes there, too; what it wrote before is in the piece. So a
-//! piece may be filled twice, or by two at once, and a shard whose owner is lost half-way is begun
-//! anew by its heir.
+//! Later writes go to the joining node, too; earlier ones are in the piece. So a piece may be
+//! filled twice, or by two nodes at once, and if a shard's owner is lost half-way its heir begins
+//! anew.
 //!
-//! # What belongs to no row
-//! The directory of slabs only gains entries, and all that are entered now are entered there, too:
-//! those of before are put beside them, by compare-and-swap. The purge time only grows, and is
-//! raised on every replica. Both go with the group's first shard, once transactions run again.
-//! Owners' words are raised when they begin again ([`crate::configuration`]), logs begin empty:
-//! what they named is over.
+//! # Data outside of rows
+//! The directory of slabs only gains entries, and new ones are entered on the joining node, too:
+//! older ones are added by compare-and-swap. The purge time only grows, and is raised on every
+//! replica. Both are filled with the group's first shard, once transactions run again. Owners'
+//! words are raised before that ([`crate::configuration`]). Logs begin empty: what they named is
+//! settled.
 //!
 //! # What is not copied
-//! Versions that have left their CVTs. Who looks for one on a copy that was made anew finds no
-//! record of the right checksum, and is told `SnapshotTooOld`. Slots that no version names may
-//! differ from copy to copy afterwards.
+//! Versions that have left their CVTs. A reader that looks for one on a copy that was made anew
+//! finds no record with the right checksum, and gets `SnapshotTooOld`. Slots that no version names
+//! may differ from copy to copy afterwards.
 //!
-//! # How much of it at once
-//! One piece of each coordinator, and as long a pause behind it. Where writers are in the way the
-//! next try is for half as many chains, down to one.
+//! # Pace
+//! One piece at a time for each coordinator, followed by a pause as long. After a conflict with
+//! writers the next piece is half as large, down to one chain.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -61,12 +61,12 @@ use crate::session::{Isolation, Session};
 use crate::slot::Slot;
 use crate::txn::{Body, Receipt};
 
-/// The most chains in a piece, and shards that are filled at once.
+/// Limit of the chains in a piece, and of the shards that are filled at once.
 const CHAINS: u64 = 8;
-/// How many words are read, or verbs posted, in one batch.
+/// Number of words read, or verbs posted, in one batch.
 const AT_ONCE: usize = 64;
 
-/// What the coordinators of a node have filled, of which life of a memory node.
+/// Shards that a node's coordinators have filled, for each life of a memory node.
 #[derive(Debug, Default)]
 pub(crate) struct Filled(Mutex<Vec<(Life, Copied)>>);
 
@@ -93,46 +93,46 @@ impl Filled {
         }
     }
 
-    /// Forgets lives that are over, or filled.
+    /// Forgets lives that are over or whole.
     fn keep(&self, mut is_filled: impl FnMut(Life) -> bool) {
         self.lock().retain(|(life, _)| is_filled(*life));
     }
 }
 
-/// What one coordinator goes by while it fills.
+/// Progress of one coordinator's filling.
 #[derive(Default)]
 pub(crate) struct Filler {
-    /// Those that join.
+    /// Lives of the joining memory nodes.
     lives: Vec<Life>,
-    /// The tables that there are. No other is made while a memory node is filled.
+    /// All tables. None is created while a memory node is being filled.
     tables: Rc<[Arc<TableDef>]>,
-    /// What it is at.
+    /// Shards being filled, if any.
     at: Option<Filling>,
 }
 
-/// The shards that are being filled, and how far that is.
+/// Shards that are being filled, and the progress with them.
 struct Filling {
     node: NodeId,
     life: Life,
     shards: Vec<ShardId>,
-    /// Whether what belongs to no row is done, if that goes with one of these shards.
+    /// Whether data outside of rows is filled, if one of these shards is the first of its group.
     begun: bool,
-    /// The place among the tables of the next chain's, and how many are filled of that table: the
-    /// first of each shard, then the second.
+    /// Index of the current table, and the number of its chains that are filled: the first chain of
+    /// each shard, then the second of each.
     table: usize,
     filled: u64,
-    /// How many chains to lock at once.
+    /// Number of chains to lock at once.
     at_once: u64,
 }
 
-/// What the driver writes to one memory node.
+/// Piece to write to one memory node.
 pub(crate) struct Piece {
     node: NodeId,
     /// Records before the chains that name them.
     writes: Vec<Stretch>,
 }
 
-/// Words, and where they belong in the region of a group.
+/// Words, and their offset in the region of a group.
 struct Stretch {
     group: GroupId,
     offset: u64,
@@ -140,19 +140,19 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Where they are on a memory node.
+    /// Address of the words on a memory node.
     fn on(&self, node: NodeId) -> RemoteAddr {
         copy_on(node, self.group).at(self.offset)
     }
 }
 
-/// The copy of a group on a memory node.
+/// Copy of a group on a memory node.
 fn copy_on(node: NodeId, group: GroupId) -> Replica {
     Replica { node, region: group.region() }
 }
 
 impl Coordinator {
-    /// Says which shards its node has filled, beside all else.
+    /// Enters the shards that this node has filled in the membership, in a task of its own.
     pub(crate) fn report_filled(self: &Rc<Self>, now: &Membership) {
         self.node.filled.keep(|life| now.joining().any(|one| one.life == life));
         for Return { node, life, stage } in now.joining() {
@@ -169,7 +169,7 @@ impl Coordinator {
                 let shared = Arc::clone(&of.shared);
                 let say =
                     move |now: &Membership| now.copied(me, node, life, &news, &shared.placement);
-                // Unanswered, it is said again.
+                // Without an answer, the next turn reports again.
                 if let Ok(outcome) = of.change(say).await {
                     of.node.learn_placement(&outcome.membership(), &of.shared.placement);
                 }
@@ -177,14 +177,14 @@ impl Coordinator {
         }
     }
 
-    /// The next shards that this coordinator is to fill. Those that no table has are filled by
-    /// that.
+    /// Shards that this coordinator is to fill next. Shards that no table uses count as filled at
+    /// once.
     fn next_to_fill(&self, tables: &[Arc<TableDef>]) -> Option<Filling> {
         let returns = self.node.configuration.returns();
         for Return { node, life, stage } in returns.iter() {
             let Stage::Joining(copied) = stage else { continue };
             if self.configuration.life_of(*node) != Some(*life) {
-                // It has not joined as far as this coordinator knows.
+                // The memory node has not joined yet, as far as this coordinator knows.
                 continue;
             }
             let filled = self.node.filled.of(*life);
@@ -221,7 +221,7 @@ impl Coordinator {
         usize::from(shard.raw()) < self.shared.placement.group_count()
     }
 
-    /// The tables that there are.
+    /// All tables of the cluster.
     async fn every_table(&self) -> Result<Rc<[Arc<TableDef>]>, TxnError> {
         if !self.shared.is_whole() {
             let shared = Arc::clone(&self.shared);
@@ -231,7 +231,7 @@ impl Coordinator {
         Ok(self.shared.all_tables().into())
     }
 
-    /// Gives the copy of a group that is being made what belongs to no row.
+    /// Fills the header page of a group's new copy: data outside of rows.
     async fn fill_header(&self, group: GroupId, to: Replica) -> Result<(), TxnError> {
         let layout = &self.shared.region;
         let from = self.primary(group);
@@ -274,27 +274,28 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Posts until all has taken effect, and gives the words of the buffer that `add` names.
+    /// Repeats a batch until it has taken effect; returns the words of the buffer that `add`
+    /// returns.
     async fn insist_on(&self, add: impl Fn(&mut Batch) -> Buffer) -> Result<Vec<u64>, TxnError> {
         let (done, buffer) = self.insist_here(add).await.map_err(halted)?;
         Ok(done.words(buffer).to_vec())
     }
 }
 
-/// Whether a table has rows of a shard.
+/// Whether a table has rows in a shard.
 fn has(table: &TableDef, shard: ShardId) -> bool {
     u32::from(shard.raw()) < table.spec().shards
 }
 
 impl Filling {
-    /// Whether what it fills is still to be filled, by this coordinator.
+    /// Whether this coordinator still has to fill these shards.
     fn is_current(&self, coordinator: &Coordinator) -> bool {
         let owner = |shard: &ShardId| coordinator.node.shards.owner(*shard).node;
         coordinator.configuration.life_of(self.node) == Some(self.life)
             && self.shards.iter().all(|shard| owner(shard) == coordinator.node.id)
     }
 
-    /// Goes on to a table that has chains left; whether there is one.
+    /// Advances to a table with chains left; false if there is none.
     fn seek_table(&mut self, tables: &[Arc<TableDef>]) -> bool {
         while tables.get(self.table).is_some_and(|table| self.next_piece(table).is_empty()) {
             (self.table, self.filled) = (self.table + 1, 0);
@@ -302,7 +303,7 @@ impl Filling {
         self.table < tables.len()
     }
 
-    /// The chains of this table that are filled next: of which shard, and the number there.
+    /// Next chains of this table to fill, as shard and chain number.
     fn next_piece(&self, table: &TableDef) -> Vec<(ShardId, u64)> {
         let shards: Vec<_> =
             self.shards.iter().copied().filter(|shard| has(table, *shard)).collect();
@@ -310,15 +311,15 @@ impl Filling {
         chains_of(&shards, per_shard, self.filled, self.at_once)
     }
 
-    /// What was to be filled next is in use, or is filled.
+    /// Adapts the size of pieces after a conflict, or a success.
     fn adapt(&mut self, conflict: bool) {
-        // Rows that are written all the time are only ever had in small pieces.
+        // Rows that are written all the time can only be locked in small pieces.
         self.at_once = if conflict { self.at_once / 2 } else { self.at_once * 2 }.clamp(1, CHAINS);
     }
 }
 
-/// The next chains of these shards behind the first `filled` ones, at most so many: of which shard,
-/// and the number there. The first of each shard come first, then the second.
+/// Next chains of these shards after the first `filled` ones, at most `at_most`, as shard and chain
+/// number. The first chain of each shard comes first, then the second of each.
 fn chains_of(shards: &[ShardId], per_shard: u64, filled: u64, at_most: u64) -> Vec<(ShardId, u64)> {
     let count = shards.len() as u64;
     let next = filled..(count * per_shard).min(filled + at_most);
@@ -326,12 +327,12 @@ fn chains_of(shards: &[ShardId], per_shard: u64, filled: u64, at_most: u64) -> V
 }
 
 impl Session {
-    /// Fills a piece of what this coordinator is to fill; whether there was anything to do.
+    /// Fills the coordinator's next piece; false if there was nothing to do.
     pub(crate) async fn fill(&mut self, filler: &mut Filler) -> bool {
         let coordinator = self.coordinator();
         if !coordinator.node.configuration.placement().is_joined() {
             if !filler.lives.is_empty() {
-                // Not otherwise: this is asked beside transactions, which allocate nothing.
+                // Only then: this runs beside transactions, which do not allocate.
                 *filler = Filler::default();
             }
             return false;
@@ -350,7 +351,7 @@ impl Session {
                 shards.iter().for_each(|shard| coordinator.node.filled.add(*life, *shard));
                 filler.at = None;
             }
-            // Somebody is in the way, or the placement is about to change.
+            // A writer holds a lock, or the placement is about to change.
             Err(_) => {
                 filling.adapt(true);
                 self.back_off(PAUSE_AFTER_CONFLICT).await;
@@ -382,14 +383,14 @@ impl Session {
         let coordinator = self.coordinator();
         let node = filling.node;
         if !filling.begun {
-            // While transactions run: before that, somebody may still enter a slab by the placement
-            // without this copy.
+            // While transactions run: before that, a coordinator may still enter a slab by the
+            // placement without this copy.
             let epoch = coordinator.enter_epoch()?;
             for shard in filling.shards.iter().filter(|shard| coordinator.begins_group(**shard)) {
                 let group = coordinator.group_of(*shard);
                 coordinator.fill_header(group, copy_on(node, group)).await?;
             }
-            // A primary of before may be of another life by now, and know nothing itself.
+            // The primary may be in another life by now, and incomplete itself.
             coordinator.check_epoch(epoch)?;
             filling.begun = true;
         }
@@ -418,7 +419,7 @@ impl Session {
         let all_locked = |now: BTreeSet<Key>| now.is_subset(&rows);
         let whole = rows_of(&table, &now).is_some_and(all_locked);
         if !whole && !broken(Rule::CopiesAreLocked) {
-            // A row has come meanwhile, or is in doubt.
+            // A row has been added meanwhile, or is in doubt.
             return Err(TxnError::Timeout);
         }
         let mut writes = coordinator.read_records(&table, &now).await?;
@@ -430,10 +431,10 @@ impl Session {
     }
 }
 
-/// How often [`Session::back_off`] doubles the longest pause after a conflict.
+/// Pause after a conflict, as the number of attempts for [`Session::back_off`].
 const PAUSE_AFTER_CONFLICT: u32 = 6;
 
-/// The rows of these buckets; `None` if something is landing there, or in doubt.
+/// Keys of the rows in these buckets; `None` if a CVT is torn, because its write is under way.
 fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     let mut rows = BTreeSet::new();
     for bucket in buckets {
@@ -448,7 +449,7 @@ fn rows_of(table: &TableDef, buckets: &[Stretch]) -> Option<BTreeSet<Key>> {
     Some(rows)
 }
 
-/// The slots of the records that versions in this bucket have. An error if a version is in doubt.
+/// Slots of the records that this bucket's versions name. An error if a version is in doubt.
 fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>, TxnError> {
     let mut places = Vec::new();
     let slots = Bucket::new(&bucket.words, table.cell_count()).slots();
@@ -456,7 +457,7 @@ fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>,
         for cell in cvt.cells() {
             match cell {
                 Ok(cell) if matches!(cell.version, Version::Committed(_)) => {
-                    // A deletion may have none.
+                    // A deletion may have no record.
                     if cell.record != 0 {
                         places.push((bucket.group, cell.record));
                     }
@@ -471,7 +472,7 @@ fn records_of(table: &TableDef, bucket: &Stretch) -> Result<Vec<(GroupId, u64)>,
 }
 
 impl Coordinator {
-    /// The buckets of the chains with these home buckets.
+    /// Reads all buckets of the chains with these home buckets.
     async fn read_chains(
         &self,
         table: &TableDef,
@@ -492,7 +493,7 @@ impl Coordinator {
         Ok(buckets)
     }
 
-    /// The records that versions in these buckets have.
+    /// Reads the records that versions in these buckets name.
     async fn read_records(
         &self,
         table: &TableDef,
@@ -503,7 +504,7 @@ impl Coordinator {
         self.read_all(&places, table.slot_bytes() as usize).await
     }
 
-    /// So many bytes at each of these places, from the primaries.
+    /// Reads `bytes` bytes at each of these places, from the primaries.
     async fn read_all(
         &self,
         places: &[(GroupId, u64)],
@@ -533,7 +534,7 @@ fn halted(why: Halted) -> TxnError {
     }
 }
 
-/// Writes the piece in `body` where it belongs, and unlocks.
+/// Writes the piece in `body` to its memory node, and releases the locks.
 pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
     let commit = Commit::of(slot, &body);
     let piece = body.piece.take().expect("it was handed over");
@@ -549,7 +550,7 @@ pub(crate) async fn carry_out(slot: &Slot, mut body: Box<Body>) {
 }
 
 impl Commit<'_> {
-    /// Writes until what is there is what it should be, or the memory node is lost.
+    /// Writes until the memory node has the piece, or is lost.
     async fn fill(&self, piece: &Piece) -> Result<(), Expelled> {
         let coordinator = self.coordinator();
         for some in piece.writes.chunks(AT_ONCE) {
@@ -580,7 +581,7 @@ impl Commit<'_> {
                         }
                     }
                     Err(Halted::Fenced) => return Err(Expelled),
-                    // All that it had is lost.
+                    // The memory node is lost with all its data.
                     Err(Halted::Left) => return Ok(()),
                 }
             }

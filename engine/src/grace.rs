@@ -1,30 +1,30 @@
-//! Tells when all commits have ended that had begun before a certain moment.
+//! Grace periods: tell when all commits that had begun before a certain moment have ended.
 //!
 //! # What it is
-//! Two counters of commits under way, used in turn. A commit counts in the one that is current
-//! when it begins. [`Grace::begin`] makes the other one current; once the first has come down to
-//! zero, nothing is left of what had begun before, however much has begun since.
+//! Two counters of commits under way, used in turn. A commit is counted in the current one when it
+//! begins. [`Grace::begin`] makes the other one current; once the first has come down to zero, all
+//! earlier commits have ended, however many have begun since.
 //!
-//! It costs a commit two additions to a number that its own thread alone looks at.
+//! A commit pays two additions to a number that only its own thread uses.
 //!
 //! # What it is not
-//! It waits for nothing: whoever wants to know asks again.
+//! It does not wait: callers poll [`Grace::is_over`].
 
 use std::cell::Cell;
 
-/// See the module's essay.
+/// Counters of commits under way; see the module docs.
 #[derive(Debug, Default)]
 pub(crate) struct Grace {
     current: Cell<usize>,
     under_way: [Cell<u32>; 2],
 }
 
-/// Which counter a commit counts in.
+/// Index of the counter that a commit was counted in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entered(usize);
 
 impl Grace {
-    /// A commit begins.
+    /// Counts a commit that begins.
     #[inline]
     pub(crate) fn enter(&self) -> Entered {
         let entered = Entered(self.current.get());
@@ -33,21 +33,21 @@ impl Grace {
         entered
     }
 
-    /// A commit has ended.
+    /// Counts a commit that has ended.
     #[inline]
     pub(crate) fn leave(&self, entered: Entered) {
         let count = &self.under_way[entered.0];
         count.set(count.get() - 1);
     }
 
-    /// Begins a period that is over when all commits have ended that are under way now. Not before
-    /// the last one [is over](Self::is_over).
+    /// Begins a period that covers the commits under way now. The last one must be
+    /// [over](Self::is_over).
     pub(crate) fn begin(&self) {
         debug_assert!(self.is_over(), "one period at a time");
         self.current.set(1 - self.current.get());
     }
 
-    /// Whether the last period that was begun is over.
+    /// Whether the last period is over.
     pub(crate) fn is_over(&self) -> bool {
         self.under_way[1 - self.current.get()].get() == 0
     }

@@ -1,31 +1,31 @@
 //! Hand-over: an owner gives shards to another compute node while transactions run (LOTUS §4.3).
 //!
-//! # The order, and what it is for
-//! 1. The receiver is asked whether it is there. If it does not answer, or not all know yet that
-//!    it has returned, nothing has changed.
-//! 2. The owner *stops*: it grants no more locks of the shards. Whoever wants one is told to try
-//!    again. A grant that is under way looks for the stop after it has taken its lock, and the
-//!    owner looks for locks after it has stopped; so one of them sees the other (H19).
-//! 3. It waits until nobody holds a lock of them any more. Most transactions are over at once.
-//!    Past its patience it asks those who still hold some to give up. Whoever is not committing
-//!    does; that answer, and no lapse of time, lets the owner release their locks (H19). Who is
-//!    committing is waited for, whoever is dead is recovered first.
-//! 4. What is cached of the shards is forgotten (H11). Nothing comes back: what was read before the
-//!    stop is not kept after it.
-//! 5. The words in the memory pool are [swapped](Coordinator::give). From here on the receiver
-//!    owns the shards, whoever knows.
-//! 6. The receiver is told, and grants. If the message is lost it learns as everybody else does.
+//! # The steps, and their purpose
+//! 1. The owner asks the receiver whether it is there. If it does not answer, or not all nodes know
+//!    yet that it has returned, nothing has changed.
+//! 2. The owner *stops*: it grants no more locks of the shards; requests are told to try again. A
+//!    grant under way checks for the stop after it has taken its lock, and the owner looks for
+//!    locks after it has stopped; so one of them sees the other (H19).
+//! 3. It waits until no lock of the shards is held. Most transactions end at once. Past its
+//!    patience it asks the remaining holders to give up. Those that are not committing do; only
+//!    that answer, and no lapse of time, lets the owner release their locks (H19). Commits are
+//!    waited for, dead holders are recovered first.
+//! 4. What is cached of the shards is forgotten (H11). It does not come back: rows read before the
+//!    stop are not cached after it.
+//! 5. The words in the memory pool are [swapped](Coordinator::give). From here on the receiver owns
+//!    the shards, whether a node knows it or not.
+//! 6. The receiver is told, and grants. If the message is lost it learns as all other nodes do.
 //!
-//! # If somebody stops anywhere
-//! Up to 5 the owner still is the owner: if it has died, the shards find heirs like all that it
-//! owned; if it gives up it resumes. From 5 on the receiver is, and if that one has died, it is
-//! the receiver's heirs that take over. An owner that pauses before 5, and was expelled meanwhile,
-//! finds the words changed, or itself fenced.
+//! # If a node stops anywhere
+//! Up to 5 the owner still is the owner: if it has died, the shards find heirs like all its others;
+//! if it gives up it resumes. From 5 on the receiver is, and if it has died, its heirs take over.
+//! An owner that pauses before 5, and was expelled meanwhile, finds the words changed, or itself
+//! fenced.
 //!
 //! # What it is not
-//! It moves no data, and decides nothing: [`crate::balance`], or an operator through whichever node
-//! ([`crate::orders`]), says what goes where. One hand-over at a time leaves a node; its shards go
-//! together.
+//! It moves no data, and decides nothing: [`crate::balance`], or an operator through any node
+//! ([`crate::orders`]), says which shards go where. A node carries out one hand-over at a time, of
+//! all its shards together.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -42,26 +42,26 @@ use lotus_sabotage::{Rule, broken};
 use crate::coordinator::Coordinator;
 use crate::ownership::{Fenced, Transfer};
 
-/// The RPC service by which nodes hand shards over.
+/// RPC service by which nodes hand shards over.
 const SERVICE: Service = Service(3);
-/// The most shards that are handed over at once: their names fit in one datagram.
+/// Limit of the shards in one hand-over: their names fit in one datagram.
 pub(crate) const MOST_AT_ONCE: usize = 128;
-/// How long the owner waits between two looks at the locks that are still held.
+/// Pause between two looks at the locks that are still held.
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
-/// A message without an answer is repeated after so long.
+/// Time after which a message without an answer is repeated.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(2);
-/// Messages of this service are words; the first says which.
+/// First word of a message, which says what it asks for. Messages of this service are words.
 const TAKE: u64 = 1;
 const YIELD: u64 = 2;
 
-/// A hand-over that has come to its end.
+/// Result of a completed hand-over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Moved {
-    /// For how long nobody granted locks of the shards: from the stop to the receiver's answer, by
-    /// the clock of who gave them.
+    /// Time for which no node granted locks of the shards: from the stop to the receiver's answer,
+    /// by the giver's clock.
     pub interruption: Duration,
-    /// How many attempts were asked to give up.
+    /// Number of attempts that were asked to give up.
     pub stragglers: usize,
 }
 
@@ -69,15 +69,15 @@ pub struct Moved {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MoveCounters {
-    /// Hand-overs that came to their end.
+    /// Completed hand-overs.
     pub hand_overs: u64,
-    /// Shards that were given away by them.
+    /// Shards given away by them.
     pub shards: u64,
     /// Attempts that were asked to give up.
     pub stragglers: u64,
-    /// All [interruptions](Moved::interruption) together.
+    /// Sum of all [interruptions](Moved::interruption).
     pub interrupted: Duration,
-    /// The longest of them.
+    /// Longest interruption.
     pub longest: Duration,
 }
 
@@ -103,14 +103,14 @@ impl std::ops::AddAssign for MoveCounters {
     }
 }
 
-/// Why shards were not moved.
+/// Error of a move of shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoveError {
     /// There is no such compute node; name another.
     #[error("there is no compute node {0}")]
     NoSuchNode(usize),
-    /// Locks on memory nodes have no owners; configure LOTUS's.
+    /// Locks on memory nodes have no owners; configure LOTUS's locks.
     #[error("only LOTUS's locks belong to compute nodes")]
     NoOwners,
     /// Another node owns the shard by now. Ask again.
@@ -119,7 +119,7 @@ pub enum MoveError {
     /// The receiver does not answer. Nothing has changed; name another, or try later.
     #[error("the receiver does not answer")]
     Unreachable,
-    /// Some lock was not released in time: its holder is dead, or commits for ever. The owner
+    /// A lock was not released in time: its holder is dead, or its commit does not end. The owner
     /// grants locks again; try later.
     #[error("a lock of the shards is not released")]
     Held,
@@ -130,7 +130,7 @@ pub enum MoveError {
     #[error("a shard has used up its epochs")]
     Exhausted,
     /// The owner is in another process and does not answer, or this node has failed. The shards may
-    /// be moved, or still come to be: look who owns them.
+    /// have moved, or may yet: look up their owners.
     #[error("the owner of the shards does not answer")]
     NoAnswer,
 }
@@ -141,16 +141,16 @@ impl From<Fenced> for MoveError {
     }
 }
 
-/// Shards to give away, and who wants to know the outcome.
+/// Shards to give away, and the channel for the outcome.
 pub(crate) struct Order {
     pub(crate) shards: Vec<ShardId>,
-    /// The epochs under which they are to be given away, or none: whoever owns them then does it.
+    /// Shard epochs that must still hold; empty if the order is for any owner in any epoch.
     pub(crate) since: Vec<ShardEpoch>,
     pub(crate) to: NodeId,
     pub(crate) reply: Sender<Result<Moved, MoveError>>,
 }
 
-/// What the owner does next about the locks that are still held.
+/// Owner's next action in draining the locks of the shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Publish,
@@ -159,8 +159,8 @@ enum Step {
     GiveUp,
 }
 
-/// See [`Step`]: with so many locks `held` for so long, where stragglers are asked after
-/// `patience` and all is given up after `limit`.
+/// Next step with `held` locks left after waiting for `waited`: asks the holders to yield after
+/// `patience`, gives up after `limit`.
 fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration) -> Step {
     match held {
         0 => Step::Publish,
@@ -170,7 +170,7 @@ fn next_step(held: usize, waited: Duration, patience: Duration, limit: Duration)
     }
 }
 
-/// Carries out what the node is told to give away, for as long as it lives.
+/// Carries out the node's orders for as long as it lives.
 pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
@@ -194,12 +194,12 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
             Err(MoveError::Failed) => coordinator.node.expel(),
             _ => {}
         }
-        // Whoever gave the order may not wait for it.
+        // The sender of the order may not wait for it.
         let _ = order.reply.try_send(outcome);
     }
 }
 
-/// Lets a coordinator answer what others ask of it.
+/// Lets a coordinator answer the messages of this service.
 pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     let serving = Rc::downgrade(coordinator);
     let answer = move |message: &[u8]| answer(&serving, message);
@@ -213,7 +213,7 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     );
 }
 
-/// The answer to a message; none to what is no message of ours, or if this node has failed.
+/// Answer to a message; `None` for an invalid message, or if this node has failed.
 fn answer(coordinator: &Weak<Coordinator>, message: &[u8]) -> Option<Vec<u64>> {
     let coordinator = coordinator.upgrade().filter(|one| !one.node.has_failed())?;
     let words = decode(message)?;
@@ -244,7 +244,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<u64>> {
 }
 
 impl Coordinator {
-    /// Gives all of `shards` to `to`, or none; see the module's essay.
+    /// Gives all of `shards` to `to`, or none; see the module docs.
     async fn hand_over(&self, shards: &[ShardId], to: NodeId) -> Result<Moved, MoveError> {
         let owned = self.owned(shards)?;
         if to == self.node.id || owned.is_empty() {
@@ -267,7 +267,8 @@ impl Coordinator {
         point!(me, GrantsStopped, with to.0);
         let drained = self.drain(shards, since).await;
         if !broken(Rule::TheMovedAreForgotten) {
-            // Also if nothing comes of it: writers that the owner stopped for have not renewed.
+            // Also if the hand-over fails: writers that met the stop have not renewed their cached
+            // rows.
             shards.iter().for_each(|shard| self.node.versions.forget_shard(*shard));
         }
         let stragglers = match drained {
@@ -290,14 +291,14 @@ impl Coordinator {
         if let Some(lost) = given.iter().position(|given| !given) {
             return Err(MoveError::NotOwner(shards[lost]));
         }
-        // Unanswered, it learns of them in time.
+        // Without an answer, the receiver learns from the words in the memory pool.
         let briefly = Patience::constant(ASK_AGAIN, 10);
         let _ = self.tell(to, &transfers, briefly).await;
         point!(me, ReceiverTold, with to.0);
         Ok(Moved { interruption: since_then(since, self.executor.now()), stragglers })
     }
 
-    /// The ownerships to be given away.
+    /// Shards with their owner entries; an error if this node does not own one.
     fn owned(&self, shards: &[ShardId]) -> Result<Vec<(ShardId, Owner)>, MoveError> {
         let owned = shards.iter().map(|shard| {
             let owner = self.node.shards.owner(*shard);
@@ -313,7 +314,7 @@ impl Coordinator {
         }
     }
 
-    /// Waits until no lock of the shards is held; how many attempts had to be asked to give up.
+    /// Waits until no lock of the shards is held; returns the number of attempts asked to give up.
     async fn drain(&self, shards: &[ShardId], since: Nanos) -> Result<usize, MoveError> {
         let config = &self.shared.config;
         let mut asked: Vec<TxnId> = Vec::new();
@@ -334,7 +335,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks whoever holds these locks to give up, and releases those of whoever says that it did.
+    /// Asks the holders to give up, and releases the locks of those that answer that they have.
     async fn ask_to_yield(&self, holders: &[Holder], asked: &mut Vec<TxnId>) {
         let mut calls: Vec<(Endpoint, Vec<TxnId>)> = Vec::new();
         for holder in holders {
@@ -358,7 +359,7 @@ impl Coordinator {
                     asked.push(*txn);
                 }
             }
-            // No answer is none: the next round asks again.
+            // Without an answer nothing is released; the next round asks again.
             let Some(yielded) = call.await.ok().and_then(|reply| decode(&reply)) else { continue };
             point!(self.node.id.0, AskedToYield);
             let yielded = yielded.iter().skip(1).zip(&txns).filter(|(said, _)| **said != 0);
@@ -370,18 +371,18 @@ impl Coordinator {
         }
     }
 
-    /// The coordinator in one of whose slots an attempt runs.
+    /// Coordinator that runs an attempt.
     fn endpoint_of(&self, txn: TxnId) -> Option<Endpoint> {
         let config = &self.shared.config;
         let node = self.node.members.node_of(txn.incarnation())?;
         let slot = usize::from(txn.slot());
-        // Behind those of the applications, each coordinator has one slot of its own.
+        // Each coordinator has a slot of its own, numbered after those of the applications.
         let own = slot.checked_sub(config.threads * config.coroutines);
         let thread = own.unwrap_or(slot / config.coroutines);
         Some(Endpoint { node, lane: LaneId(thread as u16) })
     }
 
-    /// Whether an attempt will write nothing more under its locks: it is over, or will be.
+    /// Whether an attempt will write nothing more under its locks: it is over, or will not commit.
     fn yields(&self, txn: TxnId) -> bool {
         if txn.incarnation() != self.node.incarnation {
             return false;
@@ -391,14 +392,14 @@ impl Coordinator {
         slot.is_some_and(|slot| slot.yields(txn))
     }
 
-    /// With whoever nothing but this coordinator waits for: it may be in a process that has to wait
-    /// for a core.
+    /// Patience for messages that only this coordinator waits for: the receiver may be in a process
+    /// that has to wait for a core.
     pub(crate) fn patience(&self) -> Patience {
         let tries = self.shared.config.lock_timeout.as_nanos() / ASK_AGAIN.as_nanos();
         Patience::constant(ASK_AGAIN, (tries as u32).max(10))
     }
 
-    /// Tells a node that it has been given shards; with none, asks whether it is there.
+    /// Tells a node which shards it was given; with no transfers, only asks whether it is there.
     async fn tell(&self, to: NodeId, transfers: &[Transfer], patience: Patience) -> Result<(), ()> {
         let pair = |one: &Transfer| [u64::from(one.shard.raw()), one.to.to_word()];
         let words: Vec<u64> = [TAKE].into_iter().chain(transfers.iter().flat_map(pair)).collect();
@@ -416,7 +417,7 @@ impl Coordinator {
     }
 }
 
-/// How long ago `since` was; nothing, if the clock was set back.
+/// Time since `since`; zero if the clock was set back.
 fn since_then(since: Nanos, now: Nanos) -> Duration {
     Duration::from_nanos(now.0.saturating_sub(since.0))
 }

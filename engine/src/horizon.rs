@@ -1,28 +1,28 @@
-//! Carries floors from node to node, so that all know the horizon ([`lotus_mvcc::horizon`], H13).
+//! Exchanges floors between nodes, so that all know the horizon ([`lotus_mvcc::horizon`], H13).
 //!
 //! # What it is
-//! Every coordinator says now and then which snapshots it may read from, in a word of its node; its
-//! number 0 writes the smallest of these to the node's word in a memory node, reads the words of
-//! all nodes in the same batch, and thereby knows the horizon, which all of its node's coordinators
-//! use. The words are in the header page of the first group's primary, and nowhere else: what was
-//! known stays true when that node is lost, and a word that is not there only means that the
-//! horizon stands still until it is written again.
+//! Every coordinator publishes its floor, the oldest snapshot it may read from, to its node now and
+//! then. Coordinator 0 writes the smallest of these to the node's word on a memory node, reads the
+//! words of all nodes in the same batch, and computes the horizon, which all coordinators of its
+//! node use. The words are in the header page of the first group's primary only: a horizon that was
+//! read stays true when that node is lost, and a missing word only stops the horizon until it is
+//! written again.
 //!
 //! # What it is not
-//! A clock. It counts in timestamps that were issued; when it runs decides how old the horizon is,
-//! never whether it is right. A node that says nothing, because it is paused or dead, holds the
-//! horizon back; then versions are overwritten as soon as the slots that may wait for it are used
-//! up. The word of a node that is out goes with its recovery ([`crate::recover`]), and whenever it
-//! is there again ([`crate::configuration`]).
+//! A clock. It counts in issued timestamps; when it runs decides how old the horizon is, never
+//! whether it is right. A silent node, paused or dead, holds the horizon back; then versions are
+//! overwritten as soon as the slots that may wait for it are used up. The word of an expelled node
+//! is removed with its recovery ([`crate::recover`]), and whenever it reappears
+//! ([`crate::configuration`]).
 //!
-//! # Whoever reads all rows
+//! # Readers of all rows
 //! A snapshot that is written to a file ([`crate::snapshot`]) is in use for seconds. The top bit of
 //! its node's word tells all nodes to keep more displaced versions meanwhile
 //! ([`NodeTable::patient_limit`](crate::shared::NodeTable)).
 //!
 //! # Idle nodes
-//! Where no transaction begins it runs less and less often, up to [`MAX_INTERVALS`] intervals
-//! apart. It never stops: others depend on what it says. It is no work that anybody waits for.
+//! While no transaction begins the exchange becomes less frequent, up to [`MAX_INTERVALS`]
+//! intervals apart. It never stops, since other nodes depend on it. No caller waits for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -37,27 +37,27 @@ use lotus_router::MAX_COMPUTE_NODES;
 use crate::configuration::{FLOORS_GROUP, NO_FLOOR, floor_word};
 use crate::coordinator::Coordinator;
 
-/// How many intervals an idle coordinator lets pass at most.
+/// Limit of the intervals between two turns of an idle coordinator.
 const MAX_INTERVALS: u32 = 8;
-/// In the word of a node: one of its coordinators reads all rows. Timestamps have 63 bits.
+/// Flag in a node's word: one of its coordinators reads all rows. Timestamps have 63 bits.
 const READS_ALL: u64 = 1 << 63;
-/// After how many exchanges the owners of shards are read although none is known to have changed.
+/// Number of exchanges after which the owners of shards are read even if no change was counted.
 const UNMOVED: u32 = 64;
 
 const _: () = assert!(MAX_COMPUTE_NODES <= MAX_FLOORS, "each has a word");
 const _: () = assert!(CHANGES_OFFSET + WORD_BYTES as u64 == FLOORS_OFFSET, "one READ brings both");
 
-/// What the coordinators of a node tell each other.
+/// State of the horizon, shared by the coordinators of a node.
 pub(crate) struct NodeHorizon {
-    /// The floor of each, in its turn; 0 until it has said something.
+    /// Floor of each coordinator; 0 until it has published one.
     floors: Box<[AtomicU64]>,
     /// The horizon; only grows.
     horizon: AtomicU64,
-    /// How many of this node's coordinators read all rows.
+    /// Number of this node's coordinators that read all rows.
     reading_all: AtomicUsize,
-    /// Whether some node's do, as far as is known.
+    /// Whether a coordinator of any node reads all rows, as far as this node knows.
     patient: AtomicBool,
-    /// The words of all nodes, by place, as they were read last; none before.
+    /// Words of all nodes, by place, as read last; empty at first.
     heard: Mutex<Vec<u64>>,
 }
 
@@ -73,14 +73,14 @@ impl NodeHorizon {
         }
     }
 
-    /// No snapshot lies before this.
+    /// The horizon: no snapshot lies before it.
     #[inline]
     pub(crate) fn get(&self) -> Timestamp {
-        // Relaxed: a number that was true once is true for ever, and nothing else is read by it.
+        // Relaxed: a horizon stays true for ever, and no other memory is read on account of it.
         Timestamp::new(self.horizon.load(Ordering::Relaxed)).unwrap_or(Timestamp::ZERO)
     }
 
-    // Relaxed, here too: a floor is a promise about its own coordinator, kept by that alone.
+    // Relaxed as well: a floor is a promise of its own coordinator, which alone keeps it.
     fn set_floor(&self, thread: usize, floor: Timestamp) {
         self.floors[thread].store(floor.raw(), Ordering::Relaxed);
     }
@@ -89,13 +89,13 @@ impl NodeHorizon {
         horizon(self.floors.iter().map(|floor| floor.load(Ordering::Relaxed)))
     }
 
-    /// The word that tells the others.
+    /// This node's word for the other nodes: its floor, and whether it reads all rows.
     pub(crate) fn word(&self) -> u64 {
         let reads_all = self.reading_all.load(Ordering::Relaxed) > 0;
         self.node_floor().raw() | if reads_all { READS_ALL } else { 0 }
     }
 
-    /// The word of the node at this place, as it was read last.
+    /// Word of the node at this place, as read last; `None` before the first exchange.
     pub(crate) fn heard(&self, index: usize) -> Option<u64> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.get(index).copied()
@@ -110,17 +110,17 @@ impl NodeHorizon {
         self.patient.store(patient, Ordering::Relaxed);
     }
 
-    /// One of this node's coordinators is about to read all rows.
+    /// Counts a coordinator that begins to read all rows.
     pub(crate) fn begin_reading_all(&self) {
         self.reading_all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has read them.
+    /// Ends [`Self::begin_reading_all`].
     pub(crate) fn end_reading_all(&self) {
         self.reading_all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether some node's do, so that more displaced versions are kept than otherwise.
+    /// Whether some node reads all rows, so that more displaced versions are kept.
     #[inline]
     pub(crate) fn is_patient(&self) -> bool {
         self.patient.load(Ordering::Relaxed)
@@ -131,7 +131,7 @@ impl NodeHorizon {
     }
 }
 
-/// Keeps saying what this coordinator reads, until its node is out.
+/// Publishes this coordinator's floor, again and again until its node is out.
 pub(crate) async fn keep(coordinator: &Coordinator) {
     let (mut intervals, mut begun) = (1, 0);
     let mut owners = OwnersSeen::default();
@@ -157,7 +157,7 @@ pub(crate) async fn keep(coordinator: &Coordinator) {
     }
 }
 
-/// When to look who owns what; see [`crate::ownership`].
+/// Decides when to read the owners of shards; see [`crate::ownership`].
 #[derive(Default)]
 struct OwnersSeen {
     changes: u64,
@@ -165,7 +165,7 @@ struct OwnersSeen {
 }
 
 impl OwnersSeen {
-    /// Whether to look, with so many changes counted.
+    /// Whether to read the owners, now that `changes` changes are counted.
     fn are_due(&mut self, changes: u64) -> bool {
         self.exchanges = (self.exchanges + 1) % UNMOVED;
         std::mem::replace(&mut self.changes, changes) != changes || self.exchanges == 0
@@ -173,13 +173,13 @@ impl OwnersSeen {
 }
 
 impl Coordinator {
-    /// After how long all nodes that are not held up know what this one says.
+    /// Time after which all nodes that are not held up know what this one has published.
     pub(crate) fn notice(&self) -> Duration {
-        // Said in this node's turn, and heard in theirs.
+        // One delay until this node's turn, one until theirs.
         self.shared.config.horizon_interval * (2 * MAX_INTERVALS)
     }
 
-    /// Writes this node's floor and reads those of all, and how often shards have changed owners.
+    /// Writes this node's floor and reads all floors; returns the count of ownership changes.
     pub(crate) async fn exchange_floors(&self) -> Option<u64> {
         let (shared, node) = (&self.shared, &self.node);
         let primary = self.primary(FLOORS_GROUP);
@@ -193,7 +193,7 @@ impl Coordinator {
                 node.horizon.learn(floors);
                 Some(*changes)
             }
-            // What is known stays true; the next turn finds the connection working again.
+            // The known horizon stays true; the next turn finds the connection working again.
             Err(error) => {
                 let _ = self.after_failure(error).await;
                 None

@@ -1,7 +1,7 @@
-//! What must hold of memory at any moment, while transactions are under way.
+//! Checks of memory that hold at any moment, while transactions are under way.
 //!
-//! A simulator can stop the world between any two events and look. Should a node die at that
-//! moment, this is what recovery would have to rely on.
+//! A simulator can stop the world between any two events and check. Recovery from a node's death at
+//! that moment would rely on these properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,36 +28,35 @@ use crate::error::ClusterError;
 use crate::returning::{HEADER_BYTES, life_at};
 use crate::shared::{ComputeNode, Shared};
 
-/// The properties, by the names of their findings.
+/// Name of the finding on H12. Each property has such a name.
 pub const LOGGED: &str = "wherever a cell is INVISIBLE, a whole log names it";
-/// See [`LOGGED`].
+/// Name of the finding on H3; see [`LOGGED`].
 pub const BACKED: &str = "what the primary shows, every backup has";
-/// See [`LOGGED`].
+/// Name of the finding on H3 and H10; see [`LOGGED`].
 pub const LOCKED: &str = "wherever a cell is INVISIBLE, its writer holds the row's lock";
-/// See [`LOGGED`].
+/// Name of the finding on H11; see [`LOGGED`].
 pub const CACHED: &str = "a cached CVT is the primary's, or its row is locked to write";
-/// See [`LOGGED`].
+/// Name of the finding on H19; see [`LOGGED`].
 pub const OWNED: &str = "no two compute nodes grant the locks of one shard";
-/// See [`LOGGED`].
+/// Name of the finding on H13; see [`LOGGED`].
 pub const FLOORED: &str = "nobody who may read is left out of the horizon";
 
-/// See [`LOGGED`].
+/// Name of the finding on H2; see [`LOGGED`].
 pub const FENCED: &str = "every memory node that serves fences everybody who is out";
 
-/// How many cached CVTs are compared at once.
+/// Number of cached CVTs compared in one batch.
 const COMPARED_AT_ONCE: usize = 64;
 
 impl<M: Machines> Cluster<M> {
-    /// Looks at the cells of all replicas, the logs and what is cached, at this very moment.
-    /// Nothing may run meanwhile, but anything may be under way. Memory nodes that do not answer
-    /// are left out.
+    /// Checks the cells of all replicas, the logs and the caches at this moment. No core may run
+    /// meanwhile, but transactions may be under way. Skips memory nodes that do not answer.
     ///
     /// # Errors
     /// `Unreachable`, if a memory node cannot be read.
     pub fn inspect(&self) -> Result<Vec<Finding>, ClusterError> {
         let shared = &*self.shared;
         let placement = &shared.surviving();
-        // While a memory node is being left nobody reads a copy that is to be promoted.
+        // While a memory node is being removed no transaction reads a copy that is to be promoted.
         let now = membership::read(shared.council.authority());
         let reduced = now.map_or(FIRST_EPOCH, |now| now.reduced());
         let read = shared.nodes.iter().any(|node| node.configuration.has_resumed(reduced));
@@ -98,11 +97,11 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-/// A row on one replica.
+/// One row on one replica.
 struct Row {
     /// `None` where the header is torn.
     key: Option<Key>,
-    /// The version words of its cells.
+    /// Version words of its cells.
     versions: Vec<Version>,
 }
 
@@ -110,7 +109,7 @@ struct Row {
 type Rows = BTreeMap<u64, Row>;
 
 impl Shared {
-    /// Who may write what, as far as lock tables say.
+    /// Holders of write locks, according to all lock tables.
     fn write_holders(&self) -> BTreeSet<(TxnId, LockName)> {
         let mut holders = BTreeSet::new();
         for node in self.nodes.iter().filter(|node| !node.has_failed()) {
@@ -125,8 +124,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// The nodes that take part. Others may not know yet that they do not; whatever they grant, no
-    /// member asks for (H4).
+    /// Nodes that take part. An expelled node may not know yet that it is; no member asks it for
+    /// locks (H4).
     fn members(&self) -> impl Iterator<Item = Arc<ComputeNode>> {
         let now = membership::read(self.council.authority());
         let takes_part = move |node: &Arc<ComputeNode>| {
@@ -135,7 +134,7 @@ impl Shared {
         self.nodes.iter().filter(takes_part)
     }
 
-    /// H19: a shard has one owner, and a lock is kept in one table.
+    /// H19: a shard has one owner, and a lock is in one table.
     fn check_owned(&self) -> Tally {
         let mut tally = Tally::new(OWNED);
         let mut owners = BTreeMap::new();
@@ -168,7 +167,7 @@ impl Scan<'_> {
         self.read(replica.at(0), WORD_BYTES).await.is_ok()
     }
 
-    /// All rows of a table that one replica has.
+    /// Reads all rows of a table from one replica.
     async fn cells(
         &self,
         table: &TableDef,
@@ -197,7 +196,7 @@ impl Scan<'_> {
         Ok(rows)
     }
 
-    /// H12: whoever recovers finds a whole entry for every cell that is not visible yet.
+    /// H12: recovery finds a whole log entry for every cell that is not visible yet.
     async fn check_logged(
         &self,
         group: GroupId,
@@ -227,11 +226,11 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// H11: nobody believes the cache about a row that it is wrong about.
+    /// H11: a cached CVT that differs from the primary's is not used, because its row is locked.
     pub(crate) async fn check_cached(&self) -> Result<Tally, BatchError> {
         let shared = self.shared;
         let mut tally = Tally::new(CACHED);
-        // A node that was expelled and does not know has no use for what it has cached.
+        // An expelled node that does not know it yet cannot use what it has cached.
         for node in shared.members() {
             let mut cached = Vec::new();
             if let Some(cache) = node.versions.cache() {
@@ -252,7 +251,7 @@ impl Scan<'_> {
                     batch.read(primary.at(cells_at), cells.len() * WORD_BYTES)
                 };
                 let buffers: Vec<_> = some.iter().map(read).collect();
-                // A memory node that does not answer has not been noticed yet, or is waited for.
+                // A silent memory node has not been noticed yet, or is waited for.
                 let Ok(done) = batch.post().await else { continue };
                 for ((name, offset, cells), buffer) in some.iter().zip(buffers) {
                     tally.seen += 1;
@@ -267,14 +266,14 @@ impl Scan<'_> {
         Ok(tally)
     }
 
-    /// H13: what one who takes part may read is overwritten when it says so, and not before.
+    /// H13: the horizon includes the floor of every member that may read.
     async fn check_floored(&self) -> Tally {
         let mut tally = Tally::new(FLOORED);
         for node in self.shared.members() {
             let reads = node.check_standing().is_ok() && node.configuration.is_open();
             let primary = node.configuration.placement().replicas(FLOORS_GROUP).primary();
             let word = primary.at(floor_word(node.index));
-            // A memory node that does not answer has not been noticed yet, or is waited for.
+            // A silent memory node has not been noticed yet, or is waited for.
             let Ok(words) = self.read(word, WORD_BYTES).await else { continue };
             if reads {
                 tally.seen += 1;
@@ -286,8 +285,8 @@ impl Scan<'_> {
         tally
     }
 
-    /// H2: a memory node that was made ready refuses whoever was out then, and one that is used
-    /// everybody who is out, once transactions run.
+    /// H2: a memory node that was made ready refuses all nodes that were out then; one in use
+    /// refuses all expelled nodes, once transactions run.
     async fn check_fenced(&self) -> Tally {
         let (shared, mut tally) = (self.shared, Tally::new(FENCED));
         let Ok(now) = membership::read(shared.council.authority()) else { return tally };
@@ -296,7 +295,7 @@ impl Scan<'_> {
         let found = |one: &&Return| matches!(one.stage, Stage::Found(_));
         let ready = now.returns().iter().filter(found).map(|one| (one.node, Some(one.life)));
         for (memory_node, life) in used.chain(ready) {
-            // One that has ended meanwhile has nothing that could be written.
+            // A memory node that has ended meanwhile has nothing to write to.
             let header = self.read(life_at(&shared.placement, memory_node).at(0), HEADER_BYTES);
             if !header.await.is_ok_and(|words| words.iter().any(|word| *word != 0)) {
                 continue;
@@ -304,7 +303,7 @@ impl Scan<'_> {
             for (node, since) in now.refused() {
                 let from = match life {
                     Some(life) if !life.is_since(since) => continue,
-                    // It may have been refused before it returned, by the end of its first life.
+                    // It may have been refused before it returned, when its first life ended.
                     None if now.is_live(node) => Epoch(FIRST_EPOCH.0 + 1),
                     _ => since,
                 };
@@ -320,7 +319,7 @@ impl Scan<'_> {
         tally
     }
 
-    /// The words of the log slot that a transaction uses on one memory node.
+    /// Words of the log slot that a transaction uses on one memory node.
     async fn log_of(&self, txn: TxnId, memory_node: NodeId) -> Result<Vec<u64>, BatchError> {
         let now = membership::read(self.shared.council.authority()).ok();
         let members = now.iter().flat_map(Membership::members);
@@ -333,8 +332,8 @@ impl Scan<'_> {
     }
 }
 
-/// H3: should the primary be lost now, no reader has seen what the backups do not have. The first
-/// copy is the primary's.
+/// H3: no reader has seen a version that would be lost with the primary. The first copy is the
+/// primary's.
 fn check_backed(copies: &[Rows], tally: &mut Tally) {
     let Some((primary, backups)) = copies.split_first() else { return };
     for (cvt, row) in primary {
@@ -351,9 +350,9 @@ fn check_backed(copies: &[Rows], tally: &mut Tally) {
     }
 }
 
-/// H3, H10: nobody else writes a row, or trusts what stands there, before its writer is done.
-/// Where no member keeps the locks nothing is asked: those of a node that was lost are lost, and
-/// nobody grants any until the shard is adopted (H4).
+/// H3, H10: no other transaction writes a row, or trusts its contents, before its writer is done.
+/// Shards whose owner is not a member are skipped: the locks of a lost node are lost, and no node
+/// grants any until the shard is adopted (H4).
 fn check_locked(
     table: &TableDef,
     rows: &Rows,

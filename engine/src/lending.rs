@@ -1,10 +1,10 @@
-//! Free slots go from node to node, where one has none left and no slab is to be had.
+//! Lending: gives free slots to a node that has none left, where no slab is left either.
 //!
 //! # What it is
 //! A coordinator that finds no slot in a full group asks the other compute nodes, one after the
-//! other, until one gives it some: half of what that has beyond its own reserve, or of all it has
-//! if an update waits. What is given is the asker's from then on, like slots that it has freed
-//! itself.
+//! other, until one gives it some: half of what that node has beyond its own reserve, or half of
+//! all it has if an update waits. The asker owns these slots from then on, like slots that it has
+//! freed itself.
 //!
 //! | message | words |
 //! |---|---|
@@ -15,19 +15,21 @@
 //!
 //! # Why no slot is ever free at two nodes
 //! Slots leave the giver's allocator before the answer is sent, and enter the asker's when it
-//! comes. Numbers carry the asker's incarnation and grow, and each coordinator has one ask under
-//! way. Of each asker the giver remembers the last: the same number again is answered with the same
-//! slots, a lower one not at all. The asker takes an answer only while it waits for that number.
+//! arrives. Numbers carry the asker's incarnation and grow, and each coordinator has one ask under
+//! way. The giver remembers each asker's last ask: the same number again is answered with the same
+//! slots, a lower one not at all. The asker accepts an answer only while it waits for that number.
 //!
 //! # If an answer is lost
-//! The next ask names the last that was answered, and by which life of the giver. What that life
-//! has given since then, and what another one has given, has not arrived and never will, because
-//! nobody waits for it: the giver takes it back. An ask that is repeated while the giver is started
-//! again may be answered by both its lives, and the asker takes one answer. Slots are lost if an
-//! asker ends without asking again, or a giver while its answer is on the way.
+//! The next ask names the last one that was answered, and by which life of the giver. Slots given
+//! for a later ask, or by another life, have not arrived and never will, because the asker no
+//! longer waits for them: the giver takes back those it gave in its current life. An ask that is
+//! repeated while the giver restarts may be answered by both its lives, and the asker takes one
+//! answer. Slots are lost if an asker ends without asking again, or a giver while its answer is on
+//! the way.
 //!
-//! # How often
-//! Once no node had any, the next ask for the same waits for [`PAUSE`] intervals of the horizon.
+//! # Pace
+//! Once no node had any, the next ask for the same kind of slots waits for [`PAUSE`] intervals of
+//! the horizon.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -43,26 +45,26 @@ use crate::coordinator::Coordinator;
 use crate::hand_over::{ASK_AGAIN, decode, encode};
 use crate::slots::Use;
 
-/// The RPC service by which nodes ask each other for free slots.
+/// RPC service by which nodes ask each other for free slots.
 const SERVICE: Service = Service(5);
-/// The most slots that one answer gives.
+/// Limit of the slots in one answer.
 const MOST_GIVEN: u64 = 64;
-/// Messages to a node that does not answer.
+/// Number of messages to a node that does not answer.
 const TRIES: u32 = 3;
 /// Intervals of the horizon between two asks for slots that no node had.
 const PAUSE: u32 = 2;
 /// Bits of an ask's number below the incarnation.
 const COUNT_BITS: u32 = 48;
 
-/// A coordinator's asks.
+/// State of a coordinator's asks.
 #[derive(Default)]
 pub(crate) struct Asks {
     under_way: Cell<bool>,
-    /// The number of the last ask.
+    /// Number of the last ask.
     last: Cell<u64>,
-    /// The last ask that was answered, by giver.
+    /// Last ask that was answered, by giver.
     answered: RefCell<BTreeMap<NodeId, Answered>>,
-    /// Time of the last ask for such slots that brought nothing.
+    /// Time of the last ask for such slots that brought none.
     fruitless: RefCell<BTreeMap<(TableId, u16, bool), Nanos>>,
 }
 
@@ -74,11 +76,11 @@ impl Asks {
     }
 }
 
-/// The last ask of a coordinator that a node has answered; zeroes for none.
+/// Last ask of a coordinator that a node has answered; zeroes for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Answered {
     number: u64,
-    /// The incarnation of the node that has answered.
+    /// Incarnation of the node that has answered.
     life: u64,
 }
 
@@ -100,7 +102,7 @@ impl Ask {
         [self.number, self.answered.number, self.answered.life, place, self.bytes, update]
     }
 
-    /// `None` if it makes no sense in a cluster of so many groups.
+    /// `None` if the words are no valid ask in a cluster of `groups` groups.
     fn from_words(words: &[u64], groups: u16) -> Option<Self> {
         let [number, answered, life, place, bytes, update] = *words else { return None };
         let answered = Answered { number: answered, life };
@@ -120,9 +122,9 @@ impl Ask {
     }
 }
 
-/// A giver's memory: the last ask of each asker, and the slots that it was given.
+/// Giver's memory: the last ask of each asker, and the slots given for it.
 struct Counter {
-    /// The giver's incarnation.
+    /// Incarnation of the giver.
     life: u64,
     last: BTreeMap<Endpoint, Given>,
 }
@@ -138,8 +140,8 @@ impl Counter {
         Self { life: u64::from(life.raw()), last: BTreeMap::new() }
     }
 
-    /// The slots for an ask. `give` takes them out of what is free, `take_back` puts some in.
-    /// `None` if the ask is out of date.
+    /// Slots for an ask; `None` if the ask is out of date. `give` takes slots out of the free ones,
+    /// `take_back` returns one.
     fn receive(
         &mut self,
         from: Endpoint,
@@ -155,7 +157,7 @@ impl Counter {
             let slots = give();
             let given = Given { number: ask.number, purpose: ask.purpose, slots };
             if let Some(before) = self.last.insert(from, given) {
-                // Of another life nobody knows what has arrived.
+                // What has arrived at an asker's former life is not known.
                 let same = before.number >> COUNT_BITS == ask.number >> COUNT_BITS;
                 if same && !self.has_arrived(before.number, ask.answered) {
                     before.slots.into_iter().for_each(|slot| take_back(before.purpose, slot));
@@ -165,13 +167,13 @@ impl Counter {
         self.last.get(&from).map(|given| &given.slots[..])
     }
 
-    /// Whether the asker has had what this life of the giver gave for the ask of this number.
+    /// Whether the asker has received what this life of the giver gave for the ask of this number.
     fn has_arrived(&self, number: u64, answered: Answered) -> bool {
         answered.life == self.life && number <= answered.number
     }
 }
 
-/// Lets coordinator 0 give other nodes what its node does not need.
+/// Lets coordinator 0 give other nodes slots that its own node does not need.
 pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
     if coordinator.thread != 0 {
         return;
@@ -199,10 +201,10 @@ pub(crate) fn serve(coordinator: &Rc<Coordinator>) {
 }
 
 impl Coordinator {
-    /// Takes slots for another node out of what is free here.
+    /// Takes slots for another node out of the free ones.
     fn give_slots(&self, ask: &Ask) -> Vec<u64> {
         let slots = &self.node.slots;
-        // The asker has found no slab, and there is one cursor for all.
+        // The asker found no slab, and all nodes share the group's cursor.
         slots.set_full(ask.purpose.group);
         slots.miss(ask.wanted, self.executor.now());
         self.share_slots();
@@ -224,8 +226,8 @@ impl Coordinator {
         given
     }
 
-    /// Asks other nodes for slots; whether there may be some now. A task of the coordinator's asks,
-    /// so that no answer is lost with the transaction that needs it.
+    /// Asks other nodes for slots; returns whether there may be some now. Runs in a task of its
+    /// own, so that no answer is lost with the transaction that needs it.
     #[cold]
     pub(crate) async fn borrow_slots(
         self: &Rc<Self>,
@@ -245,7 +247,7 @@ impl Coordinator {
             while asks.under_way.get() {
                 self.executor.sleep(ASK_AGAIN).await;
             }
-            // That may have brought what is wanted; if not, it is asked for now.
+            // That ask may have brought such slots; if not, the caller asks again.
             return true;
         }
         asks.under_way.set(true);
@@ -258,7 +260,7 @@ impl Coordinator {
                 asks.fruitless.borrow_mut().insert(kind, coordinator.executor.now());
             }
             asks.under_way.set(false);
-            // Nobody waits any more once the transaction is dropped.
+            // A dropped transaction does not wait any more.
             let _ = sender.try_send(found);
         });
         outcome.recv().await.unwrap_or(false)
@@ -280,7 +282,7 @@ impl Coordinator {
         false
     }
 
-    /// Asks one node; whether it gave any.
+    /// Asks one node; returns whether it gave any slot.
     async fn ask_for_slots(
         &self,
         giver: NodeId,

@@ -1,22 +1,22 @@
 //! Lotus: ACID transactions over disaggregated memory.
 //!
 //! # What it is
-//! The transaction protocol of LOTUS (§5) with the hazards it leaves open closed, coordinators
+//! The transaction protocol of LOTUS (§5) with the hazards it leaves open closed, the coordinators
 //! that carry it out, and the public interface: a [`Cluster`] to start, tables to create and load,
 //! and [`Transaction`]s to run.
 //!
 //! # What it is not
-//! Verbs and messages are `lotus_fabric`'s business, bytes and visibility `lotus_mvcc`'s, locks
-//! `lotus_locktable`'s, placement and routing `lotus_router`'s, log entries `lotus_recovery`'s.
+//! Verbs and messages are in `lotus_fabric`, bytes and visibility in `lotus_mvcc`, locks in
+//! `lotus_locktable`, placement and routing in `lotus_router`, log entries in `lotus_recovery`.
 //! This crate decides in which order they are used.
 //!
 //! # Where to look
 //! * [`Cluster`], [`ClusterBuilder`]: starting, tables, submitting work.
-//! * [`Session`], [`Transaction`]: what a job on a coordinator uses.
+//! * [`Session`], [`Transaction`]: the interface of a job on a coordinator.
 //! * [`path`]: finding rows by something other than their primary key.
 //! * `coordinator`, `slot`: threads and coroutines; `read`, `commit`: the two phases.
-//! * `version_tables`: what this node may believe without asking a memory node.
-//! * [`audit`]: what must be true when nothing runs.
+//! * `version_tables`: rows' version tables that a node may use without asking a memory node.
+//! * [`audit`]: invariants that hold when nothing runs.
 
 #![forbid(unsafe_code)]
 

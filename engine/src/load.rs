@@ -1,9 +1,9 @@
-//! Filling a table before the first transaction: whole shards at once, in parallel, no locks.
+//! Loading a table before the first transaction: whole shards at once, in parallel, no locks.
 //!
 //! Every worker owns the shards whose number it is congruent to, so nothing is shared. It places
 //! the rows of a shard in local bucket images, packs their records into slabs of its own, and
-//! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so whatever
-//! comes later fits behind; what is left of the last ones is the node's ([`crate::slots`]).
+//! writes both to all replicas in large WRITEs. Slabs are taken as in a transaction, so that later
+//! data fits behind them; slots left over in the last ones go to the node ([`crate::slots`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,17 +25,18 @@ use crate::error::ClusterError;
 use crate::memory::{self, SlabError};
 use crate::shared::Shared;
 
-/// Batches that a worker keeps under way.
+/// Number of batches that a worker keeps under way.
 const BATCHES_IN_FLIGHT: usize = 16;
 
-/// Row number `n` of what is to be loaded: writes its value into the empty buffer and returns its
-/// primary key. Called several times for a row, from several threads: it must be a function of `n`.
+/// Source of the rows to load. Writes the value of row number `n` into the empty buffer and returns
+/// its primary key. Called several times for a row, from several threads: it must be a function of
+/// `n`.
 pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 
-/// One worker's part of a load.
+/// Share of one worker in a load.
 pub(crate) struct Loader<'a> {
     pub(crate) shared: &'a Shared,
-    /// What is left of the memory nodes.
+    /// Placement over the memory nodes that are left.
     pub(crate) placement: &'a Placement,
     pub(crate) lane: Lane,
     pub(crate) table: Arc<TableDef>,
@@ -96,7 +97,7 @@ struct Writer<'a> {
     loader: &'a Loader<'a>,
     slabs: SlabAllocator,
     in_flight: VecDeque<Posted>,
-    /// Records that lie one behind the other, not yet written, and where they begin.
+    /// Adjacent records that are not written yet, and the offset of the first.
     run: Vec<u64>,
     run_at: u64,
 }
@@ -169,7 +170,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Leaves what it has not used of its slabs to the compute node that they are entered for.
+    /// Gives the unused slots of its slabs to the compute node that they are entered for.
     fn leave_slots(&mut self) {
         let shared = self.loader.shared;
         let node = shared.nodes.first();
@@ -209,7 +210,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Starts to write `words` to every replica.
+    /// Starts writing `words` to every replica.
     async fn write(
         &mut self,
         replicas: &ReplicaSet,

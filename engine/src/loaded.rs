@@ -1,25 +1,25 @@
-//! Whether all data of a cluster of several processes is there.
+//! Agreement on whether all data of a cluster of several processes is loaded.
 //!
 //! # What it is
-//! The charter says that a cluster is made, with empty memory. Its founder then makes tables and
-//! fills them, without locks, from a snapshot or otherwise. That all of it is done, or never will
-//! be, is agreed on by one value at the authority that is written once:
+//! The charter says that a cluster is founded, with empty memory. Its founder then creates tables
+//! and fills them, without locks, from a snapshot or otherwise. One value at the authority, written
+//! once, says that all of it is done, or never will be:
 //!
 //! | `loaded` | means | is written by |
 //! |---|---|---|
 //! | nothing yet | the founder loads, or is dead | |
 //! | `loaded` | the cluster may serve | the founder, when every row has landed |
-//! | `cut short: …` | the data will never be whole | the founder, or whoever finds it gone |
+//! | `cut short: …` | the data will never be whole | the founder, or any other process |
 //!
-//! All processes wait for it before they serve, however they have come to their part. No snapshot
-//! is taken without it. While the founder loads it counts up a second value, `loading`, so that the
-//! others know for how long waiting makes sense.
+//! All processes wait for it before they serve, however they have got their part, and no snapshot
+//! is taken before. While the founder loads it counts up a second value, `loading`, which tells the
+//! others how long waiting makes sense.
 //!
 //! # If it stops anywhere
-//! A founder that dies, is expelled, or says nothing for as long as the others are patient has its
-//! load cut short by whichever process notices first. If it only stood still it finds that value
-//! when it has come to its end: of the two one is written. What a paused founder writes meanwhile
-//! lands where no one looks.
+//! If the founder dies, is expelled, or is silent for longer than the others' patience, the first
+//! process that notices cuts the load short. A founder that only paused finds that value when it
+//! has finished: only one of the two is ever written. What a paused founder writes to memory
+//! meanwhile is read by no process.
 //!
 //! # What it is not
 //! A way to go on with half a load. Memory of a cluster that was cut short is of no use: end all
@@ -49,32 +49,32 @@ const KEY: &str = "loaded";
 const PROGRESS_KEY: &str = "loading";
 const LOADED: &str = "loaded";
 const CUT_SHORT: &str = "cut short: ";
-/// How often the founder says how far it is.
+/// Interval at which the founder reports its progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two looks at whether the founder has come to an end.
+/// Pause between two looks at whether the load has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is known of a cluster's data.
+/// State of a cluster's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
     /// The founder fills tables, or has not begun to.
     Loading {
-        /// So many so far, as the founder has said last.
+        /// Rows loaded so far, as last reported by the founder.
         rows: u64,
-        /// When it said so: another version each time.
+        /// Version of that report; another one each time.
         said: Version,
     },
-    /// All of it is there.
+    /// All data is there.
     Loaded,
-    /// It never will be: the sentence says why.
+    /// The data will never be complete: the sentence says why.
     CutShort {
-        /// Without a full stop.
+        /// The reason, without a full stop.
         why: String,
     },
 }
 
 impl Data {
-    /// What the authority says of it.
+    /// Reads the state from the authority.
     ///
     /// # Errors
     /// [`AuthorityError::Unavailable`].
@@ -93,20 +93,20 @@ impl Data {
         match (text.as_ref(), text.strip_prefix(CUT_SHORT)) {
             (LOADED, _) => Self::Loaded,
             (_, Some(why)) => Self::CutShort { why: why.to_owned() },
-            // Whatever it is, it does not say that the data is whole.
+            // An unknown value does not say that the data is whole.
             (other, None) => Self::CutShort { why: format!("the authority says \"{other}\"") },
         }
     }
 }
 
-/// The version of what the founder has said of its load, and how many rows it has filled in.
+/// Version of the founder's last progress report, and the rows it had loaded.
 fn progress(authority: &dyn Authority) -> Result<(Version, u64), AuthorityError> {
     let Some(found) = authority.read(PROGRESS_KEY)? else { return Ok((Version::ABSENT, 0)) };
     let rows = found.value.try_into().map_or(0, u64::from_le_bytes);
     Ok((found.version, rows))
 }
 
-/// Says that the load is over before it was done, unless it was done.
+/// Declares the load cut short, unless it has ended; returns the state that stands.
 ///
 /// # Errors
 /// [`AuthorityError::Unavailable`].
@@ -115,27 +115,27 @@ pub(crate) fn cut_short(authority: &dyn Authority, why: &str) -> Result<Data, Au
     write_once(authority, KEY, value.as_bytes()).map(|stands| Data::decode(&stands))
 }
 
-/// Waits for the founder to have loaded all data. Looks again and again, and cuts the load short
-/// once the founder's life is over or it says nothing any more.
+/// Waits for the founder to load all data. Checks repeatedly, and cuts the load short once the
+/// founder's life is over or it has been silent for too long.
 #[derive(Clone, Debug)]
 pub struct LoadWatch {
     patience: Duration,
-    /// When the authority answered last, or was first asked.
+    /// Time of the authority's last answer, or of the first question.
     answered: Option<Nanos>,
-    /// The version of what the founder has said last, and since when that is known.
+    /// Version of the founder's last report, and when this process first saw it.
     said: Option<(Version, Nanos)>,
 }
 
 impl LoadWatch {
-    /// For a founder, and an authority, that may be silent for `patience`.
+    /// Watch that lets the founder, and the authority, be silent for up to `patience`.
     pub const fn new(patience: Duration) -> Self {
         Self { patience, answered: None, said: None }
     }
 
-    /// What is known of the data now.
+    /// Current state of the data.
     ///
     /// # Errors
-    /// `Authority`, if it has not answered for as long as it may be silent.
+    /// `Authority`, if it has been silent for the patience of this watch.
     pub fn look<M: Machines>(&mut self, cluster: &Cluster<M>) -> Result<Data, ClusterError> {
         let shared = &cluster.shared;
         if cluster.is_alone() {
@@ -144,7 +144,7 @@ impl LoadWatch {
         self.ask(shared.control.now(), shared.peers[0].id, shared.council.authority())
     }
 
-    /// As [`Self::look`], at this time, of the cluster that `founder` has made.
+    /// As [`Self::look`], at time `now`, for a cluster founded by `founder`.
     pub(crate) fn ask(
         &mut self,
         now: Nanos,
@@ -159,7 +159,7 @@ impl LoadWatch {
             }
             Err(error) if now.since(before) >= self.patience => Err(error.into()),
             Err(_) => {
-                // The founder could not say anything either.
+                // The founder could not report either.
                 self.said = None;
                 Ok(Data::Loading { rows: 0, said: Version::ABSENT })
             }
@@ -174,7 +174,7 @@ impl LoadWatch {
         authority: &dyn Authority,
     ) -> Result<Data, AuthorityError> {
         let Data::Loading { said: version, .. } = data else { return Ok(data) };
-        // A life that has been taken in later has not founded the cluster.
+        // A life that was taken in later has not founded the cluster.
         let founds = |members: &Membership| {
             let member = members.member(founder);
             member.is_some_and(|one| members.is_live(founder) && one.joined == FIRST_EPOCH)
@@ -196,7 +196,7 @@ impl LoadWatch {
     }
 }
 
-/// Says again and again how far the load is, until it is dropped.
+/// Reports the progress of a load from a thread of its own, until it is dropped.
 struct Ticking {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -214,7 +214,7 @@ impl Ticking {
                 while !ended.load(Ordering::Relaxed) {
                     if handle.now() >= next {
                         next = handle.now().after(PROGRESS_INTERVAL);
-                        // Unanswered, it is said again with the next one.
+                        // Without an answer, the next report will do.
                         let _ = say_progress(&shared);
                     }
                     handle.sleep(PAUSE).await;
@@ -229,7 +229,7 @@ impl Drop for Ticking {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its panics are nobody's concern: the load has ended.
+            // A panic of this thread does not matter: the load has ended.
             let _ = thread.join();
         }
     }
@@ -243,19 +243,20 @@ fn say_progress(shared: &Shared) -> Result<Version, AuthorityError> {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// Has all data made: carries out `fill`, in the process that has founded the cluster, and lets
-    /// all processes know that the data is there, or, if `fill` fails, that it never will be.
+    /// Loads all data: runs `fill`, in the process that has founded the cluster, and tells all
+    /// processes that the data is there, or, if `fill` fails, that it never will be.
     ///
     /// # Errors
     /// `CutShort`: `fill` has failed, or another process took this one for dead meanwhile. The
-    /// cluster is then of no use. `Authority`, if it does not answer: then [`LoadWatch`] tells.
+    /// cluster is unusable then. `Authority`, if it does not answer: then [`LoadWatch`] tells the
+    /// outcome.
     pub fn fill<T>(&self, fill: impl FnOnce() -> Result<T, String>) -> Result<T, ClusterError> {
         let refused = |why| ClusterError::CutShort { why };
         if self.is_alone() {
             return fill().map_err(refused);
         }
         let shared = &self.shared;
-        // Outside of time nobody can tell how long nothing was said.
+        // Outside of time no process can tell how long the founder was silent.
         let ticks = shared.control.is_in_time();
         let ticking = ticks.then(|| Ticking::start(shared, &self.machines().outside()));
         let ticking = ticking.transpose()?;
@@ -269,7 +270,7 @@ impl<M: Machines> Cluster<M> {
         let filled = match filled {
             Ok(filled) => filled,
             Err(why) => {
-                // Unanswered, the others find out when this process has ended.
+                // Without an answer, the others notice when this process has ended.
                 let _ = last_word(&format!("{CUT_SHORT}{why}"));
                 return Err(refused(why));
             }
@@ -284,10 +285,10 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Whether all data is there, as far as the authority says.
+    /// State of the data, as far as the authority knows.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The authority does not answer.
     pub fn data(&self) -> Result<Data, ClusterError> {
         match self.is_alone() {
             true => Ok(Data::Loaded),

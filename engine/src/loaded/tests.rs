@@ -1,4 +1,4 @@
-//! Tests of when a load is over, and who says so.
+//! Tests of when a load ends, and which process ends it.
 
 use lotus_fabric::ids::Incarnation;
 use lotus_router::EmbeddedAuthority;
