@@ -1,4 +1,4 @@
-//! Checks of the memory nodes and lock tables that hold when no transaction runs.
+//! Invariants of the memory nodes and lock tables that hold when no transaction runs.
 //!
 //! Every check reads the memory itself, through a lane like any other, and trusts no state of the
 //! coordinators. Run it only while nothing else runs.
@@ -48,8 +48,7 @@ pub struct MemoryUse {
     pub total_bytes: u64,
 }
 
-/// Called with one row: primary key, newest committed value, and the transaction that wrote it
-/// (`None` for the loader).
+/// Called with a row's primary key, newest committed value, and its writer (`None` for the loader).
 pub type RowVisitor<'a> = dyn FnMut(&PrimaryKey, &[u8], Option<TxnId>) + 'a;
 
 impl<M: Machines> Cluster<M> {
@@ -87,8 +86,7 @@ impl<M: Machines> Cluster<M> {
         Ok(findings)
     }
 
-    /// Passes every existing row of a table to `visit`. Let the cluster [settle](Cluster::settle)
-    /// first.
+    /// Visits every existing row of a table. Let the cluster [settle](Cluster::settle) first.
     ///
     /// # Errors
     /// An unknown table, or memory nodes that cannot be read.
@@ -248,8 +246,7 @@ impl<'a> SeenRow<'a> {
         Some((Record::decode(self.key?, words).ok()?, words))
     }
 
-    /// Whether a record names the right slot for its predecessor, if the CVT still has that
-    /// version.
+    /// Whether a record names the right slot for its predecessor, if the CVT still has that.
     fn follows(&self, record: &Record<'_>) -> bool {
         let previous = Version::Committed(record.previous());
         let mut before = self.cells.iter().flatten().map(|seen| seen.cell);
@@ -297,8 +294,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) lane: Lane,
 }
 
-/// The buckets of a table in one group, block by block; overflow buckets come after the bucket that
-/// links to them.
+/// The buckets of a table in one group, block by block; overflow buckets come after their links.
 pub(crate) struct IndexBlocks {
     /// Offset and length in bytes of the blocks still to be read.
     pending: Vec<(u64, usize)>,
@@ -386,11 +382,10 @@ impl Scan<'_> {
         Ok(done.words(buffer).to_vec())
     }
 
-    /// Compares all allocated memory across replicas. The header page is left out, because only the
-    /// primary's cursor counts there. A failed node may have written a record on some replicas
-    /// only, and a copy that was made anew has only the records that versions name. So once a node
-    /// has failed, record slabs are compared only where a version names them: `named` maps begin to
-    /// end.
+    /// Compares all allocated memory but the header page, where only the primary's cursor counts. A
+    /// failed node may have written a record on some replicas only, and a copy that was made anew
+    /// has only the records that versions name. So once a node has failed, only `named` records are
+    /// compared: a map from begin to end.
     async fn compare_replicas(
         &self,
         group: GroupId,
@@ -426,8 +421,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Slabs of records, if a node has failed; otherwise none, so that all their words are
-    /// compared.
+    /// Slabs of records, if a node has failed; otherwise none, so that all words are compared.
     async fn record_slabs(&self, group: GroupId) -> Result<BTreeSet<u64>, BatchError> {
         let mut records = BTreeSet::new();
         if !self.shared.has_lost_a_node() {

@@ -3,9 +3,8 @@
 //! # What it is
 //! With [`balance`](crate::ClusterBuilder::balance) every compute node measures how long its
 //! transactions take, and counts the lock requests for each of its shards. Once in an interval its
-//! coordinator 0 publishes both in the first group's header, reads the figures of the other nodes,
-//! and carries out the verdict of [`lotus_router::balance`]: it orders
-//! [hand-overs](crate::hand_over).
+//! coordinator 0 publishes both in the first group's header, reads the other nodes' figures, and
+//! has shards [handed over](crate::hand_over) by the verdict of [`lotus_router::balance`].
 //!
 //! # What it is not
 //! Exact. Counters are bumped without order, and a slow node publishes late; only speed depends on
@@ -43,7 +42,7 @@ pub(crate) struct NodeCounts {
     requests: Box<[AtomicU32]>,
     transactions: AtomicU64,
     busy_ns: AtomicU64,
-    /// Shard that is too hot to move, for status queries; see [`STUCK`].
+    /// Shard that no move can help, for status queries; see [`STUCK`].
     stuck: AtomicU32,
     /// Whether the node only publishes its load and gives no shard away.
     paused: AtomicBool,

@@ -15,8 +15,7 @@ use crate::error::ClusterError;
 use crate::part::{Part, Wait};
 use crate::plan::Plan;
 
-/// Settings of a cluster to be started; each method documents its default. [`Config`] has the whole
-/// list.
+/// Settings of a cluster; each method documents its default. [`Config`] has the whole list.
 ///
 /// ```
 /// # fn main() -> Result<(), lotus::ClusterError> {
@@ -143,8 +142,7 @@ impl ClusterBuilder {
         Cluster::start(self.config, &self.part, machines)
     }
 
-    /// Number of machines that the cluster takes: memory nodes, which come first, and compute
-    /// nodes.
+    /// Number of machines of the cluster: memory nodes, which come first, and compute nodes.
     ///
     /// # Errors
     /// Inconsistent settings.

@@ -26,8 +26,7 @@ const KEY: &str = "tables";
 /// Version of the encoding that this module reads and writes.
 const FORMAT: u8 = 1;
 
-/// Share (one part in 16) of memory that the displaced versions of one table may take while a
-/// coordinator reads all rows.
+/// Divisor of memory for the displaced versions of one table while a coordinator reads all rows.
 const PATIENT_SHARE: u64 = 16;
 
 /// The list of tables, and the version of the value at the authority.

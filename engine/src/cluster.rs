@@ -172,8 +172,7 @@ impl<M: Machines> Cluster<M> {
         loop {
             let mut catalogue = shared.ask(|| shared.learn_tables())?;
             if let Some(id) = catalogue.find(&spec.name) {
-                // Only this call has this memory: an equal entry is ours, even if the answer was
-                // lost.
+                // Only this call has this memory: an equal entry is ours, answered or not.
                 let entered = catalogue.tables.get(usize::from(id.0));
                 if entered.is_some() && entered == ours.as_ref() {
                     return Ok(id);
@@ -324,8 +323,7 @@ impl<M: Machines> Cluster<M> {
                 reply.send(outcome);
             })
         });
-        // A failed coordinator takes no jobs; the reply is then dropped, and its receiver gets
-        // `Fenced`.
+        // A failed coordinator takes no jobs; the dropped reply then tells the caller.
         let _ = coordinator.jobs.try_send(job);
         submitted
     }

@@ -154,8 +154,7 @@ pub(crate) struct Expelled;
 pub(crate) struct Commit<'a> {
     pub(crate) slot: &'a Slot,
     txn: TxnId,
-    /// Time at which the caller stops waiting; set at the first failure, since most commits see
-    /// none.
+    /// End of the caller's wait; set at the first failure, since most commits see none.
     deadline: Cell<Option<Nanos>>,
 }
 
@@ -217,9 +216,8 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
-    /// Commits without in-doubt cells, for comparison: draws the timestamp first and writes the
-    /// cells with it. Recovery could not resolve such cells; the difference in cost is that of the
-    /// visible step.
+    /// Commits without in-doubt cells, to measure what the visible step costs: draws the timestamp
+    /// first and writes the cells with it. Recovery could not resolve such a commit.
     async fn carry_out_in_one_step(&self, body: &mut Body) -> Result<(), Expelled> {
         let commit_ts = self.timestamp().await?;
         let version = Version::Committed(commit_ts);
@@ -280,8 +278,7 @@ impl<'a> Commit<'a> {
         for failure in error.failures() {
             let mut outcome = Err(failure.error);
             while let Err(error) = outcome {
-                // A node that is out could wait for ever for a memory node that the others have
-                // given up.
+                // A node that is out could wait for a memory node that the others have left.
                 if error == VerbError::Revoked || coordinator.node.has_failed() {
                     return Err(Expelled);
                 }
@@ -447,8 +444,7 @@ impl Body {
         log
     }
 
-    /// Adds the log entry, records and cells of this version, in this order for each memory node
-    /// (H12).
+    /// Adds log entry, records and cells of this version, in this order for each memory node (H12).
     #[inline]
     fn add_data(
         &mut self,

@@ -28,12 +28,10 @@ pub enum ReadRule {
 /// Order in which a commit makes its versions visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VisibleOrder {
-    /// All backups, wait, then the primaries: a version that was read survives its coordinator
-    /// (H3).
+    /// All backups, wait, then the primaries: versions that were read survive a coordinator (H3).
     #[default]
     BackupsFirst,
-    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back a version that was
-    /// read.
+    /// All at once, as in LOTUS §5.1. For comparison: a crash can take back what was read.
     AllAtOnce,
 }
 
@@ -113,8 +111,7 @@ pub struct Config {
     pub routing: RoutingPolicy,
     /// See [`Retention`].
     pub retention: Retention,
-    /// Interval at which each compute node publishes the oldest snapshot it may read from; default
-    /// 1 ms.
+    /// Interval at which each compute node publishes the oldest snapshot it may read; default 1 ms.
     pub horizon_interval: Duration,
     /// Time that a compute node may be silent before the others expel it and recover its
     /// transactions; `None`, the default, for ever. 20 ms suffice where threads have cores of their

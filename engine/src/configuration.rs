@@ -3,8 +3,7 @@
 //! # The steps, and their purpose
 //! The membership says which memory nodes are lost, and how far every compute node has come with
 //! that ([`lotus_recovery::membership`]). Coordinator 0 of each node follows it
-//! ([`crate::members`]) and publishes it to the node's other coordinators here; each follows in its
-//! own turns.
+//! ([`crate::members`]) and publishes it here to the others, which follow in their own turns.
 //!
 //! 1. *Stop.* The coordinator begins no transactions, and gives up those that have not begun to
 //!    commit: an attempt's reads no longer count. So no transaction relies on a read from the lost
@@ -14,9 +13,8 @@
 //!    recoveries of dead nodes, which begin anew. Coordinator 0 carries over the words that were
 //!    certain only on the lost node's copy, and fences every expelled node at memory nodes that
 //!    have come back ([`Coordinator::carry_over`]). Then it acknowledges the epoch.
-//! 3. *Resume.* When every node has acknowledged, and no transaction of an expelled node is in
-//!    doubt, transactions begin again. So a promoted copy shows nothing that another copy may lack
-//!    (H3).
+//! 3. *Resume.* When every node has acknowledged, and no expelled node's transaction is in doubt,
+//!    transactions begin again. So a promoted copy shows nothing that another may lack (H3).
 //!
 //! # Promotion
 //! The first copy of a group that is left is its primary from step 2 on. Cells hold offsets within
@@ -71,8 +69,7 @@ const LOOKS_PER_LEASE: u32 = 16;
 /// Floor of a node that reads nothing any more.
 pub(crate) const NO_FLOOR: u64 = u64::MAX;
 
-/// Progress of the three steps, each as the epoch of the last change of memory nodes that has
-/// reached it.
+/// Progress of the three steps, each as the epoch of the last change that has reached it.
 #[derive(Clone, Debug)]
 struct Progress {
     /// Reads by the placement before this change no longer count.
@@ -82,8 +79,7 @@ struct Progress {
     placement: Arc<Placement>,
     /// Transactions may begin by the placement of this change.
     resume: Epoch,
-    /// Memory nodes that do not answer but have the last copies of a group, so that their loss
-    /// waits.
+    /// Silent memory nodes that are not given up, because they have the last copies of a group.
     out_of_reach: Vec<NodeId>,
     /// Memory nodes that have come back, as far as this node knows.
     returns: Arc<[Return]>,
@@ -139,8 +135,7 @@ impl NodeConfiguration {
         }
     }
 
-    /// Whether a memory node that was lost is in use again, or about to be, as far as this node
-    /// knows.
+    /// Whether a lost memory node is in use again, or about to be, as far as this node knows.
     pub(crate) fn uses_again(&self, node: NodeId) -> bool {
         let used = |one: &Return| one.node == node && !matches!(one.stage, Stage::Found(_));
         self.lock().returns.iter().any(used)
@@ -322,8 +317,7 @@ impl Coordinator {
         Ok(Taking(takes))
     }
 
-    /// Whether a group's cursor must be raised before a slab is taken, because its copy was
-    /// promoted.
+    /// Whether a group's cursor must be raised before a slab is taken: its copy was promoted.
     pub(crate) fn must_raise_cursor(&self, group: GroupId) -> bool {
         self.is_promoted(group) && self.configuration.raised.get() & (1 << group.0) == 0
     }
@@ -415,10 +409,9 @@ impl Coordinator {
         fence_at(self, now.refused(), &targets).await
     }
 
-    /// Raises the owner words of all copies to the latest owner that this node or a copy knows,
-    /// since the nodes that moved shards may have died. All members see what a copy shows, so only
-    /// the eldest raises those words; the others wait, and raise them themselves if it is not done
-    /// after a lease.
+    /// Raises the owner words of all copies to the latest owner that this node or a copy knows: the
+    /// nodes that moved shards may have died. All members see what a copy shows; the eldest raises
+    /// those words, and the others do it themselves after a lease.
     async fn raise_owners(&self, now: &Membership) -> Result<(), Fenced> {
         let lease = self.shared.config.lease.unwrap_or_default();
         let is_eldest = now.by_age().first().is_some_and(|eldest| eldest.node == self.node.id);

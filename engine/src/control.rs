@@ -27,8 +27,7 @@ pub(crate) struct Control {
     node: NodeId,
     epoch: Epoch,
     next_lane: AtomicU16,
-    /// Whether time passes while control waits; false in a simulation, where control works outside
-    /// of time.
+    /// Whether time passes while control waits; false in a simulation.
     in_time: bool,
 }
 
@@ -64,8 +63,7 @@ impl Control {
         self.env.now()
     }
 
-    /// Whether time passes during its waits. If not, the callback that is told of a wait advances
-    /// time.
+    /// Whether time passes during its waits. If not, the callback told of a wait advances it.
     pub(crate) fn is_in_time(&self) -> bool {
         self.in_time
     }

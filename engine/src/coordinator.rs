@@ -69,7 +69,7 @@ pub(crate) struct Coordinator {
     pub(crate) slabs: RefCell<SlabAllocator>,
     /// Requests for other nodes' free slots.
     pub(crate) asks: Asks,
-    /// Slots of displaced versions, until the horizon has passed.
+    /// Slots of displaced versions that snapshots may still need.
     pub(crate) retired: RefCell<Retired>,
     /// Snapshots that its slots read from.
     pub(crate) snapshots: RefCell<Snapshots>,
@@ -205,8 +205,7 @@ impl Coordinator {
         self.node.configuration.why_timeout()
     }
 
-    /// Closes a broken connection and re-makes it (H22); reports to the node whether the peer
-    /// answers.
+    /// Closes and re-makes a broken connection (H22); notes for the node whether the peer answers.
     #[cold]
     pub(crate) async fn reconnect(&self, node: NodeId) -> Result<(), VerbError> {
         let mut outcome = self.lane.reconnect(node).await;

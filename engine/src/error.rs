@@ -27,8 +27,7 @@ pub enum TxnError {
         /// The row.
         key: PrimaryKey,
     },
-    /// The row carries a write that is neither committed nor undone yet. Retry later; recovery
-    /// settles it.
+    /// The row carries an undecided write. Retry later; recovery settles it.
     #[error("row {key:?} of table {} carries an undecided write", table.0)]
     InDoubt {
         /// The table.

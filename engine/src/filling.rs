@@ -274,8 +274,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Repeats a batch until it has taken effect; returns the words of the buffer that `add`
-    /// returns.
+    /// Repeats a batch until it has taken effect; returns the words of the buffer from `add`.
     async fn insist_on(&self, add: impl Fn(&mut Batch) -> Buffer) -> Result<Vec<u64>, TxnError> {
         let (done, buffer) = self.insist_here(add).await.map_err(halted)?;
         Ok(done.words(buffer).to_vec())

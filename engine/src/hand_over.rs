@@ -267,8 +267,7 @@ impl Coordinator {
         point!(me, GrantsStopped, with to.0);
         let drained = self.drain(shards, since).await;
         if !broken(Rule::TheMovedAreForgotten) {
-            // Also if the hand-over fails: writers that met the stop have not renewed their cached
-            // rows.
+            // Also after a failure: writers that met the stop have not renewed their cached rows.
             shards.iter().for_each(|shard| self.node.versions.forget_shard(*shard));
         }
         let stragglers = match drained {

@@ -1,4 +1,4 @@
-//! Checks of memory that hold at any moment, while transactions are under way.
+//! Invariants of memory that hold at any moment, while transactions are under way.
 //!
 //! A simulator can stop the world between any two events and check. Recovery from a node's death at
 //! that moment would rely on these properties.

@@ -23,13 +23,11 @@
 //! The next ask names the last one that was answered, and by which life of the giver. Slots given
 //! for a later ask, or by another life, have not arrived and never will, because the asker no
 //! longer waits for them: the giver takes back those it gave in its current life. An ask that is
-//! repeated while the giver restarts may be answered by both its lives, and the asker takes one
-//! answer. Slots are lost if an asker ends without asking again, or a giver while its answer is on
-//! the way.
+//! repeated while the giver restarts may be answered by both its lives; the asker takes one answer.
+//! Slots are lost if an asker ends without asking again, or a giver with its answer on the way.
 //!
 //! # Pace
-//! Once no node had any, the next ask for the same kind of slots waits for [`PAUSE`] intervals of
-//! the horizon.
+//! Once no node had any, the next ask for such slots waits for [`PAUSE`] intervals of the horizon.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -28,9 +28,8 @@ use crate::shared::Shared;
 /// Number of batches that a worker keeps under way.
 const BATCHES_IN_FLIGHT: usize = 16;
 
-/// Source of the rows to load. Writes the value of row number `n` into the empty buffer and returns
-/// its primary key. Called several times for a row, from several threads: it must be a function of
-/// `n`.
+/// Writes the value of row number `n` of a load into the empty buffer and returns its primary key.
+/// Called several times for a row, from several threads: it must be a function of `n`.
 pub type RowSource<'a> = dyn Fn(u64, &mut Vec<u8>) -> PrimaryKey + Sync + 'a;
 
 /// Share of one worker in a load.

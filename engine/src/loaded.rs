@@ -248,8 +248,7 @@ impl<M: Machines> Cluster<M> {
     ///
     /// # Errors
     /// `CutShort`: `fill` has failed, or another process took this one for dead meanwhile. The
-    /// cluster is unusable then. `Authority`, if it does not answer: then [`LoadWatch`] tells the
-    /// outcome.
+    /// cluster is unusable then. `Authority`, if it does not answer: then [`LoadWatch`] tells.
     pub fn fill<T>(&self, fill: impl FnOnce() -> Result<T, String>) -> Result<T, ClusterError> {
         let refused = |why| ClusterError::CutShort { why };
         if self.is_alone() {
