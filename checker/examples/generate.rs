@@ -1,4 +1,4 @@
-//! Writes a sound history of any size, to measure the checker with:
+//! Writes a sound history of any size, for measuring the checker:
 //! `cargo run --release -p lotus-checker --example generate -- 1000000 > h.jsonl`.
 //!
 //! Arguments: transactions (1,000,000), sessions (64), rows (100,000), seed (1). Every session has
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufWriter, Write};
 
-/// A small generator of random numbers (xorshift64*), alike on every machine.
+/// A small random number generator (xorshift64*), with the same results on every machine.
 struct Random(u64);
 
 impl Random {
@@ -36,7 +36,7 @@ struct Database {
     random: Random,
     clock: u64,
     rows: u64,
-    /// By row: version, and when it was committed.
+    /// By row: version, and its commit timestamp.
     newest: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -61,7 +61,7 @@ impl Database {
         running.read = running.rows.map(version);
     }
 
-    /// One line, newline included.
+    /// Ends a transaction; returns its line, newline included.
     fn end(&mut self, mut running: Running, session: u64) -> String {
         self.clock += 2;
         let commit_ts = self.clock - 1;

@@ -1,4 +1,4 @@
-//! The order in which things are found out.
+//! The check, step by step.
 
 use crate::graph::{Graph, Orders};
 use crate::history::History;
@@ -11,34 +11,34 @@ use crate::search;
 use crate::trace::Trace;
 use crate::write_order::WriteOrder;
 
-/// Whether what had ended before a transaction started must come before it.
+/// Whether a transaction that ended before another started must come before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RealTime {
-    /// It need not: any order will do that explains the reads.
+    /// No: any order that explains the reads will do.
     #[default]
     Ignored,
-    /// It must: strict serializability, and snapshots that are up to date.
+    /// Yes: strict serializability, and snapshots that are up to date.
     Enforced,
 }
 
 /// Whether the transactions of a session must come in the order of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SessionOrder {
-    /// They need not.
+    /// No.
     Ignored,
-    /// They must.
+    /// Yes.
     #[default]
     Enforced,
 }
 
-/// What to check, and how much to say.
+/// Orders to enforce, and the limit of details.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Real time; ignored by default.
+    /// Real-time order; ignored by default.
     pub real_time: RealTime,
-    /// Sessions; enforced by default.
+    /// Session order; enforced by default.
     pub session_order: SessionOrder,
-    /// How many violations of each kind are spelled out; 10 by default. All are counted.
+    /// Limit of violations of each kind with details; 10 by default. All are counted.
     pub max_per_anomaly: usize,
 }
 
@@ -52,9 +52,9 @@ impl Default for Options {
     }
 }
 
-/// Looks for everything that the history's isolation levels forbid.
+/// Checks everything that the isolation levels of the history forbid.
 ///
-/// Takes time and memory linear in the operations, but for sorting: some seconds and half a
+/// Takes time and memory linear in the operations, except for sorting: some seconds and half a
 /// gigabyte for a million transactions of three operations.
 pub fn check(history: &History, options: &Options) -> Report {
     let mut findings = Findings::new(history, options.max_per_anomaly);

@@ -1,22 +1,22 @@
-//! Strongly connected components: the tangles of a graph, outside of which there is no cycle.
+//! Strongly connected components ("tangles"): every cycle lies within one.
 //!
-//! Tarjan's algorithm with a stack of its own instead of the machine's, so that a path of a
-//! million transactions is no deeper than any other. Time and memory are linear.
+//! Tarjan's algorithm with an explicit stack, so that a path of a million transactions does not
+//! overflow the thread's stack. Time and memory are linear.
 
 use crate::graph::{Graph, Mask, Node};
 
 const UNSEEN: u32 = 0;
-/// In a component that is complete.
+/// The component of the node is complete.
 const DONE: u32 = u32::MAX;
 
-/// Arrays that several runs over one graph share.
+/// Arrays for several runs over one graph.
 pub(crate) struct Components<'g> {
     graph: &'g Graph,
-    /// By node: the order in which it was seen, from 1.
+    /// By node: its position in the order of visits, from 1.
     seen: Vec<u32>,
-    /// By node: the earliest seen that it is known to lead back to.
+    /// By node: the smallest position that it is known to lead back to.
     low: Vec<u32>,
-    /// Seen, and not in a complete component.
+    /// Visited nodes whose component is not complete.
     open: Vec<Node>,
     /// The path that is being followed, with the next edge of each node.
     path: Vec<(Node, u32)>,
@@ -29,8 +29,8 @@ impl<'g> Components<'g> {
         Self { graph, seen, low, open: Vec::new(), path: Vec::new() }
     }
 
-    /// The components of more than one node, of the graph that consists of `nodes`, which are
-    /// those that `inside` is true of, and the links in `mask`.
+    /// Components of more than one node, in the subgraph of `nodes` and of the links in `mask`.
+    /// `inside` must be true for these nodes only.
     pub(crate) fn find(
         &mut self,
         nodes: impl Iterator<Item = Node> + Clone,
@@ -50,7 +50,8 @@ impl<'g> Components<'g> {
             while let Some((node, next)) = self.path.pop() {
                 match self.advance(node, next, mask, &inside) {
                     Some((at, to)) => {
-                        // On the way back the same edge is looked at once more.
+                        // The way back visits this edge once more, for the position that its end
+                        // leads back to.
                         self.path.push((node, at));
                         self.visit(to, &mut count);
                     }
@@ -69,7 +70,7 @@ impl<'g> Components<'g> {
         self.path.push((node, 0));
     }
 
-    /// Looks at a node's edges from number `next` on; stops at one that leads to an unseen node.
+    /// Visits a node's edges from number `next` on; stops at one that leads to an unseen node.
     fn advance(
         &mut self,
         node: Node,
@@ -93,8 +94,8 @@ impl<'g> Components<'g> {
         None
     }
 
-    /// All that a node leads to has been seen: if it leads back to nothing earlier, what is open
-    /// since it was seen is a component.
+    /// Leaves a node whose edges have all been visited. If it leads back to no earlier node, the
+    /// nodes opened since its visit are a component.
     fn leave(&mut self, node: Node, found: &mut Vec<Vec<Node>>) {
         if self.low[node as usize] != self.seen[node as usize] {
             return;

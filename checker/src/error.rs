@@ -1,61 +1,61 @@
-//! Why something is not a history.
+//! Errors of malformed histories.
 //!
-//! These are faults of the file or of the program that recorded it. What a history says about the
-//! database is never an error but a [`Violation`](crate::Violation).
+//! They are faults of the file or of the program that recorded it. A fault of the database is never
+//! an error but a [`Violation`](crate::Violation).
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Why a history could not be read or built.
+/// Reason why a history could not be read or built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// Reading failed; what was read so far is lost. The caller may try again.
+    /// Reading failed; the lines read so far are lost. The caller may try again.
     Io(io::Error),
-    /// A line is not an attempt of a transaction. The caller must mend the history.
+    /// A line is not a valid attempt of a transaction. The caller must correct the history.
     Line {
-        /// The line, from 1; for a history that was built, the number of the attempt.
+        /// Line from 1; for a built history, the number of the attempt.
         line: usize,
-        /// What is wrong with it.
+        /// Fault of the line.
         problem: Problem,
     },
 }
 
-/// What is wrong with a line.
+/// Fault of a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Something else was expected at this byte.
+    /// A different token was expected at this byte.
     Syntax {
-        /// The byte of the line, from 1.
+        /// Byte of the line, from 1.
         column: usize,
-        /// What should have been there.
+        /// Description of the expected token.
         expected: &'static str,
     },
     /// A number above 2^64 - 1.
     NumberTooLarge {
-        /// Its first byte, from 1.
+        /// First byte of the number, from 1.
         column: usize,
     },
     /// A field that the format does not have.
     UnknownField(String),
-    /// A field that the line has already given.
+    /// A field that the line has given already.
     RepeatedField(&'static str),
-    /// A field that is not there, or is `null` where it may not be.
+    /// A field that is missing, or is `null` where it must not be.
     MissingField(&'static str),
-    /// An attempt with the same id came before.
+    /// An earlier attempt has the same id.
     DuplicateId {
         /// The id.
         id: u64,
-        /// The earlier line.
+        /// Line of the earlier attempt.
         first: usize,
     },
     /// The attempt ended before it started.
     EndsBeforeStart,
     /// The session's previous attempt had not ended.
     SessionOverlap {
-        /// The line of the previous attempt.
+        /// Line of the previous attempt.
         with: usize,
     },
     /// More than 16 MiB without a line break.

@@ -1,4 +1,4 @@
-//! Who comes before whom: the dependency graph, over points in time.
+//! The dependency graph, over points in time.
 //!
 //! # Points
 //! A serializable transaction takes place at one point in time. One under snapshot isolation has
@@ -15,22 +15,22 @@
 //!
 //! where snapshot and commit of a serializable transaction are the same point. The history can be
 //! explained if and only if these points can be put into one order, that is, if the graph has no
-//! cycle. So transactions of both levels are judged together, each by what it asked for:
+//! cycle. Transactions of both levels are thus judged together, each by its own level:
 //! - with serializable ones only, it is Adya's serialization graph;
 //! - with snapshots only, a cycle is one without two adjacent rw steps, which is how Fekete et al.
 //!   (TODS 2005) and Cerone and Gotsman (JACM 2018) characterize snapshot isolation: a path that
 //!   enters a transaction by rw arrives at its commit, and rw leaves from its snapshot;
-//! - mixed, a cycle is excused exactly if it passes through a snapshot transaction from rw to rw.
-//!   A serializable transaction in that place excuses nothing.
+//! - mixed, a cycle is allowed exactly if it passes through a snapshot transaction from rw to rw.
+//!   A serializable transaction in that place does not make it allowed.
 //!
 //! # Real time
 //! "A ended before B started" has quadratically many pairs. Instead there is a *gate* for every
-//! start, in their order: from A's commit one step leads to the first gate after A's end, from
-//! each gate to the next one, and to the snapshot of the transaction that started there.
+//! start, in the order of starts: an edge leads from A's commit to the first gate after A's end,
+//! and from each gate to the next one and to the snapshot of the transaction that started there.
 //!
-//! # What it is not
-//! Dependencies on reads that have been reported already, because nobody or an aborted transaction
-//! wrote what they returned, are left out; so is what would only repeat a lost update.
+//! # Left out
+//! Dependencies on reads that have been reported already, because an aborted transaction or none
+//! wrote what they returned; and dependencies that would only repeat a lost update.
 
 use crate::history::{AttemptIndex, RowIndex, Status};
 use crate::report::Dependency;
@@ -40,7 +40,7 @@ use crate::write_order::WriteOrder;
 /// A point or a gate.
 pub(crate) type Node = u32;
 
-/// What leads from one node to another.
+/// Reason of an edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
     WriteWrite,
@@ -49,8 +49,8 @@ pub(crate) enum Link {
     Session,
     /// From a commit to the first gate after its end.
     RealTime,
-    /// Between points of one transaction, between gates, or from a gate to a point. Goes by
-    /// itself: it is part of every search and counts for nothing.
+    /// Between points of one transaction, between gates, or from a gate to a point. Every search
+    /// may use it, and it does not count as a step.
     Passage,
 }
 
@@ -64,7 +64,7 @@ impl Link {
         Self::Passage,
     ];
 
-    /// What it is called in a report.
+    /// Name of the link in a report; `None` for a passage.
     pub(crate) fn dependency(self) -> Option<Dependency> {
         match self {
             Self::WriteWrite => Some(Dependency::WriteWrite),
@@ -84,7 +84,7 @@ pub(crate) struct Mask(u8);
 impl Mask {
     pub(crate) const ALL: Self = Self(u8::MAX);
 
-    /// These, and passages.
+    /// The set of `links` and passages.
     pub(crate) const fn of(links: &[Link]) -> Self {
         let mut bits = 1 << Link::Passage as u8;
         let mut at = 0;
@@ -104,7 +104,7 @@ impl Mask {
     }
 }
 
-/// An edge: where it leads, and the link above the row that it is about.
+/// An edge: its target, and a label with the link above the row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
     pub(crate) to: Node,
@@ -114,7 +114,7 @@ pub(crate) struct Edge {
 const ROW_BITS: u32 = 29;
 
 impl Edge {
-    /// `row` is below 2^29, which the history's builder sees to.
+    /// Packs link and row; `row` is below 2^29, which the history's builder guarantees.
     fn new(to: Node, link: Link, row: RowIndex) -> Self {
         Self { to, label: (link as u32) << ROW_BITS | row }
     }
@@ -123,27 +123,27 @@ impl Edge {
         Link::ALL[(self.label >> ROW_BITS) as usize]
     }
 
-    /// The row, if there is one.
+    /// Row of the dependency; `None` for links without one.
     pub(crate) fn row(self) -> Option<RowIndex> {
         let about_row = matches!(self.link(), Link::WriteWrite | Link::WriteRead | Link::ReadWrite);
         about_row.then_some(self.label & ((1 << ROW_BITS) - 1))
     }
 }
 
-/// Which orders besides the data's have to hold.
+/// Orders that must hold besides that of the data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) session: bool,
     pub(crate) real_time: bool,
 }
 
-/// The nodes, by number: every attempt's commit, then the snapshots, then the gates.
+/// Nodes by number: every attempt's commit, then the snapshots, then the gates.
 struct Nodes {
-    /// By attempt: where its reads take place.
+    /// By attempt: the node of its reads.
     snapshot: Vec<Node>,
-    /// Those with a snapshot of their own, in the order of those nodes.
+    /// Attempts with a snapshot node of their own, in the order of those nodes.
     snapshots: Vec<AttemptIndex>,
-    /// By gate: who starts there.
+    /// By gate: the attempt that starts there.
     gates: Vec<AttemptIndex>,
 }
 
@@ -177,7 +177,7 @@ impl Nodes {
     }
 }
 
-/// The graph, as lists of edges one behind the other.
+/// The graph, as one array of edges ordered by node.
 pub(crate) struct Graph {
     nodes: Nodes,
     starts: Vec<usize>,
@@ -213,7 +213,7 @@ impl Graph {
         &self.edges[self.starts[node as usize]..self.starts[node as usize + 1]]
     }
 
-    /// Whose point a node is; a gate is nobody's.
+    /// Attempt whose point a node is; `None` for a gate.
     pub(crate) fn owner(&self, node: Node) -> Option<AttemptIndex> {
         let attempts = self.nodes.snapshot.len();
         match (node as usize).checked_sub(attempts) {
@@ -223,7 +223,7 @@ impl Graph {
     }
 }
 
-/// Everything that edges come from.
+/// Inputs of the edges.
 struct Source<'s, 'h> {
     trace: &'s Trace<'h>,
     order: &'s WriteOrder,
@@ -260,7 +260,7 @@ impl Source<'_, '_> {
                 add(writer, Edge::new(at, Link::WriteRead, row));
             }
             let next = self.order.after(row, source);
-            // Whoever replaced what it read is next itself, or has lost its update.
+            // An attempt that replaced the version it read is next itself, or has lost its update.
             if next != NONE && self.trace.partner(read) == NONE {
                 add(at, Edge::new(self.trace.owner(next), Link::ReadWrite, row));
             }
@@ -292,7 +292,7 @@ impl Source<'_, '_> {
             } else {
                 last = None;
             }
-            // An unknown outcome may have come about at any time after.
+            // An unknown outcome may have taken effect at any later time.
             if now.status == Status::Committed {
                 last = Some(attempt);
             }

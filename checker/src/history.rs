@@ -1,12 +1,12 @@
-//! A history in memory: what every attempt of a transaction read and wrote.
+//! A history in memory: reads and writes of every attempt of a transaction.
 //!
-//! # What it is
-//! Attempts in the order of the file, and all their operations in one array. Rows, that is pairs
-//! of table and key, are numbered, so that everything behind this module works on 32-bit indexes
-//! into flat arrays: 16 bytes an operation, about 80 an attempt.
+//! # Layout
+//! Attempts are in the order of the file, and all their operations in one array. Rows, that is
+//! pairs of table and key, are numbered, so that the other modules work on 32-bit indexes into flat
+//! arrays: 16 bytes an operation, about 80 an attempt.
 //!
-//! # Who owns what
-//! [`Builder`] numbers rows and refuses what is not a history; a [`History`] never changes.
+//! # Construction
+//! [`Builder`] numbers rows and refuses malformed attempts; a [`History`] never changes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -16,58 +16,58 @@ use std::ops::Range;
 
 use crate::error::{HistoryError, Problem};
 
-/// Hashes alike in every run: the standard hasher without its random keys.
+/// Hasher with the same result in every run: the standard one without its random keys.
 type Fixed = BuildHasherDefault<DefaultHasher>;
 
-/// What level of isolation an attempt asked for.
+/// Isolation level that an attempt asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Isolation {
-    /// `sr`: as if transactions ran one after the other.
+    /// `sr`: equivalent to some serial order.
     Serializable,
     /// `si`: reads from one snapshot, and the first of two concurrent writers of a row wins.
     Snapshot,
 }
 
-/// How an attempt ended, as far as its client knows.
+/// Outcome of an attempt, as far as its client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
     /// `ok`: it committed.
     Committed,
-    /// `fail`: it certainly did not.
+    /// `fail`: it certainly did not commit.
     Aborted,
-    /// `info`: nobody knows. If a transaction that took effect has read from it, it has too.
+    /// `info`: unknown. If a transaction that took effect has read from it, it took effect too.
     Unknown,
 }
 
 /// One attempt of a transaction, without its operations (DESIGN §9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// Names the attempt; every retry has a new one.
+    /// Id of the attempt; every retry has a new one.
     pub id: u64,
-    /// Who asked: attempts of one session never overlap.
+    /// Session of the client; attempts of one session never overlap.
     pub session: u64,
-    /// When it was asked for, in one order that all sessions share.
+    /// Time of the request, on a clock that all sessions share.
     pub start: u64,
-    /// When the answer came. Only an unknown outcome has none, and if it has, it bounds nothing.
+    /// Time of the answer. Only an unknown outcome may lack it; if it has one, that bounds nothing.
     pub end: Option<u64>,
-    /// The level that it asked for.
+    /// Isolation level that it asked for.
     pub isolation: Isolation,
-    /// How it ended.
+    /// Outcome.
     pub status: Status,
-    /// The commit timestamp, if it wrote. Ignored for aborted attempts.
+    /// Commit timestamp of a writer. Ignored for aborted attempts.
     pub commit_ts: Option<u64>,
-    /// The timestamp that its reads are as of, if they come from a snapshot.
+    /// Timestamp of the snapshot that it read from, if any.
     pub snapshot: Option<u64>,
 }
 
-/// What an operation does to a row.
+/// Type of an operation on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It read the version; no version is the row's initial state, present or not.
+    /// Read of the version; no version means the row's initial state, present or not.
     Read,
-    /// It wrote the version.
+    /// Write of the version.
     Write,
-    /// It deleted the row, which writes a version too.
+    /// Deletion of the row, which writes a version too.
     Delete,
 }
 
@@ -76,14 +76,14 @@ pub enum Access {
 pub enum Key<'a> {
     /// A number.
     Number(u64),
-    /// Anything else, spelled out.
+    /// Any other key, as text.
     Text(&'a str),
 }
 
 /// One operation of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation<'a> {
-    /// What it did.
+    /// Type of the operation.
     pub access: Access,
     /// The row's table.
     pub table: &'a str,
@@ -93,14 +93,14 @@ pub struct Operation<'a> {
     pub version: Option<u64>,
 }
 
-/// Index of an attempt; the line of its file less one.
+/// Index of an attempt: the number of its line less one.
 pub(crate) type AttemptIndex = u32;
 /// Index of an operation among all.
 pub(crate) type OpIndex = u32;
 /// Index of a row.
 pub(crate) type RowIndex = u32;
 
-/// What a stored operation is.
+/// Type of a stored operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
@@ -116,7 +116,7 @@ pub(crate) struct Op {
     pub(crate) kind: Kind,
 }
 
-/// Tables and textual keys by number.
+/// A key with text replaced by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum RowKey {
     Number(u64),
@@ -129,11 +129,11 @@ struct Row {
     key: RowKey,
 }
 
-/// What attempts of transactions did, ready to be checked.
+/// Attempts of transactions with their operations, ready to be checked.
 #[derive(Debug, Default)]
 pub struct History {
     attempts: Vec<Attempt>,
-    /// Where each attempt's operations end.
+    /// By attempt: end of its operations.
     ends: Vec<OpIndex>,
     ops: Vec<Op>,
     rows: Vec<Row>,
@@ -152,12 +152,12 @@ impl History {
         &self.attempts
     }
 
-    /// How many operations all attempts have.
+    /// Number of operations of all attempts.
     pub fn operation_count(&self) -> usize {
         self.ops.len()
     }
 
-    /// How many rows they touch.
+    /// Number of rows that occur in operations.
     pub fn row_count(&self) -> usize {
         self.rows.len()
     }
@@ -183,7 +183,7 @@ impl History {
         start..self.ends[attempt as usize]
     }
 
-    /// All attempts, session by session and in the order of each.
+    /// All attempts, session by session and in the order of time.
     pub(crate) fn by_session(&self) -> Vec<AttemptIndex> {
         let mut order: Vec<AttemptIndex> = self.indexes().collect();
         order.sort_by_key(|index| {
@@ -193,7 +193,7 @@ impl History {
         order
     }
 
-    /// A row as people write it: `table/key`.
+    /// Displays a row as `table/key`.
     pub(crate) fn row(&self, row: RowIndex) -> impl fmt::Display + '_ {
         let Row { table, key } = self.rows[row as usize];
         fmt::from_fn(move |f| {
@@ -206,7 +206,7 @@ impl History {
     }
 }
 
-/// Gives each different string a number.
+/// Numbers different strings.
 #[derive(Debug, Default)]
 struct Interner {
     strings: Vec<String>,
@@ -225,7 +225,7 @@ impl Interner {
     }
 }
 
-/// Takes attempts one by one and makes a [`History`] of them.
+/// Builds a [`History`] attempt by attempt.
 ///
 /// ```
 /// use lotus_checker::{Access, Attempt, History, Isolation, Key, Operation, Options, Status};
@@ -261,18 +261,18 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Rows that a graph's edges can name beside their kind.
+    /// Limit of rows, so that an edge's label has room for row and link.
     const MAX_ROWS: usize = 1 << 29;
-    /// Attempts, so that each can be three nodes of a graph.
+    /// Limit of attempts, so that each can be three nodes of a graph.
     const MAX_ATTEMPTS: usize = 1 << 30;
-    /// Operations, with room for indexes that mean something else.
+    /// Limit of operations, which leaves some indexes for other meanings.
     const MAX_OPERATIONS: usize = (1 << 32) - 16;
 
-    /// Adds an attempt with its operations, in the order in which it made them.
+    /// Adds an attempt with its operations, in the order in which it executed them.
     ///
     /// # Errors
-    /// [`HistoryError::Line`] if the format does not allow the attempt. The builder is then of no
-    /// further use.
+    /// [`HistoryError::Line`] if the format does not allow the attempt. Do not use the builder
+    /// after that.
     pub fn push<'a>(
         &mut self,
         attempt: Attempt,
@@ -286,7 +286,7 @@ impl Builder {
         self.add_attempt(attempt).map_err(refused)
     }
 
-    /// Adds an operation of the attempt that [`Self::add_attempt`] will close.
+    /// Adds an operation to the attempt that the next [`Self::add_attempt`] closes.
     pub(crate) fn add_operation(&mut self, operation: Operation<'_>) -> Result<(), Problem> {
         let kind = match (operation.access, operation.version) {
             (Access::Read, None) => Kind::ReadInitial,
@@ -311,7 +311,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Closes an attempt: all operations added since the last one are its own.
+    /// Closes an attempt, which gets all operations added since the last one was closed.
     pub(crate) fn add_attempt(&mut self, attempt: Attempt) -> Result<(), Problem> {
         match attempt.end {
             Some(end) if end < attempt.start => return Err(Problem::EndsBeforeStart),
@@ -326,10 +326,10 @@ impl Builder {
         Ok(())
     }
 
-    /// The history, if ids are unique and no session overlaps with itself.
+    /// Builds the history, if ids are unique and the attempts of each session do not overlap.
     ///
     /// # Errors
-    /// [`HistoryError::Line`] with the later of the two lines that are at odds.
+    /// [`HistoryError::Line`] with the later of the two conflicting lines.
     pub fn finish(self) -> Result<History, HistoryError> {
         let mut history = self.history;
         history.tables = self.tables.strings;

@@ -1,14 +1,14 @@
-//! The little of JSON that a history needs: objects and arrays of known shape, strings, whole
+//! The subset of JSON that a history needs: objects and arrays of known shape, strings, whole
 //! numbers, `null`.
 //!
-//! Nothing recurses and nothing is skipped over: a value that the format does not have is an error
-//! where it begins, however deep it would go.
+//! No function is recursive and no value is skipped: a value that the format does not have is an
+//! error where it begins, however deeply it is nested.
 
 use std::borrow::Cow;
 
 use crate::error::Problem;
 
-/// A place in one line.
+/// A position in a line.
 pub(crate) struct Cursor<'l> {
     bytes: &'l [u8],
     at: usize,
@@ -19,7 +19,7 @@ impl<'l> Cursor<'l> {
         Self { bytes, at: 0 }
     }
 
-    /// The error that `expected` is not here.
+    /// The error that `expected` is not at this position.
     pub(crate) fn expected(&self, expected: &'static str) -> Problem {
         Problem::Syntax { column: self.at + 1, expected }
     }
@@ -30,25 +30,25 @@ impl<'l> Cursor<'l> {
         }
     }
 
-    /// The next byte that is not space.
+    /// The next byte that is not white space.
     pub(crate) fn peek(&mut self) -> Option<u8> {
         self.skip_space();
         self.bytes.get(self.at).copied()
     }
 
-    /// Steps over `byte` if it is next.
+    /// Skips `byte` if it is next; returns whether it was.
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
-    /// Steps over `byte`, which `name` calls by its name.
+    /// Skips `byte`, which errors call `name`.
     pub(crate) fn expect(&mut self, byte: u8, name: &'static str) -> Result<(), Problem> {
         if self.eat(byte) { Ok(()) } else { Err(self.expected(name)) }
     }
 
-    /// Steps over what separates members: true if another one follows, false after `close`.
+    /// Skips the separator of members: returns true after a comma, false after `close`.
     pub(crate) fn next_member(&mut self, close: u8, name: &'static str) -> Result<bool, Problem> {
         if self.eat(b',') {
             return Ok(true);
@@ -56,7 +56,7 @@ impl<'l> Cursor<'l> {
         self.expect(close, name).map(|()| false)
     }
 
-    /// Nothing but space is left.
+    /// Checks that only white space is left.
     pub(crate) fn end(&mut self) -> Result<(), Problem> {
         match self.peek() {
             None => Ok(()),
@@ -95,7 +95,7 @@ impl<'l> Cursor<'l> {
         self.number().map(Some)
     }
 
-    /// A string. Borrows from the line unless something in it is escaped.
+    /// A string. Borrows from the line unless it contains an escape.
     pub(crate) fn string(&mut self) -> Result<Cow<'l, str>, Problem> {
         self.expect(b'"', "a string")?;
         let start = self.at;
@@ -129,7 +129,7 @@ impl<'l> Cursor<'l> {
         text.ok_or(Problem::Syntax { column: start + 1, expected: "UTF-8" })
     }
 
-    /// What follows a backslash.
+    /// The character after a backslash.
     fn escape(&mut self) -> Result<char, Problem> {
         let problem = self.expected("an escaped character");
         let Some(&byte) = self.bytes.get(self.at) else { return Err(problem) };
@@ -146,7 +146,7 @@ impl<'l> Cursor<'l> {
         })
     }
 
-    /// Four hexadecimal digits, or two times four with `\u` between for what lies above 2^16.
+    /// Four hexadecimal digits, or a surrogate pair of two times four with `\u` between.
     fn code_point(&mut self) -> Option<char> {
         let high = self.four_digits()?;
         if !(0xD800..0xDC00).contains(&high) {

@@ -1,9 +1,8 @@
-//! Judges what a database did by what its clients saw.
+//! Checks a database's isolation from the history that its clients recorded.
 //!
-//! A [`History`] lists attempts of transactions: what each read and wrote, when it began and
-//! ended, and what it was told about its outcome. [`check`] says whether the isolation levels that
-//! the attempts asked for can account for that, and if not, which transactions contradict each
-//! other and how.
+//! A [`History`] lists attempts of transactions: their reads and writes, begin and end, and the
+//! outcome reported to the client. [`check`] decides whether the isolation levels that the attempts
+//! asked for allow this, and if not, which transactions contradict each other and how.
 //!
 //! ```
 //! use lotus_checker::{Anomaly, History, Options, check};
@@ -27,34 +26,33 @@
 //! ```
 //!
 //! # What a clean report proves
-//! There is an order of the transactions that took effect in which each of them, run at one point
-//! in time (`sr`) or with its reads at one and its writes at a later point (`si`), reads just what
-//! it has read, and nobody writes a row between the two points of an `si` transaction that writes
-//! it as well. The order keeps the sessions' order and, if asked for, that of real time. Besides:
-//! - nobody read what was aborted, never written, replaced by its writer, or another row's;
+//! There is an order of the transactions that took effect that explains all reads: each transaction
+//! runs at one point in time (`sr`), or reads at one point and writes at a later one (`si`), and
+//! between the two points of an `si` transaction no other transaction writes a row that it writes
+//! too. The order keeps the sessions' order and, if asked for, that of real time. Besides:
+//! - no read returned an aborted, unwritten or intermediate version, or one of another row;
 //! - commit timestamps agree with the order that updates show;
-//! - reads at a snapshot are what the commit timestamps say, and so are the writes over it.
+//! - reads at a snapshot, and writes over it, are as the commit timestamps require.
 //!
 //! # What it does not prove
 //! - That the database is right: only that this run was.
-//! - Anything about transactions that nobody can tell to have happened: the write order is known
-//!   from commit timestamps and from updates. A writer that reported neither has no place in it,
-//!   and a dependency on that place is not seen. A history whose committed writers all report
-//!   `cts`, as Lotus's do, is judged completely, but for writers of unknown outcome.
+//! - Anything about writers without a place in the write order. That order is known from commit
+//!   timestamps and from updates; dependencies on a writer that reported neither are not seen. A
+//!   history whose committed writers all report `cts`, as Lotus's do, is judged completely, except
+//!   for writers of unknown outcome.
 //! - Anything about absence. `null` means the initial state, so a scan that missed a row shows
-//!   only if the history reports the index rows that it went through.
-//! - That all was stored: compare the last versions with what is there.
-//! - That values are right: versions stand for them.
+//!   only if the history reports the index rows that it read.
+//! - That everything was stored: compare the last versions with the stored ones.
+//! - That values are right: the history has only their versions.
 //!
 //! # How it works
-//! [`trace`] finds out who wrote what was read and which attempts of unknown outcome took effect;
-//! [`write_order`] in which order versions were written, from two sources that must agree;
-//! [`graph`] is who comes before whom, and has the rule that judges both levels together;
-//! [`components`] and [`search`] find cycles in it. What must hold is in `properties`, one file
-//! each.
+//! [`trace`] finds the writer of every version read, and the attempts of unknown outcome that took
+//! effect; [`write_order`] finds the order in which versions were written, from two sources that
+//! must agree; [`graph`] is the dependency graph, with the rule that judges both levels together;
+//! [`components`] and [`search`] find cycles in it. Each property has a file in `properties`.
 //!
-//! # Who depends on what
-//! On nothing but the standard library, so that the judge shares no code with the judged.
+//! # Dependencies
+//! Only the standard library, so that the checker shares no code with the checked database.
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "the essay is for readers of the code as well")]
 

@@ -1,6 +1,6 @@
-//! Reading a history from JSON Lines (DESIGN §9).
+//! Reader of histories in JSON Lines (DESIGN §9).
 //!
-//! One line is held at a time. Fields may come in any order, each once, and no others.
+//! One line is in memory at a time. Fields may come in any order, each once; others are refused.
 
 use std::io::{BufRead, Read};
 
@@ -8,7 +8,7 @@ use crate::error::{HistoryError, Problem};
 use crate::history::{Access, Attempt, Builder, History, Isolation, Key, Operation, Status};
 use crate::json::Cursor;
 
-/// The longest line, so that a file without line breaks does not fill the memory.
+/// Limit of a line, so that a file without line breaks does not fill the memory.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 impl History {
@@ -39,13 +39,13 @@ impl History {
     }
 }
 
-/// What a line has given so far.
+/// Fields of a line that have been parsed so far.
 #[derive(Default)]
 struct Fields {
     id: Option<u64>,
     session: Option<u64>,
     start: Option<u64>,
-    /// Given, and perhaps null.
+    /// The inner option is `None` for `null`.
     end: Option<Option<u64>>,
     isolation: Option<Isolation>,
     status: Option<Status>,
@@ -107,7 +107,7 @@ impl Fields {
     }
 }
 
-/// Fills a field that has not been given yet.
+/// Parses a field, which must not have been given yet.
 fn once<T>(
     field: &mut Option<T>,
     name: &'static str,

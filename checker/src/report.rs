@@ -1,14 +1,14 @@
-//! What a check found, in words.
+//! The findings of a check, and their text.
 //!
-//! Nothing here decides anything. Every kind of anomaly has a bound of its own on how many are
-//! spelled out, so that one flood does not hide the others; all are counted.
+//! Nothing is decided here. The number of violations with details is limited for each kind of
+//! anomaly, so that a flood of one kind does not hide the others; all are counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::history::{AttemptIndex, History, RowIndex};
 
-/// The kinds of anomalies. Names without a reference are this project's.
+/// Kinds of anomalies. Names without a reference are this project's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Anomaly {
@@ -16,9 +16,9 @@ pub enum Anomaly {
     DuplicateVersion,
     /// A transaction disagreed with its own earlier reads and writes.
     Internal,
-    /// A read returned a version that nobody wrote.
+    /// A read returned a version that was never written.
     UnwrittenRead,
-    /// A read returned a version that somebody wrote to another row.
+    /// A read returned a version that was written to another row.
     RecycledRead,
     /// G1a, aborted read (Adya, thesis, chapter 3).
     G1a,
@@ -31,7 +31,7 @@ pub enum Anomaly {
     /// A read from a snapshot did not return the newest version of that time.
     SnapshotRead,
     /// G-SIa, interference (Adya, thesis, chapter 4): a transaction under snapshot isolation
-    /// overwrote what its snapshot does not show.
+    /// overwrote a version that its snapshot does not show.
     GSIa,
     /// G0, write cycle (Adya, thesis, chapter 3).
     G0,
@@ -43,14 +43,14 @@ pub enum Anomaly {
     GNonadjacent,
     /// G2, a cycle with adjacent anti-dependencies, such as write skew (Adya, thesis, chapter 3).
     G2,
-    /// A cycle that takes the order of a session to close.
+    /// A cycle that exists only with the order of a session.
     SessionOrder,
-    /// A cycle that takes the order of real time to close.
+    /// A cycle that exists only with the order of real time.
     RealTime,
 }
 
 impl Anomaly {
-    /// All of them, in the order in which a report lists them.
+    /// All kinds, in the order in which a report lists them.
     pub const ALL: [Self; 17] = [
         Self::DuplicateVersion,
         Self::Internal,
@@ -71,7 +71,7 @@ impl Anomaly {
         Self::RealTime,
     ];
 
-    /// Its short name, as in `G-single`.
+    /// Short name, such as `G-single`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::DuplicateVersion => "duplicate-version",
@@ -101,18 +101,18 @@ impl fmt::Display for Anomaly {
     }
 }
 
-/// Why one transaction comes before another.
+/// Reason why one transaction comes before another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dependency {
-    /// It wrote the version of a row directly before the other's.
+    /// Wrote the version of a row directly before the other's.
     WriteWrite,
-    /// It wrote the version that the other read.
+    /// Wrote the version that the other read.
     WriteRead,
-    /// It read the version that the other replaced: an anti-dependency.
+    /// Read the version that the other replaced: an anti-dependency.
     ReadWrite,
-    /// It came before the other in their session.
+    /// Came before the other in their session.
     Session,
-    /// It had ended before the other started.
+    /// Ended before the other started.
     RealTime,
 }
 
@@ -131,26 +131,26 @@ impl fmt::Display for Dependency {
 /// One step of the evidence: `T17 --rw(acct/9)--> T23`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// The id of the transaction that comes first.
+    /// Id of the transaction that comes first.
     pub from: u64,
-    /// The id of the one that comes after it.
+    /// Id of the transaction that comes after it.
     pub to: u64,
-    /// Why.
+    /// Reason of this order.
     pub dependency: Dependency,
-    /// The row that it is about, as `table/key`.
+    /// Row of the dependency, as `table/key`.
     pub row: Option<String>,
 }
 
 /// One anomaly, with its evidence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// What it is.
+    /// Kind of the anomaly.
     pub anomaly: Anomaly,
-    /// The transactions that it takes, each once, by id.
+    /// Ids of the transactions involved, each once.
     pub transactions: Vec<u64>,
-    /// How they depend on each other: a cycle where the anomaly is one, else at most one edge.
+    /// Their dependencies: a cycle where the anomaly is one, else at most one edge.
     pub edges: Vec<Edge>,
-    /// What happened, in a sentence; empty where the edges say it all.
+    /// A sentence on the course of events; empty where the edges say it all.
     pub story: String,
 }
 
@@ -174,33 +174,33 @@ impl fmt::Display for Violation {
 /// The outcome of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// What was found, most basic anomalies first, within the bound for each.
+    /// Violations, most basic anomalies first, within the limit for each kind.
     pub violations: Vec<Violation>,
-    /// How many attempts took part: those that took effect.
+    /// Number of attempts that took effect.
     pub transactions: usize,
-    /// By anomaly, all that were found.
+    /// By anomaly: number found.
     counts: [u64; Anomaly::ALL.len()],
 }
 
 impl Report {
-    /// Whether nothing was found.
+    /// Whether there are no violations.
     pub fn is_clean(&self) -> bool {
         self.counts.iter().all(|count| *count == 0)
     }
 
-    /// How many were found of one kind, spelled out or not. Of cycles, only a few are looked for
-    /// in each tangle of transactions, however many it has.
+    /// Number of violations of one kind, with or without details. Only a few cycles are searched
+    /// for in each tangle of transactions, however many it has.
     pub fn count(&self, anomaly: Anomaly) -> u64 {
         self.counts[anomaly as usize]
     }
 
-    /// The kinds that were found, most basic first.
+    /// Kinds with violations, most basic first.
     pub fn anomalies(&self) -> impl Iterator<Item = Anomaly> {
         Anomaly::ALL.into_iter().filter(|anomaly| self.count(*anomaly) > 0)
     }
 }
 
-/// One line for each violation, then the counts; or that there are none.
+/// One line for each violation, then the counts, or `no violation`.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for violation in &self.violations {
@@ -241,12 +241,12 @@ impl<'h> Findings<'h> {
         Self { history, limit: limit as u64, violations: Vec::new(), counts }
     }
 
-    /// `T17`, for a story.
+    /// Name of an attempt such as `T17`, for a story.
     pub(crate) fn name(&self, attempt: AttemptIndex) -> String {
         format!("T{}", self.history.attempt(attempt).id)
     }
 
-    /// Records one, and how it came about; `story` is told only if there is room for it.
+    /// Counts a violation. If it is within the limit, records it with the text of `story`.
     pub(crate) fn add(
         &mut self,
         anomaly: Anomaly,

@@ -1,18 +1,19 @@
-//! Finding short cycles of each kind, and calling them by their names.
+//! Search for short cycles of each kind, and their names.
 //!
-//! A history without cycles costs one pass over the graph. Otherwise every tangle is looked into
-//! with few kinds of links first and then with more, so that a cycle is found with the least that
-//! it takes. A kind has a link that all of its cycles contain; from edges of that link a
-//! breadth-first search goes back to where they came from.
+//! A history without cycles costs one pass over the graph. Otherwise every strongly connected
+//! component ("tangle") is searched with few kinds of links first and then with more, so that a
+//! cycle is found with the fewest kinds of links. Each kind of cycle has one link that all its
+//! cycles contain; from the end of each edge with that link, a breadth-first search leads back to
+//! its start.
 //!
-//! # Which cycles
-//! A tangle can have more cycles than there are atoms. Searches begin with the edges that lead
-//! back in time, and not far: what they close is short. Of what they find the shortest are
-//! reported, as long as each involves a transaction that no earlier one does.
+//! # Choice of cycles
+//! A tangle can have exponentially many cycles. Searches begin with the edges that lead back in
+//! time by the least: the cycles that they close are short. The shortest of the found cycles are
+//! reported, as long as each involves a transaction that no cycle before it does.
 //!
 //! # Bounds
-//! The work on one tangle is bounded. If that keeps a cycle of a more specific kind from being
-//! found, a later, more general search finds some cycle; it is named by the edges that it has.
+//! The work on one tangle is bounded. If a cycle of a more specific kind is missed for that reason,
+//! a later, more general search finds some cycle; it is named by the edges that it has.
 
 use std::collections::VecDeque;
 
@@ -22,20 +23,21 @@ use crate::history::History;
 use crate::properties::CYCLES;
 use crate::report::{Anomaly, Dependency, Findings, Step};
 
-/// How to look for one kind of cycle.
+/// Search for one kind of cycle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
-    /// The link that every such cycle has.
+    /// Link that every such cycle contains.
     pub(crate) begin: Link,
-    /// What else it may have.
+    /// Other links that it may contain.
     pub(crate) go_on: Mask,
 }
 
-/// Edges to look at for one kind of cycle in one tangle. A search that has begun is finished.
+/// Limit of edges to visit for one kind of cycle in one tangle. A search that has begun is
+/// finished.
 const MAX_WORK: usize = 1 << 25;
-/// Cycles of one kind to find in one tangle, to choose the shortest from.
+/// Limit of cycles of one kind to find in one tangle; the shortest are chosen from these.
 const MAX_FOUND: usize = 64;
-/// Cycles of one kind to report of one tangle.
+/// Limit of cycles of one kind to report for one tangle.
 const MAX_REPORTED: usize = 16;
 
 /// Reports the cycles of a graph.
@@ -48,7 +50,7 @@ pub(crate) fn check(history: &History, graph: &Graph, findings: &mut Findings<'_
     }
     let mut finder = Finder::new(history, graph);
     let mut numbers = 0;
-    // By node: the tangle of all links that it is in.
+    // By node: number of its tangle in the graph with all links.
     let mut wide = vec![0; graph.node_count()];
     for tangle in tangles {
         numbers += 1;
@@ -91,10 +93,10 @@ fn name(steps: &[Step]) -> Anomaly {
     }
 }
 
-/// How a search came to a node.
+/// A node's state in the current or an earlier search.
 #[derive(Clone, Copy)]
 struct Reached {
-    /// In which search.
+    /// Number of the search.
     round: u32,
     distance: u32,
     from: Node,
@@ -107,7 +109,7 @@ type Cycle = Vec<(Node, Edge)>;
 struct Finder<'g> {
     history: &'g History,
     graph: &'g Graph,
-    /// By node: the tangle that it is in.
+    /// By node: number of its tangle in the graph that is being searched.
     tangle: Vec<u32>,
     /// By attempt: whether it is in a cycle that has been reported.
     reported: Vec<bool>,
@@ -130,7 +132,7 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// Cycles of a kind in a tangle, each of which involves somebody new.
+    /// Cycles of a kind in a tangle; each involves a transaction that no earlier one does.
     fn cycles(&mut self, search: Search, tangle: &[Node]) -> Vec<Vec<Step>> {
         let mut work = MAX_WORK;
         let mut found = Vec::new();
@@ -153,13 +155,13 @@ impl<'g> Finder<'g> {
         found
     }
 
-    /// The edges of a link within a tangle, the most promising first.
+    /// Edges with a link within a tangle, the most promising first.
     fn beginnings(&self, link: Link, tangle: &[Node]) -> Vec<(Node, Edge)> {
         let mut found = Vec::new();
         for &from in tangle {
             for &edge in self.graph.edges(from) {
                 let inside = self.tangle[edge.to as usize] == self.tangle[from as usize];
-                // A dependency on what had ended before is half of a cycle in real time.
+                // A dependency on a transaction that had ended before is half of a real-time cycle.
                 let half = link == Link::RealTime && self.leads_back(from, edge);
                 if inside && (edge.link() == link || half) {
                     found.push((from, edge));
@@ -183,7 +185,7 @@ impl<'g> Finder<'g> {
         to.end.is_some_and(|end| end < from.start)
     }
 
-    /// The shortest cycle that begins with `edge`, where passages have no length.
+    /// The shortest cycle that begins with `edge`; passages count as no step.
     fn close(&mut self, start: Node, edge: Edge, mask: Mask, work: &mut usize) -> Option<Cycle> {
         let graph = self.graph;
         self.round += 1;
@@ -193,7 +195,7 @@ impl<'g> Finder<'g> {
             if node == start {
                 return Some(self.trace_back(start));
             }
-            // It was reached on a shorter way in the meantime.
+            // A shorter path to it has been found in the meantime.
             if self.reached[node as usize].is_none_or(|reached| reached.distance != distance) {
                 continue;
             }
@@ -238,11 +240,11 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// The cycle between transactions, without gates and without passages,
-    /// from the first in the history on.
+    /// The cycle between transactions, without gates and passages, from the transaction that is
+    /// first in the history.
     fn steps(&self, cycle: &[(Node, Edge)]) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
-        // What has left a transaction and not yet arrived at the next one.
+        // The step that has left a transaction and not yet arrived at the next one.
         let mut leaving = None;
         for &(node, edge) in cycle {
             if let Some(dependency) = edge.link().dependency() {

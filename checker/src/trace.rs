@@ -1,39 +1,39 @@
-//! What follows from a history before anything is judged: which operation says what about the
-//! others, who wrote what was read, and who took effect.
+//! Facts derived from a history before anything is judged: the role of each operation, the writer
+//! of each version read, and the attempts that took effect.
 //!
 //! # Roles
-//! Only an attempt's first read of a row tells which version the database showed it, and only its
-//! last write of a row is meant for others. Everything between concerns the attempt alone.
+//! Only an attempt's first read of a row shows the database's version, and only its last write of a
+//! row is visible to others. The operations between concern only the attempt itself.
 //!
 //! # Sources
 //! The source of a read is the operation that wrote the version. Versions are unique per row, so
-//! there is one; where two claim the same version, [`Trace::duplicates`] has both and the one more
-//! likely to have happened is taken.
+//! there is one source; where two operations claim the same version, [`Trace::duplicates`] has
+//! both, and the more likely of the two is taken.
 //!
-//! # Who took effect
-//! What committed, and every attempt of unknown outcome that one of those has read from, directly
-//! or through others of unknown outcome. An attempt of unknown outcome that nobody has read from
-//! may have happened or not; assuming that it did not can hide a violation, never invent one.
+//! # Attempts that took effect
+//! All committed attempts, and every attempt of unknown outcome that one of them has read from,
+//! directly or through other attempts of unknown outcome. Any other attempt of unknown outcome may
+//! have happened or not; assuming that it did not can hide a violation, never invent one.
 
 use crate::history::{AttemptIndex, History, Isolation, Kind, OpIndex, RowIndex, Status};
 
 /// No operation.
 pub(crate) const NONE: OpIndex = u32::MAX;
-/// Stands for the writer of a row's initial state.
+/// Writer of a row's initial state.
 pub(crate) const INITIAL: OpIndex = u32::MAX - 1;
 
-/// What an operation tells.
+/// Role of an operation within its attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// The first look at a row: which version the database showed.
+    /// The first read of a row: shows the database's version.
     Read,
-    /// A later look that agrees with what the attempt has read or written.
+    /// A later read that agrees with the attempt's earlier read or write.
     Repeat,
-    /// A later look that does not.
+    /// A later read that does not agree.
     Stray,
-    /// The version that the attempt leaves behind.
+    /// The attempt's last write of a row.
     Write,
-    /// A version that the attempt itself replaced.
+    /// An earlier write, which the attempt itself replaced.
     Overwritten,
 }
 
@@ -67,20 +67,20 @@ impl ByRow {
     }
 }
 
-/// A history with what follows from it.
+/// A history with the facts derived from it.
 pub(crate) struct Trace<'h> {
     pub(crate) history: &'h History,
     pub(crate) by_row: ByRow,
     /// Pairs of operations of different attempts that claim to have written the same version.
     pub(crate) duplicates: Vec<[OpIndex; 2]>,
-    /// By operation: whose it is.
+    /// By operation: its attempt.
     owner: Vec<AttemptIndex>,
     role: Vec<Role>,
     /// For a read, the last write of the same row by the same attempt, and the other way round.
     partner: Vec<OpIndex>,
-    /// For a read, who wrote its version; [`INITIAL`], or [`NONE`] if nobody did.
+    /// For a read, the write of its version; [`INITIAL`], or [`NONE`] if there is none.
     source: Vec<OpIndex>,
-    /// By attempt.
+    /// By attempt: whether it took effect.
     took_effect: Vec<bool>,
 }
 
@@ -123,7 +123,7 @@ impl<'h> Trace<'h> {
         self.took_effect[attempt as usize]
     }
 
-    /// The version of an operation, for a story.
+    /// Name of an operation's version, for a story.
     pub(crate) fn version(&self, op: OpIndex) -> String {
         match self.history.op(op).kind {
             Kind::ReadInitial => "the initial state".to_owned(),
@@ -131,17 +131,17 @@ impl<'h> Trace<'h> {
         }
     }
 
-    /// The commit timestamp of whoever wrote this.
+    /// Commit timestamp of the attempt that made this write.
     pub(crate) fn commit_ts(&self, write: OpIndex) -> Option<u64> {
         self.history.attempt(self.owner(write)).commit_ts
     }
 
-    /// Whether this is what an attempt that took effect left behind.
+    /// Whether the operation is the last write of its row by an attempt that took effect.
     pub(crate) fn is_installed(&self, op: OpIndex) -> bool {
         op < INITIAL && self.role(op) == Role::Write && self.took_effect(self.owner(op))
     }
 
-    /// Whether the read is of a state that the row was in: initial, or installed by a writer.
+    /// Whether the read returned a state that the row was in: initial, or installed by a writer.
     pub(crate) fn is_sound(&self, read: OpIndex) -> bool {
         let source = self.source(read);
         source == INITIAL || self.is_installed(source)
@@ -152,20 +152,20 @@ impl<'h> Trace<'h> {
         self.history.indexes().filter(|attempt| self.took_effect(*attempt))
     }
 
-    /// The first reads of rows by attempts that took effect.
+    /// First reads of rows by attempts that took effect.
     pub(crate) fn reads(&self) -> impl Iterator<Item = OpIndex> {
         let ops = self.effective().flat_map(|attempt| self.history.ops_of(attempt));
         ops.filter(|op| self.role(*op) == Role::Read)
     }
 
-    /// The writes that attempts which took effect left behind.
+    /// Last writes of rows by attempts that took effect.
     pub(crate) fn writes(&self) -> impl Iterator<Item = OpIndex> {
         let ops = self.effective().flat_map(|attempt| self.history.ops_of(attempt));
         ops.filter(|op| self.role(*op) == Role::Write)
     }
 
     fn assign_roles(&mut self) {
-        // By row: the attempt that touched it last, plus one, and its first read or last write.
+        // By row: the last attempt that used it, plus one, and its first read or last write.
         let mut touched = vec![(0u32, NONE); self.history.row_count()];
         for attempt in self.history.indexes() {
             for op in self.history.ops_of(attempt) {
@@ -189,7 +189,7 @@ impl<'h> Trace<'h> {
         }
     }
 
-    /// A write comes after the same attempt's read or write of the row.
+    /// Links a write to the same attempt's read of the row, and marks an earlier write as replaced.
     fn follow(&mut self, write: OpIndex, before: OpIndex) {
         if before == NONE {
             return;
@@ -214,7 +214,7 @@ impl<'h> Trace<'h> {
     }
 
     fn find_sources(&mut self) {
-        // Version, how unlikely the write is to be meant, operation.
+        // Version, improbability of the write, operation.
         let mut versions: Vec<(u64, u8, OpIndex)> = Vec::new();
         for row in 0..self.history.row_count() as u32 {
             versions.clear();

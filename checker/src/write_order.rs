@@ -1,38 +1,38 @@
-//! In which order the versions of each row were written.
+//! The order in which the versions of each row were written.
 //!
 //! # Two sources
-//! - **Chains**: an attempt that read a version and wrote another put it directly behind.
+//! - **Chains**: the write of an attempt that read a version follows that version directly.
 //! - **Commit timestamps** of the writers.
 //!
-//! Chains are taken at their word, and timestamps only order one chain after another: by the
-//! first timestamp that each of them knows. So a wrong timestamp does not bend the order to its
-//! liking; it shows, as a chain along which timestamps do not grow, which
+//! Chains take precedence, and timestamps only order one chain after another, by the first
+//! timestamp in each. So a wrong timestamp does not change the order within a chain; it shows as a
+//! chain along which timestamps do not grow, which
 //! [`version_order`](crate::properties::version_order) looks for.
 //!
-//! # What stays open
+//! # Chains without a place
 //! A chain without any timestamp that does not begin at the initial state has no place among the
-//! others. It is left apart: what follows from it is true, but something may be missing.
+//! others and stays apart. The dependencies within it are true, but others may be missing.
 //!
-//! Where two attempts claim the place behind one version, the one with the lower timestamp gets
-//! it; the other is the head of a chain of its own, and
-//! [`lost_update`](crate::properties::lost_update) says so.
+//! Where two attempts claim the place after one version, the one with the lower timestamp gets it;
+//! the other becomes the head of another chain, and [`lost_update`](crate::properties::lost_update)
+//! reports it.
 
 use crate::history::{OpIndex, RowIndex};
 use crate::trace::{INITIAL, NONE, Trace};
 
 /// The versions of every row, linked in the order in which they were written.
 pub(crate) struct WriteOrder {
-    /// By row: its first version after the initial state.
+    /// By row: the first version after the initial state.
     first: Vec<OpIndex>,
     /// By write: the next version of its row.
     next: Vec<OpIndex>,
-    /// By write: the version before; [`INITIAL`] if there is none.
+    /// By write: the previous version of its row; [`INITIAL`] if it is the first.
     previous: Vec<OpIndex>,
 }
 
-/// A run of versions whose order the chains give.
+/// A sequence of versions whose order follows from updates.
 struct Chain {
-    /// Where it comes among the chains of its row.
+    /// Position among the chains of its row.
     rank: Rank,
     head: OpIndex,
     tail: OpIndex,
@@ -40,11 +40,11 @@ struct Chain {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// It begins at the initial state.
+    /// Begins at the initial state.
     First,
-    /// By the first commit timestamp that it knows.
+    /// Has this as its first commit timestamp.
     At(u64),
-    /// Nobody knows.
+    /// Has no commit timestamp.
     Open,
 }
 
@@ -71,23 +71,23 @@ impl WriteOrder {
         order
     }
 
-    /// The version that came directly after `version` of `row`.
+    /// The version directly after `version` of `row`; [`NONE`] if there is none.
     pub(crate) fn after(&self, row: RowIndex, version: OpIndex) -> OpIndex {
         if version == INITIAL { self.first[row as usize] } else { self.next[version as usize] }
     }
 
-    /// The version that came directly before; [`INITIAL`], or [`NONE`] if that is open.
+    /// The version directly before; [`INITIAL`], or [`NONE`] if it is not known.
     pub(crate) fn before(&self, version: OpIndex) -> OpIndex {
         self.previous[version as usize]
     }
 
-    /// The versions of `row` from `start` on, itself included.
+    /// Versions of the row from `start` on, itself included.
     pub(crate) fn from(&self, start: OpIndex) -> impl Iterator<Item = OpIndex> {
         let known = |op: OpIndex| (op != NONE).then_some(op);
         std::iter::successors(known(start), move |op| known(self.next[*op as usize]))
     }
 
-    /// Puts every version that an update wrote behind the one that it read.
+    /// Links every version that an update wrote to the one that it read.
     fn link_updates(&mut self, trace: &Trace<'_>, row: RowIndex, versions: &[(u64, OpIndex)]) {
         for &(_, write) in versions {
             let read = trace.partner(write);
@@ -99,7 +99,7 @@ impl WriteOrder {
                 INITIAL => &mut self.first[row as usize],
                 base => &mut self.next[base as usize],
             };
-            // An attempt that read its own write is reported as such, and leads nowhere.
+            // An attempt that read its own write is reported as such, and is not linked.
             if *place == NONE && base != write {
                 *place = write;
                 self.previous[write as usize] = base;
@@ -115,11 +115,11 @@ impl WriteOrder {
         chains: &mut Vec<Chain>,
     ) {
         chains.clear();
-        // Whatever no head leads to goes round in a circle: somebody read what depends on its own
-        // write. The second time round it is cut anywhere.
+        // Versions that no head leads to form a circle: an attempt read a version that depends on
+        // its own write. The second pass cuts the circle anywhere.
         for only_heads in [true, false] {
             for &(_, head) in versions {
-                // The initial state, or nothing.
+                // No previous version, or the initial state.
                 let is_head = self.previous[head as usize] >= INITIAL;
                 if !placed[head as usize] && (is_head || !only_heads) {
                     chains.push(self.cut_chain(trace, head, placed));
@@ -128,7 +128,7 @@ impl WriteOrder {
         }
     }
 
-    /// The chain that begins at `head`, which it makes a head if it was none.
+    /// Cuts off the chain that begins at `head`, which becomes a head if it was none.
     fn cut_chain(&mut self, trace: &Trace<'_>, head: OpIndex, placed: &mut [bool]) -> Chain {
         let mut rank = Rank::Open;
         let mut tail = head;
@@ -151,7 +151,7 @@ impl WriteOrder {
         Chain { rank, head, tail }
     }
 
-    /// Puts one chain behind the other.
+    /// Links the chains of a row, ordered by rank.
     fn join(&mut self, row: RowIndex, chains: &mut Vec<Chain>) {
         chains.retain(|chain| chain.rank != Rank::Open);
         chains.sort_by_key(|chain| chain.rank);

@@ -1,4 +1,4 @@
-//! G1a, aborted read: nobody who commits has read what an aborted transaction wrote.
+//! G1a, aborted read: no transaction that took effect has read a write of an aborted one.
 
 use crate::history::Status;
 use crate::report::{Anomaly, Dependency, Findings, Step};

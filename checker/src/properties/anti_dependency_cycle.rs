@@ -1,4 +1,4 @@
-//! G2, anti-dependency cycle, and G-nonadjacent, its kind without two anti-dependencies in a row.
+//! G2, anti-dependency cycle, and G-nonadjacent, its variant without adjacent anti-dependencies.
 //!
 //! Steps: rw, ww and wr. Write skew is the shortest G2. It is allowed where the transaction
 //! between two adjacent rw steps runs under snapshot isolation: such a cycle does not exist in

@@ -1,4 +1,4 @@
-//! G1c, circular information flow: no transaction depends on what depends on itself.
+//! G1c, circular information flow: no transaction depends on one that depends on it.
 //!
 //! Steps: wr and ww, at least one wr.
 

@@ -1,7 +1,7 @@
 //! No two attempts write the same version of a row.
 //!
-//! Aborted ones included: a version that may belong to either would make an aborted read look like
-//! a sound one. Everything else that is said about the row rests on this.
+//! Aborted attempts are included: a version that may belong to either would make an aborted read
+//! look sound. All other properties of the row rely on this one.
 
 use crate::report::{Anomaly, Findings};
 use crate::trace::Trace;

@@ -1,7 +1,7 @@
-//! G-SIa, interference: a transaction under snapshot isolation replaces only what its snapshot
-//! shows. Of two concurrent writers of a row, the first to commit wins.
+//! G-SIa, interference: a transaction under snapshot isolation replaces only versions that its
+//! snapshot shows. Of two concurrent writers of a row, the first to commit wins.
 //!
-//! Blind writes too. Where both have read the row it is a lost update as well.
+//! This includes blind writes. Where both have read the row it is a lost update as well.
 
 use crate::history::Isolation;
 use crate::report::{Anomaly, Dependency, Findings, Step};

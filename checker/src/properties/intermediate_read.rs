@@ -1,8 +1,8 @@
-//! G1b, intermediate read: others see only what a transaction left behind, not what it replaced
-//! itself.
+//! G1b, intermediate read: other transactions see only a transaction's last write of a row, not the
+//! writes that it replaced itself.
 //!
 //! A history whose versions name the writer gives all writes of one transaction to a row the same
-//! version; there this cannot be told.
+//! version, so that this cannot be detected there.
 
 use crate::history::Status;
 use crate::report::{Anomaly, Dependency, Findings, Step};
@@ -15,7 +15,8 @@ pub(crate) fn check(trace: &Trace<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let [writer, reader] = [trace.owner(source), trace.owner(read)];
-        // Its own is the business of `internal`, that of an aborted one of `aborted_read`.
+        // A read of its own write is reported by `internal`, that of an aborted one by
+        // `aborted_read`.
         if writer == reader || trace.history.attempt(writer).status == Status::Aborted {
             continue;
         }

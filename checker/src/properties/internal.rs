@@ -1,8 +1,8 @@
-//! A transaction agrees with itself.
+//! Internal consistency: a transaction agrees with itself.
 //!
-//! It reads its own last write of a row; without one, what it read there before; and never its own
-//! write before making it. Both isolation levels promise that: reads under locks cannot change,
-//! nor can a snapshot.
+//! It reads its own last write of a row; without one, the version that it read there before; and
+//! never its own write before making it. Both isolation levels promise this: reads under locks
+//! cannot change, nor can a snapshot.
 
 use crate::report::{Anomaly, Findings};
 use crate::trace::{INITIAL, Role, Trace};

@@ -1,7 +1,7 @@
 //! Lost update: no two transactions read the same version of a row and both replace it.
 //!
-//! The second of them overwrote the first without having seen it. Serializable transactions
-//! prevent that by locks, snapshot transactions by letting the first committer win.
+//! The second one overwrote the first without having seen it. Serializable transactions prevent
+//! this by locks, snapshot transactions by letting the first committer win.
 
 use crate::report::{Anomaly, Dependency, Findings, Step};
 use crate::trace::{NONE, Trace};

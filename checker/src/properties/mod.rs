@@ -1,8 +1,8 @@
-//! What must hold, one file each.
+//! The properties to check, one file each.
 //!
-//! The first group looks at reads and writes one by one; each file there is a function from what
-//! is known of the history to findings. The second is about cycles: each file says which steps its
-//! cycles have, and [`search`](crate::search) looks for them.
+//! The first group checks reads and writes one by one; each file has a function from the trace to
+//! findings. The second group is about cycles: each file states the steps of its cycles, and
+//! [`search`](crate::search) looks for them.
 
 pub(crate) mod aborted_read;
 pub(crate) mod duplicate_version;
@@ -23,7 +23,7 @@ pub(crate) mod write_cycle;
 
 use crate::search::Search;
 
-/// The kinds of cycles, each with more steps to go by than the one before.
+/// Kinds of cycles, ordered from few allowed links to many.
 pub(crate) const CYCLES: [Search; 6] = [
     write_cycle::SEARCH,
     circular_information_flow::SEARCH,

@@ -1,8 +1,8 @@
-//! Strictness: whatever ended before a transaction started comes before it.
+//! Strictness: a transaction that ended before another started comes before it.
 //!
 //! Steps: all others, and at least one of real time. For serializable transactions this is strict
-//! serializability, for snapshots strong snapshot isolation: all that was committed and answered
-//! before the transaction started is in its snapshot.
+//! serializability, for snapshots strong snapshot isolation: the snapshot contains every
+//! transaction whose commit was answered before the start.
 
 use crate::graph::{Link, Mask};
 use crate::search::Search;

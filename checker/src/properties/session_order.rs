@@ -1,4 +1,4 @@
-//! Session order: what a session does later sees what it did earlier, and is not seen by it.
+//! Session order: a transaction sees the earlier ones of its session, and they do not see it.
 //!
 //! Steps: those of G2, and at least one from a transaction to the next of its session.
 

@@ -1,4 +1,4 @@
-//! G-single: no transaction misses one effect of a transaction that it depends on.
+//! G-single: no transaction misses an effect of a transaction that it depends on.
 //!
 //! Steps: exactly one rw, any number of ww and wr. This is read skew; neither level allows it.
 

@@ -1,15 +1,15 @@
-//! A snapshot is what it says: every read returns the newest version of its row whose commit
-//! timestamp is at most the snapshot's, and its owner commits after it.
+//! Snapshot reads: every read returns the newest version of its row whose commit timestamp is at
+//! most the snapshot's, and the reader commits after its snapshot.
 //!
-//! Only where an attempt says that its reads come from a snapshot.
+//! Applies to attempts that report a snapshot.
 
 use crate::history::OpIndex;
 use crate::report::{Anomaly, Dependency, Findings, Step};
 use crate::trace::{INITIAL, Trace};
 use crate::write_order::WriteOrder;
 
-/// How many versions without a timestamp are passed over in search of one. Only writers of unknown
-/// outcome have none, so a row has few in a row.
+/// Limit of versions without a timestamp to skip in search of one with a timestamp. Only writers of
+/// unknown outcome have none, so few are adjacent in a row.
 const MAX_PASSED: usize = 64;
 
 pub(crate) fn check(trace: &Trace<'_>, order: &WriteOrder, findings: &mut Findings<'_>) {
@@ -44,7 +44,7 @@ fn is_later(trace: &Trace<'_>, version: OpIndex, snapshot: u64) -> bool {
     version != INITIAL && trace.commit_ts(version).is_some_and(|ts| ts > snapshot)
 }
 
-/// The read returned `version` although the snapshot is older, or missed it although it is not.
+/// Reports a read that returned a `version` later than the snapshot, or missed one that is not.
 fn report(
     trace: &Trace<'_>,
     [read, version]: [OpIndex; 2],

@@ -1,8 +1,8 @@
-//! Every version that is read was written, and written to that row.
+//! Every version that is read was written, and to that row.
 //!
-//! A version that belongs to another row betrays memory that was recycled under its reader; one
-//! that belongs to none, a torn or invented one. With versions that name their writer, several
-//! rows share a version; so one that is merely absent from this row can well be a neighbour's.
+//! A version of another row shows that memory was recycled under its reader; a version of no row is
+//! torn or invented. Versions that name their writer are shared by several rows, so a version that
+//! is merely missing from this row may exist in another.
 
 use crate::history::{Kind, OpIndex};
 use crate::report::{Anomaly, Findings};

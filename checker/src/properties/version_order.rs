@@ -1,8 +1,8 @@
-//! The two sources of a row's write order agree: commit timestamps grow along the chains of
-//! updates, and are different.
+//! The two sources of a row's write order agree: commit timestamps strictly grow along the chains
+//! of updates.
 //!
-//! This is what keeps a fault of the timestamps from hiding itself: a history that is judged in
-//! the order of wrong timestamps only can look sound.
+//! Otherwise a fault of the timestamps could hide itself: a history that is judged only in the
+//! order of wrong timestamps can look sound.
 
 use crate::history::RowIndex;
 use crate::report::{Anomaly, Dependency, Findings, Step};

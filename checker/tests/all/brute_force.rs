@@ -1,8 +1,9 @@
-//! A second, tiny opinion: try all orders.
+//! A second implementation of the levels: try all orders.
 //!
-//! A history is sound if its transactions can be run one after the other, with those under
-//! snapshot isolation reading at one point and writing at a later one, so that each reads what it
-//! has read. No graph, no cycles, no names: only a machine that does what the levels say.
+//! A history is sound if its transactions can be run one after the other, with those under snapshot
+//! isolation reading at one point and writing at a later one, so that each reads what the history
+//! says. There are no graphs, cycles or anomalies: only a machine that executes the levels'
+//! definition.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ type Row = (Option<u64>, Option<u64>);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Waiting,
-    /// It has read from this state and not yet written.
+    /// Has read from this state and not yet written.
     Reading([Row; ROWS]),
     Done,
 }
@@ -34,7 +35,7 @@ struct Machine<'t> {
 }
 
 impl Machine<'_> {
-    /// Whether all committed transactions can still be run.
+    /// Whether all remaining committed transactions can be run.
     fn can_finish(&mut self, world: &World) -> bool {
         let left = |number: &usize| world.stages[*number] != Stage::Done;
         let committed = |number: &usize| self.is_committed(*number);
@@ -58,7 +59,7 @@ impl Machine<'_> {
         self.txns[number].attempt.status == Status::Committed
     }
 
-    /// The world after the next point of a transaction.
+    /// State after the next point of a transaction; `None` if that point is not possible now.
     fn step(&self, world: &World, number: usize) -> Option<World> {
         let txn = &self.txns[number];
         let two_points = txn.attempt.isolation == Isolation::Snapshot;
@@ -128,7 +129,7 @@ fn options() -> impl Strategy<Value = Options> {
     })
 }
 
-/// Both levels in one history.
+/// Strategy with both levels in one history.
 fn mixed() -> BoxedStrategy<Isolation> {
     prop_oneof![Just(Isolation::Serializable), Just(Isolation::Snapshot)].boxed()
 }
@@ -140,7 +141,7 @@ fn only(level: Isolation) -> BoxedStrategy<Isolation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// With every write's timestamp, the checker is right in both directions.
+    /// With timestamps of all writes, the checker is right in both directions.
     #[test]
     fn both_agree_on_serializable(
         txns in histories(only(Isolation::Serializable), false, true, 7),
@@ -168,8 +169,8 @@ proptest! {
         prop_assert_eq!(report.is_clean(), explainable(&txns, options), "{}", report);
     }
 
-    /// With unknown outcomes and without timestamps something may be missed; but whatever the
-    /// checker reports is true.
+    /// With unknown outcomes and without timestamps the checker may miss violations, but those that
+    /// it reports exist.
     #[test]
     fn no_false_alarm_on_incomplete_histories(
         (txns, options) in any::<bool>().prop_flat_map(|timestamps| {
@@ -183,7 +184,7 @@ proptest! {
     }
 }
 
-/// The generator makes enough of both kinds, or agreement would mean little.
+/// The generator makes enough sound and unsound histories for agreement to mean something.
 #[test]
 fn about_as_many_are_sound_as_not() {
     use proptest::strategy::ValueTree;

@@ -1,6 +1,6 @@
-//! Histories made by hand, one for each way to go wrong, and sound ones that come close.
+//! Handmade histories, one for each anomaly, and sound ones that come close.
 //!
-//! A file is named after the one anomaly that it has, or `clean`, and what is special about it.
+//! A file is named after its only anomaly, or `clean`, and its special feature.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ const STRICT: Options = Options {
     max_per_anomaly: 10,
 };
 
-/// Every file's name, without what all have in common, and text.
+/// Names of all files, without the common ending, and their texts.
 fn files() -> BTreeMap<String, String> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/histories");
     let files =
@@ -111,7 +111,7 @@ fn a_flood_is_counted_but_not_spelled_out() {
     assert!(report.to_string().ends_with("50 transactions, G1a × 50"));
 }
 
-/// A real history turns bad when any one read that nobody can have made is put into it.
+/// Checks that a real history with one impossible read put into it is not clean.
 #[test]
 fn a_real_history_with_one_wrong_read_is_not_clean() {
     let text = &files()["clean.smallbank"];
@@ -136,6 +136,6 @@ fn a_real_history_with_one_wrong_read_is_not_clean() {
         }
     }
     assert!(tried > 100, "{tried}");
-    // Now and then the older version could have been read just as well.
+    // Occasionally the older version could have been read as well.
     assert!(caught * 100 >= tried * 95, "{caught} of {tried}");
 }

@@ -1,4 +1,4 @@
-//! What is not a history is refused, with the line, and never with a panic.
+//! Malformed histories are refused, with the line, and never with a panic.
 
 use lotus_checker::{
     Access, Attempt, History, HistoryError, Isolation, Key, Operation, Options, Problem, Status,
@@ -11,7 +11,7 @@ const GOOD: &str = concat!(
     r#""ops":[["r","acct",17,42],["w","acct",17,43],["r","acct",9,null]]}"#
 );
 
-/// The error of a history that has `line` as its second.
+/// The error of a history with `line` as its second line.
 fn refused(line: &str) -> String {
     let error = History::read(format!("{GOOD}\n{line}\n").as_bytes()).expect_err("it is none");
     error.to_string()

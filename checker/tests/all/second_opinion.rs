@@ -1,9 +1,8 @@
-//! The crate `adya`, a port of Jepsen's Elle written by others, comes to the same verdicts.
+//! The independent crate `adya`, a port of Jepsen's Elle, comes to the same verdicts.
 //!
-//! It judges registers too, and takes the order of commits as an input, so that both know the
-//! same. What it does not have is tried in `brute_force.rs`: attempts of different levels in one
-//! history, writes of unknown outcome that somebody has read (it leaves out what they wrote),
-//! snapshots' timestamps.
+//! It judges registers too, and takes the order of commits as an input, so that both checkers know
+//! the same. `brute_force.rs` tests what it lacks: attempts of different levels in one history,
+//! reads from writers of unknown outcome (it leaves their writes out), snapshots' timestamps.
 
 use crate::common::{Op, Txn, build, histories};
 use adya::{History as Theirs, Opts, Valid, Workload};
@@ -11,7 +10,7 @@ use lotus_checker::{Isolation, Options, RealTime, SessionOrder, Status, check};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A model of theirs, and what to ask ours for.
+/// A model of `adya`, and the corresponding options of this checker.
 const MODELS: [(&str, Isolation, SessionOrder, RealTime); 6] = {
     use Isolation::{Serializable as Sr, Snapshot as Si};
     [
@@ -24,7 +23,7 @@ const MODELS: [(&str, Isolation, SessionOrder, RealTime); 6] = {
     ]
 };
 
-/// The history in their format, and for each completion that wrote, when it was committed.
+/// The history in `adya`'s format, and the commit timestamp of each completion that wrote.
 fn translate(txns: &[Txn]) -> (Theirs, Vec<(u64, i64)>) {
     let mut events: Vec<(u64, &Txn, bool)> = txns
         .iter()
@@ -74,7 +73,7 @@ fn their_verdict(txns: &[Txn], model: &str) -> adya::Report {
     adya::check(&history, Workload::RwRegister, &opts)
 }
 
-/// Whether somebody read a version before writing it, which they do not look for.
+/// Whether a transaction read a version before writing it, which `adya` does not look for.
 fn reads_own_future(txns: &[Txn]) -> bool {
     txns.iter().any(|txn| {
         txn.ops.iter().enumerate().any(|(place, op)| {
@@ -104,7 +103,7 @@ proptest! {
         let options = Options { session_order, real_time, ..Options::default() };
         let ours = check(&build(&txns), &options);
         let theirs = their_verdict(&txns, model);
-        // Unknown is what they call a history without a single dependency.
+        // `adya` returns unknown for a history without a single dependency.
         let sound = theirs.valid != Valid::False;
         prop_assert_eq!(ours.is_clean(), sound, "{}\n{:?}", ours, theirs.anomaly_types);
     }

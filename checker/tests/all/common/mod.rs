@@ -1,7 +1,7 @@
-//! Small random histories: a tiny database that may be wrong, run by a random schedule.
+//! Small random histories: a tiny, possibly faulty database, run by a random schedule.
 //!
-//! Transactions read and write at random points in time, without any locks, and some reads are
-//! then changed to other versions of their row. So about as many are sound as are not.
+//! Transactions read and write at random points in time, without any locks, and some reads are then
+//! changed to other versions of their row. About half of the histories are sound.
 
 use lotus_checker::{Access, Attempt, History, Isolation, Key, Operation, Status};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ pub struct Txn {
     pub ops: Vec<Op>,
 }
 
-/// What a transaction will do, before it is known what it reads.
+/// A transaction before its reads are known.
 #[derive(Clone, Debug)]
 struct Plan {
     isolation: Isolation,
@@ -32,11 +32,11 @@ struct Plan {
     /// In ascending order: start, snapshot, commit, end; each in sixteenths of the run.
     times: [u64; 4],
     in_session: bool,
-    /// Another start and end to be recorded than the true ones.
+    /// Recorded start and end, if they differ from the true ones.
     claimed: Option<[u64; 2]>,
 }
 
-/// A read that is changed: which one, and to which version of its row.
+/// A change of a read: index of the read, and of a version of its row.
 type Change = (prop::sample::Index, prop::sample::Index);
 
 fn plan(levels: BoxedStrategy<Isolation>, unknown: bool) -> impl Strategy<Value = Plan> {
@@ -65,8 +65,8 @@ fn plan(levels: BoxedStrategy<Isolation>, unknown: bool) -> impl Strategy<Value 
     )
 }
 
-/// Histories of up to `most` transactions. Each writer but those of unknown outcome has a commit
-/// timestamp, if `timestamps` says so.
+/// Histories of up to `most` transactions. With `timestamps`, each writer of known outcome has a
+/// commit timestamp.
 pub fn histories(
     levels: BoxedStrategy<Isolation>,
     unknown: bool,
@@ -80,7 +80,7 @@ pub fn histories(
 
 fn run(plans: &[Plan], changes: &[Change], timestamps: bool) -> Vec<Txn> {
     let spread = plans.len() as u64;
-    // Different for all, in the order of the plan's sixteenths.
+    // Unique times, in the order of the plan's sixteenths.
     let time = |number: usize, moment: usize| {
         let sixteenth = match (plans[number].claimed, moment) {
             (Some([start, _]), 0) => start,
@@ -163,7 +163,7 @@ fn change(txns: &mut [Txn], changes: &[Change]) {
     }
 }
 
-/// Gives an attempt a session of its own if its session has another one at the time.
+/// Moves an attempt to a session of its own if it overlaps with another one of its session.
 fn keep_sessions_apart(txns: &mut [Txn]) {
     txns.sort_by_key(|txn| txn.attempt.start);
     let mut free_from = 0;
@@ -176,7 +176,7 @@ fn keep_sessions_apart(txns: &mut [Txn]) {
     }
 }
 
-/// The history as the checker takes it.
+/// Converts transactions to a history for the checker.
 pub fn build(txns: &[Txn]) -> History {
     let mut builder = History::builder();
     for txn in txns {
