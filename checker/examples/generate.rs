@@ -36,7 +36,7 @@ struct Database {
     random: Random,
     clock: u64,
     rows: u64,
-    /// By row: version, and its commit timestamp.
+    /// Version and commit timestamp of each row.
     newest: BTreeMap<u64, (u64, u64)>,
 }
 

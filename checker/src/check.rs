@@ -14,19 +14,19 @@ use crate::write_order::WriteOrder;
 /// Whether a transaction that ended before another started must come before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RealTime {
-    /// No: any order that explains the reads will do.
+    /// Not required: any order that explains the reads will do.
     #[default]
     Ignored,
-    /// Yes: strict serializability, and snapshots that are up to date.
+    /// Required: strict serializability, and snapshots that are up to date.
     Enforced,
 }
 
 /// Whether the transactions of a session must come in the order of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SessionOrder {
-    /// No.
+    /// Not required.
     Ignored,
-    /// Yes.
+    /// Required.
     #[default]
     Enforced,
 }

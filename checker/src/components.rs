@@ -12,9 +12,9 @@ const DONE: u32 = u32::MAX;
 /// Arrays for several runs over one graph.
 pub(crate) struct Components<'g> {
     graph: &'g Graph,
-    /// By node: its position in the order of visits, from 1.
+    /// Position of each node in the order of visits, from 1.
     seen: Vec<u32>,
-    /// By node: the smallest position that it is known to lead back to.
+    /// Smallest position that each node is known to lead back to.
     low: Vec<u32>,
     /// Visited nodes whose component is not complete.
     open: Vec<Node>,

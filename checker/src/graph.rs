@@ -47,7 +47,7 @@ pub(crate) enum Link {
     WriteRead,
     ReadWrite,
     Session,
-    /// From a commit to the first gate after its end.
+    /// A commit comes before the first gate after its end.
     RealTime,
     /// Between points of one transaction, between gates, or from a gate to a point. Every search
     /// may use it, and it does not count as a step.
@@ -139,11 +139,11 @@ pub(crate) struct Orders {
 
 /// Nodes by number: every attempt's commit, then the snapshots, then the gates.
 struct Nodes {
-    /// By attempt: the node of its reads.
+    /// Node of the reads of each attempt.
     snapshot: Vec<Node>,
     /// Attempts with a snapshot node of their own, in the order of those nodes.
     snapshots: Vec<AttemptIndex>,
-    /// By gate: the attempt that starts there.
+    /// Attempt that starts at each gate.
     gates: Vec<AttemptIndex>,
 }
 

@@ -133,7 +133,7 @@ struct Row {
 #[derive(Debug, Default)]
 pub struct History {
     attempts: Vec<Attempt>,
-    /// By attempt: end of its operations.
+    /// End of the operations of each attempt.
     ends: Vec<OpIndex>,
     ops: Vec<Op>,
     rows: Vec<Row>,

@@ -178,7 +178,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Number of attempts that took effect.
     pub transactions: usize,
-    /// By anomaly: number found.
+    /// Number found of each anomaly.
     counts: [u64; Anomaly::ALL.len()],
 }
 

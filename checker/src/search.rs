@@ -109,9 +109,9 @@ type Cycle = Vec<(Node, Edge)>;
 struct Finder<'g> {
     history: &'g History,
     graph: &'g Graph,
-    /// By node: number of its tangle in the graph that is being searched.
+    /// Tangle of each node, by number, in the graph that is being searched.
     tangle: Vec<u32>,
-    /// By attempt: whether it is in a cycle that has been reported.
+    /// Whether each attempt is in a cycle that has been reported.
     reported: Vec<bool>,
     reached: Vec<Option<Reached>>,
     round: u32,

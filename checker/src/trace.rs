@@ -73,14 +73,14 @@ pub(crate) struct Trace<'h> {
     pub(crate) by_row: ByRow,
     /// Pairs of operations of different attempts that claim to have written the same version.
     pub(crate) duplicates: Vec<[OpIndex; 2]>,
-    /// By operation: its attempt.
+    /// Attempt of each operation.
     owner: Vec<AttemptIndex>,
     role: Vec<Role>,
-    /// For a read, the last write of the same row by the same attempt, and the other way round.
+    /// Last write of the same row by the same attempt, for each read, and the other way round.
     partner: Vec<OpIndex>,
-    /// For a read, the write of its version; [`INITIAL`], or [`NONE`] if there is none.
+    /// Write of the version of each read; [`INITIAL`], or [`NONE`] if there is none.
     source: Vec<OpIndex>,
-    /// By attempt: whether it took effect.
+    /// Whether each attempt took effect.
     took_effect: Vec<bool>,
 }
 

@@ -22,11 +22,11 @@ use crate::trace::{INITIAL, NONE, Trace};
 
 /// The versions of every row, linked in the order in which they were written.
 pub(crate) struct WriteOrder {
-    /// By row: the first version after the initial state.
+    /// First version of each row after the initial state.
     first: Vec<OpIndex>,
-    /// By write: the next version of its row.
+    /// Next version of the row, for each write.
     next: Vec<OpIndex>,
-    /// By write: the previous version of its row; [`INITIAL`] if it is the first.
+    /// Previous version of the row, for each write; [`INITIAL`] if it is the first.
     previous: Vec<OpIndex>,
 }
 

@@ -1,15 +1,15 @@
-//! Directories that are on the disk once they are made.
+//! Creation of directories that survive a loss of power.
 
 use std::io;
 use std::path::Path;
 
 use crate::Files;
 
-/// Makes a directory for its owner only, and those above it that are missing. One that is there
-/// stays as it is, but its name is synced all the same: a process may have died that made it.
+/// Makes a directory for its owner only, and its missing parents. An existing directory stays as it
+/// is, but its name is synced all the same: the process that made it may have died before.
 ///
 /// # Errors
-/// The operating system's. Directories that were made stay.
+/// The operating system's. Directories made before the error stay.
 pub fn make_directory(files: &dyn Files, directory: &Path) -> io::Result<()> {
     let above = directory.ancestors().skip(1);
     let missing: Vec<&Path> = above.take_while(|above| !directory_of(above).exists()).collect();
@@ -22,7 +22,7 @@ fn make_one(files: &dyn Files, directory: &Path) -> io::Result<()> {
         Ok(()) => files.sync_directory(above),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {
             match files.sync_directory(above) {
-                // What is above belongs to another user, who has made the directory.
+                // The parent belongs to another user, who has made the directory.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 outcome => outcome,
             }
@@ -31,7 +31,7 @@ fn make_one(files: &dyn Files, directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The same path, where nothing means the working directory.
+/// The same path, with `.` for the empty path.
 fn directory_of(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

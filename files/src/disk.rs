@@ -18,7 +18,7 @@ pub(crate) const SUFFIX: &str = ".part";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disk;
 
-/// A file that goes when it is dropped.
+/// A file that is removed when dropped.
 pub(crate) struct DiskPart {
     file: File,
     path: TempPath,
@@ -46,19 +46,19 @@ impl DiskPart {
         &self.path
     }
 
-    /// Leaves the file where it is, unlocked, as the death of its process does.
+    /// Leaves the file in place, unlocked, as the death of its process does.
     pub(crate) fn leave(self) {
-        // What cannot be kept is gone, which is no less a death.
+        // A file that cannot be kept is removed, which a death may do as well.
         let _ = self.path.keep();
     }
 }
 
-/// Locks a part that was just created. False if another writer took it for one that was left, and
-/// has removed it or is about to.
+/// Locks a part that was just created. Returns false if another writer took it for the part of a
+/// dead process, and has removed it or is about to.
 fn is_held(created: &NamedTempFile) -> io::Result<bool> {
     match created.as_file().try_lock() {
         Err(TryLockError::WouldBlock) => Ok(false),
-        // Where files cannot be locked none is removed either.
+        // Where files cannot be locked no part is removed either.
         Err(TryLockError::Error(_)) => Ok(true),
         Ok(()) => Ok(created.as_file().metadata()?.nlink() > 0),
     }

@@ -1,7 +1,7 @@
-//! Files that fail where a test wants it, and disks that forget what was not synced.
+//! Faulty files for tests: operations that fail on demand, and disks that lose unsynced data.
 //!
 //! [`Faulty`] carries out every operation on [`Disk`] and counts it. One of them meets a [`Fault`];
-//! which operations a piece of work takes, a run without a fault tells ([`Faulty::done`]).
+//! a run without a fault shows which operations a piece of work takes ([`Faulty::done`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -32,7 +32,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them, in the order in which a file is made.
+    /// All operations, in the order in which a file is made.
     pub const ALL: [Self; 7] = [
         Self::MakeDirectory,
         Self::Create,
@@ -44,25 +44,25 @@ impl Op {
     ];
 }
 
-/// What becomes of an operation.
+/// Fault of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It is refused, for want of room or with an input/output error. A sync that is refused loses
-    /// what it was to save, and the next one succeeds, as on Linux.
+    /// The operation is refused, for lack of space or with an input/output error. A refused sync
+    /// loses the unsynced data, and the next one succeeds, as on Linux.
     Refused,
-    /// A write takes half of its bytes, and the next operation is refused; as [`Fault::Refused`]
+    /// A write takes half of its bytes, and the next operation is refused. As [`Fault::Refused`]
     /// for other operations.
     HalfRefused,
-    /// A write takes half of its bytes, and all goes on; other operations succeed.
+    /// A write takes half of its bytes, with no further effect. Other operations succeed.
     Half,
-    /// The process dies before it.
+    /// The process dies before the operation.
     Killed,
-    /// The machine loses power before it.
+    /// The machine loses power before the operation.
     PowerLost(Names),
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::HalfRefused,
@@ -73,16 +73,16 @@ impl Fault {
     ];
 }
 
-/// Names that were given and not synced, when the machine loses power: a disk may keep them or not.
+/// Fate of unsynced names when the machine loses power: a disk may keep them or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Names {
-    /// They are on the disk, whatever the files have in them.
+    /// The names are on the disk, whatever the contents of the files.
     Kept,
-    /// The directory is as it was before.
+    /// The directory is as at its last sync.
     Lost,
 }
 
-/// Files of which one operation fails.
+/// Files with a fault at one operation.
 #[derive(Clone, Default)]
 pub struct Faulty {
     state: Arc<Mutex<State>>,
@@ -91,52 +91,52 @@ pub struct Faulty {
 #[derive(Default)]
 struct State {
     done: Vec<Op>,
-    /// Which operation, counted from 0, meets what.
+    /// Index of an operation, from 0, and its fault.
     fault: Option<(usize, Fault)>,
     dead: bool,
-    /// Files with bytes that are not on the disk, and how many are.
+    /// Files with unsynced bytes, and the number of bytes that are on the disk.
     unsynced: BTreeMap<PathBuf, u64>,
     renamed: Vec<Renamed>,
-    /// Directories that were made, and whose names were not synced.
+    /// Directories that were made and whose names are unsynced.
     made: Vec<PathBuf>,
 }
 
-/// A name that was given and not synced.
+/// A rename that is unsynced.
 struct Renamed {
     from: PathBuf,
     to: PathBuf,
-    /// What had it before.
+    /// Former contents of the file named `to`, if it existed.
     before: Option<Vec<u8>>,
 }
 
-/// What an operation has to do.
+/// Result of an operation that is not refused.
 enum Verdict {
     Go,
-    /// A write takes half.
+    /// A write takes half of its bytes.
     Half,
 }
 
 impl Faulty {
-    /// No operation fails.
+    /// Files without a fault.
     pub fn sound() -> Self {
         Self::default()
     }
 
-    /// Operation `at`, counted from 0, meets `fault`.
+    /// Files with `fault` at operation `at`, counted from 0.
     pub fn at(at: usize, fault: Fault) -> Self {
         let state = State { fault: Some((at, fault)), ..State::default() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The operations that were asked for, failed ones included.
+    /// Operations requested so far, failed ones included.
     pub fn done(&self) -> Vec<Op> {
         self.lock().done.clone()
     }
 
-    /// The machine loses power now.
+    /// Makes the machine lose power now.
     ///
     /// # Panics
-    /// If the files cannot be made what they would be then.
+    /// If the files cannot be changed accordingly.
     pub fn lose_power(&self, names: Names) {
         self.lock().lose_power(names).expect("the test's own files can be changed");
     }
@@ -192,7 +192,7 @@ impl State {
     fn lose_power(&mut self, names: Names) -> io::Result<()> {
         self.dead = true;
         for (path, synced) in std::mem::take(&mut self.unsynced) {
-            // One that was removed meanwhile is no matter.
+            // A file that has been removed meanwhile needs nothing.
             if let Ok(file) = OpenOptions::new().write(true).open(path) {
                 file.set_len(synced)?;
             }
@@ -211,7 +211,7 @@ impl State {
         Ok(())
     }
 
-    /// A file was renamed.
+    /// Records a rename.
     fn follow(&mut self, renamed: Renamed) {
         if let Some(synced) = self.unsynced.remove(&renamed.from) {
             self.unsynced.insert(renamed.to.clone(), synced);
@@ -220,9 +220,9 @@ impl State {
     }
 }
 
-/// A file in the making whose process may die.
+/// An unfinished file whose process may die.
 struct FaultyPart {
-    /// `None` once it has a name.
+    /// `None` once it has its final name.
     inner: Option<DiskPart>,
     files: Faulty,
     synced: u64,

@@ -1,25 +1,26 @@
-//! Files that appear under their names whole and on the disk, or not at all.
+//! Files that appear under their names complete and on the disk, or not at all.
 //!
 //! # What it is
-//! A [`Part`] is a file in the making: it has a name of its own that ends in `.part`, in the
-//! directory of the file that it becomes. [`Part::publish`] syncs it, gives it its name, and syncs
-//! the directory. Snapshots and state files (process ids, keys, reports, histories) are written so.
+//! A [`Part`] is an unfinished file: it has a temporary name that ends in `.part`, in the directory
+//! of its target. [`Part::publish`] syncs it, renames it, and syncs the directory. Snapshots and
+//! state files (process ids, keys, reports, histories) are written this way.
 //!
-//! # Why no writer damages a file of another
-//! A part is created exclusively, so two writers never share one, and it is only ever written
-//! before it has its final name. A writer that was paused wakes up holding its own part. Behind the
-//! first error nothing is written: what was buffered is dropped, and the part removed.
+//! # Safety from other writers
+//! A part is created exclusively, so two writers never share one, and it is only written before it
+//! has its final name. A writer that resumes after a pause still holds its own part. After the
+//! first error nothing is written: the buffer is dropped, and the part removed.
 //!
-//! # Parts that are left
-//! A process that dies leaves its part. Every part is locked for as long as its writer lives, so
-//! the next writer of the same file removes those that are not ([`Part::create`]).
+//! # Leftover parts
+//! A process that dies leaves its part. Every part is locked while its writer lives, so the next
+//! writer of the same file removes the unlocked ones ([`Part::create`]).
 //!
 //! # Faults
-//! All operations go through [`Files`]. [`Disk`] carries them out; [`faults::Faulty`] lets any one
+//! All operations go through [`Files`]. [`Disk`] carries them out; [`faults::Faulty`] makes any one
 //! of them fail, for tests.
 //!
 //! # What it is not
-//! Logs and sockets, which are appended to and bound in place; and values at the authority.
+//! It does not cover logs and sockets, which are appended to and bound in place, nor values at the
+//! authority.
 
 #![forbid(unsafe_code)]
 
@@ -40,24 +41,24 @@ pub use part::{Part, write_whole};
 pub enum Readers {
     /// Its owner only: mode 0600.
     Owner,
-    /// Those that the process's file mode creation mask lets: mode 0666 without the mask.
+    /// Users allowed by the process's file mode creation mask: mode 0666 without the masked bits.
     Mask,
 }
 
-/// Treatment of a file that has the name already.
+/// Treatment of an existing file with the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Existing {
-    /// It keeps the name, and the new file is refused with [`io::ErrorKind::AlreadyExists`].
+    /// The existing file stays, and the new one is refused with [`io::ErrorKind::AlreadyExists`].
     Kept,
-    /// The new file takes its place, in one step.
+    /// The new file replaces it atomically.
     Replaced,
 }
 
-/// The operations on files that whole files are made of. Each is one step at which a process may
-/// die or the disk may refuse.
+/// Operations from which whole files are made. Each is one step at which a process may die or the
+/// disk may refuse.
 pub trait Files: Send + Sync {
     /// Creates a file in `directory`, exclusively: its name is `prefix`, random letters and
-    /// `.part`. It is locked until it is dropped.
+    /// `.part`. It stays locked until it is dropped.
     ///
     /// # Errors
     /// The operating system's.
@@ -68,7 +69,7 @@ pub trait Files: Send + Sync {
         readers: Readers,
     ) -> io::Result<Box<dyn Unfinished>>;
 
-    /// Makes a directory that only its owner can enter, where the one above is there.
+    /// Makes a directory that only its owner can enter; its parent must exist.
     ///
     /// # Errors
     /// The operating system's; [`io::ErrorKind::AlreadyExists`] if the name is taken.
@@ -77,7 +78,7 @@ pub trait Files: Send + Sync {
     /// Waits until the names in a directory are on the disk.
     ///
     /// # Errors
-    /// The operating system's; names that were changed may be lost with the machine's power.
+    /// The operating system's; changed names may then be lost if the machine loses power.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 
     /// Removes a file.
@@ -87,7 +88,7 @@ pub trait Files: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// A file that has no final name yet. Dropped, it is removed.
+/// A file that has no final name yet; removed if dropped.
 pub trait Unfinished: Write + Send {
     /// Waits until all bytes are on the disk.
     ///
@@ -95,7 +96,7 @@ pub trait Unfinished: Write + Send {
     /// The operating system's. Bytes may be lost then, and syncing again does not bring them back.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Gives it its final name, in the same directory.
+    /// Renames it to its final name, in the same directory.
     ///
     /// # Errors
     /// The operating system's; the file is removed.

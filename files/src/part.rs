@@ -1,4 +1,4 @@
-//! A file in the making, from its creation to its name.
+//! An unfinished file, from its creation to its final name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,21 +8,20 @@ use std::path::{Path, PathBuf};
 use crate::disk::{RANDOM_LETTERS, SUFFIX, is_left};
 use crate::{Existing, Files, Readers, Unfinished};
 
-/// Bytes that are written at once.
+/// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// A file in the making. It is buffered; dropped, it is removed, and what is buffered is not
-/// written.
+/// An unfinished, buffered file. If dropped, it is removed without writing the buffer.
 pub struct Part<'a> {
     files: &'a dyn Files,
     directory: PathBuf,
-    /// `None` behind an error.
+    /// `None` after an error.
     sink: Option<BufWriter<Box<dyn Unfinished>>>,
 }
 
 impl<'a> Part<'a> {
-    /// Creates one in `directory` under a name of its own, which begins with `prefix`. Parts with
-    /// this prefix whose writers have died are removed.
+    /// Creates a part in `directory` under a unique name that begins with `prefix`. Removes parts
+    /// with this prefix whose writers have died.
     ///
     /// # Errors
     /// The operating system's.
@@ -38,7 +37,7 @@ impl<'a> Part<'a> {
         Ok(Self { files, directory: directory.to_owned(), sink })
     }
 
-    /// Creates one beside a file, which it is to become; it is hidden.
+    /// Creates a part beside the file `path` that it will become; its name is hidden.
     ///
     /// # Errors
     /// As [`Self::create`]; `InvalidInput` if the path ends in no name.
@@ -48,12 +47,12 @@ impl<'a> Part<'a> {
         Self::create(files, directory.unwrap_or(Path::new(".")), &prefix, readers)
     }
 
-    /// Gives it its final name, once it is on the disk; then waits until the name is, too.
+    /// Syncs the part, renames it to its final name, and then syncs the directory.
     ///
     /// # Errors
-    /// The operating system's. If syncing the directory fails, the last step, the file has its name
-    /// and is whole, but may lose the name with the machine's power; in all other cases the part is
-    /// removed, and the name is as it was.
+    /// The operating system's. If syncing the directory, the last step, fails, the file is complete
+    /// under its name, but may lose the name with the machine's power; in all other cases the part
+    /// is removed, and the name is as it was.
     pub fn publish(mut self, name: impl AsRef<Path>, existing: Existing) -> io::Result<()> {
         self.flush()?;
         let mut unfinished = self.discard_buffer().ok_or_else(failed_before)?;
@@ -66,7 +65,7 @@ impl<'a> Part<'a> {
         self.sink.take().map(|sink| sink.into_parts().0)
     }
 
-    /// Does something with the file; behind an error there is none any more.
+    /// Runs `work` on the file; after an error the file is dropped, and every call fails.
     fn attempt<T>(
         &mut self,
         work: impl FnOnce(&mut BufWriter<Box<dyn Unfinished>>) -> io::Result<T>,
@@ -85,7 +84,8 @@ fn failed_before() -> io::Error {
 
 impl Write for Part<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // All of them: a caller that tries again after an interruption must not find it closed.
+        // Write all bytes: a caller that retries after an interruption must not find the part
+        // closed.
         self.attempt(|sink| sink.write_all(bytes)).map(|()| bytes.len())
     }
 
@@ -96,12 +96,12 @@ impl Write for Part<'_> {
 
 impl Drop for Part<'_> {
     fn drop(&mut self) {
-        // A buffered writer that is dropped writes what it has.
+        // Dropping a buffered writer would write its buffer.
         drop(self.discard_buffer());
     }
 }
 
-/// Removes the parts that writers have left that died. What cannot be removed stays.
+/// Removes the parts of dead writers. A part that cannot be removed stays.
 fn remove_left(files: &dyn Files, directory: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -113,7 +113,7 @@ fn remove_left(files: &dyn Files, directory: &Path, prefix: &str) {
     }
 }
 
-/// Writes a whole file of this name. Its part is hidden.
+/// Writes a whole file at `path`, through a hidden part.
 ///
 /// # Errors
 /// As [`Part::create`], [`Part::publish`] and `body`; `InvalidInput` if the path ends in no name.

@@ -1,4 +1,4 @@
-//! The catalogue of tables, as the authority may hold it.
+//! The catalogue of tables, as stored by the authority.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! What applications and compute nodes say to each other, as strangers would have it: frames, cut
-//! anywhere, each taken as every kind of message, and as a step of the handshake of either side.
+//! Messages between applications and compute nodes, from an untrusted sender: frames, cut anywhere,
+//! each taken as every kind of message, and as a step of the handshake of either side.
 
 #![no_main]
 
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
             let welcomed = guest.step(frame, &mut sent);
             assert!(!matches!(welcomed, Ok(Some(_))), "a server without the key was believed");
             let Ok((_, message)) = split(frame) else { continue };
-            // What decodes says the same when it is sent on.
+            // A decoded message is the same after encoding and decoding again.
             let mut again = Vec::new();
             if let Ok(op) = decode::<Op<'_>>(message) {
                 frame::write(&mut again, &op);

@@ -1,4 +1,4 @@
-//! Descriptions of clusters, in TOML.
+//! Cluster descriptions in TOML.
 
 #![no_main]
 

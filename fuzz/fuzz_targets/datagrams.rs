@@ -1,4 +1,4 @@
-//! Fragments of calls, in any order and of any content.
+//! Fragments of calls, in any order and with any content.
 
 #![no_main]
 

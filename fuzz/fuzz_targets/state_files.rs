@@ -1,4 +1,4 @@
-//! Process ids, names of snapshots, and what nodes say of themselves at the authority.
+//! Process ids, snapshot names, and the values that nodes publish at the authority.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! How a connection to a target begins, as strangers would have it.
+//! The start of a connection to a target, from an untrusted peer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Frames of verbs, as a target takes them from a socket.
+//! Frames of verbs, as a target receives them from a socket.
 
 #![no_main]
 

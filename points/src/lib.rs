@@ -1,24 +1,27 @@
-//! Fault points: the steps of the protocol and of recovery by name, and who is struck there.
+//! Fault points: named steps of the protocol and of recovery at which a node can be struck.
 //!
 //! # What it is
-//! A crash between two steps is found by chance only if the steps are long. So they are listed
-//! here as [`FaultPoint`]s, and the code that carries out a step says so ([`point!`], [`cut!`]). A
-//! `Striker` is told of every `Passage` and may strike the node right there: the task that
-//! passes stops, for ever or for a while, and does nothing that comes behind.
+//! A crash between two steps is found by chance only if the steps are long. So the steps are listed
+//! here as [`FaultPoint`]s, and the code that carries out a step announces it ([`point!`],
+//! [`cut!`]). A `Striker` receives every `Passage` and may strike the node at that point: the task
+//! stops, for ever or for a while, and does nothing beyond the point.
 //!
 //! # Pieces of a batch
-//! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] ends the
-//! batch behind one of its verbs instead; what is in it is carried out, and then the node is struck
-//! ([`posted!`]). Whoever goes on after a pause posts all of it again, as every verb there allows.
+//! The verbs of a batch are posted together, so nothing can happen between them. [`cut!`] instead
+//! ends the batch behind one of its verbs; the verbs in it are carried out, and then the node is
+//! struck ([`posted!`]). A task that goes on after a pause posts the whole batch again, which every
+//! verb there allows.
 //!
 //! # What it is not
-//! A part of any other build. Without the feature `enabled` points are no code at all; only
-//! `lotus-cli` and `lotus-sim` with their feature `fault-points` enable it. Nor does it decide what
-//! happens to whom: in simulation `lotus_sim::strike` does, in processes the command line.
+//! Fault points are no part of any other build. Without the feature `enabled` they generate no
+//! code; only `lotus-cli` and `lotus-sim` with their feature `fault-points` enable it. Nor does
+//! this crate decide the effect: in simulation `lotus_sim::strike` does, in processes the command
+//! line.
 //!
 //! # Scope
-//! A striker is told of what one thread passes, as long as its `Guard` lives: a simulated world
-//! stays on one thread. One that is installed for the whole process hears of all other threads.
+//! A striker receives the passages of one thread, as long as its `Guard` lives: a simulated world
+//! stays on one thread. A striker that is installed for the whole process receives those of all
+//! other threads.
 
 #![forbid(unsafe_code)]
 
@@ -35,9 +38,9 @@ pub use strike::{
     take_cut, to_cut,
 };
 
-/// Passes a point in an async function: of this node (`u16`), and, if it is done in pieces, which
-/// of how many this is; `with` names whom else the step concerns. Struck, the function goes no
-/// further than this.
+/// Passes a point in an async function on a node (`u16`). If the step has pieces, pass the index of
+/// the piece and their count; `with` names another node that the step concerns. If the node is
+/// struck, the function goes no further.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! point {
@@ -71,8 +74,8 @@ macro_rules! point {
     };
 }
 
-/// Passes a point in a function that is not async. Struck, it goes on to its end, and what it
-/// sends may arrive or not.
+/// Passes a point in a function that is not async. If the node is struck, the function still runs
+/// to its end, and its messages may arrive or not.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! point_here {
@@ -87,8 +90,8 @@ macro_rules! point_here {
     };
 }
 
-/// Whether a batch ends here, behind piece `index` of `count`: whoever fills it adds no more, and
-/// whoever posts it does so through [`posted!`].
+/// Whether a batch ends here, behind piece `index` of `count`. The caller must then add nothing
+/// more to it, and post it through [`posted!`].
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! cut {
@@ -103,8 +106,8 @@ macro_rules! cut {
     };
 }
 
-/// What posting a batch that may have been [cut](cut!) has come to. Goes on with the next turn of
-/// the loop around it, if the batch was cut and the node lives.
+/// Result of posting a batch that may have been [cut](cut!). If it was cut and the node lives on,
+/// continues the loop around it.
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! posted {
@@ -119,7 +122,7 @@ macro_rules! posted {
     }};
 }
 
-/// Passes a point in an async function: nothing, in this build.
+/// Passes a point in an async function: does nothing in this build.
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! point {
@@ -137,7 +140,7 @@ macro_rules! point {
     };
 }
 
-/// Passes a point in a function that is not async: nothing, in this build.
+/// Passes a point in a function that is not async: does nothing in this build.
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! point_here {
@@ -146,7 +149,7 @@ macro_rules! point_here {
     };
 }
 
-/// Whether a batch ends here: never, in this build.
+/// Whether a batch ends here: always false in this build.
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! cut {
@@ -156,7 +159,7 @@ macro_rules! cut {
     }};
 }
 
-/// What posting a batch has come to.
+/// Result of posting a batch.
 #[cfg(not(feature = "enabled"))]
 #[macro_export]
 macro_rules! posted {
@@ -165,7 +168,7 @@ macro_rules! posted {
     };
 }
 
-/// Counts what is named as used, and does not look at it.
+/// Marks an expression as used, without evaluating it.
 #[cfg(not(feature = "enabled"))]
 #[doc(hidden)]
 #[macro_export]

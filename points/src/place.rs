@@ -1,23 +1,23 @@
-//! Which piece of a step that is done in pieces.
+//! Position of a piece within a step of several pieces.
 
 use crate::Pieces;
 
-/// A piece of several.
+/// One of several pieces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
-    /// The first one.
+    /// The first piece.
     First,
-    /// One that is neither the first nor the last: of two there is none.
+    /// A piece that is neither the first nor the last; there is none of two.
     Middle,
-    /// The last one.
+    /// The last piece.
     Last,
 }
 
 impl Place {
-    /// All of them, in order.
+    /// All places, in order.
     pub const ALL: &[Self] = &[Self::First, Self::Middle, Self::Last];
 
-    /// The places that differ for a step of so many pieces.
+    /// Places that are distinct for a step of so many pieces.
     pub const fn of(pieces: Pieces) -> &'static [Self] {
         match pieces {
             Pieces::One => &[Self::First],
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -43,7 +43,7 @@ impl Place {
         }
     }
 
-    /// The place of this name.
+    /// The place with this name, if any.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|place| place.name() == name)
     }

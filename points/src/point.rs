@@ -1,51 +1,51 @@
-//! The list of points: what has just been done there, of which sequence it is a step, and whether
-//! that step is done in several pieces.
+//! The list of points: the action just completed at each, the sequence that it is a step of, and
+//! whether the step has several pieces.
 
-/// Of which sequence a point is a step.
+/// Sequence that a point is a step of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Family {
     /// A read-write transaction.
     Transaction,
-    /// How a silent compute node is noticed and left.
+    /// Detection and expulsion of a silent compute node.
     Membership,
-    /// How what a dead compute node has left is settled.
+    /// Settlement of the transactions, locks and shards that a dead compute node has left.
     Recovery,
-    /// How a lost memory node is left.
+    /// Removal of a lost memory node.
     MemoryLoss,
-    /// How timestamps are issued, and how another node takes over.
+    /// Issue of timestamps, and takeover by another node.
     Oracle,
-    /// How a shard changes hands.
+    /// Hand-over of a shard.
     HandOver,
-    /// How rows give memory back: a trim, and a purge.
+    /// Return of memory from rows: a trim, and a purge.
     Upkeep,
-    /// How a process takes its part in a cluster, and how the cluster gets its data.
+    /// Start of a process in a cluster, and load of the cluster's data.
     Start,
-    /// How a snapshot is written to a file.
+    /// Writing of a snapshot to a file.
     Snapshot,
-    /// How a cluster comes to rest and is ended.
+    /// End of a cluster: it comes to rest and stops.
     Rest,
 }
 
 impl Family {
-    /// Whether its steps are those of processes, which a cluster in one process does not take.
+    /// Whether its steps are taken by processes, and not by a cluster within one process.
     pub const fn is_of_processes(self) -> bool {
         matches!(self, Self::Start | Self::Snapshot | Self::Rest)
     }
 }
 
-/// How often a step is done in a row.
+/// Number of pieces of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pieces {
-    /// It is one thing.
+    /// A single action.
     One,
-    /// It touches several replicas, records, nodes or slots, one after the other.
+    /// An action on several replicas, records, nodes or slots, one after the other.
     Several,
 }
 
-/// Makes the enum and what is known of each variant from one list.
+/// Makes the enum and the properties of each variant from one list.
 macro_rules! points {
     ($($family:ident { $($variant:ident $name:literal $pieces:ident $done:literal)* })*) => {
-        /// A point that a node passes. Each variant says what has just been done there.
+        /// A point that a node passes. Each variant states the action just completed.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum FaultPoint {
             $($(#[doc = concat!($done, ".")] $variant,)*)*
@@ -55,12 +55,12 @@ macro_rules! points {
             /// Every point, family by family, in the order in which they are passed.
             pub const ALL: &[Self] = &[$($(Self::$variant,)*)*];
 
-            /// Its name on the command line: the variant's, in small letters and hyphens.
+            /// Name on the command line: the variant's, in small letters and hyphens.
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$variant => $name,)*)* }
             }
 
-            /// Of which sequence it is a step.
+            /// Sequence that the point is a step of.
             pub const fn family(self) -> Family {
                 match self { $($(Self::$variant => Family::$family,)*)* }
             }
@@ -70,7 +70,7 @@ macro_rules! points {
                 match self { $($(Self::$variant => Pieces::$pieces,)*)* }
             }
 
-            /// What has just been done.
+            /// Description of the action just completed.
             pub const fn description(self) -> &'static str {
                 match self { $($(Self::$variant => $done,)*)* }
             }
@@ -197,7 +197,7 @@ points! {
 }
 
 impl FaultPoint {
-    /// The point of this name.
+    /// The point with this name, if any.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|point| point.name() == name)
     }

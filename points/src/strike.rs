@@ -1,4 +1,4 @@
-//! Who hears of passages, and what becomes of whoever passes.
+//! Delivery of passages to strikers, and the fate of the passing tasks.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,35 +12,35 @@ use crate::FaultPoint;
 /// A node at a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passage {
-    /// What has just been done.
+    /// The point, which names the action just completed.
     pub point: FaultPoint,
-    /// By which node.
+    /// The node that completed it.
     pub node: u16,
-    /// The piece of the step, from 0.
+    /// Index of the piece within the step, from 0.
     pub index: usize,
-    /// Of so many.
+    /// Number of pieces.
     pub count: usize,
-    /// Whom else the step concerns, if one node.
+    /// Another node that the step concerns, if there is just one.
     pub peer: Option<u16>,
 }
 
-/// What becomes of the task that passes.
+/// Fate of the task that passes a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It goes on.
+    /// Goes on.
     Go,
-    /// Its node stands still for a while, and goes on from here.
+    /// Stops for a while with its node, and goes on from here.
     Pause,
-    /// Its node has ended.
+    /// Never goes on: its node has ended.
     Halt,
 }
 
-/// Hears of passages, and strikes.
+/// Receives passages, and strikes at one of them.
 pub trait Striker {
-    /// Whether this is the passage at which it strikes.
+    /// Whether to strike at this passage.
     fn meets(&mut self, passage: &Passage) -> bool;
 
-    /// Strikes whomever it is meant for.
+    /// Strikes the striker's target, and decides the fate of the passing task.
     fn strike(&mut self, passage: &Passage) -> Fate;
 }
 
@@ -51,24 +51,24 @@ thread_local! {
 
 static EVERYWHERE: OnceLock<Mutex<Box<dyn Striker + Send>>> = OnceLock::new();
 
-/// Lets `striker` hear of all that this process passes, for as long as it lives. The first one
-/// counts.
+/// Installs the striker of this process, for as long as the process lives. Calls after the first
+/// one have no effect.
 pub fn install(striker: impl Striker + Send + 'static) {
     let _ = EVERYWHERE.set(Mutex::new(Box::new(striker)));
 }
 
-/// Lets `striker` hear of what this thread passes, until the guard is dropped.
+/// Installs the striker of this thread, until the guard is dropped.
 pub fn strikes_on_this_thread(striker: impl Striker + 'static) -> Guard {
     HERE.set(Some(Box::new(striker)));
     CUT.set(None);
     Guard { thread: PhantomData }
 }
 
-/// Keeps a striker.
+/// Keeps a thread's striker installed.
 #[must_use = "nobody is struck once the guard is gone"]
 #[derive(Debug)]
 pub struct Guard {
-    /// It means the thread that made it.
+    /// Keeps the guard on its thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Guard {
     }
 }
 
-/// What a striker says, if there is one.
+/// Answer of the thread's striker, or else of the process's, if there is one.
 fn ask<T>(question: impl FnOnce(&mut dyn Striker) -> T) -> Option<T> {
     HERE.with_borrow_mut(|here| match (here, EVERYWHERE.get()) {
         (Some(striker), _) => Some(question(&mut **striker)),
@@ -90,12 +90,12 @@ fn ask<T>(question: impl FnOnce(&mut dyn Striker) -> T) -> Option<T> {
     })
 }
 
-/// For [`point!`](crate::point!).
+/// Expansion of [`point!`](crate::point!).
 pub fn pass(passage: Passage) -> Stand {
     Stand::of(pass_here(passage))
 }
 
-/// For [`point_here!`](crate::point_here!).
+/// Expansion of [`point_here!`](crate::point_here!).
 pub fn pass_here(passage: Passage) -> Fate {
     let fate = ask(|striker| match striker.meets(&passage) {
         true => striker.strike(&passage),
@@ -104,7 +104,7 @@ pub fn pass_here(passage: Passage) -> Fate {
     fate.unwrap_or(Fate::Go)
 }
 
-/// For [`cut!`](crate::cut!).
+/// Expansion of [`cut!`](crate::cut!).
 pub fn to_cut(passage: Passage) -> bool {
     let cut = ask(|striker| striker.meets(&passage)).unwrap_or(false);
     if cut {
@@ -113,17 +113,17 @@ pub fn to_cut(passage: Passage) -> bool {
     cut
 }
 
-/// For [`posted!`](crate::posted!): where the batch that was just filled was cut.
+/// Part of [`posted!`](crate::posted!): takes the place where the new batch was cut.
 pub fn take_cut() -> Option<Passage> {
     CUT.take()
 }
 
-/// For [`posted!`](crate::posted!): what is in the batch has been carried out.
+/// Part of [`posted!`](crate::posted!): strikes after the batch has been carried out.
 pub fn strike(passage: Passage) -> Stand {
     Stand::of(ask(|striker| striker.strike(&passage)).unwrap_or(Fate::Go))
 }
 
-/// Ready when the task may go on.
+/// Resolves when the task may go on.
 #[must_use = "a task that does not wait goes on"]
 #[derive(Debug)]
 pub struct Stand(Fate);
@@ -141,7 +141,7 @@ impl Future for Stand {
         match self.0 {
             Fate::Go => Poll::Ready(()),
             Fate::Pause => {
-                // Its node's next turn comes when the pause is over.
+                // The node runs its next turn after the pause.
                 self.0 = Fate::Go;
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::{cut, point, point_here, posted};
 
-    /// Strikes at one piece of one point.
+    /// A striker for one piece of one point.
     struct At(FaultPoint, usize, Fate, Rc<Cell<u32>>);
 
     impl Striker for At {
@@ -178,7 +178,7 @@ mod tests {
         (strikes_on_this_thread(At(point, index, fate, Rc::clone(&struck))), struck)
     }
 
-    /// Polls so often; how far the future has come.
+    /// Polls `work` up to `times` times; returns whether it has ended.
     fn polled(times: usize, work: impl Future<Output = ()>) -> bool {
         let mut work = Box::pin(work);
         let mut cx = Context::from_waker(Waker::noop());
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(struck.get(), 1);
     }
 
-    /// Posts three pieces, and whatever a cut has left out after that.
+    /// Posts three pieces; after a cut, posts all of them again.
     async fn post(pieces: &RefCell<Vec<Vec<usize>>>) {
         loop {
             let mut batch = Vec::new();

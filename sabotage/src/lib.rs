@@ -1,21 +1,21 @@
-//! Switches that break one rule of the protocol each, to prove that its absence is noticed.
+//! Switches that each break one rule of the protocol, to prove that a checker notices.
 //!
 //! # What it is
-//! A checker that has never complained proves little. So rules of the protocol are listed here as
-//! [`Rule`]s: those whose absence does harm although no node is lost for good. The place that
-//! keeps a rule asks whether it is [`broken`], and if so does what somebody would have written who
-//! overlooked the hazard: that, and nothing else. `lotus sim sabotage` runs the simulated cluster
-//! once for each rule and demands that a checker complains.
+//! A checker that has never complained proves little. So this crate lists, as [`Rule`]s, rules of
+//! the protocol whose absence does harm even if no node is lost for good. The code that keeps a
+//! rule asks whether it is [`broken`], and if so does what an implementation that overlooked the
+//! hazard would do, and nothing else. `lotus sim sabotage` runs the simulated cluster once for each
+//! rule and demands that a checker complains.
 //!
 //! # What it is not
-//! A part of any other build. Without the feature `enabled` the answer is a constant, so not even
-//! the question remains in the code; only `lotus-cli` with its feature `sabotage` enables it.
-//! Nor is it fault injection: what networks and machines do to correct code is up to
-//! `fabric::sim`.
+//! The switches are no part of any other build. Without the feature `enabled` the answer is a
+//! constant, so that even the check vanishes; only `lotus-cli` with its feature `sabotage` enables
+//! it. Nor is this fault injection: `fabric::sim` decides what networks and machines do to correct
+//! code.
 //!
 //! # Scope
-//! A rule is broken for one thread, for as long as its `Guard` lives: a simulated world stays
-//! on one thread, so several worlds can be sabotaged differently side by side.
+//! A rule is broken for one thread, as long as its `Guard` lives: a simulated world stays on one
+//! thread, so several worlds can be sabotaged differently side by side.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub const fn broken(rule: Rule) -> bool {
     false
 }
 
-// It costs nothing, because it is known before the program runs.
+// Costs nothing: the answer is known at compile time.
 #[cfg(not(feature = "enabled"))]
 const _: () = assert!(!broken(Rule::BackupsFirst));
 
@@ -68,18 +68,18 @@ mod switch {
         break_rules(&[rule])
     }
 
-    /// The same with several rules, to measure what keeping them costs.
+    /// As [`break_rule`], for several rules, to measure the cost of keeping them.
     pub fn break_rules(rules: &[Rule]) -> Guard {
         let broken = rules.iter().fold(0, |broken, rule| broken | bit(*rule));
         Guard { before: BROKEN.replace(broken), thread: PhantomData }
     }
 
-    /// Keeps rules broken; restores what was before.
+    /// Keeps rules broken, and restores the previous state when dropped.
     #[must_use = "the rule is broken for as long as the guard lives"]
     #[derive(Debug)]
     pub struct Guard {
         before: Rules,
-        /// It means the thread that made it.
+        /// Keeps the guard on its thread.
         thread: PhantomData<*const ()>,
     }
 

@@ -1,10 +1,10 @@
-//! The list of rules: what each is, where it comes from, and what its switch does instead.
+//! The list of rules: each with its source, and the behaviour when it is broken.
 
-/// Makes the enum and what is known of each variant from one list: the rule, the variant, its
-/// name, its source, and what a program does that does not know the rule.
+/// Makes the enum and the properties of each variant from one list: the rule, the variant, its
+/// name, its source, and the behaviour of a program that lacks the rule.
 macro_rules! rules {
     ($($rule:literal $variant:ident $name:literal $hazard:literal $broken:literal)*) => {
-        /// A rule that can be broken. Each variant says what always holds, and what happens
+        /// A rule that can be broken. Each variant states what always holds, and what happens
         /// instead once it is broken.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
@@ -13,21 +13,21 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule: the paper's own, then by hazard.
+            /// All rules: the paper's own, then by hazard.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its name on the command line: the variant's, in small letters and hyphens.
+            /// Name on the command line: the variant's, in small letters and hyphens.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The hazard that the rule closes, H1 to H24 of DESIGN §7, or the section of the
-            /// paper that has the rule.
+            /// Hazard that the rule closes, H1 to H24 of DESIGN §7, or the section of the paper
+            /// that states the rule.
             pub const fn hazard(self) -> &'static str {
                 match self { $(Self::$variant => $hazard,)* }
             }
 
-            /// What happens once the rule is broken.
+            /// Behaviour once the rule is broken.
             pub const fn description(self) -> &'static str {
                 match self { $(Self::$variant => $broken,)* }
             }

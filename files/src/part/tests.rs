@@ -1,4 +1,4 @@
-//! Every operation that a file takes, with every fault at each.
+//! Tests of every fault at every operation of writing a file.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -11,16 +11,16 @@ use crate::faults::{Fault, Faulty, Names, Op};
 
 const BEFORE: &[u8] = b"what was there before";
 
-/// In memory where there is such a place: syncing takes no time there, and faults are made up.
+/// A directory in memory if possible: syncing is fast there, and the faults are simulated.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("there is room")
 }
 
-/// More than is buffered, so that it takes several writes.
+/// Contents larger than the buffer, so that they take several writes.
 static CONTENTS: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..3 * BUFFER_BYTES + 7).map(|at| (at % 251) as u8).collect());
 
-/// In pieces that do not fit the buffer.
+/// Writes the contents in chunks that do not divide the buffer's size.
 fn write(files: &dyn Files, path: &Path, existing: Existing) -> io::Result<()> {
     write_whole(files, path, Readers::Owner, existing, |sink| {
         CONTENTS.chunks(1000).try_for_each(|chunk| sink.write_all(chunk))
@@ -35,7 +35,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// What has the name, and whether that is old or new.
+/// The file found under the name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
     Nothing,
@@ -57,7 +57,7 @@ fn found(path: &Path, case: &str) -> Found {
     }
 }
 
-/// Writes a file with a fault at one operation; what has its name then.
+/// Writes a file with a fault at one operation, and checks the file under its name.
 #[track_caller]
 fn strike(files: &Faulty, existing: Existing, old: bool, case: &str) {
     let directory = scratch();
@@ -75,13 +75,13 @@ fn strike(files: &Faulty, existing: Existing, old: bool, case: &str) {
             files.lose_power(Names::Lost);
             assert_eq!(found(&path, case), Found::New, "{case}: reported, and lost with the power");
         }
-        // Only the last step fails behind the name.
+        // Only the last step can fail after the rename.
         Err(_) if after == Found::New => {
             assert!(matches!(files.done().last(), Some(Op::SyncDirectory)), "{case}");
         }
         Err(_) => assert_eq!(after, before, "{case}"),
     }
-    // What is left by one that died is gone with the next.
+    // The next writer removes the part of a dead one.
     assert!(names(directory.path()).len() <= 2, "{case}: {:?}", names(directory.path()));
     let again = write(&Disk, &path, Existing::Replaced);
     again.expect("nothing fails any more");
@@ -117,7 +117,7 @@ fn a_file_that_is_there_keeps_its_name() {
 #[test]
 fn nothing_is_written_behind_an_error() {
     let directory = scratch();
-    // The first write is refused; what is in the buffer would be the second.
+    // The first write is refused; the buffer's contents would be the second one.
     let files = Faulty::at(1, Fault::Refused);
     let mut part = Part::beside(&files, &directory.path().join("file"), Readers::Mask).unwrap();
     let written = CONTENTS.chunks(1000).try_for_each(|chunk| part.write_all(chunk));
@@ -129,8 +129,8 @@ fn nothing_is_written_behind_an_error() {
     assert_eq!(files.done(), [Op::Create, Op::Write]);
 }
 
-/// Compute nodes of a host used to write one part, which each of them truncated: one that was
-/// paused with bytes in its buffer wrote them into the finished file of another when it woke.
+/// Regression: compute nodes of a host wrote one part, which each of them truncated. One that was
+/// paused with bytes in its buffer wrote them into the finished file of another when it resumed.
 #[test]
 fn a_writer_that_wakes_late_touches_no_finished_file() {
     let directory = scratch();

@@ -29,7 +29,7 @@ struct Plan {
     isolation: Isolation,
     status: Status,
     ops: Vec<(bool, usize)>,
-    /// In ascending order: start, snapshot, commit, end; each in sixteenths of the run.
+    /// Ascending: start, snapshot, commit, end; each in sixteenths of the run.
     times: [u64; 4],
     in_session: bool,
     /// Recorded start and end, if they differ from the true ones.
