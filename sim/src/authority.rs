@@ -1,14 +1,14 @@
-//! How far away the authority is: its answers come late, are lost, or do not come for a while.
+//! Delays and losses on the way to the authority: answers come late, are lost, or stop for a while.
 //!
 //! # What it is
-//! Part of a scenario, and the [`Courier`] that carries it out: each question that a compute node
-//! asks takes its time to get there and back. One that is lost on the way there was never asked;
-//! one whose answer is lost has been carried out, and its asker does not know. In both cases the
+//! Part of a scenario, and the [`Courier`] that carries it out: each question of a compute node
+//! takes its time to get there and back. A question that is lost on the way there is never asked;
+//! one whose answer is lost has been carried out, and the asker does not know. In both cases the
 //! asker gives up after its patience. Faults of nodes strike meanwhile as at any other time.
 //!
 //! # What it is not
-//! A fault of control threads' questions: those work outside of time. And nothing of it lasts
-//! longer than the storm.
+//! A fault of control threads' questions: those work outside of time. No delay or loss lasts longer
+//! than the storm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,31 +23,31 @@ use serde::{Deserialize, Serialize};
 use crate::scenario::Scenario;
 use crate::starts::Starts;
 
-/// See the module's essay. By default everything is answered on the spot.
+/// Delays and losses of questions. By default every question is answered at once.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Distance {
-    /// The longest way there, and back, in microseconds; shorter ones are as likely.
+    /// Longest time there, and back, in microseconds; shorter ones are as likely.
     pub delay_max_us: u64,
-    /// The share of questions that are lost, and of answers.
+    /// Share of questions that are lost, and of answers.
     pub loss: f64,
-    /// How long an answer is waited for, in microseconds.
+    /// Time after which an asker gives up, in microseconds.
     pub patience_us: u64,
-    /// When it answers nobody.
+    /// Periods in which no question is answered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silences: Vec<Silence>,
-    /// How processes start that agree by it.
+    /// Start of a cluster of processes that agree through this authority.
     #[serde(skip_serializing_if = "Starts::is_none")]
     pub starts: Starts,
 }
 
-/// A time without an answer, in microseconds.
+/// Period without answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Silence {
-    /// Since the world began.
+    /// Begin, in microseconds since the world began.
     pub at_us: u64,
-    /// From then on.
+    /// Length, in microseconds.
     pub lasting_us: u64,
 }
 
@@ -56,12 +56,12 @@ impl Distance {
         *self == Self::default()
     }
 
-    /// Whether those who run are answered on the spot.
+    /// Whether coordinators' questions are answered at once.
     fn is_near(&self) -> bool {
         Self { starts: Starts::default(), ..self.clone() }.is_none()
     }
 
-    /// Whether all shares are some.
+    /// Whether every share is from 0 to 1.
     pub(crate) fn has_shares(&self) -> bool {
         let Starts { loss, pauses, kills, memory_loss, .. } = self.starts;
         [self.loss, loss, pauses, kills, memory_loss]
@@ -70,7 +70,7 @@ impl Distance {
     }
 }
 
-/// Carries questions to the authority of one world.
+/// Courier between the nodes of one world and their authority.
 pub(crate) struct Post {
     distance: Distance,
     until: Duration,
@@ -79,11 +79,11 @@ pub(crate) struct Post {
 }
 
 impl Post {
-    /// What carries the questions of a scenario, if that takes anything.
+    /// The courier of a scenario; `None` if its questions are answered at once.
     pub(crate) fn of(scenario: &Scenario, seed: u64, fabric: SimFabric) -> Option<Self> {
         let distance = scenario.authority.clone();
         let until = scenario.storm();
-        // Apart from the world's own streams of the same seed.
+        // A stream of its own, so that the world's streams of this seed stay as they are.
         let rng = Mutex::new(SmallRng::seed_from_u64(seed ^ 0xA07_404));
         (!distance.is_near()).then_some(Self { distance, until, fabric, rng })
     }

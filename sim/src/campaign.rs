@@ -13,10 +13,10 @@ use crate::hazard::{Hazard, met};
 use crate::run::{Budget, Outcome, run};
 use crate::scenario::{Scenario, ScenarioError};
 
-/// What came of a campaign.
+/// Totals of a campaign.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
     /// Virtual time of all of them.
     pub virtual_time: Duration,
@@ -24,13 +24,13 @@ pub struct Summary {
     pub committed: u64,
     /// Attempts that aborted, by reason.
     pub aborted: BTreeMap<&'static str, u64>,
-    /// Attempts of which nobody knows.
+    /// Attempts with an unknown outcome.
     pub unknown: u64,
     /// One-sided verbs.
     pub verbs: u64,
     /// Faults, by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// How many runs met each hazard.
+    /// Number of runs that met each hazard.
     pub hazards: BTreeMap<Hazard, u64>,
     /// Runs that violated something, by seed.
     pub failures: BTreeMap<u64, Outcome>,
@@ -59,7 +59,8 @@ impl Summary {
     }
 }
 
-/// Runs every seed on `workers` threads. `after` is told of every run, and says whether to go on.
+/// Runs every seed on `workers` threads. `after` is called with each run, and returns whether to go
+/// on.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.

@@ -1,12 +1,12 @@
 //! Snapshots that are taken into files while clients run, and what must be true of each.
 //!
 //! # What it is
-//! Now and then a compute node, any, is asked to read all rows. Whatever comes of that is judged by
-//! itself: a file of [`Pairs`](crate::pairs::Pairs) has at most one row of each pair, as every
-//! transaction sees them. A node that dies meanwhile, or a memory node, ends it without a file.
+//! Now and then a random compute node is asked to read all rows. Each file is judged by itself: a
+//! file of [`Pairs`](crate::pairs::Pairs) has at most one row of each pair, as every transaction
+//! sees them. If that node or a memory node dies meanwhile, there is no file.
 //!
 //! # What it is not
-//! A part of the history: rows in a file bear no version.
+//! Part of the history: rows in a file bear no version.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,20 +25,20 @@ use rand::{Rng, SeedableRng};
 use crate::run::Violation;
 use crate::scenario::{Scenario, Workload};
 
-/// What a snapshot file shows, transactions have left side by side.
+/// Property that all rows of a snapshot file existed at one time, whichever transactions ran.
 pub const OF_ONE_TIME: &str = "a snapshot file shows all rows as they were at one time";
-/// More pieces than these clusters' rows come in.
+/// More pieces than the rows of these clusters come in.
 const PIECES: usize = 1 << 16;
 
-/// See the module's essay.
+/// Takes snapshots at an interval, one at a time, and checks their files.
 pub(crate) struct Copies {
-    /// How often; never if that is no time at all.
+    /// Interval between snapshots; zero for never.
     every: Duration,
     since: Duration,
     rng: SmallRng,
     pairs: bool,
     under_way: Option<Copying>,
-    /// How many were taken.
+    /// Number of snapshots that were written.
     pub(crate) taken: u64,
 }
 
@@ -46,17 +46,18 @@ impl Copies {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.snapshots_us);
         let pairs = matches!(scenario.workload, Workload::Pairs { .. });
-        // Apart from all other streams of the same seed.
+        // A stream of its own, so that the others of this seed stay as they are.
         let rng = SmallRng::seed_from_u64(seed ^ 0x5AFE_C091);
         Self { every, since: Duration::ZERO, rng, pairs, under_way: None, taken: 0 }
     }
 
-    /// How long to let the clients alone, if nothing else is to be done for so long.
+    /// Time until the next look, at most `interval`.
     pub(crate) fn pause(&self, interval: Duration) -> Duration {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Time has `passed`: begins another, once the one before is over. What is wrong with that.
+    /// Takes note that time has `passed`, judges a finished snapshot, or begins one. Returns what
+    /// is wrong with the finished one.
     pub(crate) fn look(
         &mut self,
         cluster: &Cluster<SimMachines>,
@@ -80,7 +81,7 @@ impl Copies {
 
     fn judge(&mut self, cluster: &Cluster<SimMachines>, copying: Copying) -> Option<Violation> {
         let mut file = Vec::new();
-        // Faults are to be expected.
+        // A snapshot may fail by a fault.
         let label = SnapshotLabel { sequence: self.taken, taken: Nanos::NEVER };
         let info = copying.write(cluster, &mut file, &|_| Ok(label), &Vec::new).ok()?;
         let mut seen = Seen { pairs: self.pairs, rows: BTreeSet::new(), both: None };
@@ -97,7 +98,7 @@ impl Copies {
     }
 }
 
-/// What a file has of pairs.
+/// Rows of a file, and a pair of which both exist.
 struct Seen {
     pairs: bool,
     rows: BTreeSet<u64>,

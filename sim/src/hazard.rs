@@ -1,4 +1,4 @@
-//! The hazards of DESIGN §7 by number, and which of them a run has met.
+//! Hazards of DESIGN §7 by number, and which of them a run has met.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use crate::scenario::{Scenario, Workload};
 pub struct Hazard(u8);
 
 impl Hazard {
-    /// How many there are.
+    /// Number of hazards.
     pub const COUNT: u8 = 24;
 
     /// Hazard `number`; `None` unless it is in 1..=24.
@@ -24,7 +24,7 @@ impl Hazard {
         if number >= 1 && number <= Self::COUNT { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Number of the hazard, from 1.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -61,7 +61,7 @@ impl TryFrom<String> for Hazard {
     }
 }
 
-/// The hazards that a run has met: what they are about has happened at least once.
+/// Hazards that a run has met: the events that they are about have happened at least once.
 pub fn met(scenario: &Scenario, figures: &Figures) -> Vec<Hazard> {
     let aborts = |reason: AbortReason| figures.aborted[reason.index()] > 0;
     let faults = &figures.faults;

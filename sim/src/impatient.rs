@@ -1,8 +1,8 @@
 //! Clients that give up in the middle: they drop the future of an execution or a commit (H21).
 //!
-//! It stands between harness and engine, so that every workload can be driven this way. What was
-//! an execution has certainly failed; what was a commit has an unknown outcome. Patient clients'
-//! calls are only passed on.
+//! It stands between harness and engine, so that every workload can be driven this way. A dropped
+//! execution has certainly failed; a dropped commit has an unknown outcome. Calls of patient
+//! clients are only passed on.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -19,20 +19,20 @@ use lotus_mvcc::PrimaryKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// The longest that an impatient client waits, in nanoseconds: about as long as a transaction
+/// Longest time that an impatient client waits, in nanoseconds: about as long as a transaction
 /// takes when nothing is in its way.
 const MOST_PATIENCE_NS: u64 = 15_000;
 
-/// How clients of one run behave.
+/// Behaviour of the clients of one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// The share of transactions whose client gives up.
+    /// Share of transactions that the client gives up.
     pub(crate) impatience: f64,
-    /// Of the run.
+    /// Seed of the run.
     pub(crate) seed: u64,
 }
 
-/// A coroutine slot with such a client.
+/// A coroutine slot with a client that may give up.
 pub(crate) struct Client {
     slot: Rc<Slot>,
     patience: Patience,
@@ -78,7 +78,7 @@ impl Host for Client {
     }
 }
 
-/// What its client may not wait for.
+/// Call that a client may abandon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Execute,
@@ -96,7 +96,7 @@ impl TxnEngine for Engine {
     type Txn = Hurried;
 
     async fn begin(&mut self, kind: TxnKind) -> Result<Hurried, TxnError> {
-        // No draw where nobody is impatient.
+        // No draw where all clients are patient, so that such runs stay as they are.
         let gives_up =
             (self.impatience > 0.0 && self.rng.random_bool(self.impatience)).then(|| {
                 let step = if self.rng.random() { Step::Execute } else { Step::Commit };
@@ -107,7 +107,7 @@ impl TxnEngine for Engine {
     }
 }
 
-/// A transaction whose client may give up at one step, after so many nanoseconds.
+/// A transaction that its client may give up at one step, after so many nanoseconds.
 pub(crate) struct Hurried {
     txn: LotusTxn,
     slot: Rc<Slot>,
@@ -115,13 +115,13 @@ pub(crate) struct Hurried {
 }
 
 impl Hurried {
-    /// How long the client waits for `step`; `None` for as long as it takes.
+    /// Time that the client waits for `step`, in nanoseconds; `None` for as long as it takes.
     fn patience_for(&self, step: Step) -> Option<u64> {
         self.gives_up.filter(|(when, _)| *when == step).map(|(_, ns)| ns)
     }
 }
 
-/// What comes of `future` within `patience_ns`; it is dropped if nothing does.
+/// Output of `future` within `patience_ns`; `None`, with the future dropped, if it takes longer.
 async fn within<F: Future>(slot: &Slot, patience_ns: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timeout = pin!(slot.sleep_until(slot.now_ns() + patience_ns));

@@ -1,17 +1,17 @@
 //! The whole cluster on virtual time: scenarios, faults, and the properties that must survive them.
 //!
 //! # What it is
-//! A [`Scenario`] is data: a cluster, a workload, and what goes wrong. [`run::run`] carries one out
-//! with the production crates on the `sim` fabric, from one seed, and judges what came of it.
-//! Scenarios are generated from a seed ([`swarm`]) or named after the hazards that they pin
-//! ([`named`]). A [`campaign`] runs many; [`shrink`] makes a failing one short.
+//! A [`Scenario`] is data: a cluster, a workload, and its faults. [`run::run`] runs one with the
+//! production crates on the `sim` fabric, from one seed, and judges the result. Scenarios are
+//! generated from a seed ([`swarm`]) or named after the hazards that they provoke ([`named`]). A
+//! [`campaign`] runs many; [`shrink`] makes a failing one short.
 //!
 //! # What it is not
-//! It knows nothing of the protocol. What must hold is said by the engine about its memory (its
-//! audit and its inspections), by the workloads about their data, and by [`properties`] about what
-//! clients saw; isolation is judged by `lotus-checker`, which shares no code with the engine.
+//! A model of the protocol. The engine checks its memory (audit and inspections), the workloads
+//! check their data, and [`properties`] check what clients saw; isolation is judged by
+//! `lotus-checker`, which shares no code with the engine.
 //!
-//! # Who owns what
+//! # Ownership and threads
 //! One run lives on one thread and owns its world. Runs share nothing, so campaigns use all cores.
 
 #![forbid(unsafe_code)]

@@ -2,16 +2,17 @@
 //! part in it, once by a crash and once by a pause.
 //!
 //! # What it is
-//! [`FaultPoint`] says which steps there are, [`concerns`] who may be struck at each and why others
-//! may not. Both are total, so [`all`] leaves out nothing without a reason. A [`Coordinate`] is one
-//! way to strike; its [`scenario`](Coordinate::scenario) is a small cluster for a few milliseconds,
-//! judged like any other run.
+//! [`FaultPoint`] lists the steps; [`concerns`] says which roles may be struck at each, or why not.
+//! Both are total, so [`all`] leaves out nothing without a reason. A [`Coordinate`] is one way to
+//! strike; its [`scenario`](Coordinate::scenario) is a small cluster for a few milliseconds, judged
+//! like any other run.
 //!
 //! # What counts
-//! A run in which the strike did not happen proves nothing, so it is none: [`Cell::NoRun`].
+//! A run in which the strike did not happen proves nothing; without another one the result is
+//! [`Cell::NoRun`].
 //!
 //! # What it is not
-//! Random: the swarm ([`crate::swarm`]) meets what nobody has thought of.
+//! A random search: the swarm ([`crate::swarm`]) finds combinations that no list foresees.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,27 +29,27 @@ use crate::run::{Budget, Violation, run};
 use crate::scenario::{Load, Network, Scenario, ScenarioError, Topology, Workload};
 use crate::strike::{Blow, Strike, Victim};
 
-/// What a struck node has to do with the step.
+/// Part of a struck node in the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
-    /// It runs the transaction.
+    /// Compute node that runs the transaction.
     Coordinator,
-    /// It grants the locks, or gives them away.
+    /// Compute node that grants the locks, or gives them away.
     LockOwner,
-    /// It is given the locks.
+    /// Compute node that receives the shard's locks.
     Receiver,
-    /// It survives somebody, and does what there is to do then.
+    /// Compute node that survives a loss, and recovers from it.
     Recoverer,
-    /// The memory node that readers ask.
+    /// Memory node with the primary, which readers ask.
     PrimaryMemory,
-    /// A memory node that has a further copy.
+    /// Memory node with a backup.
     BackupMemory,
-    /// It serves timestamps, or is about to.
+    /// Compute node that serves timestamps, or is about to.
     Oracle,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles, in the order in which pairs of them are named.
     pub const ALL: &[Self] = &[
         Self::Coordinator,
         Self::LockOwner,
@@ -59,7 +60,7 @@ impl Role {
         Self::Oracle,
     ];
 
-    /// Its name in tables.
+    /// Name in tables and coordinates.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Coordinator => "coordinator",
@@ -83,10 +84,10 @@ const NO_MEMORY: &str = "no memory node is asked";
 const PROCESSES: &str = "processes take that step: `lotus cluster matrix` strikes there";
 const ALONE: &str = "nobody but who passes has a part in it";
 
-/// Whether it makes sense to strike a node of this role at this point; or why not.
+/// Checks that striking a node of this role at this point makes sense.
 ///
 /// # Errors
-/// The reason.
+/// The reason why it does not.
 pub fn concerns(point: FaultPoint, role: Role) -> Result<(), &'static str> {
     match point.family() {
         Family::Transaction => concerns_transaction(point, role),
@@ -163,26 +164,26 @@ fn concerns_transaction(point: FaultPoint, role: Role) -> Result<(), &'static st
 /// Whether a step has a piece at this place, in any cluster of the matrix.
 fn exists(point: FaultPoint, place: Place, doubt: Doubt) -> bool {
     let two = match point {
-        // One of three memory nodes is lost.
+        // One of three memory nodes is lost, so there are two pieces.
         FaultPoint::CarryOver => true,
-        // What goes forward is repaired on the two backups first.
+        // A commit that goes forward is repaired on the two backups first.
         FaultPoint::Repair => doubt == Doubt::Forward,
         _ => false,
     };
     !(two && place == Place::Middle) && Place::of(point.pieces()).contains(&place)
 }
 
-/// What becomes of the transaction that is recovered.
+/// Outcome of the transaction that is recovered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Doubt {
-    /// It is undone.
+    /// Undone.
     Back,
-    /// It is visible somewhere already.
+    /// Finished: it is visible somewhere already.
     Forward,
 }
 
 impl Doubt {
-    /// Those that make a difference to a step.
+    /// Outcomes that make a difference to a step.
     fn of(point: FaultPoint) -> &'static [Self] {
         use FaultPoint as P;
         match point {
@@ -194,29 +195,29 @@ impl Doubt {
     }
 }
 
-/// How nodes are struck.
+/// Way in which nodes are struck.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Manner {
-    /// They end.
+    /// Nodes end.
     Crash,
-    /// They stand still for three leases, or are out of reach until the storm is over.
+    /// Compute nodes pause for three leases; memory nodes are out of reach until the storm is over.
     Pause,
 }
 
 /// One way to strike.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Coordinate {
-    /// Where.
+    /// Step at which the strike happens.
     pub point: FaultPoint,
-    /// At which of its pieces.
+    /// Piece of the step after which it happens.
     pub place: Place,
-    /// How.
+    /// Crash or pause.
     pub manner: Manner,
-    /// Who.
+    /// Node that is struck.
     pub role: Role,
-    /// Who else, at the same moment.
+    /// Second node that is struck at the same moment.
     pub also: Option<Role>,
-    /// What is recovered, for steps of recovery.
+    /// Outcome of the recovered transaction, for steps of recovery.
     pub doubt: Doubt,
 }
 
@@ -276,10 +277,10 @@ pub fn all() -> Vec<Coordinate> {
     all
 }
 
-/// Whether two roles may be struck at once, in the order of [`Role::ALL`]; or why not.
+/// Checks that two roles, in the order of [`Role::ALL`], may be struck at once.
 ///
 /// # Errors
-/// The reason.
+/// The reason why they may not.
 pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static str> {
     match (one, other) {
         (Role::LockOwner, Role::Oracle) => Err("in the clusters of the matrix they are one node"),
@@ -290,7 +291,7 @@ pub fn both(point: FaultPoint, one: Role, other: Role) -> Result<(), &'static st
     }
 }
 
-/// One coordinate for each point: who passes it ends.
+/// One coordinate for each point: a crash of its first role in [`Role::ALL`], at its first place.
 pub fn short() -> Vec<Coordinate> {
     let all = all();
     let first = |point| all.iter().copied().find(|one| one.point == point);
@@ -299,21 +300,21 @@ pub fn short() -> Vec<Coordinate> {
 
 const LEASE_US: u64 = 500;
 const PAUSE_US: u64 = 3 * LEASE_US;
-/// By then everybody is at work.
+/// Time by which all nodes are at work.
 const WARM_US: u64 = 400;
 const STORM_US: u64 = 5_000;
 const CALM_US: u64 = 4_000;
-/// Memory nodes, and where compute nodes begin.
+/// Number of memory nodes, which is the node id of the first compute node.
 const MEMORY: u16 = 3;
 /// The first compute node: it owns the only shard, where there is one, and serves timestamps.
 const OWNER: NodeId = NodeId(MEMORY);
-/// Whose transactions are struck.
+/// Compute node at which strikes hit transactions.
 const COORDINATOR: NodeId = NodeId(MEMORY + 1);
-/// Who dies first, where somebody must have died.
+/// Compute node that dies first, at points that follow a death.
 const DEAD_NODE: NodeId = NodeId(MEMORY + 4);
 
 impl Coordinate {
-    /// The run that strikes there.
+    /// The scenario in which the strike happens.
     pub fn scenario(&self) -> Scenario {
         let (family, point) = (self.point.family(), self.point);
         let moves = family == Family::HandOver;
@@ -330,13 +331,13 @@ impl Coordinate {
             compute_nodes: 5,
             coroutines: 3,
             memory_nodes: usize::from(MEMORY),
-            // With one shard it is known who is the primary, and who owns all locks.
+            // With one shard the primary and the owner of all locks are known beforehand.
             shards: if moves || oracle { 16 } else { 1 },
             timestamps: if oracle { Timestamps::Oracle } else { Timestamps::Clock },
             lease_us: LEASE_US,
             moves_us: if moves { 150 } else { 0 },
             drain_us: if crowded { 1 } else { 200 },
-            // Rows of the workload that comes and goes fill that.
+            // Few enough that the rows of `Pairs` fill them.
             group_slabs: if upkeep { 5 } else { Topology::default().group_slabs },
             ..Topology::default()
         };
@@ -368,7 +369,7 @@ impl Coordinate {
         self.role == role || self.also == Some(role)
     }
 
-    /// What must have happened before.
+    /// Faults that must happen before the strike.
     fn schedule(&self) -> Vec<Scheduled> {
         let crash = |node: NodeId, memory| {
             let when = When::At(std::time::Duration::from_micros(2 * WARM_US));
@@ -408,7 +409,7 @@ impl Coordinate {
         first.into_iter().chain([strike]).collect()
     }
 
-    /// Leaves a transaction in doubt.
+    /// Strike that leaves a transaction in doubt.
     fn first_death(&self) -> Strike {
         let point = match self.doubt {
             Doubt::Back => FaultPoint::CellsLanded,
@@ -425,7 +426,7 @@ impl Coordinate {
         }
     }
 
-    /// The node of a role, in the cluster of this coordinate.
+    /// Node of a role, in the cluster of this coordinate.
     fn victim(&self, role: Role) -> Victim {
         let family = self.point.family();
         match role {
@@ -444,18 +445,18 @@ impl Coordinate {
     }
 }
 
-/// What came of one coordinate.
+/// Result of one coordinate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cell {
-    /// The strike happened, with this seed, and everything held.
+    /// The strike happened with this seed, and everything held.
     Passed(u64),
-    /// The strike happened, with this seed, and something did not hold.
+    /// Something did not hold with this seed, whether the strike happened or not.
     Violated(u64, Vec<Violation>),
-    /// With no seed did the strike happen.
+    /// The strike happened with no seed.
     NoRun,
 }
 
-/// Runs one coordinate, with one seed after the other until the strike happens.
+/// Runs one coordinate, seed by seed until the strike happens or something does not hold.
 ///
 /// # Errors
 /// `Impossible`, if its scenario cannot be run at all.
@@ -473,7 +474,8 @@ pub fn strike(coordinate: &Coordinate, seeds: std::ops::Range<u64>) -> Result<Ce
     Ok(Cell::NoRun)
 }
 
-/// Runs these coordinates on `workers` threads. `after` is told of each; the result is in order.
+/// Runs these coordinates on `workers` threads, and calls `after` with each result; returns all
+/// results in order.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -504,7 +506,7 @@ pub fn strike_all(
     done.into_iter().map(|(_, cell)| cell).collect()
 }
 
-/// Seeds after which a strike that has never happened is given up.
+/// Number of seeds after which a strike that has never happened is given up.
 pub const SEEDS: u64 = 8;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What a schedule says of memory nodes that come back with empty memory: whether a scenario may do
-//! what it does, and who has to be used again in the end. Nothing here looks at a run.
+//! Planned returns of memory nodes with empty memory: whether a schedule may do that, and which
+//! nodes must be used again in the end. Nothing here looks at a run.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, When};
 
 use crate::scenario::Scenario;
 
-/// So many leases after it is back a memory node should be whole, and the next one may be lost. If
-/// it takes longer the next one waits ([`crate::turns`]).
+/// Leases after its return in which a memory node should be filled, so that the next one may be
+/// lost. If it takes longer the next one waits ([`crate::turns`]).
 const LEASES_TO_FILL: u32 = 12;
 
-/// How long it should take to fill one that is back.
+/// Planned time to fill a memory node that is back.
 fn to_fill(scenario: &Scenario) -> Duration {
     Duration::from_micros(scenario.cluster.lease_us) * LEASES_TO_FILL
 }
 
-/// Whether the node that an entry restarts has crashed before, and lost its memory, and nothing
+/// Whether each memory node that an entry restarts crashed before and lost its memory, and nothing
 /// else happens to it.
 pub(crate) fn is_made_anew(scenario: &Scenario, entry: &Scheduled) -> bool {
     let restarts = |node: NodeId| absences(scenario, node).is_some();
     entry.fault.nodes().all(restarts)
 }
 
-/// Whether no two of these are away at once, or not filled yet, and those that crash come back:
-/// then one of them has all at any time.
+/// Whether the absences of these nodes, filling included, do not overlap: then one of them is whole
+/// at any time.
 pub(crate) fn take_turns(scenario: &Scenario, nodes: &mut dyn Iterator<Item = NodeId>) -> bool {
     let of: Option<Vec<_>> = nodes.map(|node| absences(scenario, node)).collect();
     let Some(of) = of else { return false };
     let mut all = of.concat();
     all.sort_unstable();
-    // What is alone has nobody to be filled from.
+    // A single node has no other copy to be filled from.
     let others = of.len() > 1 || all.is_empty();
     others && all.windows(2).all(|pair| pair[0].1 <= pair[1].0)
 }
 
-/// From when to when a memory node is not whole, if it does nothing but crash and restart in turn.
-/// One that does not come back is away for ever.
+/// Periods in which a memory node is not whole, until `Duration::MAX` if it does not come back.
+/// `None` if anything but crashes and restarts in turn happens to it.
 fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration)>> {
     let mut about: Vec<(Duration, bool)> = Vec::new();
     let entries = scenario.schedule.iter();
@@ -61,7 +61,7 @@ fn absences(scenario: &Scenario, node: NodeId) -> Option<Vec<(Duration, Duration
     Some(absences)
 }
 
-/// Who is lost after some memory node has come back, from when on, and when it comes back, if it
+/// Losses since the first return of a memory node: which node, when, and when it comes back, if it
 /// does.
 pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Duration>)> {
     let to_fill = to_fill(scenario);
@@ -76,14 +76,13 @@ pub(crate) fn turns(scenario: &Scenario) -> Vec<(NodeId, Duration, Option<Durati
     all.into_iter().filter(|(_, from, _)| first.is_some_and(|first| first <= *from)).collect()
 }
 
-/// Since when a memory node is away for good, if it is.
+/// Time of the crash from which a memory node does not return; `None` if there is no such crash.
 pub(crate) fn stays_away(scenario: &Scenario, node: NodeId) -> Option<Duration> {
     let last = absences(scenario, node)?.pop()?;
     (last.1 == Duration::MAX).then_some(last.0)
 }
 
-/// The memory nodes that have come back for good before a run of the scenario ends, long enough to
-/// be filled.
+/// Memory nodes that came back for good, early enough to be filled before a run ends.
 pub(crate) fn returned(scenario: &Scenario) -> impl Iterator<Item = NodeId> + '_ {
     let end = scenario.storm() + scenario.calm();
     let nodes = (0..scenario.first_compute_node().0).map(NodeId);

@@ -1,4 +1,4 @@
-//! Scenarios by name: each pins one hazard of DESIGN §7, which its name begins with.
+//! Named scenarios: each provokes one hazard of DESIGN §7, which its name begins with.
 //!
 //! They are files beside the sources, and part of the program. Seeds vary what a scenario leaves
 //! open; the conditions that its hazard needs are always there.
@@ -7,7 +7,7 @@ use crate::scenario::Scenario;
 
 macro_rules! files {
     ($($name:literal)*) => {
-        /// Names and files.
+        /// Names and texts.
         const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../scenarios/", $name, ".toml"))),)*];
     };
@@ -93,22 +93,24 @@ files! {
     "h24-flushed-yet-done"
 }
 
-/// Their names, by hazard.
+/// Names of all scenarios, by hazard.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
 
-/// All of them, by hazard.
+/// All scenarios, by hazard.
 pub fn all() -> impl Iterator<Item = Scenario> {
     FILES.iter().map(|(name, text)| parse(name, text))
 }
 
-/// The scenario of that name.
+/// The scenario of that name; `None` if there is none.
 pub fn find(name: &str) -> Option<Scenario> {
     let (name, text) = FILES.iter().find(|(known, _)| *known == name)?;
     Some(parse(name, text))
 }
 
+/// The scenario in an embedded file.
+///
 /// # Panics
 /// Never: a test reads them all.
 fn parse(name: &str, text: &str) -> Scenario {

@@ -1,8 +1,8 @@
-//! Rows that come and go: inserts, deletions, and reads of what is not there.
+//! Workload of rows that are inserted, deleted, and read while absent.
 //!
-//! Rows `2p` and `2p + 1` are a pair, of which at most one may exist. Whoever enters looks that its
-//! partner is absent, so two partners that enter at once are a write skew on absent rows: only
-//! locks on what is not there prevent it (H20). The number of rows is the balance.
+//! Rows `2p` and `2p + 1` are a pair, of which at most one may exist. A transaction that inserts a
+//! row checks that its partner is absent, so inserting both at once is a write skew on absent rows:
+//! only locks on absent rows prevent it (H20). The audited balance is the number of rows.
 
 use lotus_benchmarks::audit::{Check, Effects, RowCheck};
 use lotus_benchmarks::config::ClusterConfig;
@@ -17,9 +17,9 @@ use rand::rngs::SmallRng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The name of the check on pairs.
+/// Name of the check on pairs.
 pub const AT_MOST_ONE: &str = "at most one row of each pair exists";
-/// The name of the check on the number of rows.
+/// Name of the check on the number of rows.
 pub const COUNTED: &str = "as many rows exist as were inserted and not deleted";
 
 /// The workload. Every second pair begins with its first row.
@@ -30,15 +30,15 @@ pub struct Pairs {
     record_bytes: usize,
 }
 
-/// Bytes of a value that is not padded.
+/// Bytes of a value without padding.
 pub const SHORTEST: usize = 16;
 
-/// What a client asks for.
+/// Transaction of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     kind: Kind,
     row: u64,
-    /// Of another pair, if there is one.
+    /// Row of another pair, if there is one.
     other: u64,
 }
 
@@ -52,25 +52,25 @@ enum Kind {
     Leave,
     /// Deletes the row and inserts its partner.
     Swap,
-    /// Reads the row, then decides to write it anew.
+    /// Reads the row, then decides to write it again.
     Touch,
-    /// Reads both, in a snapshot.
+    /// Reads both rows in a snapshot.
     Look,
 }
 
-/// The transaction that does nothing but delete.
+/// Name of the transaction that only deletes.
 pub const LEAVES: &str = "Leave";
 
 const KINDS: [Kind; 6] =
     [Kind::EnterBoth, Kind::Enter, Kind::Leave, Kind::Swap, Kind::Touch, Kind::Look];
 
 impl Pairs {
-    /// So many pairs, of rows of so many bytes, at least [`SHORTEST`].
+    /// A workload of `pairs` pairs, with values of `record_bytes`, at least [`SHORTEST`].
     pub fn new(pairs: u64, record_bytes: usize) -> Self {
         Self { table: TableId(0), pairs, record_bytes: record_bytes.max(SHORTEST) }
     }
 
-    /// The value of a row: its key, and a mark that tells it from chance; the rest is padding.
+    /// Value of a row: its key, the complement of that as a check, and padding.
     fn value(&self, row: u64) -> Vec<u8> {
         let mut value = vec![row as u8; self.record_bytes];
         value[..8].copy_from_slice(&row.to_le_bytes());
@@ -116,7 +116,7 @@ impl Workload for Pairs {
         &["EnterBoth", "Enter", LEAVES, "Swap", "Touch", "Look"];
 
     fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
-        // Room for half of them, so that buckets overflow.
+        // Buckets for half of the rows, so that they overflow.
         vec![integer_table("pairs", self.record_bytes, self.pairs, cluster)]
     }
 

@@ -1,7 +1,7 @@
-//! Starts the processes of compute nodes again that the world has restarted.
+//! Starts processes of compute nodes that the world has restarted.
 //!
-//! A restart is a new process on the node: whatever runs there ends, and the node takes part again
-//! as soon as the others have settled what it has left ([`Cluster::restart`]).
+//! A restart is a new process on the node: the old one ends, and the node takes part again as soon
+//! as the others have settled what it left behind ([`Cluster::restart`]).
 
 use lotus::Cluster;
 use lotus_fabric::ids::NodeId;
@@ -10,17 +10,17 @@ use lotus_fabric::sim::{Fault, SimMachines};
 use crate::run::Violation;
 use crate::scenario::Scenario;
 
-/// The property's name.
+/// Property that a restarted compute node takes part again.
 pub const RETURNED: &str = "a compute node that is started again takes part";
 
-/// See the module's essay.
+/// Restarts of compute nodes that are followed so far.
 pub(crate) struct Returns {
     first: NodeId,
-    /// By compute node: how many restarts it has followed.
+    /// Number of restarts followed, by compute node.
     followed: Vec<u64>,
-    /// By compute node: whether nothing happens to it but that it dies and is started.
+    /// Whether a compute node's only faults are crashes and restarts, by compute node.
     sound: Vec<bool>,
-    /// How often a node has returned.
+    /// Number of returns of compute nodes.
     pub(crate) done: u64,
 }
 
@@ -39,7 +39,7 @@ impl Returns {
         Self { first, followed: vec![0; count], sound, done: 0 }
     }
 
-    /// Who was started and does not take part, though nothing else has happened to it.
+    /// A compute node that was restarted and does not take part, though it met no other fault.
     pub(crate) fn violations(&self, cluster: &Cluster<SimMachines>) -> Option<Violation> {
         let missing = (0..self.followed.len()).find(|cn| {
             let node = NodeId(self.first.0 + *cn as u16);
@@ -50,14 +50,15 @@ impl Returns {
         Some(Violation { property: RETURNED.to_owned(), detail })
     }
 
-    /// Tries to start whoever was restarted; who takes part again now.
+    /// Tries to start the compute nodes that were restarted; returns those that take part again
+    /// now.
     pub(crate) fn take_in(&mut self, cluster: &Cluster<SimMachines>) -> Vec<usize> {
         let mut back = Vec::new();
         for (cn, followed) in self.followed.iter_mut().enumerate() {
             let node = NodeId(self.first.0 + cn as u16);
             let restarts = cluster.machines().world().restarts(node);
             let Some(restarts) = restarts.filter(|restarts| restarts > followed) else { continue };
-            // Who does not answer now may do so the next time; the node may crash on the way.
+            // An error or `false` now may be `true` the next time; the node may crash on the way.
             if let Ok(true) = cluster.restart(cn) {
                 *followed = restarts;
                 self.done += 1;

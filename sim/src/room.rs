@@ -1,15 +1,15 @@
-//! Memory that the rows of the beginning take, by arithmetic: what a limit must leave room for
-//! before there is a cluster, and how much of it is left for those that come later.
+//! Slabs that the initial rows take, by arithmetic: the memory that a limit must leave for loading
+//! before there is a cluster, and the slots that are kept back afterwards.
 //!
 //! # What takes slabs
 //! In the region of each replica group, in this order:
 //! * the header and the slab directory, the first ones;
 //! * for each table the home buckets of the shards that belong to the group, in slabs of their own;
-//! * the records of its loaded rows, and the overflow buckets of chains that are full, each kind
-//!   cut from slabs of its own. A simulated cluster has one loader, which begins no slab twice.
+//! * the records of its loaded rows, and the overflow buckets of full chains, each kind in slabs of
+//!   its own. A simulated cluster has one loader, so only the last slab of a kind is not full.
 //!
-//! Which shard a row belongs to follows from its key, so rows need not spread evenly over the
-//! groups: each is looked up. What the loader leaves of its last slabs is the first compute node's.
+//! A row's shard follows from its key, so rows need not spread evenly over the groups: each is
+//! looked up. The rest of the loader's last slabs goes to the first compute node.
 
 use lotus_benchmarks::config::ClusterConfig;
 use lotus_benchmarks::workload::Workload;
@@ -23,19 +23,19 @@ use lotus_mvcc::{TableDef, TableSpec};
 
 use crate::scenario::{self, Scenario, Topology};
 
-/// The fewest slabs of a group that a cluster is made with.
+/// Minimum number of slabs of a group.
 pub const FEWEST_SLABS: u64 = 4;
-/// Where an index begins in a region that does not exist. Nothing depends on it.
+/// Placeholder for addresses in a region that does not exist. Nothing depends on it.
 const ANYWHERE: u64 = SLAB_BYTES;
 
-/// The table that is made of what a workload asks for, in a scenario of so many shards.
+/// Specification of a workload's table, with at most `shards` shards.
 pub(crate) fn with_shards(asked: TableSpec, shards: u32) -> TableSpec {
     let fewer = asked.shards.min(shards);
     asked.shards(fewer)
 }
 
 /// Number of slabs that each replica group has in use once a workload is loaded, the header's among
-/// them, in a cluster with so many `shards`.
+/// them, in a cluster with `shards` shards.
 ///
 /// # Panics
 /// If the workload's tables or rows could not be loaded with any amount of memory.
@@ -60,8 +60,8 @@ pub fn loaded_slabs<W: Workload>(workload: &W, cluster: &ClusterConfig, shards: 
     slabs
 }
 
-/// Number of record slots that all compute nodes of a scenario keep back for updates, in all groups
-/// that rows come to and go from; 0 if none do.
+/// Number of record slots that all compute nodes of a scenario keep back for updates, over all
+/// groups with rows of [`Pairs`](crate::pairs::Pairs); 0 for other workloads.
 pub(crate) fn kept_back(scenario: &Scenario) -> u64 {
     let scenario::Workload::Pairs { record_bytes, .. } = scenario.workload else { return 0 };
     let cluster = &scenario.cluster;
@@ -74,8 +74,7 @@ pub(crate) fn groups_used(cluster: &Topology) -> u64 {
     u64::from(cluster.shards).min(cluster.memory_nodes as u64)
 }
 
-/// Number of slabs that a table takes in one group; its rows have these keys, in the order of
-/// shards.
+/// Number of slabs that a table takes in one group; `keys` are those of its rows, sorted by shard.
 fn table_slabs(table: &TableDef, keys: &[Key], group: usize) -> u64 {
     let shape = table.geometry().shape();
     let (mut records, mut buckets) = (0, 0);
@@ -122,8 +121,8 @@ mod tests {
     use crate::run::settings;
     use crate::swarm;
 
-    /// Loads a workload in a cluster of a scenario with so many slabs: those in use afterwards, by
-    /// group.
+    /// Loads a workload in a scenario's cluster with `slabs` slabs; returns those in use
+    /// afterwards, by group.
     fn load<W: Workload>(
         workload: &W,
         scenario: &Scenario,
@@ -151,8 +150,8 @@ mod tests {
         Ok(groups.iter().map(|it| slabs - free(it.limit_bytes, it.allocated_bytes)).collect())
     }
 
-    /// The arithmetic against the loader: it takes as many slabs in each group, and has no room in
-    /// one less than the fullest group takes.
+    /// Compares the arithmetic with the loader: it takes as many slabs in each group, and fails
+    /// with one slab less than the fullest group takes.
     fn check<W: Workload>(workload: &W, scenario: &Scenario) {
         let (config, shards) = (scenario.cluster_config(), scenario.cluster.shards);
         let expected = loaded_slabs(workload, &config, shards);
@@ -170,7 +169,7 @@ mod tests {
     fn what_is_loaded_takes_as_many_slabs_as_arithmetic_says() {
         let mut rng = SmallRng::seed_from_u64(1);
         for seed in 0..60 {
-            // Any topology.
+            // Any topology will do.
             let scenario = swarm::scenario(seed);
             let bytes = [16, 100, 4096, 8192][rng.random_range(0..4)];
             check(&Pairs::new(rng.random_range(1..600), bytes), &scenario);

@@ -35,31 +35,31 @@ use crate::strike::armed::Armed;
 use crate::turns::Turns;
 use crate::watched::Watched;
 
-/// The property of a run that comes to its end.
+/// Property that the run ends within its limits.
 pub const ENDS: &str = "the run comes to its end";
-/// The property of a run in which nobody panics.
+/// Property that no thread panics.
 pub const NO_PANIC: &str = "nobody panics";
-/// The property of lanes, without which their nodes could not be started again.
+/// Property that lanes are closed, without which their nodes could not be restarted.
 pub const LANES_END: &str = "lanes end with whoever has opened them";
-/// The property that workloads check as they read.
+/// Property that workloads check as they read.
 pub const READS: &str = "transactions see what they must";
 
-/// The most rows that a transaction writes: a delivery, and those of all other workloads.
+/// Maximum number of rows that a transaction writes: in TPC-C's delivery, and in other workloads.
 const MAX_WRITES_OF_TPCC: u16 = 256;
 const MAX_WRITES: u16 = 16;
-/// How much longer than storm and calm a run may take, time-outs of the engine not counted.
+/// Virtual time that a run may take beyond storm, calm and time-outs of the engine.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// Something that must hold, and did not.
+/// A property that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// What must hold.
+    /// Name of the property.
     pub property: String,
-    /// What was found instead.
+    /// Finding that contradicts it.
     pub detail: String,
 }
 
-/// What a run may take before it is stopped with a message.
+/// Limits of a run, which is stopped with a message beyond them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// Events of the world.
@@ -75,22 +75,22 @@ impl Default for Budget {
     }
 }
 
-/// What happened in a run.
+/// Counts of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     /// Attempts that committed.
     pub committed: u64,
-    /// Attempts that certainly did not, by reason.
+    /// Attempts that aborted, by reason.
     pub aborted: [u64; AbortReason::ALL.len()],
-    /// Attempts of which nobody knows.
+    /// Attempts with an unknown outcome.
     pub unknown: u64,
     /// One-sided verbs.
     pub verbs: u64,
-    /// Version tables that were cached where they were needed.
+    /// Hits in the version table cache.
     pub version_table_hits: u64,
-    /// Shards that were given away, and orders that came to nothing.
+    /// Moves of shards.
     pub moves: Moves,
-    /// Snapshots that were taken into files.
+    /// Snapshots that were written into files.
     pub snapshots: u64,
     /// Events of the world.
     pub events: u64,
@@ -98,40 +98,40 @@ pub struct Figures {
     pub virtual_time: Duration,
     /// Memory nodes that were lost.
     pub memory_lost: u64,
-    /// Memory nodes that were made anew and are used again.
+    /// Memory nodes that restarted with empty memory and serve again.
     pub memory_filled: u64,
     /// Compute nodes that have returned as new incarnations.
     pub returned: u64,
-    /// What went wrong.
+    /// Faults that happened.
     pub faults: FaultCounts,
     /// Strikes that happened.
     pub strikes: u64,
 }
 
-/// What became of orders to give shards away.
+/// Outcomes of orders to give shards away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
     /// Shards that changed hands.
     pub done: u64,
-    /// Orders that came to nothing.
+    /// Orders that failed.
     pub failed: u64,
-    /// Attempts that were asked to give up.
+    /// Attempts that were asked to give up their locks.
     pub stragglers: u64,
 }
 
-/// The verdict on a run.
+/// Verdict on a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What did not hold, the first of each property.
+    /// Violations, the first of each property.
     pub violations: Vec<Violation>,
-    /// What happened.
+    /// Counts of the run.
     pub figures: Figures,
-    /// The same for every run of one scenario with one seed.
+    /// Hash of the trace; equal for every run of one scenario with one seed.
     pub trace_hash: u64,
 }
 
 impl Outcome {
-    /// Whether everything held.
+    /// Whether all properties held.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
@@ -142,7 +142,7 @@ impl Outcome {
     }
 }
 
-/// Runs a scenario. Whoever is given as `tracer` hears everything that happens.
+/// Runs a scenario. `tracer` is called with every event, if given.
 ///
 /// # Errors
 /// `Impossible`, if the scenario cannot be run at all.
@@ -212,14 +212,14 @@ pub fn run(
     Ok(Outcome { violations, figures, trace_hash })
 }
 
-/// The settings of a scenario's cluster.
+/// Settings of a scenario's cluster.
 pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder {
     let cluster = scenario.cluster_config();
     let max_writes = match scenario.workload {
         Workload::Tpcc { .. } => MAX_WRITES_OF_TPCC,
         _ => MAX_WRITES,
     };
-    // Clients have all the coroutines but that of whoever reads all rows.
+    // Clients have all coroutines but the one that writes snapshots.
     let copiers = usize::from(scenario.cluster.snapshots_us > 0);
     builder(&cluster, load)
         .coroutines(cluster.coroutines + load.helpers() + copiers)
@@ -231,7 +231,7 @@ pub(crate) fn settings(scenario: &Scenario, load: &LoadConfig) -> ClusterBuilder
         .drain_patience(Duration::from_micros(scenario.cluster.drain_us))
 }
 
-/// What goes wrong as processes start.
+/// Violations of the start of processes.
 fn started(scenario: &Scenario, seed: u64) -> Vec<Violation> {
     let start = || starts::start(&scenario.authority.starts, seed).violations;
     catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| {
@@ -239,7 +239,7 @@ fn started(scenario: &Scenario, seed: u64) -> Vec<Violation> {
     })
 }
 
-/// Lets the coordinators come to their end; what goes wrong on the way.
+/// Ends the coordinators; returns a violation if one panics or leaves a lane open.
 fn end(watched: Watched) -> Option<Violation> {
     let fabric = watched.machines().world().fabric().clone();
     let violation = |property: &str, detail| Violation { property: property.to_owned(), detail };
@@ -250,20 +250,20 @@ fn end(watched: Watched) -> Option<Violation> {
     (!left.is_empty()).then(|| violation(LANES_END, format!("open: {left:?}")))
 }
 
-/// The longest that a run may take.
+/// Maximum virtual time of a run.
 fn longest(scenario: &Scenario) -> Duration {
     let timeouts = scenario.cluster.commit_timeout_us + scenario.cluster.lock_timeout_us;
     scenario.storm() + scenario.calm() + Duration::from_micros(timeouts) + SLACK
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     text.or(owned).unwrap_or("a panic without a message").to_owned()
 }
 
-/// Lets the clients run and judges what they saw and left.
+/// Runs the clients, and judges what they saw and what they left in memory.
 fn drive(
     scenario: &Scenario,
     seed: u64,
@@ -352,7 +352,7 @@ fn count(history: &History) -> Figures {
     figures
 }
 
-/// The names of the transactions of a scenario's workload.
+/// Names of the transactions of a scenario's workload.
 pub fn transactions(workload: &Workload) -> &'static [&'static str] {
     match workload {
         Workload::Kvs { .. } => Kvs::TRANSACTIONS,

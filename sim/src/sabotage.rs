@@ -1,16 +1,16 @@
-//! Proof that checkers complain: every rule that can be broken is, and somebody must notice.
+//! Tests of the checkers: each rule that can be broken is broken, and a checker must notice.
 //!
 //! # What it is
-//! A table says for each [`Rule`] which named scenarios provoke it and which properties are meant
-//! to fall. [`hunt`] breaks the rule and runs the scenarios seed by seed until one does.
-//! [`control`] runs the same with nothing broken; there, nothing may fall. Both together say that
-//! the checkers can tell a broken engine from a sound one.
+//! A table gives for each [`Rule`] the named scenarios that provoke it and the properties that are
+//! expected to fail. [`hunt`] breaks the rule and runs the scenarios seed by seed until one of
+//! those properties fails. [`control`] runs the same with nothing broken; there, nothing may fail.
+//! Both together show that the checkers can tell a broken engine from a sound one.
 //!
 //! # What it is not
-//! Other properties that fall on the way prove nothing about the rule: a run that is stopped may
-//! be slow for any reason. They are noted, for whoever wonders why a rule is missed.
+//! Other properties that fail prove nothing about the rule: a run that is stopped may be slow for
+//! any reason. They are recorded, to help find out why a rule is missed.
 //!
-//! # Who owns what
+//! # Ownership and threads
 //! A rule is broken on one thread for one run. Hunts for several rules use all cores.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,52 +29,52 @@ mod table;
 
 use table::row_of;
 
-/// What a run may take. A broken engine may spin for ever; these scenarios end long before.
+/// Limits of a run. A broken engine may spin for ever; these scenarios end long before.
 const BUDGET: Budget = Budget { events: 1_000_000, bytes: 4 << 30 };
 
-/// What came of the hunt for one rule.
+/// Result of the hunt for one rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The rule; it knows its hazard.
+    /// The rule; [`Rule`] knows its hazard.
     pub rule: Rule,
-    /// Runs until somebody noticed, or in vain.
+    /// Runs until an expected property failed, or all of them.
     pub runs: u64,
-    /// Who noticed.
+    /// Property that failed, if any.
     pub verdict: Verdict,
 }
 
-/// Whether anybody noticed that a rule was broken.
+/// Whether a checker noticed that a rule was broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Somebody who was meant to.
+    /// An expected property failed.
     Caught {
-        /// Where: a named scenario.
+        /// Named scenario of the run.
         scenario: &'static str,
-        /// Its seed.
+        /// Seed of the run.
         seed: u64,
-        /// What fell, and how.
+        /// The property, and what was found instead.
         violation: Violation,
     },
-    /// Nobody who was meant to; these did, by the names of their properties.
+    /// No expected property failed.
     Missed {
-        /// Empty if nobody noticed anything.
+        /// Names of other properties that failed; empty if none did.
         others: BTreeSet<String>,
     },
 }
 
-/// A run without a broken rule in which something fell all the same.
+/// Run with no rule broken in which a property failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FalseAlarm {
-    /// Where: a named scenario.
+    /// Named scenario of the run.
     pub scenario: &'static str,
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// What fell, the first of each property.
+    /// Violations, the first of each property.
     pub violations: Vec<Violation>,
 }
 
-/// Breaks `rule` in one run after the other, of every seed in all its scenarios, until somebody
-/// notices.
+/// Breaks `rule` in run after run, of every seed in all its scenarios, until an expected property
+/// fails.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -100,8 +100,8 @@ pub fn hunt(rule: Rule, seeds: Range<u64>) -> Result<Row, ScenarioError> {
     Ok(Row { rule, runs, verdict: Verdict::Missed { others } })
 }
 
-/// Hunts for every rule of `rules` on `workers` threads. `after` is told of every row when it is
-/// there; the result has them in the order of `rules`.
+/// Hunts for every rule of `rules` on `workers` threads. Calls `after` with each row as it is
+/// finished; returns the rows in the order of `rules`.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -121,8 +121,8 @@ pub fn hunt_all(
     })
 }
 
-/// What a control must run: every scenario of the hunts, with all seeds that one of them came to.
-/// At least so many of each if that is given.
+/// Runs for [`control`]: every scenario of the hunts, with all seeds up to those that noticed, and
+/// with at least `at_least` seeds if that is given.
 pub fn controlled(rows: &[Row], at_least: Option<u64>) -> Vec<(&'static str, u64)> {
     let mut seeds: BTreeMap<&'static str, u64> = BTreeMap::new();
     for row in rows {
@@ -139,8 +139,8 @@ pub fn controlled(rows: &[Row], at_least: Option<u64>) -> Vec<(&'static str, u64
     seeds.into_iter().flat_map(all_of).collect()
 }
 
-/// Runs scenarios by their names and seeds on `workers` threads, with nothing broken. Returns what
-/// fell: nothing, if engine and checkers are sound.
+/// Runs scenarios by name and seed on `workers` threads, with nothing broken. Returns the runs in
+/// which a property failed: none, if engine and checkers are sound.
 ///
 /// # Errors
 /// `Impossible`, if a scenario cannot be run at all.
@@ -156,7 +156,7 @@ pub fn control(
     Ok(alarms.into_iter().flatten().collect())
 }
 
-/// Calls `work` for each of `items`, on `workers` threads; the results are in their order.
+/// Calls `work` for each of `items` on `workers` threads; returns the results in their order.
 fn side_by_side<I: Sync, T: Send>(
     items: &[I],
     workers: usize,

@@ -4,7 +4,7 @@
 //! compute nodes after them.
 //!
 //! A run has two parts: a *storm*, in which rates and schedule of faults apply, and a *calm* after
-//! everything has healed, in which every client must get somewhere.
+//! everything has healed, in which every client must make progress.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,26 +28,26 @@ use crate::pairs::SHORTEST;
 use crate::room::FEWEST_SLABS;
 use crate::strike::Strike;
 
-/// The most virtual time that a run may be asked to cover.
+/// Longest virtual time of a run, storm and calm together.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How many leases the calm must last: one until a loss is noticed, and as long as it takes.
+/// Minimum length of the calm, in leases: one until a loss is noticed, the rest to recover from it.
 const CALM_LEASES: u64 = 5;
 
-/// See the module's essay.
+/// A cluster, its load, and the faults of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scenario {
-    /// What to call it.
+    /// Name in reports.
     pub name: String,
-    /// What happens in it, in a sentence or two.
+    /// Description of what happens, in a sentence or two.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub story: String,
-    /// The hazards that it is meant to meet.
+    /// Hazards that the scenario is meant to provoke.
     #[serde(default)]
     pub hazards: Vec<Hazard>,
-    /// How long faults happen, in microseconds.
+    /// Length of the storm, in microseconds.
     pub storm_us: u64,
-    /// How long clients go on after everything has healed, in microseconds.
+    /// Length of the calm, in microseconds: clients continue after all faults have healed.
     pub calm_us: u64,
     /// Whether nothing but faults changes the load, so that balancing must come to rest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -55,39 +55,39 @@ pub struct Scenario {
     /// The cluster.
     #[serde(default)]
     pub cluster: Topology,
-    /// What the clients want.
+    /// Transactions that clients run.
     pub workload: Workload,
-    /// How they ask for it.
+    /// Isolation, routing and pace of the clients' transactions.
     #[serde(default)]
     pub load: Load,
-    /// What carries it.
+    /// Network profile and time-out of verbs.
     #[serde(default)]
     pub network: Network,
-    /// What goes wrong by chance, during the storm.
+    /// Probabilities of random faults during the storm.
     #[serde(default)]
     pub rates: Rates,
-    /// How far away the authority is, during the storm.
+    /// Delays and losses on the way to the authority, during the storm.
     #[serde(default, skip_serializing_if = "Distance::is_none")]
     pub authority: Distance,
-    /// What goes wrong by plan.
+    /// Faults at fixed times, or after a number of verbs or messages.
     #[serde(default)]
     pub schedule: Vec<Scheduled>,
-    /// Who is struck at which step. It takes the feature `fault-points`.
+    /// Faults at named steps of the protocol. They need the feature `fault-points`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strikes: Vec<Strike>,
 }
 
-/// The nodes and the engine's settings.
+/// Numbers of nodes, and the engine's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Topology {
-    /// Compute nodes.
+    /// Number of compute nodes.
     pub compute_nodes: usize,
-    /// Coordinators on each.
+    /// Coordinators of each compute node.
     pub threads: usize,
-    /// Coroutines on each coordinator.
+    /// Coroutines of each coordinator.
     pub coroutines: usize,
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: usize,
     /// Copies of each row.
     pub replicas: usize,
@@ -97,37 +97,35 @@ pub struct Topology {
     pub shards: u32,
     /// Bytes of each compute node's lock table.
     pub lock_table_bytes: u64,
-    /// Rows whose version tables each compute node caches; 0 for none.
+    /// Rows in each compute node's version table cache; 0 for none.
     pub version_table_cache: usize,
-    /// Which locks.
+    /// Lock tables on compute nodes, or spin locks on memory nodes.
     pub locks: Locks,
-    /// Where timestamps come from.
+    /// Source of timestamps: a shared clock, or an oracle.
     pub timestamps: Timestamps,
-    /// In which order a commit becomes visible.
+    /// Order in which a commit becomes visible on backups and primaries.
     pub visible: Visible,
-    /// What serializable transactions read.
+    /// Version that serializable transactions read.
     pub read_rule: ReadRule,
-    /// What becomes of displaced versions.
+    /// Whether displaced versions are kept or overwritten.
     pub retain_versions: Retention,
-    /// How often the compute nodes exchange what they still read, in microseconds.
+    /// Interval at which compute nodes exchange their horizons, in microseconds.
     pub horizon_us: u64,
-    /// How long a commit keeps trying, in microseconds.
+    /// Time for which a commit retries, in microseconds.
     pub commit_timeout_us: u64,
-    /// How long a transaction waits for remote locks, in microseconds.
+    /// Time for which a transaction waits for remote locks, in microseconds.
     pub lock_timeout_us: u64,
-    /// How long a compute node may be silent before the others recover it, in microseconds; 0 for
-    /// ever.
+    /// Time that a compute node may be silent before the others recover it, in microseconds; 0 for
+    /// no lease.
     pub lease_us: u64,
-    /// How often a shard is given to another compute node during the storm, in microseconds; 0 for
-    /// never.
+    /// Interval at which a random shard is moved during the storm, in microseconds; 0 for never.
     pub moves_us: u64,
-    /// How often compute nodes compare their loads and give shards away, in microseconds; 0 for
-    /// never.
+    /// Interval at which compute nodes balance their shards by load, in microseconds; 0 for never.
     pub balance_us: u64,
-    /// How long an owner waits for transactions before it asks them to give up the locks of a
-    /// shard that it gives away, in microseconds.
+    /// Time that an owner waits for lock holders of a shard that it gives away before it asks them
+    /// to give up, in microseconds.
     pub drain_us: u64,
-    /// How often somebody begins to read all rows into a file, in microseconds; 0 for never.
+    /// Interval at which a snapshot of all rows is written to a file, in microseconds; 0 for never.
     pub snapshots_us: u64,
     /// Slabs of 256 KiB that each replica group has on a memory node, the header's among them.
     pub group_slabs: u64,
@@ -163,52 +161,52 @@ impl Default for Topology {
     }
 }
 
-/// What the clients want.
+/// Workload of the clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Workload {
     /// Reads and updates of single rows (LOTUS §8.2).
     #[serde(rename_all = "kebab-case")]
     Kvs {
-        /// Rows.
+        /// Number of rows.
         keys: u64,
         /// Share of transactions that update.
         update_ratio: f64,
         /// Skew; 0 is uniform.
         zipf: f64,
-        /// What is hot instead, if anything.
+        /// Moving hotspot, which replaces the skew; `None` for the skew.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hotspot: Option<Hot>,
     },
-    /// A bank: several rows a transaction, money that must not change.
+    /// Bank accounts: several rows a transaction, and a sum of money that must not change.
     #[serde(rename_all = "kebab-case")]
     Smallbank {
         /// Customers, at least 2.
         accounts: u64,
         /// Customers in the hot set; 0 for none.
         hot_accounts: u64,
-        /// Share of transactions that go there.
+        /// Share of transactions on the hot set.
         hot_ratio: f64,
     },
-    /// A registry of subscribers: reads by several keys, a secondary path, inserts, deletions.
+    /// Subscriber registry: reads by several keys, a secondary access path, inserts, deletions.
     #[serde(rename_all = "kebab-case")]
     Tatp {
-        /// Subscribers.
+        /// Number of subscribers.
         subscribers: u64,
     },
-    /// A company: inserts, deletions, many rows a transaction, twelve conditions that must hold.
+    /// Order processing: inserts, deletions, many rows a transaction, twelve audited conditions.
     #[serde(rename_all = "kebab-case")]
     Tpcc {
         /// Warehouses, each with ten districts.
         warehouses: u32,
-        /// Customers of each district, and orders that it begins with.
+        /// Customers of each district, and its initial number of orders.
         customers_per_district: u32,
-        /// Items, which every warehouse has in stock.
+        /// Items, each in stock at every warehouse.
         items: u32,
-        /// Which part of a key decides the shard.
+        /// Part of a key that chooses the shard.
         critical_field: Critical,
     },
-    /// Rows that come and go, at most one of each pair ([`crate::pairs`]).
+    /// Inserts and deletions of rows, at most one of each pair ([`crate::pairs`]).
     #[serde(rename_all = "kebab-case")]
     Pairs {
         /// Pairs of rows.
@@ -231,27 +229,27 @@ fn is_shortest(bytes: &usize) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Hot {
-    /// How many.
+    /// Number of shards that are hot at a time.
     pub shards: u64,
-    /// The share of requests that go to them.
+    /// Share of requests on the hot shards.
     pub ratio: f64,
-    /// How often others, of the next compute node, take their place, in microseconds; 0 for never.
+    /// Interval at which the hotspot moves to the next compute node, in microseconds; 0 for never.
     pub jump_us: u64,
 }
 
-/// How the clients ask.
+/// Isolation, routing and pace of the clients' transactions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Load {
-    /// The isolation level of read-write transactions.
+    /// Isolation level of read-write transactions.
     pub isolation: Isolation,
-    /// The share of them that take the other level instead.
+    /// Share of read-write transactions at the other isolation level.
     pub other_isolation: f64,
-    /// The share of transactions whose client goes away in the middle.
+    /// Share of transactions in which the client drops an execution's or a commit's future (H21).
     pub impatience: f64,
-    /// Which compute node gets a transaction.
+    /// Rule by which a transaction gets its compute node.
     pub routing: Routing,
-    /// Transactions a second; a closed loop without.
+    /// Transactions a second; `None` for a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_tps: Option<f64>,
 }
@@ -268,13 +266,13 @@ impl Default for Load {
     }
 }
 
-/// What carries verbs and messages.
+/// Network of verbs and messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Network {
-    /// A built-in profile.
+    /// Name of a built-in profile.
     pub profile: String,
-    /// How long an initiator waits for a verb, in microseconds.
+    /// Time for which an initiator waits for a verb, in microseconds.
     pub verb_timeout_us: u64,
 }
 
@@ -284,32 +282,32 @@ impl Default for Network {
     }
 }
 
-/// Why a scenario cannot be run.
+/// Error for a scenario that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The file is not a scenario. Correct that line.
+    /// The file is not a scenario. Correct the line.
     #[error("{name}, line {line}: {message}")]
     Malformed {
-        /// What the caller calls the file.
+        /// Name of the file, as the caller gave it.
         name: String,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// It is a scenario, but an impossible one. Change what the sentence names.
+    /// The scenario is well-formed but impossible. Change what `message` names.
     #[error("scenario {name}: {message}")]
     Impossible {
-        /// The scenario.
+        /// Name of the scenario.
         name: String,
-        /// What is wrong.
+        /// Description of the conflict.
         message: String,
     },
 }
 
 impl Scenario {
-    /// The scenario in the bytes of a file that the caller calls `name`.
+    /// Parses a scenario; `name` stands for the file in errors.
     ///
     /// # Errors
     /// `Malformed`, naming the line, or `Impossible`.
@@ -327,17 +325,17 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The scenario as a file.
+    /// The scenario as TOML, which [`parse`](Self::parse) reads.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a scenario is plain data")
     }
 
-    /// Says that the scenario cannot be run.
+    /// Error `Impossible` for this scenario.
     pub(crate) fn impossible(&self, message: impl ToString) -> ScenarioError {
         ScenarioError::Impossible { name: self.name.clone(), message: message.to_string() }
     }
 
-    /// Checks what nobody else does: cluster and world check themselves when they are made.
+    /// Checks values and their combinations; cluster and world check the rest when they are made.
     ///
     /// # Errors
     /// `Impossible`.
@@ -419,7 +417,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether what a fault takes away is left elsewhere, or comes back.
+    /// Checks that a fault leaves a copy of every row, and has the lease that it needs.
     fn check_loss(&self, entry: &Scheduled) -> Result<(), ScenarioError> {
         let must = |holds: bool, message: &str| {
             if holds { Ok(()) } else { Err(self.impossible(message)) }
@@ -440,8 +438,8 @@ impl Scenario {
         }
     }
 
-    /// With a lease: whether a compute node is left whatever happens, and whether there is time to
-    /// recover the others while it is calm.
+    /// Checks, with a lease, that a compute node survives, and that the calm is long enough to
+    /// recover the others.
     fn check_survivors(&self) -> Result<(), ScenarioError> {
         if self.cluster.lease_us == 0 {
             return Ok(());
@@ -460,7 +458,7 @@ impl Scenario {
                     Fault::ClockJump { nanos, .. } => {
                         nanos.unsigned_abs() / 1000 >= self.cluster.lease_us / 2
                     }
-                    // Who stays alone with its complaint takes itself out.
+                    // A node that alone complains of a memory node expels itself.
                     Fault::Stall { to, .. } => to < self.first_compute_node(),
                     _ => true,
                 };
@@ -487,8 +485,8 @@ impl Scenario {
         })
     }
 
-    /// Whether a memory node crashes, or is out of reach for a while of as many compute nodes as
-    /// may be half of those that take part.
+    /// Whether a memory node crashes, or may be cut off for a while from at least half of the
+    /// compute nodes that take part.
     pub(crate) fn may_be_lost(&self, memory: NodeId) -> bool {
         let strikes = |entry: &Scheduled, node: NodeId| {
             let about_this = entry.fault.nodes().any(|struck| struck == memory);
@@ -501,13 +499,14 @@ impl Scenario {
         };
         let first = self.first_compute_node().0;
         let compute = (first..first + self.cluster.compute_nodes as u16).map(NodeId);
-        // Who is struck, or alone with a complaint of another, may be out when it counts.
+        // A node that is struck, or alone complains of another memory node, may be expelled by
+        // then.
         let members = compute.filter(|node| !is_struck(*node)).count();
         let cut_off = self.cut_off_from(memory).len();
         self.planned().iter().any(is_harmed) || (cut_off > 0 && 2 * cut_off >= members)
     }
 
-    /// What happens by plan, strikes included; when those do is not known.
+    /// Schedule and strikes; strikes stand at the end of the storm, as their time is not known.
     fn planned(&self) -> Vec<Scheduled> {
         let struck = self.strikes.iter().flat_map(|one| one.faults(self.first_compute_node()));
         let when = When::At(self.storm());
@@ -515,7 +514,7 @@ impl Scenario {
         self.schedule.iter().cloned().chain(struck).collect()
     }
 
-    /// The compute nodes whose way to a memory node is cut, or stalled, for a while.
+    /// Compute nodes that a cut or stalled path separates from a memory node for a while.
     fn cut_off_from(&self, memory: NodeId) -> BTreeSet<NodeId> {
         let cut = |entry: &Scheduled| match entry.fault {
             Fault::Cut { from, to } | Fault::Stall { from, to, .. } => Some([from, to]),
@@ -526,12 +525,12 @@ impl Scenario {
         touching.filter(|node| *node >= self.first_compute_node()).collect()
     }
 
-    /// How long faults happen.
+    /// Length of the storm.
     pub fn storm(&self) -> Duration {
         Duration::from_micros(self.storm_us)
     }
 
-    /// What is hot in a store, if anything.
+    /// Hotspot of a key-value store; `None` without one.
     pub(crate) fn hotspot(&self) -> Option<Hotspot> {
         let Workload::Kvs { hotspot, .. } = self.workload else { return None };
         hotspot.map(|hot| Hotspot {
@@ -543,12 +542,12 @@ impl Scenario {
         })
     }
 
-    /// How long clients go on afterwards.
+    /// Length of the calm.
     pub fn calm(&self) -> Duration {
         Duration::from_micros(self.calm_us)
     }
 
-    /// How long a compute node may be silent.
+    /// Lease of compute nodes; `None` without one.
     pub(crate) fn lease(&self) -> Option<Duration> {
         (self.cluster.lease_us > 0).then(|| Duration::from_micros(self.cluster.lease_us))
     }
@@ -597,16 +596,17 @@ impl Scenario {
         }
     }
 
-    /// The profile.
+    /// The network profile.
     ///
     /// # Errors
-    /// `Impossible`, if there is none of that name.
+    /// `Impossible`, if no built-in profile has that name.
     pub(crate) fn profile(&self) -> Result<Profile, ScenarioError> {
         Profile::named(&self.network.profile).map_err(|error| self.impossible(error))
     }
 
-    /// The schedule, and at the end of the storm the opposite of everything that lasts. What has
-    /// not happened by then does not happen: while it is calm, or when the run is looked over.
+    /// The schedule, and at the storm's end the opposite of every lasting fault; entries that still
+    /// wait for a count of verbs or messages are dropped, so that none strikes in the calm or the
+    /// audit.
     pub(crate) fn schedule_with_healing(&self) -> Vec<Scheduled> {
         let opposite = |entry: &Scheduled| match entry.fault {
             Fault::Cut { from, to } => Some(Fault::Mend { from, to }),
@@ -627,7 +627,7 @@ impl Scenario {
         self.schedule.iter().cloned().chain(healing).collect()
     }
 
-    /// The first compute node's number.
+    /// Node id of the first compute node.
     pub fn first_compute_node(&self) -> NodeId {
         NodeId(self.cluster.memory_nodes as u16)
     }

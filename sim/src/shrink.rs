@@ -1,14 +1,14 @@
-//! Makes a failing scenario short: leaves out whatever is not needed for the failure.
+//! Shrinks a failing scenario: removes what the failure does not need.
 //!
-//! Greedy: every simplification is tried by a run with the same seed, and kept if the same property
-//! is still violated, until none helps any more. What is left need not be the smallest there is.
+//! Greedy: each simplification is tried by a run with the same seed, and kept if the same property
+//! is still violated, until none helps any more. The result need not be the smallest there is.
 
 use crate::authority::Distance;
 use crate::run::{Budget, run};
 use crate::scenario::Scenario;
 
-/// The scenario with less in it, still violating `property` with this seed. `after` is told of
-/// every run, with the number of runs so far, and says whether to go on.
+/// Simplifies a scenario that violates `property` with this seed. `after` is called after each run,
+/// with the number of runs so far and the best scenario, and returns whether to go on.
 pub fn shrink(
     scenario: &Scenario,
     seed: u64,
@@ -42,7 +42,7 @@ pub fn shrink(
     }
 }
 
-/// Every scenario that is simpler by one step, those first that save most.
+/// Every scenario that is simpler by one step, those that save most first.
 fn simpler(scenario: &Scenario) -> Vec<Scenario> {
     let mut candidates = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_not_needed_is_left_out() {
-        // A run that is stopped early violates this one for certain, whatever is in it.
+        // A run that is stopped early violates this property for certain, whatever is in it.
         let budget = Budget { events: 1, ..Budget::default() };
         let scenario = (0..).map(swarm::scenario).find(|s| s.schedule.len() > 2).expect("some has");
         let shrunk = shrink(&scenario, 0, budget, ENDS, |runs, _| runs < 500);

@@ -1,19 +1,20 @@
-//! How a cluster of processes starts, with strikes between any two questions to the authority.
+//! The start of a cluster of processes, with faults between any two questions to the authority.
 //!
 //! # What it is
 //! Part of a scenario: before its clients are judged, a cluster with as many compute nodes is
-//! started in a world of its own, each node by a process, along the way that processes go
-//! ([`ClusterBuilder::part`]). Whenever one of them asks the authority, time passes for all others,
-//! sometimes some leases; another one begins; the question or its answer is lost; or the process
-//! ends there, and its node is started again later. `starts/judge.rs` says what may come of it.
+//! started in a world of its own, each node by a process, in the steps of real processes
+//! ([`ClusterBuilder::part`]). Whenever a process asks the authority, time passes for all others,
+//! sometimes some leases; another process begins; the question or its answer is lost; or the
+//! process ends there, and its node is started again later. `starts/judge.rs` says which outcomes
+//! are allowed.
 //!
 //! # The order of events
-//! A start blocks, so processes start one inside the other: who has begun last goes on first. One
-//! that waits for another that has begun before it is told to end, as by an operator.
+//! A start blocks, so processes start nested in each other: the last one begun goes on first. A
+//! process that waits for one that began before it is ended, as by an operator.
 //!
 //! # What it is not
-//! A way into the world of the scenario itself: the cluster there begins as one process. Strikes of
-//! those that have started are the business of schedules.
+//! A way into the world of the scenario itself: the cluster there begins as one process. Faults of
+//! nodes that have started belong to schedules.
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -43,42 +44,42 @@ mod judge;
 use hall::{Hall, Prompt};
 use judge::Calm;
 
-/// The property's name.
+/// Property that a cluster starts, whichever faults happen meanwhile.
 pub const STARTED: &str = "a cluster starts whoever ends or stands still meanwhile";
-/// The property's name.
+/// Property that no node takes part before all rows are there.
 pub const WHOLE: &str = "nobody takes part before all data is there";
 
 const MEMORY_NODES: u16 = 2;
 const ROWS: u64 = 24;
 const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(2 * ROWS);
 const LEASE: Duration = Duration::from_millis(20);
-/// How long processes wait for each other.
+/// Time that processes wait for each other.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// Time between two looks of one that waits, as the engine has it.
+/// Time between two looks of a process that waits, as in the engine.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often one looks for another that cannot go on before it has ended.
+/// Looks after which a wait ends if another process is starting, which cannot go on before.
 const MOST_LOOKS: u32 = 60;
-/// The longest way to the authority, and back.
+/// Longest time that a question takes, in microseconds.
 const WAY_US: u64 = 50;
-/// How many starts there may be before nothing goes wrong any more, and how many after.
+/// Number of process starts with faults, and of further ones without.
 const STRUCK: u32 = 16;
 const SOUND: u32 = 24;
 
-/// What goes wrong as processes start. By default nothing does, and none is.
+/// Faults while processes start. By default there are none, and no processes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Starts {
-    /// Compute nodes, each in a process of its own; 0 if this is not looked at.
+    /// Compute nodes, each in a process of its own; 0 to start no cluster.
     pub processes: u16,
-    /// The share of questions that are lost, and of answers.
+    /// Share of questions that are lost, and of answers.
     pub loss: f64,
-    /// The share of questions before which a process stands still.
+    /// Share of questions before which a process pauses.
     pub pauses: f64,
-    /// For how long at most, in microseconds.
+    /// Longest pause, in microseconds.
     pub pause_max_us: u64,
-    /// The share of questions at which a process ends.
+    /// Share of questions at which a process ends.
     pub kills: f64,
-    /// The share of questions before which a memory node is lost, with all it has; one at most is.
+    /// Share of questions before which a memory node is lost, with all it has; at most one is.
     pub memory_loss: f64,
 }
 
@@ -88,36 +89,36 @@ impl Starts {
     }
 }
 
-/// What has become of a node.
+/// State of a compute node.
 enum Place {
-    /// No process has it.
+    /// No process.
     Free,
-    /// A process starts.
+    /// Its process starts.
     Starting,
-    /// It takes part.
+    /// The node takes part.
     Up(Rc<Cluster<Hall>>),
-    /// Its cluster was cut short.
+    /// Its process found that the cluster was cut short.
     Cut,
 }
 
-/// What unwinds a process that ends.
+/// Payload of the unwinding that ends a process.
 struct Ended;
 
-/// Where it all happens.
+/// World, authority and processes of one start.
 struct Ground {
     hall: Hall,
     store: Arc<EmbeddedAuthority>,
     plan: Starts,
     rng: RefCell<SmallRng>,
     places: RefCell<Vec<Place>>,
-    /// By node: its process has ended while it started.
+    /// By node: whether its process has ended while it started.
     dead: RefCell<Vec<bool>>,
-    /// By node: a process of it was struck down while it started, or gave up without an answer of
-    /// the authority or of a memory node that is lost.
+    /// By node: whether a process of it was struck down while it started, or gave up without an
+    /// answer from the authority or from a memory node that is lost.
     ended: RefCell<Vec<bool>>,
-    /// Known since nothing goes wrong any more.
+    /// Observations since faults ended; `None` before.
     calm: RefCell<Option<Calm>>,
-    /// How many processes have begun; more than that when nothing goes wrong any more.
+    /// Processes begun; `judge` sets it to `STRUCK`, so that faults end.
     starts: Cell<u32>,
     begun: Cell<u32>,
     returned: Cell<u32>,
@@ -129,7 +130,7 @@ struct Ground {
 }
 
 thread_local! {
-    /// A run lives on one thread. What asks on behalf of a process must be able to leave it.
+    /// The start on this thread; thread-local, as it is not `Send` and an [`Authority`] must be.
     static GROUND: RefCell<Option<Rc<Ground>>> = const { RefCell::new(None) };
 }
 
@@ -137,7 +138,7 @@ fn ground() -> Option<Rc<Ground>> {
     GROUND.with(|ground| ground.borrow().clone())
 }
 
-/// The authority, as a process reaches it.
+/// A process's connection to the authority: its index, and the authority itself.
 struct Line(usize, Arc<EmbeddedAuthority>);
 
 impl Line {
@@ -145,14 +146,14 @@ impl Line {
         &self,
         question: impl FnOnce(&EmbeddedAuthority) -> Result<T, AuthorityError>,
     ) -> Result<T, AuthorityError> {
-        // Coordinators' questions are those of the scenario itself.
+        // A coordinator asks while the world runs: the courier has delayed its question already.
         let Some(ground) = ground().filter(|ground| !ground.hall.is_running()) else {
             return question(&self.1);
         };
         let (arrives, answered) = ground.strike(self.0);
         let answer = arrives.then(|| question(&self.1));
         if ground.dead.borrow()[self.0] {
-            // Nothing of it goes on from here.
+            // The process does not go on from here.
             resume_unwind(Box::new(Ended));
         }
         answer.filter(|_| answered).unwrap_or(Err(AuthorityError::Unavailable))
@@ -174,24 +175,24 @@ impl Authority for Line {
     }
 }
 
-/// What has come of a start.
+/// Result of a start.
 #[derive(Default, Debug)]
 pub struct Started {
-    /// What does not hold, the first of each property.
+    /// Violations, the first of each property.
     pub violations: Vec<Violation>,
-    /// How many processes have begun.
+    /// Number of processes that have begun.
     pub processes: u32,
-    /// How many have taken part as another life of their node.
+    /// Number of processes that have taken part as another life of their node.
     pub returned: u32,
-    /// Whether the founder ended before all data was there.
+    /// Whether the founder ended before all rows were there.
     pub is_cut: bool,
     /// Whether all nodes that took part ended afterwards, so that none can return.
     pub is_lost: bool,
-    /// Whether a memory node was lost meanwhile.
+    /// Whether a memory node was lost.
     pub has_lost_memory: bool,
 }
 
-/// Starts a cluster like this.
+/// Starts a cluster with these faults.
 pub fn start(plan: &Starts, seed: u64) -> Started {
     if plan.is_none() {
         return Started::default();
@@ -210,7 +211,7 @@ pub fn start(plan: &Starts, seed: u64) -> Started {
     }
 }
 
-/// Leaves the ground when it is dropped.
+/// Clears `GROUND` when it is dropped.
 struct Leaves;
 
 impl Drop for Leaves {
@@ -236,7 +237,7 @@ impl Ground {
             hall: Hall::new(machines),
             store: Arc::new(EmbeddedAuthority::new()),
             plan: plan.clone(),
-            // Apart from all other streams of the same seed.
+            // A stream of its own, so that the others of this seed stay as they are.
             rng: RefCell::new(SmallRng::seed_from_u64(seed ^ 0x57A_2751)),
             places: RefCell::new((0..count).map(|_| Place::Free).collect()),
             dead: RefCell::new(vec![false; count]),
@@ -264,14 +265,15 @@ impl Ground {
         draw(&mut self.rng.borrow_mut())
     }
 
-    /// Whether this goes wrong, of which so many do.
+    /// Draws whether a fault of this probability happens; never after `STRUCK` starts.
     fn happens(&self, share: f64) -> bool {
         let happens = self.starts.get() < STRUCK && self.draw(|rng| rng.random_bool(share));
         self.is_struck.set(self.is_struck.get() || happens);
         happens
     }
 
-    /// A process is about to ask: whether its question arrives, and the answer.
+    /// Lets faults happen before a process's question: returns whether the question arrives, and
+    /// whether its answer does.
     fn strike(&self, process: usize) -> (bool, bool) {
         let way = |rng: &mut SmallRng| Duration::from_micros(rng.random_range(0..=WAY_US));
         self.hall.run_for(self.draw(way));
@@ -291,17 +293,19 @@ impl Ground {
         (!lost, !lost && !self.happens(self.plan.loss))
     }
 
-    /// Loses a memory node, now and then, if none is lost.
+    /// Loses a memory node with the planned probability, unless one is lost.
     fn lose_memory(&self) {
         let share = self.plan.memory_loss;
-        // Where none may be lost nothing is drawn: starts of before are what they were.
+        // Nothing is drawn where no node may be lost, so that seeds from before this fault stay the
+        // same.
         if share > 0.0 && !self.has_lost_memory.get() && self.happens(share) {
             self.has_lost_memory.set(true);
             self.hall.lose(NodeId(self.draw(|rng| rng.random_range(0..MEMORY_NODES))));
         }
     }
 
-    /// A process waits for others: whether it goes on.
+    /// Lets time pass for a process that waits for others; ends a long wait while another process
+    /// is starting, which cannot go on before.
     fn wait(&self, looks: &Cell<u32>) -> ControlFlow<()> {
         looks.set(looks.get() + 1);
         if self.draw(|rng| rng.random_bool(0.1)) {
@@ -315,7 +319,7 @@ impl Ground {
         }
     }
 
-    /// Starts a node that has no process, if there is one.
+    /// Starts a node without a process, chosen at random; nothing if there is none.
     fn begin_another(&self) {
         let free = |place: &Place| matches!(place, Place::Free);
         let places = self.places.borrow();
@@ -344,7 +348,7 @@ impl Ground {
                 self.is_cut.set(true);
                 Place::Cut
             }
-            // It is started again.
+            // It will be started again.
             Ok(Err(error)) => {
                 let gives_up = match error {
                     ClusterError::Unreachable(_) => self.has_lost_memory.get(),
@@ -388,7 +392,7 @@ impl Ground {
             .lease(Some(LEASE))
     }
 
-    /// Fills the cluster, or waits for that, as a daemon does; looks whether all is there then.
+    /// Loads the rows or waits until they are there, as a daemon does; then checks that all are.
     fn await_data(
         &self,
         process: usize,
@@ -411,9 +415,9 @@ impl Ground {
         }
         match rows(&cluster) {
             Ok(ROWS) => Ok(Rc::new(cluster)),
-            // The others may not have left it yet: the judge looks again.
+            // The others may still use the lost memory node: the judge counts again.
             Err(ClusterError::Unreachable(_)) if self.has_lost_memory.get() => Ok(Rc::new(cluster)),
-            // It was taken for dead.
+            // The others have expelled it.
             Err(ClusterError::Unreachable(_)) => Err(ClusterError::Interrupted),
             found => {
                 self.violated(WHOLE, format!("compute node {process} finds {found:?}"));
@@ -429,7 +433,7 @@ impl Ground {
                 self.calm.replace(Some(Calm::begin(&self.places.borrow())));
             }
             if self.places.borrow().iter().all(Place::is_decided) {
-                // They are looked at for a while: whoever is taken for dead is so in a lease.
+                // Long enough to notice that the others expel a node, which they do within a lease.
                 self.hall.run_for(LEASE * 12);
                 self.end_the_expelled();
                 if self.places.borrow().iter().all(Place::is_decided) {
@@ -442,7 +446,7 @@ impl Ground {
         self.judge();
     }
 
-    /// Operators start those again that the others took for dead.
+    /// Frees the nodes that the others have expelled, so that they are started again.
     fn end_the_expelled(&self) {
         let ended: Vec<Place> = self
             .places
@@ -460,7 +464,7 @@ impl Place {
         matches!(self, Self::Starting)
     }
 
-    /// The cluster that it takes part in.
+    /// The cluster that the node takes part in; `None` unless it is up.
     fn cluster(&self) -> Option<&Cluster<Hall>> {
         match self {
             Self::Up(cluster) => Some(cluster),
@@ -473,7 +477,7 @@ impl Place {
     }
 }
 
-/// How often a process has looked: a start is on one thread, and its looks may leave it.
+/// Number of looks of one process, which the engine's callback counts and so must be `Sync`.
 #[derive(Default)]
 struct Looks(std::sync::Mutex<u32>);
 
@@ -526,13 +530,13 @@ mod tests {
             assert!(violations.is_empty(), "seed {seed}: {violations:?}");
             (returned, cut, begun) = (returned + back, cut + u32::from(is_cut), begun + processes);
         }
-        // All of what may come of it.
+        // Some nodes return, some clusters are cut short, and some start.
         assert!(returned > 0 && cut > 0 && cut < 8, "{returned} returned, {cut} of 8 cut short");
         assert!(begun > 8 * u32::from(PLAN.processes), "{begun} begun: nobody was started again");
     }
 
     /// The founder ended with the answer that all rows are there, and the other node once it had
-    /// joined, before its first beat: nobody was left to settle what they had left. The judge took
+    /// joined, before its first beat: no node was left to settle what they had left. The judge took
     /// that for a place that is lost for ever.
     #[test]
     fn nodes_that_all_end_once_all_rows_are_there_are_refused() {
@@ -556,8 +560,8 @@ mod tests {
     }
 
     /// The founder took part, a memory node was lost, and the others were not started yet: they
-    /// complain of nothing, so the founder took itself out as if it alone did not reach the memory
-    /// node. Nobody was left to recover it, and its place was lost for ever.
+    /// complained of nothing, so the founder expelled itself as if it alone did not reach the
+    /// memory node. No node was left to recover it, and its place was lost for ever.
     #[test]
     fn a_founder_outlives_a_memory_node_before_the_others_are_started() {
         let slow = Starts { processes: 4, pauses: 0.3, kills: 0.02, memory_loss: 0.02, ..PLAN };

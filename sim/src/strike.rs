@@ -1,13 +1,13 @@
-//! Strikes: who is struck when a node passes a fault point.
+//! Strikes: faults that happen when a node passes a fault point.
 //!
 //! # What it is
-//! Part of a scenario: at which passage of which [`FaultPoint`], by whom, and what happens to
-//! whom. It is data like a schedule, and needs the feature `fault-points` to happen. A crash ends a
-//! node right there; a pause lets it stand still for so long, and go on. Memory nodes have no
-//! programs that could pause, so they are out of reach instead, until the storm is over.
+//! Part of a scenario: the passage of a [`FaultPoint`], the nodes that are struck at it, and the
+//! fault. It is data like a schedule, and needs the feature `fault-points` to happen. A crash ends
+//! a node right there; a pause stops it for a time. Memory nodes run no programs that could pause,
+//! so they are out of reach instead, until the storm is over.
 //!
 //! # What it is not
-//! A way to strike at random: the schedule does that.
+//! A random fault: the schedule and the rates have those.
 
 #[cfg(feature = "fault-points")]
 use std::cell::Cell;
@@ -21,55 +21,56 @@ use lotus_points::{FaultPoint, Place};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// See the module's essay.
+/// One strike of a scenario; it happens at most once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Strike {
-    /// Where.
+    /// Step at which the strike happens.
     #[serde(serialize_with = "write_point", deserialize_with = "read_point")]
     pub point: FaultPoint,
-    /// At which of its pieces; the first, or only one, by default.
+    /// Piece of the step after which it happens; the first, or only one, by default.
     #[serde(default = "first", serialize_with = "write_place", deserialize_with = "read_place")]
     pub place: Place,
-    /// Which passage since `after-us` counts, from 1.
+    /// Number of the passage that counts, from 1 for the first after `after-us`.
     #[serde(default = "one")]
     pub passage: u32,
-    /// Earlier passages do not count, in microseconds since the world began.
+    /// Earliest time of a passage that counts, in microseconds since the world began.
     #[serde(default)]
     pub after_us: u64,
-    /// Whose passage; anybody's by default.
+    /// Node that must pass the point; any node by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<NodeId>,
-    /// Who is struck.
+    /// Nodes that are struck.
     pub victims: Vec<Victim>,
-    /// How.
+    /// Fault that happens to each of them.
     pub blow: Blow,
 }
 
-/// Who is struck.
+/// Node that is struck.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Victim {
-    /// Whoever passes.
+    /// The node that passes the point.
     Passer,
-    /// Whom else the step concerns: the receiver of a shard.
+    /// The other node of the step: the receiver of a shard.
     Peer,
-    /// This one.
+    /// The node with this id.
     Node(NodeId),
 }
 
-/// What happens to it.
+/// Fault that a strike causes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blow {
-    /// It ends, a memory node with all it has.
+    /// The node ends; a memory node loses its memory.
     Crash,
-    /// It stands still for so many microseconds; a memory node is out of reach.
+    /// A compute node pauses for so many microseconds; a memory node is out of reach until the
+    /// storm is over.
     Pause(u64),
 }
 
 impl Blow {
-    /// The fault that does that to `node`.
+    /// The fault for `node`.
     pub(crate) fn fault(self, node: NodeId, first_compute_node: NodeId) -> Fault {
         match self {
             Self::Crash if node < first_compute_node => {
@@ -83,7 +84,7 @@ impl Blow {
 }
 
 impl Strike {
-    /// What happens to nodes that are known beforehand.
+    /// Faults of the nodes that are known before the run.
     pub(crate) fn faults(&self, first_compute_node: NodeId) -> impl Iterator<Item = Fault> {
         let known = |victim: &Victim| match victim {
             Victim::Node(node) => Some(*node),
@@ -94,7 +95,7 @@ impl Strike {
         known.map(move |node| self.blow.fault(node, first_compute_node))
     }
 
-    /// How many nodes are struck of which it is not known beforehand which they are.
+    /// Number of victims that are known only when the strike happens.
     pub(crate) fn unknown_victims(&self) -> usize {
         let unknown = |victim: &&Victim| match victim {
             Victim::Node(_) => false,
@@ -131,7 +132,7 @@ fn read_place<'de, D: Deserializer<'de>>(from: D) -> Result<Place, D::Error> {
     Place::named(&name).ok_or_else(|| D::Error::custom(format!("there is no place {name}")))
 }
 
-/// Strikes in one world, and counts.
+/// Carries strikes out in one world, and counts them.
 #[cfg(feature = "fault-points")]
 pub(crate) mod armed {
     use lotus_fabric::sim::SimFabric;
@@ -140,14 +141,14 @@ pub(crate) mod armed {
     use super::{Blow, Cell, Duration, NodeId, Rc, Strike, Victim};
     use crate::scenario::Scenario;
 
-    /// Strikes for as long as it lives.
+    /// Registration of a scenario's strikes on this thread, until it is dropped.
     pub(crate) struct Armed {
         _guard: Guard,
         happened: Rc<Cell<u64>>,
     }
 
     impl Armed {
-        /// Lets the strikes of a scenario happen in the world of `fabric`.
+        /// Registers the strikes of a scenario for the world of `fabric`.
         pub(crate) fn new(scenario: &Scenario, fabric: SimFabric) -> Self {
             let happened = Rc::new(Cell::new(0));
             let due = scenario.strikes.iter().map(|strike| (strike.clone(), strike.passage));
@@ -162,16 +163,16 @@ pub(crate) mod armed {
             Self { _guard: strikes_on_this_thread(striker), happened }
         }
 
-        /// How many strikes have happened.
+        /// Number of strikes that have happened.
         pub(crate) fn happened(&self) -> u64 {
             self.happened.get()
         }
     }
 
     struct Blows {
-        /// Those that have not happened, each with how many passages are to come.
+        /// Strikes that have not been met, each with the number of passages to come.
         due: Vec<(Strike, u32)>,
-        /// Those that were met, and have not happened yet.
+        /// Strike that was met, and happens next.
         met: Option<Strike>,
         until: Duration,
         first_compute_node: NodeId,

@@ -1,6 +1,6 @@
-//! Scenarios from seeds: each picks its own sizes, workload, isolation, and kinds and rates of
-//! faults. Leaving most kinds of faults out of most runs finds more than a little of everything in
-//! all of them (Groce et al., "Swarm Testing", ISSTA 2012).
+//! Random scenarios from seeds: each draws its own sizes, workload, isolation, and kinds and rates
+//! of faults. Leaving most kinds of faults out of most runs finds more than a little of everything
+//! in all of them (Groce et al., "Swarm Testing", ISSTA 2012).
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ use crate::room::{FEWEST_SLABS, groups_used, loaded_slabs};
 use crate::scenario::{Load, Network, Scenario, Topology, Workload};
 use crate::starts::Starts;
 
-/// How slow a part of a node may be where nodes have leases.
+/// Maximum slowness of a node's NIC or cores where nodes have leases, in percent.
 const SLOW_PERCENT: u32 = 300;
 
-/// The share of seeds that try to fill memory; a third of them cannot.
+/// Share of seeds that try to fill memory; a third of them cannot.
 const FILLS_MEMORY: f64 = 0.15;
 
 /// The scenario of a seed.
 pub fn scenario(seed: u64) -> Scenario {
-    // Apart from the world's own streams of the same seed.
+    // A stream of its own, so that the world's streams of this seed stay as they are.
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5157_A12D);
     let patient = rng.random_bool(0.15);
     let cluster = topology(&mut rng);
     let workload = workload(&mut rng);
     let load = load(&mut rng, patient, &workload);
-    // Long pauses need long runs, which only few transactions a second can afford.
+    // Long pauses need long runs, which are affordable only with few transactions a second.
     let (storm_us, calm_us) = if patient {
         (rng.random_range(200_000..3_000_000), 500_000)
     } else {
@@ -90,11 +90,11 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// What was added to the draws later, each from a stream of its own, so that all else of a seed is
-/// as it was.
+/// Draws what was added later, each from a stream of its own, so that all else of a seed stays as
+/// it was.
 fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xD157_A9CE);
-    // Nobody asks without a lease.
+    // Without a lease no question is asked.
     if scenario.cluster.lease_us > 0 && rng.random_bool(0.6) {
         scenario.authority = distance(&mut rng, scenario);
     }
@@ -111,25 +111,25 @@ fn draw_apart(seed: u64, drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     }
 }
 
-/// The scenario of a seed with memory that fills, drawn or not; `None` if it cannot.
+/// The scenario of a seed, made to fill memory; `None` if it cannot.
 pub fn with_full_memory(seed: u64) -> Option<Scenario> {
     let mut scenario = scenario(seed);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0xF177_0F02);
     fill_memory(&mut rng, &mut scenario).then_some(scenario)
 }
 
-/// Lets inserts fill the memory, where deletions and updates make room again, among all else that
-/// was drawn. Says whether it does: other locks than the protocol's leave slots where they are, and
-/// few transactions fill nothing.
+/// Makes inserts fill the memory, among all else that was drawn; deletions and updates make room
+/// again. False if the scenario cannot: other locks than the protocol's never free slots, and few
+/// transactions fill nothing.
 fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     let cluster = &mut scenario.cluster;
     if cluster.locks != Locks::Lotus || scenario.load.rate_tps.is_some() {
         return false;
     }
-    // Rows of the same number of slabs: 31 or 63 to one.
+    // Rows for the same number of slabs, which hold 31 or 63.
     let (record_bytes, scale) = pick(rng, &[(8192, 1), (8192, 1), (4096, 2)]);
     let pairs = pick(rng, &[60, 80, 120]) * scale * groups_used(cluster);
-    // What is deleted is to be free long before the run is over.
+    // Deleted rows are to be free long before the run is over.
     cluster.horizon_us = cluster.horizon_us.min(100);
     scenario.workload = Workload::Pairs { pairs, record_bytes };
     scenario.load.isolation = Isolation::Serializable;
@@ -142,8 +142,7 @@ fn fill_memory(rng: &mut SmallRng, scenario: &mut Scenario) -> bool {
     true
 }
 
-/// Lets happen besides losses whatever else was drawn, as far as it lets nobody lose a lease who
-/// has to stay.
+/// Adds the faults `drawn` before losses were, as far as no node that must stay loses its lease.
 fn put_back(drawn: Vec<Vec<Scheduled>>, scenario: &mut Scenario) {
     for mut entries in drawn {
         for entry in &mut entries {
@@ -177,7 +176,7 @@ fn distance(rng: &mut SmallRng, scenario: &Scenario) -> Distance {
     }
 }
 
-/// Processes that start, and are struck as they ask.
+/// Start of processes, with faults at their questions.
 fn starts(rng: &mut SmallRng) -> Starts {
     Starts {
         processes: rng.random_range(2..=4),
@@ -185,13 +184,13 @@ fn starts(rng: &mut SmallRng) -> Starts {
         pauses: pick(rng, &[0.0, 0.1, 0.3]),
         pause_max_us: pick(rng, &[1_000, 30_000, 150_000]),
         kills: pick(rng, &[0.0, 0.02, 0.1]),
-        // Drawn last: all else is as it was.
+        // Drawn last, so that all else stays as it was.
         memory_loss: pick(rng, &[0.0, 0.0, 0.01, 0.05]),
     }
 }
 
-/// Lets memory nodes die, or be out of reach for a while, as far as every row keeps a copy; now and
-/// then one compute node alone does not reach one of them.
+/// Adds crashes of memory nodes, or times in which they are out of reach, as far as every row keeps
+/// a copy; now and then one compute node alone does not reach one of them.
 fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     let Topology { memory_nodes, compute_nodes, locks, lease_us, .. } = scenario.cluster;
     if locks != Locks::Lotus {
@@ -218,7 +217,7 @@ fn lose_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Lets memory nodes that lose all they have come back empty, to be filled again while everything
+/// Restarts memory nodes that lose all they have, so that they are filled again while everything
 /// else goes on: those that die anyhow, and others, now and then more than once, or in turn.
 fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     if scenario.cluster.locks != Locks::Lotus {
@@ -229,10 +228,10 @@ fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
     if let Workload::Tpcc { warehouses, customers_per_district, items, .. } = &mut scenario.workload
     {
-        // Whoever is to fill all of a larger one takes longer than the run.
+        // Filling all of a larger one takes longer than the run.
         (*warehouses, *customers_per_district, *items) = (1, 1, 3);
     }
-    // To be filled takes some leases, and to be lost once more some others.
+    // Filling takes some leases, and being lost once more some others.
     scenario.storm_us += rng.random_range(0..12_000);
     for node in (0..scenario.first_compute_node().0).map(NodeId) {
         for _ in 0..rng.random_range(0..=2) {
@@ -253,8 +252,8 @@ fn return_memory(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Lets compute nodes die, or stand still for longer than their lease, but for one at least. What
-/// would let the others lose their leases as well is left out.
+/// Adds crashes of compute nodes and pauses longer than their lease, but for one node at least.
+/// Faults by which the others might lose their leases as well are left out.
 fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     let Topology { compute_nodes, locks, .. } = scenario.cluster;
     if compute_nodes < 2 || locks != Locks::Lotus {
@@ -281,7 +280,7 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
         let crashes = matches!(fault, Fault::Crash { .. });
         scenario.schedule.push(Scheduled { when, fault });
         if (crashes && rng.random_bool(0.6)) || rng.random_bool(0.1) {
-            // Before it dies, in its lease or after it: whatever runs there then ends.
+            // Before the crash, within the lease or after it: whatever runs on the node then ends.
             let at = Duration::from_micros(rng.random_range(0..scenario.storm_us));
             let fault = Fault::Restart { node };
             scenario.schedule.push(Scheduled { when: When::At(at), fault });
@@ -289,7 +288,7 @@ fn lose_nodes(rng: &mut SmallRng, scenario: &mut Scenario) {
     }
 }
 
-/// Gives the nodes a lease, and leaves out for now what might let too many lose theirs.
+/// Gives the nodes a lease, and removes for now the faults that might let too many lose theirs.
 fn expect_losses(rng: &mut SmallRng, scenario: &mut Scenario) {
     scenario.cluster.lease_us = pick(rng, &[500, 800]);
     scenario.network.verb_timeout_us = 100;

@@ -1,11 +1,11 @@
-//! Memory nodes that are lost in turn: the next one when the last one is filled.
+//! Memory nodes that are lost in turn: the next one only when the last one is filled.
 //!
 //! # What it is
-//! Nobody can say how long it takes to fill a memory node that is back: how much there is to
-//! fill, who is in the way of it, which messages are lost. So whoever is to be lost after another
-//! has come back waits until the rows have a copy elsewhere. What comes later in the schedule of
-//! memory nodes is as much later. What has not begun when the storm is over does not happen. The
-//! rest does, also if all clients have ended before.
+//! The time to fill a memory node that is back cannot be planned: it depends on how much there is
+//! to fill, on other work, and on which messages are lost. So a memory node that is to be lost
+//! after another has come back waits until its rows have a copy elsewhere, and later faults of
+//! memory nodes are delayed by as much. Crashes that have not happened when the storm is over are
+//! dropped, and memory nodes that are away then return; clients may have ended before.
 //!
 //! # What it is not
 //! A way to spare the engine: one that never fills what is back violates
@@ -21,15 +21,15 @@ use lotus_fabric::sim::{Fault, MemoryFate, Scheduled, SimMachines, When};
 use crate::memory_returns;
 use crate::scenario::Scenario;
 
-/// See the module's essay.
+/// Losses and returns of memory nodes that wait for copies elsewhere.
 pub(crate) struct Turns {
-    /// What is still to happen, and when it was planned.
+    /// Faults that are still to happen, with their planned times.
     due: VecDeque<(Duration, Fault)>,
-    /// How much later it happens.
+    /// Delay of the faults that are due.
     late: Duration,
-    /// When the storm is over.
+    /// End of the storm.
     until: Duration,
-    /// How often whoever waits looks again.
+    /// Interval at which a fault that waits is tried again.
     every: Duration,
     replicas: usize,
 }
@@ -43,12 +43,12 @@ impl Turns {
         }
         due.sort_by_key(|(at, _)| *at);
         let (late, until) = (Duration::ZERO, scenario.storm());
-        // There is one where a node crashes.
+        // A lease; there is one wherever a node crashes.
         let every = Duration::from_micros(scenario.cluster.lease_us.max(1));
         Self { due: due.into(), late, until, every, replicas: scenario.cluster.replicas }
     }
 
-    /// The rest of a schedule, which happens by itself.
+    /// The other entries of a schedule, which happen at their planned times.
     pub(crate) fn others(&self, mut schedule: Vec<Scheduled>) -> Vec<Scheduled> {
         let waits = |one: &Scheduled| {
             let due =
@@ -59,12 +59,12 @@ impl Turns {
         schedule
     }
 
-    /// Whether anything is still to happen; no longer than the storm lasts.
+    /// Whether faults are still to happen; false once the storm is over.
     pub(crate) fn are_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Lets the world run for so long, and what is due happen; false if the world has stopped.
+    /// Runs the world for `span`, with the faults that are due; false if the world has stopped.
     pub(crate) fn run_for(&mut self, cluster: &Cluster<SimMachines>, span: Duration) -> bool {
         let mut left = span;
         while !left.is_zero() {
@@ -78,14 +78,14 @@ impl Turns {
         true
     }
 
-    /// In how long to look again, if anything is still to happen.
+    /// Time until the next fault or the next try; `None` if no fault is left.
     fn next(&self, now: Duration) -> Option<Duration> {
         let (at, _) = self.due.front()?;
         let left = (*at + self.late).saturating_sub(now);
         Some(if left.is_zero() { self.every } else { left })
     }
 
-    /// Lets happen what is due.
+    /// Injects the faults that are due.
     fn take(&mut self, cluster: &Cluster<SimMachines>) {
         let now = cluster.machines().world().now();
         while let Some((at, fault)) = self.due.front().cloned() {
@@ -95,14 +95,14 @@ impl Turns {
             if at + self.late > now || !self.is_spared(cluster, &fault) {
                 return;
             }
-            // Behind it are as many leases as were planned.
+            // The next fault is as many leases behind it as was planned.
             self.late = now - at;
             self.due.pop_front();
             inject(cluster, fault);
         }
     }
 
-    /// Who is away comes back, and nobody else is lost.
+    /// Ends the storm: memory nodes that are away return, and no other is lost.
     fn end(&mut self, cluster: &Cluster<SimMachines>) {
         let mut there = BTreeSet::new();
         for (_, fault) in std::mem::take(&mut self.due) {
@@ -114,7 +114,7 @@ impl Turns {
         }
     }
 
-    /// Whether all rows of whoever is lost by this have a whole copy elsewhere.
+    /// Whether all rows of the memory node that a fault crashes have a whole copy elsewhere.
     fn is_spared(&self, cluster: &Cluster<SimMachines>, fault: &Fault) -> bool {
         let Fault::Crash { node, .. } = *fault else { return true };
         let status = cluster.memory_status();
@@ -126,7 +126,7 @@ fn inject(cluster: &Cluster<SimMachines>, fault: Fault) {
     cluster.machines().world().inject(fault).expect("the scenario names nodes that there are");
 }
 
-/// Whether each replica group of a memory node has another one that serves.
+/// Whether each replica group of a memory node has another member that serves.
 fn has_copies_elsewhere(nodes: &[MemoryStanding], replicas: usize, node: NodeId) -> bool {
     let place = usize::from(node.0);
     (0..nodes.len()).all(|group| {

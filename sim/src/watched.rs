@@ -1,4 +1,4 @@
-//! A simulated cluster under the benchmark harness, whose memory is looked at while it runs.
+//! A simulated cluster under the benchmark harness, with inspections of its memory while it runs.
 
 use std::time::Duration;
 
@@ -20,22 +20,22 @@ use crate::run::{Moves, Violation};
 use crate::scenario::Scenario;
 use crate::turns::Turns;
 
-/// How often memory is looked at while clients run.
+/// Number of inspections while clients run.
 const LOOKS: u32 = 24;
 
-/// How long a node may take to return when all is over: locks' ends and requests whose messages
-/// were lost are repeated every 20 ms.
+/// Longest wait for a node's return at the end: lost ends of locks and lost requests are repeated
+/// every 20 ms.
 const RETURNING: Duration = Duration::from_millis(100);
 
-/// See the module's essay.
+/// Cluster with the faults of a scenario that need its API, and with inspections.
 pub(crate) struct Watched {
     cluster: Embedded<SimMachines>,
     patience: Patience,
-    /// Of each table, at most.
+    /// Maximum number of shards of a table.
     shards: u32,
-    /// How much virtual time passes between two looks.
+    /// Virtual time between two inspections.
     interval: Duration,
-    /// What the looks have found, the first of each kind.
+    /// Violations found by inspections, the first of each property.
     found: Vec<Violation>,
     mover: Mover,
     returns: Returns,
@@ -43,11 +43,11 @@ pub(crate) struct Watched {
     copies: Copies,
 }
 
-/// Orders shards to be given away, at random.
+/// Orders moves of random shards.
 struct Mover {
-    /// How often; never if that is no time at all.
+    /// Interval between orders; zero for never.
     every: Duration,
-    /// For how long since the clients began.
+    /// Time since the clients began after which no more moves are ordered.
     until: Duration,
     rng: SmallRng,
     /// Orders that are being carried out.
@@ -58,17 +58,17 @@ struct Mover {
 impl Mover {
     fn new(scenario: &Scenario, seed: u64) -> Self {
         let every = Duration::from_micros(scenario.cluster.moves_us);
-        // Apart from all other streams of the same seed.
+        // A stream of its own, so that the others of this seed stay as they are.
         let rng = SmallRng::seed_from_u64(seed ^ 0x04A8_D0FE);
         Self { every, until: scenario.storm(), rng, moving: Vec::new(), outcome: Moves::default() }
     }
 
-    /// How long to let the clients alone, if nothing else is to be done for so long.
+    /// Time until the next order, at most `interval`.
     fn pause(&self, interval: Duration) -> Duration {
         if self.every.is_zero() { interval } else { self.every.min(interval) }
     }
 
-    /// Orders a shard to be given away, from whomever to whomever.
+    /// Orders the move of a random shard to a random compute node.
     fn order(&mut self, cluster: &Cluster<SimMachines>, shards: u32) {
         let shard = ShardId::from_low_bits(self.rng.random_range(0..u64::from(shards)));
         let to = self.rng.random_range(0..cluster.config().compute_nodes);
@@ -78,7 +78,7 @@ impl Mover {
         }
     }
 
-    /// Counts what has come to nothing.
+    /// Removes finished orders, and counts those that failed.
     fn count(&mut self) {
         let outcome = &mut self.outcome;
         self.moving.retain(|moving| match moving.outcome() {
@@ -92,7 +92,7 @@ impl Mover {
 }
 
 impl Watched {
-    /// Looks at memory as long as clients run.
+    /// Prepares inspections and faults for a cluster that clients will run on.
     pub(crate) fn new(cluster: Embedded<SimMachines>, scenario: &Scenario, seed: u64) -> Self {
         let span = scenario.storm() + scenario.calm();
         let interval = (span / LOOKS).max(Duration::from_micros(1));
@@ -106,44 +106,44 @@ impl Watched {
         Self { cluster, patience, shards, interval, found, mover, returns, turns, copies }
     }
 
-    /// What became of shards that were to be moved, by whoever wanted it.
+    /// Outcomes of moves, whether ordered here or by balancing.
     pub(crate) fn moves(&self) -> Moves {
         let moved = self.cluster.cluster().move_counters();
         Moves { done: moved.shards, stragglers: moved.stragglers, ..self.mover.outcome }
     }
 
-    /// How many snapshots were taken into files.
+    /// Number of snapshots that were written into files.
     pub(crate) fn copies(&self) -> u64 {
         self.copies.taken
     }
 
-    /// Who owns which shard, and since when.
+    /// Owner and epoch of every shard.
     pub(crate) fn owners(&self) -> Result<Vec<ShardStatus>, DeployError> {
         self.cluster.cluster().shards().map_err(failed)
     }
 
-    /// What becomes of each memory node, by place.
+    /// Standing of each memory node, by place.
     pub(crate) fn memory(&self) -> Result<Vec<MemoryStanding>, DeployError> {
         Ok(self.cluster.cluster().memory_status().map_err(failed)?.nodes)
     }
 
-    /// Compute nodes that have returned.
+    /// Number of returns of compute nodes.
     pub(crate) fn returned(&self) -> u64 {
         self.returns.done
     }
 
-    /// Which compute node was started again and takes no part.
+    /// A compute node that was restarted and takes no part, after time to return.
     pub(crate) fn missing(&mut self) -> Option<Violation> {
         self.at_last(|watched| watched.returns.violations(watched.cluster.cluster()))
     }
 
-    /// Which memory node has come back and is not used.
+    /// A memory node that came back and is not used, after time to be filled.
     pub(crate) fn unfilled(&mut self, scenario: &Scenario) -> Option<Violation> {
         self.at_last(|watched| losses::unfilled(scenario, &watched.memory().ok()?))
     }
 
-    /// What is violated still when what was lost has been sent once more: clients may have ended
-    /// before.
+    /// Violation that remains after [`RETURNING`]: clients may have ended before lost messages were
+    /// sent again.
     fn at_last(&mut self, violated: impl Fn(&Self) -> Option<Violation>) -> Option<Violation> {
         let mut waited = Duration::ZERO;
         loop {
@@ -156,8 +156,8 @@ impl Watched {
         }
     }
 
-    /// Lets all faults happen that are due: clients may have ended before, with the nodes that
-    /// served them.
+    /// Injects the faults of memory nodes that are left: clients may have ended before, with the
+    /// nodes that served them.
     fn end_storm(&mut self) {
         let cluster = self.cluster.cluster();
         while self.turns.are_due() && self.turns.run_for(cluster, self.interval) {
@@ -238,7 +238,8 @@ impl Wrapper for Watched {
             self.look()?;
             (looks, since) = (looks + 1, Duration::ZERO);
             if looks >= LOOKS {
-                // The clients should have ended; whoever waits for a clock may take very long.
+                // The clients should have ended; a client that waits for a clock may take very
+                // long.
                 self.interval *= 2;
             }
         }

@@ -1,10 +1,10 @@
-//! Bugs that simulation has found, each with the scenario and the seed that found it.
+//! Regression tests: bugs that simulation has found, each with the scenario and seed that found it.
 
 use lotus_benchmarks::AbortReason;
 use lotus_sim::run::{Budget, Outcome, run};
 use lotus_sim::{Scenario, Violation};
 
-/// Runs the scenario of a file in `tests/regressions` within so many events.
+/// Runs the scenario of a file in `tests/regressions`, with at most `events` events.
 fn replay(name: &str, text: &str, seed: u64, events: u64) -> Outcome {
     let scenario = Scenario::parse(name, text.as_bytes()).expect("it is a scenario");
     let budget = Budget { events, ..Budget::default() };
@@ -13,23 +13,23 @@ fn replay(name: &str, text: &str, seed: u64, events: u64) -> Outcome {
 
 const NOTHING: [Violation; 0] = [];
 
-/// The task that repeats ends of locks slept until the next repeat was due, and nobody could wake
-/// it: an end that came meanwhile waited for 20 ms, and its locks with it. It took no fault at
-/// all, only an end that travelled with a lock request and was not acknowledged yet.
+/// The task that repeats ends of locks slept until the next repeat was due, and could not be woken:
+/// an end that came meanwhile waited for 20 ms, and its locks with it. This needed no fault, only
+/// an end that travelled with a lock request and was not acknowledged yet.
 #[test]
 fn a_fresh_end_of_locks_is_sent_while_an_older_one_waits_for_its_repeat() {
     let text = include_str!("regressions/fresh-end.toml");
     assert_eq!(replay("fresh-end", text, 22, 1_000_000).violations, NOTHING);
 }
 
-/// As above, where the owner's core is slow.
+/// The same, where the owner's core is slow.
 #[test]
 fn a_fresh_end_of_locks_reaches_a_slow_owner() {
     let text = include_str!("regressions/slow-owner.toml");
     assert_eq!(replay("slow-owner", text, 129, 1_000_000).violations, NOTHING);
 }
 
-/// Every attempt that failed on a memory node out of reach left a task behind that repeated the
+/// Every attempt that failed on a memory node out of reach left behind a task that repeated the
 /// release of its spin locks: after seconds of that, thousands of them kept the cores busy.
 #[test]
 fn releases_that_failed_do_not_pile_up_as_tasks() {
@@ -37,33 +37,33 @@ fn releases_that_failed_do_not_pile_up_as_tasks() {
     assert_eq!(replay("overdue-releases", text, 327, 6_000_000).violations, NOTHING);
 }
 
-/// Visible on all backups, and then the caller is told: where only the primary was left of a group
-/// that was a promise about nothing. The node was fenced before its version was visible anywhere.
+/// The caller was told of a commit once it was visible on all backups. Where a group had only its
+/// primary left, that promised nothing: the node was fenced before its version was visible at all.
 #[test]
 fn nobody_is_told_of_a_commit_that_no_copy_shows() {
     let text = include_str!("regressions/sole-copy.toml");
     assert_eq!(replay("sole-copy", text, 1059, 1_000_000).violations, NOTHING);
 }
 
-/// A node stood still while the others left a memory node, and was expelled. When it went on its
-/// commit tried that memory node again and again: it was never told that it is lost, and, once its
-/// node knew that it was out, nobody listened any more.
+/// A node paused while the others gave up a memory node, and was expelled. When it went on, its
+/// commit retried that memory node for ever: it was not told that the memory node was lost, and did
+/// not check whether its own node was expelled.
 #[test]
 fn who_is_out_does_not_wait_for_a_memory_node_that_was_left_meanwhile() {
     let text = include_str!("regressions/fenced-meanwhile.toml");
     assert_eq!(replay("fenced-meanwhile", text, 0, 1_000_000).violations, NOTHING);
 }
 
-/// The oracle died; a node that had asked it for a commit timestamp stood still for so long that it
-/// was expelled. It never turned to the successor, and asked the dead one for ever.
+/// The oracle died; a node that had asked it for a commit timestamp paused for so long that it was
+/// expelled. It never turned to the successor, and asked the dead one for ever.
 #[test]
 fn who_is_out_does_not_ask_a_dead_oracle_for_ever() {
     let text = include_str!("regressions/oracle-gone-too.toml");
     assert_eq!(replay("oracle-gone-too", text, 1, 2_000_000).violations, NOTHING);
 }
 
-/// Whoever had asked a compute node for locks waited for its answer for as long as the time-out
-/// said, a second by default, although everybody knew long before that it had been expelled.
+/// A coordinator that had asked a compute node for locks waited for the whole time-out, a second by
+/// default, although all nodes knew long before that the owner had been expelled.
 #[test]
 fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
     let text = include_str!("regressions/owners-gone.toml");
@@ -73,8 +73,8 @@ fn nobody_waits_for_the_answer_of_an_owner_that_is_out() {
     assert!(outcome.figures.committed > 1_800, "{}", outcome.figures.committed);
 }
 
-/// A node died, was started again, and died again: with it the last client, whose request was under
-/// way there. Who waited for calls waited for ever, and the run never ended.
+/// A node died, was started again, and died again, with the last client's request under way. The
+/// code that waited for its calls waited for ever, and the run never ended.
 #[test]
 fn a_run_is_over_when_the_last_client_is_gone() {
     let text = include_str!("regressions/last-client-lost.toml");
@@ -84,9 +84,9 @@ fn a_run_is_over_when_the_last_client_is_gone() {
 }
 
 /// An answer that granted locks was late. Its owner had not waited: it had asked the attempt to
-/// give up, taken the locks back, and given the shard to the attempt's own node. The attempt went
-/// on reading as if it had the row locked, while a third node wrote that; what it read was cached,
-/// and the next writer there believed it.
+/// give up, taken the locks back, and given the shard to the attempt's own node. The attempt read
+/// on as if it still held the row's lock, while a third node wrote the row; what it read was
+/// cached, and the next writer there trusted the cache.
 #[test]
 fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
     let text = include_str!("../scenarios/h8-messages-of-a-former-life.toml");
@@ -95,8 +95,8 @@ fn what_is_read_under_a_lock_that_was_taken_back_is_not_cached() {
     }
 }
 
-/// Until it was expelled, a lease later, whoever needed a dead owner of locks waited for its
-/// answer, and soon everybody did.
+/// Coordinators that needed a dead owner of locks waited for its answer until it was expelled, a
+/// lease later, and soon all of them did.
 #[test]
 fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     let text = include_str!("regressions/owners-silent.toml");
@@ -107,26 +107,26 @@ fn nobody_waits_for_an_owner_that_is_silent_until_it_is_expelled() {
     assert!(outcome.figures.committed > 7_500, "{}", outcome.figures.committed);
 }
 
-/// A memory node that was back had not been filled when the other one with its rows was lost: each
-/// piece took a timestamp of the oracle, and messages were lost and late. Of the rows there was no
-/// whole copy any more, and clients asked for them until the run was stopped. Nobody can say how
-/// long filling takes there, so the other one is now lost once all has a copy elsewhere.
+/// A returned memory node had not been filled when the other one with its rows was lost: each piece
+/// took a timestamp of the oracle, and messages were lost and late. The rows had no whole copy any
+/// more, and clients asked for them until the run was stopped. The time to fill a node is
+/// unpredictable there, so the other one is now lost only once all rows have a copy elsewhere.
 #[test]
 fn where_messages_are_lost_the_next_memory_node_is_lost_when_the_last_one_is_filled() {
     let text = include_str!("regressions/lost-in-turn.toml");
     assert_eq!(replay("lost-in-turn", text, 5723, 2_000_000).violations, NOTHING);
 }
 
-/// Who was taking a slab when a memory node had its first place again raised the cursor of the copy
-/// that had stood in for it, and took the slab by the other one: that of the index itself.
+/// A coordinator was taking a slab when a memory node got back its place as primary. It raised the
+/// cursor of the copy that had stood in, and took the slab by the other cursor: the index's slab.
 #[test]
 fn a_slab_is_taken_by_the_cursor_that_was_raised() {
     let text = include_str!("regressions/slab-taken-twice.toml");
     assert_eq!(replay("slab-taken-twice", text, 15, 1_000_000).violations, NOTHING);
 }
 
-/// A copy was given the directory of slabs as soon as it had joined, while somebody still entered a
-/// slab by the placement of before.
+/// A copy was given the slab directory as soon as it had joined, while another coordinator still
+/// entered a slab by the previous placement.
 #[test]
 fn a_copy_gets_the_directory_when_all_write_there() {
     let text = include_str!("regressions/slab-taken-twice.toml");
@@ -135,8 +135,9 @@ fn a_copy_gets_the_directory_when_all_write_there() {
     }
 }
 
-/// Who filled a copy waited for the primary, to read the directory of slabs there. The primary was
-/// lost and returned before it looked again: the directory was that of the empty memory.
+/// The node that filled a copy waited for the primary, to read the slab directory there. The
+/// primary was lost and returned before it looked again: the directory was that of the empty
+/// memory.
 #[test]
 fn a_copy_does_not_get_the_directory_of_a_primary_that_has_returned() {
     let text = include_str!("regressions/header-from-an-empty-copy.toml");
@@ -145,17 +146,17 @@ fn a_copy_does_not_get_the_directory_of_a_primary_that_has_returned() {
     }
 }
 
-/// A compute node died while it was started again, so its coordinators did not run. It passed for
-/// one that serves: work was sent there, and came back as from a node that takes no part.
+/// A compute node died while it was restarted, so its coordinators did not run. It was still
+/// counted as serving: work was sent there, and came back as from a node that takes no part.
 #[test]
 fn a_node_that_dies_while_it_is_started_again_is_not_sent_work() {
     let text = include_str!("regressions/down-again.toml");
     assert_eq!(replay("down-again", text, 4903, 1_000_000).violations, NOTHING);
 }
 
-/// A memory node that was whole had its first place again while a deleted row was purged. Its copy
-/// was zeroed neither with the primaries of before nor with the backups of afterwards, and who
-/// inserted the row again wrote around what was left.
+/// A memory node that was whole again got back its place as primary while a deleted row was purged.
+/// Its copy was zeroed neither with the old placement's primaries nor with the new one's backups,
+/// and a transaction that inserted the row again wrote around what was left.
 #[test]
 fn a_row_is_purged_on_every_copy_when_a_memory_node_has_its_place_again() {
     let text = include_str!("regressions/purged-by-two-placements.toml");
@@ -163,32 +164,32 @@ fn a_row_is_purged_on_every_copy_when_a_memory_node_has_its_place_again() {
 }
 
 /// Rows that could not be purged together were tried a few at a time, and between two tries the
-/// coordinator passed for one that has nothing to do: the audit met the next purge.
+/// coordinator counted as idle: the audit ran into the next purge.
 #[test]
 fn a_cluster_has_not_settled_while_rows_are_purged() {
     let text = include_str!("regressions/settled-while-purging.toml");
     assert_eq!(replay("settled", text, 20923, 1_000_000).violations, NOTHING);
 }
 
-/// A compute node that serves no timestamps yet was asked for some, and was started again while it
-/// kept who had asked waiting. That kept its lane as well, and its next life had none.
+/// A compute node that serves no timestamps yet was asked for some, and was restarted while it kept
+/// the asker waiting. The waiting task kept its lane as well, and the next life had none.
 #[test]
 fn a_node_that_keeps_somebody_waiting_can_be_started_again() {
     let text = include_str!("regressions/keeps-its-lane.toml");
     assert_eq!(replay("keeps-its-lane", text, 24153, 1_000_000).violations, NOTHING);
 }
 
-/// Two memory nodes came back together, while shards found heirs: the copy of who owns what that
-/// the second had got was out of date, and all nodes raised its words at once. Their beats waited
-/// behind these swaps for a lease, and it was lost again, with a life of before that loss.
+/// Two memory nodes came back together, while shards found heirs: the second one's copy of the
+/// ownership words was out of date, and all nodes raised its words at once. Their beats waited
+/// behind these swaps for a lease, and it was lost again, in a life from before that loss.
 #[test]
 fn a_memory_node_is_not_lost_for_the_swaps_that_it_is_given() {
     let text = include_str!("regressions/beats-behind-swaps.toml");
     assert_eq!(replay("beats-behind-swaps", text, 32257, 1_000_000).violations, NOTHING);
 }
 
-/// The one shard went from node to node every millisecond, and who got it began to fill it anew.
-/// Nobody can say how long that takes, so the other memory node is lost once there is a copy.
+/// The only shard moved between nodes every millisecond, and each new owner began to fill it anew.
+/// The time for that is unpredictable, so the other memory node is lost only once there is a copy.
 #[test]
 fn where_shards_move_the_next_memory_node_is_lost_when_the_last_one_is_filled() {
     let text = include_str!("regressions/filled-where-shards-move.toml");
@@ -196,24 +197,24 @@ fn where_shards_move_the_next_memory_node_is_lost_when_the_last_one_is_filled() 
 }
 
 /// Requests to the oracle were repeated after a constant 20 ms: one that was lost shortly before
-/// the calm was not repeated while it lasted, and all clients of its coordinator waited for it.
+/// the calm was not repeated during it, and all clients of its coordinator waited for the answer.
 #[test]
 fn timestamps_are_asked_for_again_before_the_calm_is_over() {
     let text = include_str!("regressions/timestamps-asked-again.toml");
     assert_eq!(replay("timestamps-asked-again", text, 42961, 1_000_000).violations, NOTHING);
 }
 
-/// A node that was to return announced its beat, and its question to be taken in was lost. When it
-/// was taken in, with the same beat, the others had found that standing still for a lease: it was
-/// expelled as soon as it was in.
+/// A node that was to return announced its beat, and its request to be admitted was lost. When it
+/// was admitted, with the same beat, the others had seen that beat unchanged for a lease: it was
+/// expelled at once.
 #[test]
 fn a_life_is_not_suspected_for_its_silence_before_it_was_taken_in() {
     let text = include_str!("regressions/announced-before.toml");
     assert_eq!(replay("announced-before", text, 4, 1_000_000).violations, NOTHING);
 }
 
-/// The last clients went with their compute node before a memory node was to come back, and what
-/// was still due in the storm happened only while there were clients.
+/// The last clients ended with their compute node before a memory node was to come back, and the
+/// remaining faults of the storm happened only while there were clients.
 #[test]
 fn a_memory_node_comes_back_though_all_clients_have_ended() {
     let text = include_str!("regressions/back-after-clients.toml");
@@ -222,9 +223,9 @@ fn a_memory_node_comes_back_though_all_clients_have_ended() {
     assert_eq!(outcome.figures.memory_filled, 1);
 }
 
-/// A message to each of two owners was lost, and the next one to either of them was due 20 ms
-/// later, 40 leases: until then their coordinators suspected each other, long after messages got
-/// through again.
+/// A message to each of two owners was lost, and the next one to either was due 20 ms later, 40
+/// leases: until then their coordinators suspected each other, long after messages got through
+/// again.
 #[test]
 fn owners_are_heard_again_when_messages_get_through() {
     let text = include_str!("regressions/heard-again.toml");

@@ -1,4 +1,4 @@
-//! While the load stays as it is, balancing spreads it, and comes to rest.
+//! Balancing spreads a load that stays as it is, and then comes to rest.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use lotus_fabric::ids::Incarnation;
 
 use crate::run::Violation;
 
-/// The property of loads that are shared.
+/// Property that the load is shared.
 pub const SHARED: &str = "no compute node carries far more than its share of a steady load";
-/// The property of shards that find their place.
+/// Property that shards stop moving.
 pub const RESTS: &str = "shards do not go round in circles while the load is steady";
 
-/// How often a shard may change hands: intervals are short in simulation, and what they count is
-/// no more than a sample of the load. Adoptions count too.
+/// Maximum number of moves of a shard: intervals are short in simulation, and the counts in them
+/// are no more than a sample of the load. Adoptions count too.
 const MOST_MOVES: u32 = 8;
-/// By how much one node may be above the mean of those that do anything at all.
+/// Maximum commits of a node, relative to the mean of the nodes that commit at all.
 const MOST_ABOVE: f64 = 1.75;
 
-/// Shards that have changed hands again and again.
+/// The shard that moved most, if more than `MOST_MOVES` times.
 pub fn circles(owners: &[ShardStatus]) -> Option<Violation> {
     let moves = |status: &ShardStatus| status.epoch.0.saturating_sub(1);
     let worst = owners.iter().max_by_key(|status| moves(status))?;
@@ -27,7 +27,7 @@ pub fn circles(owners: &[ShardStatus]) -> Option<Violation> {
     (moves(worst) > MOST_MOVES).then(|| Violation { property: RESTS.to_owned(), detail })
 }
 
-/// A node that has committed far more than the others since `settled_ns`, on the clients' clock.
+/// A node that committed far more than the others since `settled_ns`, on the clients' clock.
 pub fn crowds(history: &History, settled_ns: u64) -> Option<Violation> {
     judge(history.attempts().map(|(attempt, _)| attempt), settled_ns)
 }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn one_node_with_most_of_the_load_is_noticed() {
-        // (commits of each node, whether that is a crowd)
+        // (commits of each node, whether one has too many)
         let cases: &[(&[u64], bool)] = &[
             (&[], false),
             (&[10], false),
@@ -63,7 +63,7 @@ mod tests {
             (&[17, 7, 6], false),
             (&[18, 6, 6], true),
             (&[70, 10, 10, 10], true),
-            // Who does nothing is out.
+            // Nodes without commits do not count.
             (&[0, 40, 30, 30], false),
         ];
         for (commits, crowd) in cases {

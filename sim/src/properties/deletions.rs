@@ -1,4 +1,4 @@
-//! Deletions in full memory: they take none, and what they give back is there for inserts.
+//! Deletions in full memory take no memory, and inserts can use what they free.
 
 use lotus_benchmarks::AbortReason;
 use lotus_benchmarks::history::{Access, History, Operation, Status};
@@ -7,9 +7,9 @@ use lotus_benchmarks::stats::Tally;
 use crate::pairs::LEAVES;
 use crate::run::Violation;
 
-/// The name of the property that deletions take no memory.
+/// Name of the property that deletions take no memory.
 pub const DELETIONS: &str = "no deletion fails for want of memory";
-/// The name of the property that they give some back.
+/// Name of the property that deletions free memory.
 pub const ROOM: &str = "inserts find the room that deletions leave";
 
 /// Number of deletions, beyond the slots that compute nodes keep back for updates, after which an
@@ -17,8 +17,7 @@ pub const ROOM: &str = "inserts find the room that deletions leave";
 /// coordinator that inserts are a few for each coordinator.
 const MORE: u64 = 24;
 
-/// Whether a transaction that does nothing but delete failed for want of memory; `names` are those
-/// of the workload's transactions.
+/// Violation if a transaction that only deletes (`names` has all) failed for want of memory.
 pub fn violations(names: &[&str], tally: &Tally) -> Option<Violation> {
     let counts = names.iter().position(|name| *name == LEAVES)?;
     let failed = tally.by_transaction[counts].aborted[AbortReason::MemoryFull.index()];
@@ -28,8 +27,9 @@ pub fn violations(names: &[&str], tally: &Tally) -> Option<Violation> {
     })
 }
 
-/// Whether no insert commits after `healed_ns`, on the clients' clock, though more rows are deleted
-/// than all compute nodes together keep slots back for updates; in a run that has filled memory.
+/// Violation if no insert commits after `healed_ns`, on the clients' clock, though more rows are
+/// deleted than all compute nodes together keep slots back for updates; in a run that has filled
+/// memory.
 pub fn without_room(
     history: &History,
     tally: &Tally,
@@ -58,11 +58,11 @@ fn judge(effects: impl Iterator<Item = Effect>, kept_back: u64) -> Option<Violat
     })
 }
 
-/// What an attempt does to the number of rows.
+/// Effect of an attempt on the number of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Effect {
     Deletes,
-    /// At least one row, beside reads, updates and deletions.
+    /// Inserts at least one row, beside reads, updates and deletions.
     Inserts,
 }
 

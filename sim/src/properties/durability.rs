@@ -1,5 +1,5 @@
-//! Every committed transaction is durable: a row's last version is the one with the last commit
-//! timestamp of all that were reported as committed, or of an attempt whose outcome is unknown.
+//! Every committed transaction is durable: a row's last version has the last commit timestamp of
+//! all commits that were reported, or is from an attempt with an unknown outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use lotus_mvcc::PrimaryKey;
 
 use crate::run::Violation;
 
-/// The property's name.
+/// Name of the property.
 pub const DURABLE: &str = "what was reported as committed is there";
 
-/// What the history says of one row.
+/// Changes of one row in the history.
 #[derive(Default)]
 struct Row {
-    /// The last change that was reported: commit timestamp, writer, whether it is a deletion.
+    /// Last reported change: commit timestamp, writer, whether it is a deletion.
     last: Option<(u64, TxnId, bool)>,
-    /// Who may have changed it as well.
+    /// Attempts with an unknown outcome that may have changed it as well.
     unknown: BTreeSet<TxnId>,
 }
 
-/// Compares what is left with what was reported.
+/// Compares the rows in memory with the commits that were reported.
 ///
 /// # Errors
 /// If the data cannot be read.
@@ -58,7 +58,7 @@ fn expected(history: &History) -> BTreeMap<(TableId, PrimaryKey), Row> {
                 (Status::Info, _) => _ = row.unknown.insert(attempt.id),
                 (Status::Ok, Some(time)) => {
                     let change = (time, attempt.id, operation.access == Access::Delete);
-                    // A later operation of one attempt on one row takes the place of the earlier.
+                    // A later operation of an attempt on the same row replaces the earlier one.
                     if row.last.is_none_or(|last| last.0 <= time) {
                         row.last = Some(change);
                     }
@@ -71,13 +71,14 @@ fn expected(history: &History) -> BTreeMap<(TableId, PrimaryKey), Row> {
 }
 
 impl Row {
-    /// What is wrong with what was found: `None` for no row, `Some(None)` for a loaded one.
+    /// Difference between the row and its writer as found: `None` for no row, `Some(None)` for a
+    /// row that is as it was loaded. `None` if they agree.
     fn complaint(&self, found: Option<Option<TxnId>>) -> Option<String> {
         let right = match (self.last, found) {
             (_, Some(Some(writer))) if self.unknown.contains(&writer) => true,
             (Some((_, writer, false)), Some(Some(found))) => writer == found,
             (Some((_, _, true)), None) => true,
-            // Nothing tells who deleted it, so any that may have will do.
+            // A deleted row names no writer, so any attempt that may have deleted it will do.
             (Some(_), None) => !self.unknown.is_empty(),
             (Some(_), Some(_)) => false,
             (None, Some(Some(_))) => false,

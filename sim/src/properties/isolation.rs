@@ -6,10 +6,10 @@ use lotus_checker::{Options, RealTime, check};
 
 use crate::run::Violation;
 
-/// The property of a history in which every attempt has an id of its own.
+/// Property of a history that the checker can read: every attempt has an id of its own.
 pub const CHECKED: &str = "a history can be checked";
 
-/// One violation for each kind of anomaly, by the anomaly's name.
+/// Violations, one for each kind of anomaly, named after it.
 pub fn violations(history: &History) -> Vec<Violation> {
     let mut text = Vec::new();
     history.write(&mut text).expect("memory takes everything");

@@ -1,5 +1,5 @@
-//! Memory nodes are lost for a reason: something has happened to them, or to the ways that at least
-//! half of the compute nodes have to them.
+//! Memory nodes are lost for a reason: a fault of their own, or faults on their paths to at least
+//! half of the compute nodes.
 
 use lotus::MemoryStanding;
 use lotus_fabric::ids::NodeId;
@@ -8,20 +8,19 @@ use crate::memory_returns;
 use crate::run::Violation;
 use crate::scenario::Scenario;
 
-/// The property of memory nodes that are kept.
+/// Property that memory nodes are kept without a reason to lose them.
 pub const MISSED: &str = "a memory node that most compute nodes reach is kept";
-/// The property of memory nodes that come back.
+/// Property that memory nodes that come back are used.
 pub const FILLED: &str = "a memory node that comes back empty is used again";
 
-/// Which of the memory nodes that were `lost` nothing has happened to.
+/// A memory node among the `lost` ones that no fault of the scenario explains.
 pub fn violations(scenario: &Scenario, lost: &[u16]) -> Option<Violation> {
     let place = lost.iter().find(|place| !scenario.may_be_lost(NodeId(**place)))?;
     let detail = format!("memory node {place} is lost");
     Some(Violation { property: MISSED.to_owned(), detail })
 }
 
-/// Which of the memory nodes, each with its `standing` in the end, has come back for good and is
-/// not used.
+/// A memory node that came back for good and is not used, by the `standing` of each in the end.
 pub fn unfilled(scenario: &Scenario, standing: &[MemoryStanding]) -> Option<Violation> {
     let is_used = |node: &NodeId| standing[usize::from(node.0)] == MemoryStanding::Serving;
     let node = memory_returns::returned(scenario).find(|node| !is_used(node))?;

@@ -1,7 +1,7 @@
-//! What must be true of what clients saw, one property a file.
+//! Properties of the clients' observations, one a file.
 //!
-//! Each looks at the history and, where it needs to, at the data that is left. All are pure: they
-//! say what is wrong, never what to do about it.
+//! Each checks the history and, if it needs to, the data that is left. All are pure: they report
+//! what is wrong and change nothing.
 
 pub mod balance;
 pub mod deletions;

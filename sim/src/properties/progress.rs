@@ -1,4 +1,4 @@
-//! After the faults have healed, every client gets somewhere.
+//! After the faults have healed, every client makes progress.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use lotus_benchmarks::history::{Attempt, History, Status};
 
 use crate::run::Violation;
 
-/// The property's name.
+/// Name of the property.
 pub const PROGRESS: &str = "every client makes progress once the faults have healed";
 
-/// Who tried after `healed_ns`, on the clients' clock, and never succeeded.
+/// Clients that made `ATTEMPTS` attempts after `healed_ns`, on the clients' clock, in vain.
 pub fn violations(history: &History, healed_ns: u64) -> Vec<Violation> {
     judge(history.attempts().map(|(attempt, _)| attempt), healed_ns)
 }
 
 fn judge<'a>(attempts: impl Iterator<Item = &'a Attempt>, healed_ns: u64) -> Vec<Violation> {
-    // By client: attempts that began later, and whether one of those that ended later succeeded.
+    // By client: attempts that began after that, and whether one that ended after it succeeded.
     let mut clients: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     for attempt in attempts {
         let (tried, succeeded) = clients.entry(attempt.session).or_default();
@@ -33,5 +33,5 @@ fn judge<'a>(attempts: impl Iterator<Item = &'a Attempt>, healed_ns: u64) -> Vec
     })
 }
 
-/// How often a client may fail in a row by mere bad luck.
+/// Number of attempts that a client may fail in a row by mere bad luck.
 const ATTEMPTS: u64 = 64;

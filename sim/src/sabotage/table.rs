@@ -1,4 +1,5 @@
-//! Which scenarios provoke what happens once a rule is broken, and who is meant to notice.
+//! For each rule, the scenarios that provoke it and the checkers that must notice that it is
+//! broken.
 
 use lotus_checker::Anomaly;
 use lotus_sabotage::Rule;
@@ -19,12 +20,12 @@ pub(super) struct Hunted {
     rule: Rule,
     /// Named scenarios, the most promising one first.
     pub(super) scenarios: &'static [&'static str],
-    /// Who is meant to notice.
+    /// Checkers that must notice; one is enough.
     meant: &'static [Watch],
 }
 
 impl Hunted {
-    /// Whether this property is meant to fall.
+    /// Whether this property is expected to fail.
     pub(super) fn is_meant(&self, property: &str) -> bool {
         self.meant.iter().any(|watch| match watch {
             Watch::Isolation => Anomaly::ALL.iter().any(|anomaly| anomaly.name() == property),
@@ -40,16 +41,16 @@ const fn hunted(rule: Rule, scenarios: &'static [&'static str], meant: &'static 
 /// The row of a rule.
 ///
 /// # Panics
-/// Never: a test looks that every rule has one.
+/// Never: a test checks that every rule has one.
 pub(super) fn row_of(rule: Rule) -> &'static Hunted {
     TABLE.iter().find(|row| row.rule == rule).expect("every rule has a row")
 }
 
-/// Who may notice.
+/// Checker that must notice.
 enum Watch {
     /// The isolation checker, whichever anomaly it finds.
     Isolation,
-    /// The property of this name.
+    /// The check of the property with this name.
     Property(&'static str),
 }
 

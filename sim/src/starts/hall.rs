@@ -13,11 +13,11 @@ use lotus_fabric::machines::{Courier, Errand, Machines, Program};
 use lotus_fabric::sim::{MemoryFate, SimCore, SimError, SimMachines};
 use lotus_fabric::transport::Fabric;
 
-/// See the module's essay.
+/// Shared machines, on which the processes of [`super`] start one cluster each.
 #[derive(Clone)]
 pub(super) struct Hall {
     machines: Rc<SimMachines>,
-    /// Whether the world runs, and with it whoever lives in it.
+    /// Whether the world runs, and with it the coordinators.
     running: Rc<Cell<bool>>,
 }
 
@@ -30,17 +30,17 @@ impl Hall {
         self.running.get()
     }
 
-    /// Why the world has stopped for good, if it has.
+    /// Reason why the world has stopped for good; `None` while it can run.
     pub(super) fn failure(&self) -> Option<SimError> {
         self.machines.failure()
     }
 
-    /// Ends a memory node, which loses all it has.
+    /// Crashes a memory node, which loses its memory.
     pub(super) fn lose(&self, node: NodeId) {
         self.machines.world().crash(node, MemoryFate::Lost).expect("it is one of the world's");
     }
 
-    /// Lets time pass.
+    /// Runs the world for `span`.
     pub(super) fn run_for(&self, span: Duration) {
         self.run(|machines| machines.run_for(span));
     }
@@ -89,7 +89,7 @@ impl Machines for Hall {
     }
 }
 
-/// Carries the questions of those that have started, soon and surely.
+/// Courier without faults: 20 µs each way, for the questions of coordinators.
 pub(super) struct Prompt;
 
 impl Courier for Prompt {

@@ -1,22 +1,22 @@
-//! What may have come of a start.
+//! Verdict on a start.
 //!
 //! # Outcomes
 //! | outcome | cause |
 //! |---|---|
-//! | all nodes take part, with all rows, and work | the cluster outlives all strikes |
+//! | all nodes take part, with all rows, and work | the cluster outlives all faults |
 //! | none; processes find the cluster cut short | the founder ended before all rows were there |
 //! | none; processes are refused, their nodes being known | all nodes ended after that |
 //!
-//! Anything else is a violation. After the last one no node is left to settle what they have left:
+//! Anything else is a violation. After the last one no node is left to settle what the others left:
 //! all compute nodes but one may die, and an operator ends such a cluster. It is recognised by what
-//! the simulator has done and by what processes say, not by the membership: every node was struck
-//! down or gave up unanswered, none took part when the strikes ended, and none has since.
+//! the simulator did and by what processes say, not by the membership: every node was struck down
+//! or gave up unanswered, none took part when the faults ended, and none has since.
 //!
-//! A memory node that is lost changes little: every row has another copy. But where all nodes have
-//! ended none is left to give it up, and processes may be told that it does not answer.
+//! A lost memory node changes little: every row has another copy. But where all nodes have ended
+//! none is left to give it up, and processes may be told that it does not answer.
 //!
 //! # What it is not
-//! A judge of the rows that a node finds when it begins to take part; [`super::WHOLE`] is.
+//! A check of the rows that a node finds when it begins to take part; [`super::WHOLE`] is that.
 
 use std::rc::Rc;
 
@@ -25,22 +25,22 @@ use lotus::{Cluster, ClusterError, Data, Isolation, TxnError};
 use super::hall::Hall;
 use super::{ACCOUNTS, Ground, Place, ROWS, STARTED, STRUCK, WHOLE, rows};
 
-/// The time after the last strike.
+/// Observations after the last fault.
 pub(super) struct Calm {
-    /// A node took part when it began, or has since.
+    /// Whether a node took part when the calm began, or has since.
     lived: bool,
-    /// All starts since were refused because the node had been started before, or did not get on
-    /// without a memory node that is lost.
+    /// Whether every start since was refused because the node had been started before, or failed
+    /// for want of a memory node that is lost.
     refuses: bool,
 }
 
 impl Calm {
-    /// Begins while no process starts.
+    /// Begins the calm, while no process starts.
     pub(super) fn begin(places: &[Place]) -> Self {
         Self { lived: places.iter().any(|place| place.cluster().is_some()), refuses: true }
     }
 
-    /// A process has come to the end of its start.
+    /// Records the result of a process's start.
     pub(super) fn note(
         &mut self,
         process: usize,
@@ -58,9 +58,9 @@ impl Calm {
 }
 
 impl Ground {
-    /// All nodes have started, or none will.
+    /// Records the violations of this start, once every node is decided or the last start is over.
     pub(super) fn judge(&self) {
-        // Nothing goes wrong any more.
+        // No more faults.
         self.starts.set(STRUCK);
         if let Some(failure) = self.hall.failure() {
             return self.violated(STARTED, failure.to_string());
@@ -90,15 +90,14 @@ impl Ground {
         self.try_out(&up);
     }
 
-    /// Whether all rows were there, and every node has come to its end, so that each process since
-    /// has been refused.
+    /// Whether all rows were there and every node ended, so that each process since was refused.
     fn all_have_ended(&self) -> bool {
         let refused = self.calm.borrow().as_ref().is_some_and(|calm| !calm.lived && calm.refuses);
         let ended = self.ended.borrow().iter().all(|ended| *ended);
         refused && ended && matches!(Data::read(&*self.store), Ok(Data::Loaded))
     }
 
-    /// All nodes take part: whether the cluster works.
+    /// Checks that the cluster works when all nodes take part.
     fn try_out(&self, up: &[&Cluster<Hall>]) {
         for (node, cluster) in up.iter().enumerate() {
             let added = (0..ROWS).try_for_each(|row| add_one(cluster, row));
