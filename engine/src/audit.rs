@@ -224,7 +224,7 @@ struct SeenRow<'a> {
     offset: u64,
     /// Key of the row; `None` where the header is torn.
     key: Option<Key>,
-    /// `None` for a cell whose words are torn.
+    /// `None` for a torn cell.
     cells: Vec<Option<SeenCell<'a>>>,
 }
 

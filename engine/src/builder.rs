@@ -1,4 +1,4 @@
-//! Choosing the shape of an embedded cluster.
+//! Builder of a cluster, with its settings.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ settings! {
     coroutines: usize;
     /// Bytes of each compute node's lock table; default 32 MiB.
     lock_table_bytes: usize;
-    /// Rows whose CVTs each compute node caches; default 64 K, 0 for no cache.
+    /// CVTs that each compute node caches; default 64 K, 0 for no cache.
     version_table_cache: usize;
     /// Limit of a memory node's memory, in bytes; default 16 GiB.
     memory_limit: u64;

@@ -249,7 +249,7 @@ mod tests {
         for end in (0..one.len()).filter(|end| *end != 1) {
             assert_eq!(decode(&one[..end], 2), None, "cut at {end}");
         }
-        // Behind the name: a field out of range, a field that there is not.
+        // After the name: a field out of range, a field of no known kind.
         for (at, byte) in [(0, 9), (1, 0), (10, 255), (10 + 24, 2)] {
             let mut bytes = one.clone();
             bytes[at] = byte;

@@ -262,7 +262,7 @@ impl<M: Machines> Cluster<M> {
     /// Number of the table `name`, which another process may have created.
     ///
     /// # Errors
-    /// There is none, or the authority has not answered for a minute.
+    /// There is no such table, or the authority has not answered for a minute.
     pub fn open_table(&self, name: &str) -> Result<TableId, ClusterError> {
         let missing = || ClusterError::NoSuchTable(name.to_owned());
         match self.table(name) {
@@ -341,7 +341,7 @@ impl<M: Machines> Cluster<M> {
         seats.into_iter()
     }
 
-    /// Seats of the coordinators whose compute node has not failed.
+    /// Seats of the coordinators on compute nodes that have not failed.
     fn serving_seats(&self) -> impl Iterator<Item = Seat> + '_ {
         let serves = |seat: &Seat| {
             let node = self.shared.hosted(seat.compute_node);
@@ -350,7 +350,7 @@ impl<M: Machines> Cluster<M> {
         self.seats().filter(serves)
     }
 
-    /// This seat, or the same thread on the next compute node of this process that has not failed.
+    /// Returns this seat, or its thread's seat on the next node here that has not failed.
     fn serving(&self, seat: Seat) -> Seat {
         let nodes: Vec<_> = self.shared.nodes.iter().collect();
         let first = nodes.iter().position(|node| node.index >= seat.compute_node).unwrap_or(0);

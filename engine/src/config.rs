@@ -85,9 +85,9 @@ pub struct Config {
     pub coroutines: usize,
     /// Bytes of each compute node's lock table; default 32 MiB (LOTUS §8.1).
     pub lock_table_bytes: usize,
-    /// Rows whose CVTs each compute node caches, of the shards it owns; default 64 K, 0 for no
-    /// cache (LOTUS §8.1). Takes 72 bytes each, more if tables have more than two versions of a
-    /// row. Needs [`LockKind::Lotus`].
+    /// CVTs that each compute node caches, of the shards it owns; default 64 K, 0 for no cache
+    /// (LOTUS §8.1). Takes 72 bytes each, more if tables have more than two versions of a row.
+    /// Needs [`LockKind::Lotus`].
     pub version_table_cache: usize,
     /// Limit of one memory node's memory, in bytes; default 16 GiB. Backed only as it is used.
     pub memory_limit: u64,

@@ -376,7 +376,7 @@ impl Coordinator {
     pub(crate) async fn carry_over(&self, now: &Membership) -> Result<(), Fenced> {
         self.take_floors_out(now).await?;
         let (placed, carried) = (self.configuration.placed.get(), &self.node.configuration.carried);
-        // Only a membership as late as the placement names all nodes to fence at what joins by it.
+        // Only a membership as late as the placement names all nodes to fence at joining ones.
         if placed == FIRST_EPOCH || now.epoch() < placed {
             return Ok(());
         }
@@ -456,7 +456,7 @@ impl Coordinator {
     /// ended before it was taken in ([`crate::rejoin`]).
     ///
     /// A life that is taken in meanwhile may lose the floor that it was announced with. It reads
-    /// nothing before it has written another one, which it does only when no member goes by a
+    /// nothing before it has written another one, which it does only once no member uses a
     /// membership any more in which it was out, and every expelled node is fenced
     /// ([`is_admitted`](Self::is_admitted)).
     async fn take_floors_out(&self, now: &Membership) -> Result<(), Fenced> {
@@ -586,7 +586,7 @@ mod tests {
         let owner = |node, epoch| Owner { node: NodeId(node), epoch: ShardEpoch(epoch) };
         let first = vec![owner(1, 0); usize::from(ShardId::COUNT)];
         let (mut fresh, mut known) = (first.clone(), first.clone());
-        // One has moved, and a copy says so; of another one this node alone knows.
+        // One shard has moved, and a copy says so; only this node knows of another move.
         (fresh[3], known[3]) = (owner(2, 1), owner(2, 1));
         known[5] = owner(4, 7);
         let behind = behind(&[&fresh, &first], |shard| known[usize::from(shard.raw())]);

@@ -46,7 +46,7 @@ impl Council {
     /// Council for an authority that takes a round trip.
     ///
     /// # Errors
-    /// The operating system has no thread to give.
+    /// The operating system cannot start a thread.
     pub(crate) fn elsewhere(authority: Arc<dyn Authority>, env: &Env) -> io::Result<Self> {
         let (errands, inbox) = async_channel::unbounded::<Work>();
         env.spawn("lotus-council", move || {

@@ -3,7 +3,7 @@
 //! # The steps, and their purpose
 //! 1. The owner asks the receiver whether it is there. If it does not answer, or not all nodes know
 //!    yet that it has returned, nothing has changed.
-//! 2. The owner *stops*: it grants no more locks of the shards; requests are told to try again. A
+//! 2. The owner *stops*: it grants no more locks of the shards; requesters have to try again. A
 //!    grant under way checks for the stop after it has taken its lock, and the owner looks for
 //!    locks after it has stopped; so one of them sees the other (H19).
 //! 3. It waits until no lock of the shards is held. Most transactions end at once. Past its
@@ -177,7 +177,7 @@ pub(crate) async fn keep(coordinator: &Rc<Coordinator>) {
     }
     while let Ok(order) = coordinator.node.orders.1.recv().await {
         if coordinator.is_for_another(&order) {
-            // That channel lives as long as this one.
+            // Both channels live as long as the node.
             let _ = coordinator.node.passed_on.0.try_send(order);
             continue;
         }

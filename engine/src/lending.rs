@@ -377,8 +377,8 @@ mod tests {
         assert!(giver.free.is_empty());
     }
 
-    /// An ask was answered by the giver's first life, and once more by its second, to which it came
-    /// again. The asker has one answer, and the second life's slots have gone nowhere.
+    /// An ask was answered by the giver's first life and, repeated, by its second. The asker took
+    /// one answer, and the second life's slots were lost on the way.
     #[test]
     fn what_another_life_of_the_giver_answered_has_not_arrived_from_this_one() {
         let mut second = Giver { counter: counter(2), free: vec![64, 128] };

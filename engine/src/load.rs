@@ -45,7 +45,7 @@ pub(crate) struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Loads the rows among `0..rows` whose shard is congruent to `worker` modulo `workers`.
+    /// Loads those rows of `0..rows` that belong to a shard congruent to `worker` modulo `workers`.
     pub(crate) async fn run(
         &self,
         rows: u64,
