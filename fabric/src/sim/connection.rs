@@ -100,7 +100,7 @@ pub(super) struct Leg {
     pub(super) answered: Picos,
 }
 
-/// A verb whose initiator has given up.
+/// A verb still in flight after its initiator gave up.
 pub(super) struct Straggler {
     connection: u32,
     number: u32,

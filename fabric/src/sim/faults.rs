@@ -1,8 +1,8 @@
-//! Faults as data: what goes wrong, how often by itself, and what when by plan.
+//! Faults as data: random faults with their rates, and scheduled ones.
 //!
 //! [`Rates`] are probabilities, drawn from the seed for every message and verb. A [`Fault`] is one
 //! event: scheduled before the world starts ([`super::Config::schedule`]), or injected while it
-//! runs ([`super::SimFabric::inject`]). Nothing here decides anything; the world carries it out.
+//! The world carries the faults out; this module only describes them.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::NodeId;
 
-/// What happens to messages and verbs by chance. Probabilities from 0 to 1; 0 everywhere by
-/// default.
+/// Rates of random faults of messages and verbs. Probabilities from 0 to 1; all 0 by default.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Rates {
@@ -21,119 +20,119 @@ pub struct Rates {
     pub message_duplication: f64,
     /// A message is delayed, so that later ones overtake it.
     pub message_delay: f64,
-    /// The longest such delay, and of a duplicate; shorter ones are as likely.
+    /// Longest such delay, also of duplicates; delays are uniformly distributed.
     #[serde(rename = "message-delay-max-us", with = "micros")]
     pub message_delay_max: Duration,
-    /// The verbs of one batch to one node are held up, and those behind them on the connection.
-    /// Beyond [`super::Config::verb_timeout`] the initiator gives up on them, and they may still
-    /// take effect (H22).
+    /// The verbs of one batch to one node are held up, and with them those behind them on the
+    /// connection. After [`super::Config::verb_timeout`] the initiator gives up on them, but they
+    /// may still take effect (H22).
     pub verb_delay: f64,
-    /// The longest such delay; shorter ones are as likely.
+    /// Longest such delay; delays are uniformly distributed.
     #[serde(rename = "verb-delay-max-us", with = "micros")]
     pub verb_delay_max: Duration,
     /// A WRITE of several words lands in pieces, in any order, over time (H14).
     pub torn_writes: f64,
-    /// A READ of several words is sampled in pieces, in any order, over time (H14). If any rates
-    /// of a world tear READs, its lanes declare that they have no stable READs.
+    /// A READ of several words is sampled in pieces, in any order, over time (H14). If any rates of
+    /// a world tear READs, its lanes do not offer stable READs.
     pub torn_reads: f64,
-    /// The longest that a torn WRITE or READ takes.
+    /// Longest duration of a torn WRITE or READ.
     #[serde(rename = "tear-span-us", with = "micros")]
     pub tear_span: Duration,
 }
 
-/// What becomes of a node's registered memory in a crash.
+/// Fate of a node's registered memory in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryFate {
-    /// It is gone, regions and all. So it is in DRAM.
+    /// Lost with all regions, as in DRAM.
     Lost,
-    /// It is as it was, for a node whose memory outlives its processes.
+    /// Kept, as in memory that outlives the node's processes.
     Kept,
 }
 
-/// One thing that goes wrong, or right again.
+/// A single fault, or its repair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing gets from one node to the other; the other direction is not concerned.
+    /// Nothing gets from one node to the other; the reverse direction is not affected.
     Cut {
-        /// Where nothing leaves from.
+        /// The sending side.
         from: NodeId,
-        /// Where nothing arrives.
+        /// The receiving side.
         to: NodeId,
     },
-    /// The opposite of `Cut`.
+    /// Ends a `Cut`.
     Mend {
-        /// As in `Cut`.
+        /// See `Cut`.
         from: NodeId,
-        /// As in `Cut`.
+        /// See `Cut`.
         to: NodeId,
     },
-    /// The node reaches nobody and nobody reaches it.
+    /// The node reaches no other node, and none reaches it.
     Isolate {
         /// The node.
         node: NodeId,
     },
-    /// The opposite of `Isolate`.
+    /// Ends an `Isolate`.
     Rejoin {
         /// The node.
         node: NodeId,
     },
-    /// Verbs from one node to the other are held up for so long.
+    /// Verbs from one node to another are held up for a time.
     Stall {
-        /// Where the verbs come from.
+        /// Initiator of the verbs.
         from: NodeId,
-        /// Where they go.
+        /// Target of the verbs.
         to: NodeId,
-        /// From now on.
+        /// Duration from now on.
         #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
-    /// The cores of a node stand still for so long; its NIC goes on serving.
+    /// The cores of a node stand still for a time; its NIC goes on serving.
     Pause {
         /// The node.
         node: NodeId,
-        /// From now on.
+        /// Duration from now on.
         #[serde(rename = "lasting-us", with = "micros")]
         lasting: Duration,
     },
-    /// A node's NIC takes so many percent of its normal time for everything.
+    /// A node's NIC takes `percent` of its normal time for each operation.
     SlowNic {
         /// The node.
         node: NodeId,
         /// 100 is normal, 300 three times as slow.
         percent: u32,
     },
-    /// The cores of a node take so many percent of their normal time for everything.
+    /// The cores of a node take `percent` of their normal time for all work.
     SlowCores {
         /// The node.
         node: NodeId,
         /// 100 is normal, 300 three times as slow.
         percent: u32,
     },
-    /// A node's clock is set. Forwards it jumps; set backwards, it stands still until the time
+    /// A node's clock is set. Set forwards, it jumps; set backwards, it stands still until the time
     /// has caught up, because clocks never run backwards.
     ClockJump {
         /// The node.
         node: NodeId,
-        /// How far, in nanoseconds.
+        /// Size of the jump in nanoseconds.
         nanos: i64,
     },
-    /// Chance has other rates from now on: a storm begins, or ends.
+    /// Random faults have these rates from now on.
     SetRates(Rates),
-    /// What waits for a node to have done something so often does not happen any more.
+    /// Cancels all scheduled faults that wait for a count of verbs or messages.
     Disarm,
-    /// The node's processes end. Verbs that they have in flight land or do not, as the seed says.
-    /// The run stops, so that the caller sees it.
+    /// The node's processes end. The seed decides which of their verbs in flight still land. The
+    /// run stops, so that the caller can react.
     Crash {
         /// The node.
         node: NodeId,
-        /// What becomes of its memory.
+        /// Fate of its memory.
         memory: MemoryFate,
     },
-    /// A crashed node can be reached again; the run stops, so that the caller can start its
-    /// processes. Connections from before the crash do not work any more.
+    /// A crashed node becomes reachable again; the run stops, so that the caller can start its
+    /// processes. Connections from before the crash no longer work.
     Restart {
         /// The node.
         node: NodeId,
@@ -141,7 +140,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The nodes that it names.
+    /// The nodes that the fault names.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
         let (first, second) = match *self {
             Self::Cut { from, to } | Self::Mend { from, to } | Self::Stall { from, to, .. } => {
@@ -161,26 +160,25 @@ impl Fault {
     }
 }
 
-/// When a scheduled fault happens.
+/// Time or count at which a scheduled fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum When {
-    /// So long after the world began.
+    /// Time since the world began.
     #[serde(rename = "at-us", with = "micros")]
     At(Duration),
-    /// As soon as so many verbs of the node have taken effect, counted from 1: before the next
-    /// one does.
+    /// Once `count` verbs of the node have taken effect, before the next one does.
     AfterVerbs {
-        /// Whose verbs.
+        /// Initiator of the verbs.
         node: NodeId,
-        /// How many.
+        /// Number of verbs, from 1.
         count: u64,
     },
-    /// As soon as the node has sent so many messages, counted from 1.
+    /// Once the node has sent `count` messages.
     AfterMessages {
-        /// Whose messages.
+        /// The sender.
         node: NodeId,
-        /// How many.
+        /// Number of messages, from 1.
         count: u64,
     },
 }
@@ -189,22 +187,22 @@ pub enum When {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scheduled {
-    /// When.
+    /// Time or count of the fault.
     pub when: When,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// How many faults have really happened, by kind.
+/// Number of faults that have happened, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Messages lost by chance.
     pub messages_lost: u64,
-    /// Messages that arrive twice.
+    /// Messages that arrived twice.
     pub messages_duplicated: u64,
     /// Messages delayed by chance.
     pub messages_delayed: u64,
-    /// Messages lost because the way was cut or a node down.
+    /// Messages lost because the path was cut or a node was down.
     pub messages_cut_off: u64,
     /// Batches to one node that were held up.
     pub verbs_delayed: u64,
@@ -212,9 +210,9 @@ pub struct FaultCounts {
     pub connections_timed_out: u64,
     /// Verbs that took effect after the initiator had given up on them (H22).
     pub stragglers_landed: u64,
-    /// Those among them that were reported as flushed, behind a verb that failed (H24).
+    /// Stragglers among them that were reported as flushed, behind a verb that failed (H24).
     pub flushed_landed: u64,
-    /// Verbs that came too late and were refused.
+    /// Verbs that arrived after the initiator had given up, and were refused.
     pub stragglers_refused: u64,
     /// WRITEs that landed in pieces.
     pub writes_torn: u64,
@@ -262,19 +260,19 @@ impl FaultCounts {
     }
 }
 
-/// Durations as whole or broken microseconds, as files give them.
+/// Serialises durations as microseconds, whole or fractional.
 mod micros {
     use std::time::Duration;
 
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// A bit more than a year.
+    /// Largest number of microseconds: a bit more than a year.
     const MOST: f64 = 4e13;
 
     pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         let nanos = span.as_nanos() as u64;
-        // Whole numbers without a fraction, which is how a person would write them.
+        // Whole microseconds are written without a fraction.
         match nanos % 1000 {
             0 => (nanos / 1000).serialize(to),
             _ => (nanos as f64 / 1e3).serialize(to),
@@ -290,14 +288,14 @@ mod micros {
     }
 }
 
-/// A probability, ready to be drawn: no draw at all where it is zero, so that a run without faults
-/// pays nothing.
+/// A probability prepared for drawing. Zero draws nothing, so that a run without faults pays
+/// nothing.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Chance(u64);
 
 impl Chance {
     fn of(probability: f64) -> Self {
-        // Casts saturate: everything from 1 on is certain, NaN and negative numbers are never.
+        // The cast saturates: 1 and more mean always; NaN and negative numbers mean never.
         Self((probability * u64::MAX as f64) as u64)
     }
 
@@ -307,7 +305,7 @@ impl Chance {
     }
 }
 
-/// [`Rates`], ready to be drawn.
+/// [`Rates`] prepared for drawing.
 #[derive(Clone, Default)]
 pub(super) struct Chances {
     pub(super) message_loss: Chance,

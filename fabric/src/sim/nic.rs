@@ -1,6 +1,6 @@
 //! The servers of NICs, and links, at which verbs and messages queue.
 //!
-//! A server takes one operation at a time, first come first served; a link is a server whose
+//! A server takes one operation at a time, first come first served; a link is a server where
 //! operations take as long as their bytes. Each NIC has (DESIGN §9)
 //!
 //! * an *outbound* server for operations that its node issues, an *inbound* one for operations of

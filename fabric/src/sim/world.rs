@@ -343,7 +343,7 @@ impl World {
         if until <= limit { Ok(Stop::Done) } else { Err(SimError::TooLong { limit }) }
     }
 
-    /// Wakes the cores whose executors have got tasks since the world last ran.
+    /// Wakes the cores that have got tasks since the world last ran.
     fn wake_all(&mut self) {
         for (core, executor) in (self.first_core..).zip(&self.executors) {
             // Checked without holding the lock, which the executors' lanes take.

@@ -1,4 +1,4 @@
-//! The batches of a lane that are in flight, and which of their parts are not yet over.
+//! Batches of a lane in flight, and the parts of each that are unfinished.
 
 use slab::Slab;
 
@@ -6,21 +6,21 @@ use crate::ids::NodeId;
 use crate::transport::{Sink, Token};
 use crate::verbs::{VerbError, Work};
 
-/// Names a batch of the lane until its last part is over.
+/// Identifies a batch of the lane until its last part is finished.
 pub(super) type BatchId = usize;
 
 struct Batch {
     token: Token,
     work: Box<Work>,
-    /// Nodes that have not yet answered all of their verbs.
+    /// Number of nodes that have not yet answered all of their verbs.
     parts_left: usize,
 }
 
-/// See the module's essay.
+/// Batches of a lane in flight.
 #[derive(Default)]
 pub(super) struct Batches {
     slots: Slab<Batch>,
-    /// No part is left.
+    /// Batches without unfinished parts, not yet delivered.
     over: Vec<BatchId>,
 }
 
@@ -45,7 +45,7 @@ impl Batches {
         &mut self.slots[id].work
     }
 
-    /// One part is over.
+    /// Records that one part is finished.
     #[inline]
     pub(super) fn part_over(&mut self, id: BatchId) {
         let batch = &mut self.slots[id];
@@ -55,8 +55,8 @@ impl Batches {
         }
     }
 
-    /// The `nth` verb to `node` at or behind `first`, and none behind it, completed. What was
-    /// reported first stands.
+    /// Records that the `nth` verb to `node`, counted from request `first` on, failed, and that
+    /// none after it completed. The first failure of a node stands.
     pub(super) fn fail(
         &mut self,
         id: BatchId,
@@ -75,12 +75,12 @@ impl Batches {
         work.fail(found.unwrap_or(first), error);
     }
 
-    /// Whether a batch is over and not yet handed over.
+    /// Whether a finished batch waits to be delivered.
     pub(super) fn has_news(&self) -> bool {
         !self.over.is_empty()
     }
 
-    /// Hands over the batches that are over.
+    /// Delivers the finished batches.
     #[inline]
     pub(super) fn deliver(&mut self, sink: &mut dyn Sink) {
         for id in self.over.drain(..) {

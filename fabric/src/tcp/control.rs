@@ -1,7 +1,7 @@
-//! Control: registering regions and fencing nodes, over a connection of its own.
+//! Control requests: registering regions and fencing nodes, over a connection of their own.
 //!
-//! The initiator's thread waits for the answer; this is no data path. Whoever is admitted may ask
-//! for anything: all nodes of a cluster trust each other (docs/security.md).
+//! The initiator's thread blocks until the answer; this is no data path. An admitted peer may send
+//! any request: all nodes of a cluster trust each other (docs/security.md).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -18,23 +18,23 @@ use super::wire::{self, Frame, Kind, WireError};
 use crate::ids::{Epoch, NodeId, RegionId};
 use crate::region::Rights;
 
-/// What a target is asked to do.
+/// A control request to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
     Register { region: RegionId, bytes: u64, rights: Rights },
     Fence { expelled: NodeId, epoch: Epoch },
 }
 
-/// Why it did not.
+/// Reason why a target did not carry out a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Failure {
     Taken,
-    /// What the operating system said.
+    /// Error number of the operating system.
     Memory(i32),
     UnknownNode,
 }
 
-/// What came of a request.
+/// Result of a request.
 pub(super) type Done = Result<(), Failure>;
 
 const TAKEN: u8 = 1;
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// Appends what came of a request.
+/// Appends the result of a request.
 pub(super) fn push_done(out: &mut Vec<u64>, done: &Done) {
     match done {
         Ok(()) => push_frame(out, Kind::Done, 0, &[]),
@@ -94,20 +94,20 @@ fn parse_done(frame: &Frame<'_>) -> Result<Done, WireError> {
     }
 }
 
-/// Names a control connection of the first worker, to be found again by [`asker`].
+/// Name of a control connection of the first worker, decoded by [`asker`].
 pub(super) fn ask(key: usize, serial: u32) -> u64 {
     (key as u64) << 32 | u64::from(serial)
 }
 
-/// The place and the serial number of a control connection.
+/// Key and serial number of a control connection.
 pub(super) fn asker(name: u64) -> (usize, u32) {
     ((name >> 32) as usize, name as u32)
 }
 
-/// Does what is asked; `None` if that takes until all workers have done their part.
+/// Carries out a request. `None`: it is complete once all workers have done their part.
 ///
 /// # Errors
-/// The frame is no request.
+/// The frame is not a control request.
 pub(super) fn answer(
     frame: &Frame<'_>,
     shared: &Shared,
@@ -133,7 +133,7 @@ pub(super) fn answer(
     })
 }
 
-/// Why there is no answer.
+/// Reason why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error(transparent)]
@@ -144,7 +144,7 @@ pub(super) enum CallError {
     Wire(#[from] WireError),
 }
 
-/// Asks the target at `address`, and waits.
+/// Sends a request to the target at `address`, and waits for the result.
 ///
 /// # Errors
 /// [`CallError`]; whether the request was carried out is then unknown.
@@ -162,7 +162,7 @@ pub(super) fn call(
     line.exchange(|frame, _| Ok(Some(parse_done(frame)?)))
 }
 
-/// A connection that waits.
+/// A blocking connection.
 struct Line {
     stream: Stream,
     input: Input,
@@ -179,7 +179,7 @@ impl Line {
         Ok(Self { stream, input: Input::new(GUEST_WORDS), output: Output::default() })
     }
 
-    /// Sends what is to be sent and takes frames until one has decided.
+    /// Sends the pending output, then passes frames to `take` until it returns a value.
     fn exchange<T>(
         &mut self,
         mut take: impl FnMut(&Frame<'_>, &mut Vec<u64>) -> Result<Option<T>, CallError>,

@@ -1,4 +1,4 @@
-//! A connection of a lane that is being made: connecting, then shaking hands, never waiting.
+//! A lane's connection in the making: connects and performs the handshake without blocking.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::stream::Stream;
 use super::wire::{self, WireError};
 use crate::env::Nanos;
 
-/// Why there is no connection.
+/// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error(transparent)]
@@ -26,19 +26,19 @@ impl From<WireError> for DialError {
     }
 }
 
-/// See the module's essay.
+/// A connection in the making.
 pub(super) struct Dial {
     stream: Stream,
     connected: bool,
     initiator: Initiator,
     input: Input,
     output: Output,
-    /// When to give up.
+    /// Time to give up.
     pub(super) deadline: Nanos,
 }
 
 impl Dial {
-    /// Begins to make a connection to `address`.
+    /// Starts a connection to `address`.
     ///
     /// # Errors
     /// The system refuses at once.
@@ -59,20 +59,20 @@ impl Dial {
         &self.stream
     }
 
-    /// The socket, to be called once it is admitted.
+    /// The socket, to be taken once the connection is admitted.
     pub(super) fn into_stream(self) -> Stream {
         self.stream
     }
 
-    /// What to wait for before the next step.
+    /// Readiness that the next step needs.
     pub(super) fn interest(&self) -> Interest {
         if self.connected { Interest::READ } else { Interest::WRITE }
     }
 
-    /// Goes as far as it can. Whether the connection is admitted.
+    /// Proceeds as far as possible. Returns whether the connection is admitted.
     ///
     /// # Errors
-    /// It never will be.
+    /// The connection failed for good.
     pub(super) fn advance(&mut self) -> Result<bool, DialError> {
         if !self.connected {
             self.connected = socket::connected(self.stream.socket())?;
@@ -81,7 +81,7 @@ impl Dial {
             }
         }
         loop {
-            // A few bytes into an empty socket: what does not fit now never will.
+            // A few bytes into an empty socket: if they do not fit now, they never will.
             self.output.flush(&mut self.stream)?;
             let fill = self.input.fill(&mut self.stream)?;
             while let Some(frame) = wire::decode(self.input.words())? {

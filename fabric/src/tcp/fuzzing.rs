@@ -1,4 +1,4 @@
-//! What a fuzzer is let at. See [`crate::fuzzing`].
+//! Fuzz targets of this back end. See [`crate::fuzzing`].
 
 use std::sync::LazyLock;
 
@@ -9,14 +9,14 @@ use super::wire::{self, Kind, MAX_FRAME_WORDS};
 use crate::ids::RegionId;
 use crate::region::Rights;
 
-/// Whole words of what has come.
+/// The whole words of `bytes`.
 fn words(bytes: &[u8]) -> Vec<u64> {
     let (words, _rest) = bytes.as_chunks();
     words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// Frames of verbs on a node with one small region: answers stay within their bound, and each
-/// answers as many verbs as were asked for.
+/// Executes frames of verbs on a node with one small region: answers stay within their bound, and
+/// each covers as many verbs as its frame.
 pub fn tcp_verbs(bytes: &[u8]) {
     static REGIONS: LazyLock<Regions> = LazyLock::new(|| {
         let regions = Regions::new(u64::MAX);
@@ -45,7 +45,7 @@ pub fn tcp_verbs(bytes: &[u8]) {
     }
 }
 
-/// What strangers say: nobody is admitted who has not the key.
+/// Feeds a target's handshake: no initiator without the key is admitted.
 pub fn tcp_handshake(bytes: &[u8]) {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::random().expect("there is randomness"));
     let words = words(bytes);

@@ -1,4 +1,4 @@
-//! How a connection begins: who asks, for what, and whether both hold the shared key.
+//! The start of a connection: its purpose, and proof that both sides hold the shared key.
 //!
 //! ```text
 //! initiator → target   Hello       who, to whom, for what, a nonce
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Both sides are pure state machines: frames in, words to send out. The initiator sends no verb
-//! before it was welcomed, so a connection that was given up half-way can never do anything.
+//! before it is welcomed, so a connection that was given up during the handshake has no effect.
 //!
 //! The proofs cover the whole hello and both nonces, and their labels differ, so one can be neither
-//! replayed nor reflected. They say who was there when the connection began. They do not protect
-//! what follows from somebody who can change packets on the way (docs/security.md).
+//! replayed nor reflected. They authenticate the peers at the start of the connection. They do not
+//! protect the later bytes from an attacker who can change packets in transit (docs/security.md).
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -24,7 +24,7 @@ use crate::ids::{Endpoint, Epoch, LaneId, NodeId};
 
 /// The protocol's version. Both ends must have the same.
 pub const VERSION: u16 = 1;
-/// The fewest bytes that a shared key may have.
+/// Shortest shared key, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"lotustcp");
@@ -32,7 +32,7 @@ const HELLO_WORDS: usize = 9;
 const TARGET: u64 = u64::from_le_bytes(*b"target\0\0");
 const INITIATOR: u64 = u64::from_le_bytes(*b"initiate");
 
-/// A number used once; or an HMAC-SHA256.
+/// A nonce, or an HMAC-SHA256.
 pub type Words4 = [u64; 4];
 
 /// A secret that all nodes of a cluster share.
@@ -45,7 +45,7 @@ pub struct Key(Box<[u8]>);
 pub struct WeakKey(pub usize);
 
 impl Key {
-    /// The key made of these bytes, which should be random.
+    /// A key made of these bytes, which should be random.
     ///
     /// # Errors
     /// [`WeakKey`] if there are fewer than [`MIN_KEY_BYTES`].
@@ -56,7 +56,7 @@ impl Key {
         Ok(Self(bytes.into()))
     }
 
-    /// A key that nobody knows.
+    /// A new random key.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -64,13 +64,13 @@ impl Key {
         Ok(Self(nonce_bytes()?.into()))
     }
 
-    /// What only somebody who has the key can say about `said`. The label names the protocol and
-    /// the side that speaks, so that no proof counts for another.
+    /// Proof of knowing the key, for the message `said`. The label names the protocol and the
+    /// proving side, so that a proof is not valid for another purpose.
     pub fn prove(&self, label: &[u8; 8], said: &[&[u8]]) -> [u8; 32] {
         self.mac_of(label, said).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is what [`Key::prove`] says. Takes the same time wherever it differs.
+    /// Whether `proof` equals the result of [`Key::prove`]. The comparison takes constant time.
     pub fn accepts(&self, label: &[u8; 8], said: &[&[u8]], proof: &[u8]) -> bool {
         self.mac_of(label, said).verify_slice(proof).is_ok()
     }
@@ -82,7 +82,7 @@ impl Key {
         mac
     }
 
-    /// [`Key::prove`] in words: of a hello and the other side's nonce.
+    /// [`Key::prove`] in words, of a hello and the other side's nonce.
     pub fn sign(&self, label: u64, hello: &[u64], nonce: Words4) -> Words4 {
         let proof = self.prove(&label.to_le_bytes(), &[hello.as_bytes(), nonce.as_bytes()]);
         zerocopy::transmute!(proof)
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Thirty-two bytes that nobody can foresee.
+/// Thirty-two unpredictable bytes.
 ///
 /// # Errors
 /// The system has no randomness to give.
@@ -119,7 +119,7 @@ pub fn nonce() -> std::io::Result<Words4> {
     Ok(zerocopy::transmute!(nonce_bytes()?))
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
@@ -131,18 +131,18 @@ pub(super) enum Purpose {
     Control,
 }
 
-/// Why a target does not admit a connection.
+/// Reason why a target does not admit a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The other side speaks something else.
+    /// The other side speaks another protocol.
     #[error("the other side does not speak this protocol")]
     Garbage = 1,
     /// Both ends must run the same version.
     #[error("the other side speaks another version, not {VERSION}")]
     Version,
-    /// One side has a shared key or TLS, the other has not. Configure both alike.
+    /// Only one side has a shared key or TLS. Configure both alike.
     #[error("one side demands a shared key or TLS, and the other does not")]
     Security,
     /// The keys differ.
@@ -154,13 +154,13 @@ pub enum Refusal {
     /// The node was expelled; it may come back with a newer epoch.
     #[error("the node has been fenced")]
     Fenced,
-    /// Nobody has opened that lane.
+    /// The lane is not open.
     #[error("nobody has opened that lane")]
     NoLane,
     /// The lane has a newer connection.
     #[error("the lane has a newer connection")]
     Stale,
-    /// The target serves as many connections as it may.
+    /// The target has reached its limit of connections.
     #[error("the target has as many connections as it may")]
     Full,
 }
@@ -184,17 +184,17 @@ impl Refusal {
     }
 }
 
-/// Who asks whom for what.
+/// First message of a connection: initiator, target and purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
     pub(super) from: Endpoint,
-    /// The lane counts for messages only.
+    /// The lane is used for messages only.
     pub(super) to: Endpoint,
     pub(super) epoch: Epoch,
-    /// Names one life of the lane.
+    /// Identifies one life of the lane.
     pub(super) session: u64,
-    /// Connections of that life to this target, counted.
+    /// Number of this connection among those of that life to this target.
     pub(super) number: u64,
 }
 
@@ -236,7 +236,7 @@ impl Hello {
     }
 }
 
-/// Appends a frame of one word's status and a body.
+/// Appends a frame with a status and a body.
 pub(super) fn push_frame(out: &mut Vec<u64>, kind: Kind, status: u8, body: &[u64]) {
     out.push(Header { status, ..Header::new(kind, 0, body.len()) }.pack());
     out.extend_from_slice(body);
@@ -247,16 +247,16 @@ pub(super) fn push_refusal(out: &mut Vec<u64>, refusal: Refusal) {
     push_frame(out, Kind::Refused, refusal as u8, &[]);
 }
 
-/// The initiator's side.
+/// The initiator's state.
 pub(super) struct Initiator {
     key: Option<Key>,
     hello: [u64; HELLO_WORDS],
-    /// The target has proved that it has the key, or need not.
+    /// Whether the target has proved that it has the key, or need not.
     trusted: bool,
 }
 
 impl Initiator {
-    /// Begins; `out` is what to send first.
+    /// Starts a handshake; `out` receives the first frame to send.
     ///
     /// # Errors
     /// The system has no randomness to give.
@@ -270,7 +270,7 @@ impl Initiator {
         Ok(Self { trusted: key.is_none(), key: key.cloned(), hello })
     }
 
-    /// Takes a frame. Whether the connection is open now.
+    /// Processes a frame. Returns whether the connection is now admitted.
     ///
     /// # Errors
     /// The target's refusal, or the initiator's own.
@@ -287,30 +287,31 @@ impl Initiator {
                 Ok(false)
             }
             (Kind::Welcome, _, []) if self.trusted => Ok(true),
-            // A target without a key welcomes at once; whoever has one does not talk to it.
+            // A target without a key welcomes at once; an initiator with a key does not accept
+            // that.
             (Kind::Welcome, ..) => Err(Refusal::Security),
             _ => Err(Refusal::Garbage),
         }
     }
 }
 
-/// The target's side.
+/// The target's state.
 #[derive(Default)]
 pub(super) enum Greeter {
-    /// Nothing has come yet.
+    /// No frame has arrived yet.
     #[default]
     Silent,
     /// The initiator has been challenged.
     Challenged { hello: [u64; HELLO_WORDS], nonce: Words4 },
-    /// It has said all that it may.
+    /// The handshake is over; no further frame is allowed.
     Done,
 }
 
 impl Greeter {
-    /// Takes a frame. What the initiator asks for, once it may ask.
+    /// Processes a frame. Returns the initiator's hello once it is authenticated.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Reason for refusing the connection.
     pub(super) fn step(
         &mut self,
         frame: &Frame<'_>,

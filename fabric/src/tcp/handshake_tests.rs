@@ -1,4 +1,4 @@
-//! Who is let in: both sides of the handshake, without a socket.
+//! Admission: both sides of the handshake, without a socket.
 
 use super::handshake::*;
 use super::wire::decode;
@@ -20,8 +20,8 @@ fn key(byte: u8) -> Key {
     Key::new(&[byte; MIN_KEY_BYTES]).expect("long enough")
 }
 
-/// Lets both sides talk until one has decided: what the target is asked for, and whether the
-/// initiator is content with a welcome.
+/// Runs both sides until one has decided. Returns the hello that the target admits, if the
+/// initiator accepts the welcome.
 fn talk(initiator_key: Option<&Key>, target_key: Option<&Key>) -> Result<Hello, Refusal> {
     let (mut to_target, mut to_initiator) = (Vec::new(), Vec::new());
     let mut initiator =
@@ -83,11 +83,11 @@ fn a_proof_is_good_for_one_challenge_only() {
     let asked = decode(&challenge).expect("a frame").expect("whole");
     assert_eq!(initiator.step(&asked, &mut proof), Ok(false));
     let proof = decode(&proof).expect("a frame").expect("whole");
-    // Somebody who has listened says the same words to the target again.
+    // An eavesdropper replays the recorded frames.
     let (mut again, mut out) = (Greeter::default(), Vec::new());
     assert_eq!(again.step(&first, Some(&key), &mut out), Ok(None));
     assert_eq!(again.step(&proof, Some(&key), &mut out), Err(Refusal::Proof));
-    // Or sends the target's own proof back to it.
+    // Or it reflects the target's own proof.
     let (mut reflected, mut out) = (Greeter::default(), Vec::new());
     assert_eq!(reflected.step(&first, Some(&key), &mut out), Ok(None));
     let mut echo = Vec::new();

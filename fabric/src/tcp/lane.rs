@@ -1,9 +1,8 @@
-//! The data path of the `tcp` back end, on the side of whoever asks.
+//! The data path of the `tcp` back end, on the initiator's side.
 //!
 //! A batch is encoded when it is posted and sent when the lane is polled, after every other
-//! coroutine had its turn: all that one turn posts to a node leaves in one piece, and is answered
-//! in one piece. Between two polls the thread sleeps, if it must, until one of the lane's sockets
-//! is ready.
+//! coroutine has run: all posts of one turn to a node leave in one piece, and are answered in one
+//! piece. Between two polls the thread may sleep until one of the lane's sockets is ready.
 
 use std::io;
 use std::sync::Arc;
@@ -24,26 +23,26 @@ use crate::ids::{Endpoint, Epoch, NodeId};
 use crate::transport::{Sink, Sleep, Token, Transport};
 use crate::verbs::{Capabilities, VerbError, Work};
 
-/// How often a busy lane looks at the clock for what takes too long.
+/// Polls of a busy lane between checks of its time-outs.
 const POLLS_PER_CHECK: u32 = 256;
 
-/// See the module's essay.
+/// One lane, with its connections.
 pub(super) struct TcpLane {
     common: Common,
-    /// By node.
+    /// By target node.
     links: Box<[Link]>,
     mail: Mail,
     ready: Ready,
     polls: u32,
 }
 
-/// What all connections of a lane share.
+/// State shared by all connections of a lane.
 pub(super) struct Common {
     pub(super) inner: Arc<Inner>,
     pub(super) watch: Arc<Watch>,
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
-    /// Names this life of the lane.
+    /// Identifies this life of the lane.
     pub(super) session: u64,
     pub(super) batches: Batches,
     pub(super) reconnected: Vec<(Token, Result<(), VerbError>)>,
@@ -54,13 +53,13 @@ impl Common {
         &self.inner.limits
     }
 
-    /// Whether a test has cut this node off, or the lane's own.
+    /// Whether a test has made this node, or the lane's own, unreachable.
     #[inline]
     pub(super) fn is_cut(&self, node: NodeId) -> bool {
         self.inner.is_cut(node) || self.inner.is_cut(self.at.node)
     }
 
-    /// Begins to make a connection.
+    /// Starts a connection.
     pub(super) fn dial(&self, hello: Hello) -> io::Result<Dial> {
         let address = self.inner.address(hello.to.node);
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -104,7 +103,7 @@ impl TcpLane {
         self.mail.flush(&self.common);
     }
 
-    /// Takes in what has come. Whether anything has.
+    /// Receives from all ready sockets. Returns whether there were any.
     #[inline]
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
         self.common.watch.wait(&mut self.ready, Duration::ZERO);
@@ -121,7 +120,7 @@ impl TcpLane {
         !self.ready.is_empty()
     }
 
-    /// Gives up on what has taken too long.
+    /// Fails connections that exceeded a time-out.
     fn check(&mut self) {
         let now = self.common.inner.env.now();
         for link in &mut self.links {
@@ -197,8 +196,8 @@ impl Drop for TcpLane {
     }
 }
 
-/// The nodes that a batch has verbs to, as bits; and whether there are verbs to nodes that are
-/// none, which fail here.
+/// The nodes that a batch has verbs to, as bits; and whether it has verbs to unknown nodes, which
+/// fail here.
 #[inline]
 fn nodes_of(work: &mut Work, nodes: usize) -> (u128, bool) {
     let (mut known, mut unknown) = (0_u128, false);

@@ -1,5 +1,4 @@
-//! A lane's connection to one node: what waits, what is in flight, and how it breaks and is
-//! re-made.
+//! A lane's connection to one node: queued verbs, verbs in flight, failure and reconnect.
 //!
 //! ```text
 //! Fresh ──first verb──▶ Dialing ──welcome──▶ Open
@@ -7,10 +6,10 @@
 //!                        └────reconnect────┘
 //! ```
 //!
-//! Everything that is posted stands in one queue, reconnects as well, so order keeps itself: a
-//! batch is encoded when it comes to the front and there is room for its frames; a reconnect waits
-//! there until nothing is in flight any more, and what is behind it waits for the new connection.
-//! Once the target has said welcome to that, it has closed the older one (H22).
+//! Batches and reconnects stand in one queue, which keeps their order: a batch is encoded when it
+//! comes to the front and there is room for its frames; a reconnect waits at the front until
+//! nothing is in flight any more, and the items behind it wait for the new connection. When the
+//! target welcomes that, it has closed the older connection (H22).
 
 use std::collections::VecDeque;
 
@@ -27,18 +26,18 @@ use crate::ids::{Endpoint, LaneId, NodeId};
 use crate::transport::Token;
 use crate::verbs::{Op, VerbError};
 
-/// See the module's essay.
+/// A lane's connection to one node.
 pub(super) struct Link {
     node: NodeId,
     state: State,
-    /// Connections made so far.
+    /// Number of connections made so far.
     number: u64,
     queue: VecDeque<Item>,
     in_flight: VecDeque<Flight>,
     input: Input,
     output: Output,
     interest: Interest,
-    /// Something has come since [`Link::check`] looked at the clock.
+    /// Whether anything was received since the last [`Link::check`].
     heard: bool,
     heard_at: Nanos,
 }
@@ -47,7 +46,7 @@ enum State {
     Fresh,
     Dialing(Box<Dial>),
     Open(Stream),
-    /// What verbs get until a reconnect.
+    /// Broken; verbs fail with this error until a reconnect.
     Down(VerbError),
 }
 
@@ -63,11 +62,11 @@ enum Item {
 /// A frame of verbs that has not been answered.
 struct Flight {
     batch: BatchId,
-    /// The request that its first verb stands for.
+    /// Index of its first verb in the batch.
     first: usize,
     verbs: u16,
     result_words: usize,
-    /// The batch has no further verbs to this node.
+    /// Whether the batch has no further verbs to this node.
     last: bool,
 }
 
@@ -79,7 +78,7 @@ impl Link {
             number: 0,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
-            // No memory before it is needed.
+            // No memory before the first connection.
             input: Input::new(0),
             output: Output::default(),
             interest: Interest::READ,
@@ -110,7 +109,7 @@ impl Link {
         !self.output.is_empty() && self.interest == Interest::READ
     }
 
-    /// Does what the queue asks for, as far as that is possible now.
+    /// Works through the queue as far as possible now.
     #[inline]
     fn proceed(&mut self, common: &mut Common) {
         if common.is_cut(self.node) && !matches!(self.state, State::Down(_)) {
@@ -177,14 +176,14 @@ impl Link {
             None => _ = self.queue.pop_front(),
         }
         if self.in_flight.is_empty() {
-            // Whoever waits for the first answer has just begun to.
+            // The wait for the first answer begins now.
             self.heard = true;
         }
         let (verbs, last) = (verbs as u16, next.is_none());
         self.in_flight.push_back(Flight { batch, first, verbs, result_words, last });
     }
 
-    /// Sends what has been encoded.
+    /// Sends the encoded frames.
     #[inline]
     pub(super) fn flush(&mut self, common: &mut Common) {
         if self.output.is_empty() {
@@ -200,7 +199,7 @@ impl Link {
         }
     }
 
-    /// Has the socket watched for what can be done next.
+    /// Watches the socket for the next possible operation.
     #[inline]
     fn watch_on(&mut self, common: &mut Common) {
         let State::Open(stream) = &self.state else { return };
@@ -214,7 +213,7 @@ impl Link {
         }
     }
 
-    /// The socket is ready for something.
+    /// Handles readiness of the socket.
     #[inline]
     pub(super) fn turn(&mut self, common: &mut Common) {
         match &self.state {
@@ -228,7 +227,7 @@ impl Link {
         self.proceed(common);
     }
 
-    /// Takes in answers.
+    /// Receives answers.
     #[inline]
     fn receive(&mut self, common: &mut Common) {
         while let State::Open(stream) = &mut self.state {
@@ -238,7 +237,7 @@ impl Link {
             match self.settle(&mut common.batches) {
                 Ok(()) => {}
                 Err(Trouble::Refused(error)) => return self.refused(error, common),
-                // Not an answer to what was asked: whoever that is cannot be relied on.
+                // Not an answer to the oldest frame in flight: the peer cannot be relied on.
                 Err(Trouble::Nonsense) => return self.lose(VerbError::Unreachable, common),
             }
             match fill {
@@ -249,7 +248,7 @@ impl Link {
         }
     }
 
-    /// Hands over what the frames that have come brought.
+    /// Processes the answers received.
     #[inline]
     fn settle(&mut self, batches: &mut Batches) -> Result<(), Trouble> {
         let mut taken = 0;
@@ -263,23 +262,24 @@ impl Link {
         Ok(())
     }
 
-    /// The target refused a verb, and so everything behind it.
+    /// Closes the connection after the target has refused a verb, and with it all later ones.
     fn refused(&mut self, error: VerbError, common: &mut Common) {
         let behind = if error == VerbError::Revoked { error } else { VerbError::Broken };
         self.go_down(behind, behind, common);
     }
 
-    /// The connection is lost: nothing is known of what is in flight.
+    /// Closes a lost connection. The outcome of verbs in flight is unknown.
     fn lose(&mut self, error: VerbError, common: &mut Common) {
         let idle = self.in_flight.is_empty();
         self.go_down(error, VerbError::Broken, common);
         if idle {
-            // Somebody has to be told why, even if nothing was in flight.
+            // If nothing was in flight, the front of the queue gets the error.
             self.fail_front(error, common);
         }
     }
 
-    /// Closes the connection. Verbs in flight get one error, those behind and to come the other.
+    /// Closes the connection. Verbs in flight fail with the first error, queued and later ones with
+    /// the second.
     fn go_down(&mut self, in_flight: VerbError, behind: VerbError, common: &mut Common) {
         for Flight { batch, first, last, .. } in self.in_flight.drain(..) {
             common.batches.fail(batch, self.node, first, 0, in_flight);
@@ -292,7 +292,7 @@ impl Link {
         self.state = State::Down(behind);
     }
 
-    /// Tells the front of the queue that there is no connection.
+    /// Fails the front of the queue, for lack of a connection.
     fn fail_front(&mut self, error: VerbError, common: &mut Common) {
         if let Some(&Item::Part { batch, next }) = self.queue.front() {
             self.queue.pop_front();
@@ -305,7 +305,7 @@ impl Link {
         }
     }
 
-    /// Begins to make a connection in place of the one that there may be.
+    /// Starts a new connection in place of the current one, if any.
     fn dial(&mut self, common: &mut Common) {
         debug_assert!(self.in_flight.is_empty(), "they would be forgotten");
         self.number += 1;
@@ -317,7 +317,7 @@ impl Link {
             session: common.session,
             number: self.number,
         };
-        // The older socket, if there is one, is closed by this.
+        // This closes the older socket, if there is one.
         self.state = State::Fresh;
         self.input.clear();
         self.output.clear();
@@ -373,7 +373,7 @@ impl Link {
         self.fail_front(error, common);
     }
 
-    /// Gives up on what has taken too long.
+    /// Fails the connection if it exceeded a time-out.
     pub(super) fn check(&mut self, now: Nanos, common: &mut Common) {
         if std::mem::take(&mut self.heard) {
             self.heard_at = now;
@@ -392,11 +392,11 @@ impl Link {
     }
 }
 
-/// Why a connection cannot go on.
+/// Reason why a connection cannot go on.
 enum Trouble {
     /// The target refused a verb.
     Refused(VerbError),
-    /// What has come is no answer.
+    /// The received frame is not the expected answer.
     Nonsense,
 }
 
@@ -407,7 +407,7 @@ impl From<WireError> for Trouble {
 }
 
 impl Flight {
-    /// Hands what the answer brought to the batch, or the error that it brought instead.
+    /// Copies the results of the answer into the batch, or records its error.
     #[inline]
     fn settle(
         self,
@@ -436,7 +436,7 @@ impl Flight {
         settled
     }
 
-    /// What the answer brought, if it answers this.
+    /// Results in the answer, if it is an answer to this frame.
     #[inline]
     fn results<'a>(&self, answer: &Frame<'a>) -> Result<&'a [u64], Trouble> {
         let Header { kind, status, count, .. } = answer.header;

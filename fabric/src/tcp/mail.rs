@@ -1,9 +1,9 @@
 //! Messages of a lane: one connection to each peer that it has sent to, and one from each that has
 //! sent to it.
 //!
-//! A connection is made when there is first something to say. Until it is admitted messages wait,
-//! within bounds; when it is refused or breaks they are lost, and for a while so are those that
-//! follow. Losing messages is allowed, waiting is not (docs/verbs.md).
+//! A connection is made for the first message. Until it is admitted messages wait, within bounds;
+//! when it is refused or breaks they are lost, and so are further messages for a short time. Losing
+//! messages is allowed, blocking is not (docs/verbs.md).
 
 use std::collections::BTreeMap;
 
@@ -22,35 +22,34 @@ use crate::env::Nanos;
 use crate::ids::Endpoint;
 use crate::transport::Sink;
 
-/// Tags of connections to peers begin here, those of connections from peers after that. Smaller
-/// ones are links.
+/// First tag of connections to peers, then of connections from peers. Smaller tags are links.
 const PEERS: Tag = 1 << 32;
 const FROM_PEERS: Tag = 1 << 33;
-/// Reads from one connection before others get their turn.
+/// Reads from one connection before other sockets get their turn.
 const READS: usize = 4;
 
-/// See the module's essay.
+/// Message connections of one lane.
 pub(super) struct Mail {
     peers: Vec<Peer>,
     known: BTreeMap<Endpoint, usize>,
-    /// Peers that have something to send.
+    /// Peers with unsent messages.
     dirty: Vec<usize>,
     inbox: Receiver<Visitor>,
     visitors: Slab<Inbound>,
 }
 
-/// Somebody to send to.
+/// A lane that this lane sends to.
 struct Peer {
     at: Endpoint,
     state: State,
-    /// Connections made so far.
+    /// Number of connections made so far.
     number: u64,
     output: Output,
     interest: Interest,
 }
 
 enum State {
-    /// Nothing can be sent before that time.
+    /// No connection; none is attempted before that time.
     Down {
         until: Nanos,
     },
@@ -58,7 +57,7 @@ enum State {
     Open(Stream),
 }
 
-/// Somebody to receive from.
+/// A lane that this lane receives from.
 struct Inbound {
     from: Endpoint,
     stream: Stream,
@@ -81,7 +80,7 @@ impl Mail {
         !self.dirty.is_empty() || !self.inbox.is_empty()
     }
 
-    /// Queues a message, or loses it.
+    /// Queues a message, or drops it.
     #[inline]
     pub(super) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
         if common.is_cut(to.node) {
@@ -112,7 +111,7 @@ impl Mail {
         self.peers.len() - 1
     }
 
-    /// Sends what waits.
+    /// Sends the queued messages.
     #[inline]
     pub(super) fn flush(&mut self, common: &Common) {
         for index in self.dirty.drain(..) {
@@ -120,10 +119,10 @@ impl Mail {
         }
     }
 
-    /// Takes in connections that others have made to this lane, and what they have brought.
+    /// Takes over connections that other lanes have made to this one, and delivers their messages.
     pub(super) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
         while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
-            // A peer has one connection at a time; this is the newer one.
+            // A peer has one connection at a time; this is the newest.
             self.visitors.retain(|_, known| known.from != from);
             if self.visitors.len() >= VISITORS {
                 continue;
@@ -137,12 +136,12 @@ impl Mail {
         }
     }
 
-    /// A socket is ready for something.
+    /// Handles readiness of a socket.
     #[inline]
     pub(super) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
         if tag >= FROM_PEERS {
             let key = (tag - FROM_PEERS) as usize;
-            // Its place may be empty by now: replaced earlier in the same round.
+            // The key may be vacant: the connection was replaced earlier in the same round.
             let Some(visitor) = self.visitors.get_mut(key) else { return };
             if !visitor.receive(sink) {
                 self.visitors.remove(key);
@@ -152,7 +151,7 @@ impl Mail {
         }
     }
 
-    /// Gives up on connections that take too long to be made.
+    /// Gives up connections that exceeded the handshake time-out.
     pub(super) fn check(&mut self, now: Nanos) {
         for peer in &mut self.peers {
             if let State::Dialing(dial) = &peer.state
@@ -165,7 +164,7 @@ impl Mail {
 }
 
 impl Peer {
-    /// Begins to make a connection. Whether that may work out.
+    /// Starts a connection. Returns whether that succeeded so far.
     fn dial(&mut self, index: usize, common: &Common) -> bool {
         self.number += 1;
         let hello = Hello {
@@ -216,7 +215,7 @@ impl Peer {
                 Err(_) => self.fail(common),
             },
             State::Open(stream) => {
-                // Nobody says anything here, so whatever can be read is the end.
+                // The peer sends nothing here, so any readable data means the end.
                 let fill = Input::new(1).fill(stream);
                 if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
                     return self.fail(common);
@@ -250,7 +249,7 @@ impl Peer {
 }
 
 impl Inbound {
-    /// Hands over the messages that have come. Whether more may come.
+    /// Delivers the messages received. Returns whether the connection is still usable.
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
         let mut reads = 0;
         while reads < READS || self.stream.hides_input() {

@@ -1,20 +1,19 @@
 //! The `tcp` back end: verbs over sockets, for any network and no special NIC.
 //!
-//! Every node runs a software target: threads that take frames of verbs from sockets, carry them
+//! Every node runs a software target: threads that receive frames of verbs from sockets, carry them
 //! out on the node's regions and answer. A lane has a connection of its own to each node that it
 //! reaches, so one stream is one order of verbs. Messages travel over connections from lane to
 //! lane, in the same framing.
 //!
-//! * whoever asks: `lane` (the data path), `link` (one connection to a node), `batches`, `mail`
+//! * initiator: `lane` (the data path), `link` (one connection to a node), `batches`, `mail`
 //!   (messages), `dial` (making connections);
-//! * whoever serves: `target` (threads and what they share), `worker` (one thread), `serve`
-//!   (verbs on memory), `control` (registering and fencing);
-//! * both: `wire` (frames), `handshake` (who is there), `socket` (sockets without waiting),
-//!   `stream` and `tls` (what goes over them, sealed or not), `limits`.
+//! * target: `target` (threads and shared state), `worker` (one thread), `serve` (verbs on memory),
+//!   `control` (registering and fencing);
+//! * both: `wire` (frames), `handshake` (authentication), `socket` (non-blocking sockets), `stream`
+//!   and `tls` (plain or encrypted bytes), `limits`.
 //!
-//! No async runtime: a thread owns its sockets, and frames are carried out where they were
-//! received (docs/decisions/0018-own-event-loop-for-tcp.md). What is protected from whom is in
-//! docs/security.md.
+//! No async runtime: a thread owns its sockets, and carries frames out where they were received
+//! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
 
 mod batches;
 mod control;
@@ -60,20 +59,20 @@ use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
-/// The most nodes that a fabric has.
+/// Largest number of nodes in a fabric.
 pub const MAX_NODES: u16 = 128;
 
-/// Who is let in.
+/// Peers that are admitted, and protection of the connections.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Everybody, and therefore on loopback addresses only.
+    /// Any peer, and therefore on loopback addresses only.
     #[default]
     PlainOnLoopback,
-    /// Everybody, on any address. Whoever reaches a port may read and change all data.
+    /// Any peer, on any address. Any process that reaches a port can read and change all data.
     PlainAnywhere,
-    /// Whoever has the same key. What is on the wire is neither hidden nor sealed.
+    /// Peers with the same key. The bytes on the wire are neither encrypted nor authenticated.
     SharedKey(Key),
-    /// Whoever has a certificate of the same authority for the same cluster.
+    /// Peers with a certificate of the same authority for the same cluster. Encrypted.
     #[cfg(feature = "tls")]
     Tls(Tls),
 }
@@ -87,7 +86,7 @@ impl Security {
         }
     }
 
-    /// Whether what is on the wire is hidden and sealed.
+    /// Whether the bytes on the wire are encrypted and authenticated.
     pub const fn seals(&self) -> bool {
         match self {
             Self::PlainOnLoopback | Self::PlainAnywhere | Self::SharedKey(_) => false,
@@ -96,50 +95,49 @@ impl Security {
         }
     }
 
-    /// Whether a node may be at that address.
+    /// Whether a node may have this address.
     pub fn allows(&self, address: IpAddr) -> bool {
         !matches!(self, Self::PlainOnLoopback) || address.to_canonical().is_loopback()
     }
 }
 
-/// What threads do when nothing is to be done.
+/// Behaviour of idle threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// Workers look again at once, lanes before they sleep: the shortest latency, where each thread
+    /// Workers poll continuously, and lanes until they sleep: the shortest latency, if each thread
     /// has a core of its own.
     Busy,
-    /// Sleep until something comes, having looked again for so long.
+    /// Threads sleep until there is input, after polling for a time.
     Blocking {
-        /// Zero where nodes share cores.
+        /// Time spent polling; zero where nodes share cores.
         spin: Duration,
     },
 }
 
-/// How a fabric is made.
+/// Configuration of a fabric.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many nodes there are, numbered from zero.
+    /// Number of nodes; they are numbered from zero.
     pub nodes: u16,
-    /// Where nodes are reached. Those that this process serves may have port 0, for any that is
-    /// free.
+    /// Addresses at which nodes are reached. Nodes served by this process may have port 0, for any
+    /// free port.
     pub addresses: BTreeMap<NodeId, SocketAddr>,
-    /// Where nodes that this process serves listen, if not at the addresses at which others reach
-    /// them.
+    /// Addresses at which nodes served by this process listen, where they differ from `addresses`.
     pub listen: BTreeMap<NodeId, SocketAddr>,
     /// Nodes that this process serves.
     pub served: Vec<NodeId>,
-    /// Who is let in.
+    /// Admission and protection of connections.
     pub security: Security,
-    /// Threads that serve them, all of them together.
+    /// Worker threads, shared by all served nodes.
     pub workers: NonZero<usize>,
-    /// What they and the lanes do when nothing is to be done.
+    /// Behaviour of idle workers and lanes.
     pub waiting: Waiting,
-    /// Bounds and patience.
+    /// Bounds and time-outs.
     pub limits: Limits,
 }
 
 impl Waiting {
-    /// How long an idle lane looks again before it sleeps.
+    /// Time for which an idle lane polls before it sleeps.
     fn lane_spin(self) -> Duration {
         const BUSY: Duration = Duration::from_micros(20);
         match self {
@@ -150,7 +148,7 @@ impl Waiting {
 }
 
 impl Config {
-    /// All of `nodes` nodes in this process, on free loopback ports.
+    /// All of `nodes` nodes served by this process, on free loopback ports.
     pub fn loopback(nodes: u16) -> Self {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -166,30 +164,30 @@ impl Config {
     }
 }
 
-/// Why there is no fabric. Change what the sentence names.
+/// Reason why a fabric cannot start. Correct what the message names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A fabric has one node to [`MAX_NODES`].
+    /// A fabric has 1 to [`MAX_NODES`] nodes.
     #[error("a fabric over TCP has 1 to {MAX_NODES} nodes, not {0}")]
     NodeCount(u16),
-    /// The node is beyond the last one.
+    /// The node's number is too large for the fabric.
     #[error("there is no node {}", .0.0)]
     UnknownNode(NodeId),
-    /// A node that is served here must listen somewhere.
+    /// A node served by this process needs an address to listen at.
     #[error("node {} has no address", .0.0)]
     NoAddress(NodeId),
-    /// Beyond loopback, whoever reaches a port would be let in.
+    /// Beyond loopback, any process that reaches a port would be admitted.
     #[error("node {} is at {}, beyond loopback, and needs a shared key or TLS", .0.0, .1)]
     NeedsKey(NodeId, SocketAddr),
     /// The port is taken, or the address is not this machine's.
     #[error("node {} cannot listen at {address}: {source}", .node.0)]
     Listen {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The operating system has no more files or threads.
@@ -197,8 +195,8 @@ pub enum StartError {
     System(#[source] io::Error),
 }
 
-/// The control path. Clones share one fabric; when the last one and the last lane are gone, its
-/// targets stop.
+/// Control path of the back end. Clones share one fabric; its targets stop when the last clone and
+/// the last lane are gone.
 #[derive(Clone)]
 pub struct TcpFabric {
     inner: Arc<Inner>,
@@ -212,12 +210,12 @@ pub(in crate::tcp) struct Inner {
     limits: Limits,
     waiting: Waiting,
     env: Env,
-    /// Nodes that a test has cut off.
+    /// Nodes that a test has made unreachable.
     cut: Box<[AtomicBool]>,
 }
 
 impl Inner {
-    /// Where a node is reached.
+    /// Address at which a node is reached.
     fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.addresses.get(&node).copied()
     }
@@ -236,7 +234,7 @@ impl Inner {
         if node.0 < self.nodes { Ok(()) } else { Err(FabricError::UnknownNode(node)) }
     }
 
-    /// Has `node` do something.
+    /// Sends a control request to `node` and waits for the answer.
     fn call(&self, node: NodeId, request: Request) -> Result<control::Done, FabricError> {
         self.check(node)?;
         let unreachable = |source| FabricError::Unreachable { node, source };
@@ -299,17 +297,17 @@ impl TcpFabric {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Where a node is reached.
+    /// Address at which a node is reached.
     pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.inner.address(node)
     }
 
-    /// What has happened at a target of this process.
+    /// Event counters of a target of this process.
     pub fn counters(&self, node: NodeId) -> Option<TargetCounters> {
         self.inner.targets.node(node).map(|node| node.counting.now())
     }
 
-    /// What a target of this process lends to others.
+    /// Memory and connections that a target of this process provides.
     pub fn lent(&self, node: NodeId) -> Option<Lent> {
         self.inner.targets.node(node).map(|node| Lent {
             registered_bytes: node.regions.bytes(),
@@ -318,7 +316,7 @@ impl TcpFabric {
         })
     }
 
-    /// Makes lanes of this process behave as if `node` did not answer, or heals that. For tests.
+    /// Makes lanes of this process treat `node` as unreachable, or reachable again. For tests.
     ///
     /// # Errors
     /// Unknown node.

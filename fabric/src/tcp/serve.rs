@@ -1,4 +1,4 @@
-//! A node's regions, and what a frame of verbs does to them.
+//! A node's regions, and the execution of verbs on them.
 //!
 //! No sockets here: words in, words out. Bounds and rights are checked before memory is touched,
 //! verb by verb, and the first verb that may not be carried out ends the frame (docs/verbs.md).
@@ -22,27 +22,27 @@ struct Region {
 /// All regions of one node.
 pub(super) struct Regions {
     regions: Box<[OnceLock<Region>]>,
-    /// Bytes that may still be registered.
+    /// Number of bytes that may still be registered.
     left: AtomicU64,
 }
 
-/// Why a region is not registered.
+/// Reason why a region cannot be registered.
 pub(super) enum RegisterError {
     Taken,
     Memory(std::io::Error),
 }
 
-/// How a frame of verbs ended.
+/// Result of a frame of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Served {
     /// All verbs took effect.
     All,
-    /// Those up to one that may not be carried out; nothing behind it may take effect.
+    /// A verb was refused; those before it took effect, and none after it may.
     UpTo,
 }
 
 impl Regions {
-    /// No regions, and room for `limit_bytes`.
+    /// No regions, with a limit of `limit_bytes`.
     pub(super) fn new(limit_bytes: u64) -> Self {
         let regions = (0..REGIONS).map(|_| OnceLock::new()).collect();
         Self { regions, left: AtomicU64::new(limit_bytes) }
@@ -59,7 +59,7 @@ impl Regions {
             return Err(RegisterError::Taken);
         }
         let no_room = || RegisterError::Memory(rustix::io::Errno::NOMEM.into());
-        // What no address could name is not asked of the system.
+        // Sizes beyond the address space of a region are refused before asking the system.
         if !(1..=RemoteAddr::MAX_OFFSET + 1).contains(&bytes) {
             return Err(no_room());
         }
@@ -86,7 +86,7 @@ impl Regions {
     /// Carries out the verbs of a frame in order, and appends the answer.
     ///
     /// # Errors
-    /// The frame is not well-formed. Verbs before the place where that shows took effect.
+    /// The frame is not well-formed. Verbs before the error took effect.
     #[inline]
     pub(super) fn execute(
         &self,
@@ -142,7 +142,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Brings what the verbs of all whole frames in `input` touch closer: cache misses and address
+    /// Prefetches the memory of all verbs of the whole frames in `input`: cache misses and address
     /// translations overlap only if nothing is between them.
     pub(super) fn prefetch(&self, mut input: &[u64]) {
         while let Ok(Some(frame)) = wire::decode(input) {
@@ -162,7 +162,7 @@ impl Regions {
     }
 }
 
-/// Appends the answer to a frame whose verb number `verb` may not be carried out.
+/// Appends the answer to a frame in which verb number `verb` was refused.
 pub(super) fn push_failure(out: &mut Vec<u64>, verb: usize, error: VerbError) {
     let status = wire::status_of(error);
     out.push(Header { status, ..Header::new(Kind::Results, verb, 0) }.pack());

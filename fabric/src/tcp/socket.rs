@@ -1,4 +1,4 @@
-//! Sockets without waiting: buffers of words, and who is told when a socket is ready.
+//! Non-blocking sockets: buffers of words, and notification when a socket is ready.
 
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,20 +15,20 @@ use super::limits::KEPT_WORDS;
 use crate::region::WORD_BYTES;
 use crate::transport::{Sleep, Wake};
 
-/// What a read brought.
+/// Result of one read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fill {
-    /// Nothing: there was nothing.
+    /// No bytes were available.
     Nothing,
-    /// All that there was.
+    /// Some bytes, fewer than there was room for.
     Drained,
-    /// As much as there was room for.
+    /// As many bytes as there was room for.
     Full,
-    /// The end: nothing will come any more.
+    /// The end: no more bytes will come.
     Closed,
 }
 
-/// Words that have arrived and were not yet taken. Its capacity is its bound.
+/// Received words that are not yet taken. Its capacity is fixed.
 pub(super) struct Input {
     words: Box<[u64]>,
     taken_words: usize,
@@ -40,18 +40,18 @@ impl Input {
         Self { words: vec![0; words].into(), taken_words: 0, filled_bytes: 0 }
     }
 
-    /// The most words that may wait.
+    /// Capacity in words.
     pub(super) fn capacity(&self) -> usize {
         self.words.len()
     }
 
-    /// The whole words that wait.
+    /// The whole words received and not yet taken.
     #[inline]
     pub(super) fn words(&self) -> &[u64] {
         &self.words[self.taken_words..self.filled_bytes / WORD_BYTES]
     }
 
-    /// Takes the first `words` of them.
+    /// Removes the first `words` of them.
     #[inline]
     pub(super) fn take(&mut self, words: usize) {
         self.taken_words += words;
@@ -61,17 +61,17 @@ impl Input {
         }
     }
 
-    /// Whether nothing waits, not even part of a word.
+    /// Whether nothing is buffered, not even part of a word.
     pub(super) fn is_empty(&self) -> bool {
         self.filled_bytes == 0
     }
 
-    /// Throws away what waits.
+    /// Discards the buffered words.
     pub(super) fn clear(&mut self) {
         (self.taken_words, self.filled_bytes) = (0, 0);
     }
 
-    /// Reads once, as much as fits.
+    /// Reads once, as many bytes as fit.
     ///
     /// # Errors
     /// The connection is broken.
@@ -94,7 +94,7 @@ impl Input {
         }
     }
 
-    /// Moves what waits to the front when it has come past the middle.
+    /// Moves the buffered words to the front once more than half of the buffer has been taken.
     #[inline]
     fn make_room(&mut self) {
         if self.taken_words > self.words.len() / 2 {
@@ -106,16 +106,16 @@ impl Input {
     }
 }
 
-/// Words that wait to be sent. Whoever appends looks at [`Output::len`] first, and so bounds it.
+/// Words to be sent. The caller checks [`Output::len`] before it appends, and so bounds the buffer.
 #[derive(Default)]
 pub(super) struct Output {
-    /// Appended to directly.
+    /// Callers append to it directly.
     pub(super) words: Vec<u64>,
     sent_bytes: usize,
 }
 
 impl Output {
-    /// Words that wait, or have been sent but not yet been forgotten.
+    /// Words not yet sent, or sent but not yet removed.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.words.len()
@@ -126,7 +126,7 @@ impl Output {
         self.words.is_empty()
     }
 
-    /// Writes once, as much as the socket takes.
+    /// Writes once, as many bytes as the socket takes.
     ///
     /// # Errors
     /// The connection is broken.
@@ -160,7 +160,7 @@ fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Starts to connect. The socket becomes writable once that is done; then ask [`connected`].
+/// Starts to connect. The socket becomes writable when that ends; then check [`connected`].
 ///
 /// # Errors
 /// The system refuses at once.
@@ -175,10 +175,10 @@ pub(super) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// Whether the socket is connected by now.
+/// Whether the socket is connected now.
 ///
 /// # Errors
-/// It never will be.
+/// Connecting failed.
 pub(super) fn connected(stream: &TcpStream) -> io::Result<bool> {
     sockopt::socket_error(stream)??;
     match rustix::net::getpeername(stream) {
@@ -188,8 +188,8 @@ pub(super) fn connected(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Prepares an accepted socket: no waiting, no delay, and the kernel looks after peers that have
-/// vanished without a word.
+/// Prepares an accepted socket: non-blocking, without delay, and with keep-alive, so that the
+/// kernel detects peers that have vanished.
 ///
 /// # Errors
 /// The socket is broken already.
@@ -206,7 +206,7 @@ pub(super) fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// What a socket is watched for.
+/// Readiness that a socket is watched for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Interest {
     pub(super) read: bool,
@@ -225,28 +225,28 @@ impl Interest {
     }
 }
 
-/// Names a socket to whoever watches it.
+/// Identifies a socket in the events of a [`Watch`].
 pub(super) type Tag = u64;
 
-/// Watches sockets, level-triggered, and a bell that other threads may ring.
+/// Watches sockets, level-triggered, and an event counter (the bell) that other threads write to.
 pub(super) struct Watch {
     epoll: OwnedFd,
     bell: OwnedFd,
     spin: Duration,
 }
 
-/// The bell's own tag.
+/// Tag of the bell.
 pub(super) const BELL: Tag = Tag::MAX;
-/// The tag of what only ends a sleep: somebody else looks at it.
+/// Tag of descriptors that only end a sleep: another part of the program reads them.
 pub(super) const OTHERS: Tag = Tag::MAX - 1;
-/// Events taken in one go.
+/// Events taken with one call.
 const EVENTS: usize = 64;
 
 /// Sockets that are ready.
 pub(super) type Ready = Vec<epoll::Event>;
 
 impl Watch {
-    /// A watch over nothing but its bell; whoever sleeps on it looks again for `spin` first.
+    /// A watch over its bell alone; a thread polls for `spin` before it sleeps on it.
     ///
     /// # Errors
     /// The process has too many files open.
@@ -266,42 +266,42 @@ impl Watch {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(tag), what.flags())?)
     }
 
-    /// Watches a socket for something else.
+    /// Changes the readiness that a socket is watched for.
     ///
     /// # Errors
-    /// It is not watched.
+    /// The socket is not watched.
     pub(super) fn change(&self, socket: impl AsFd, tag: Tag, what: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(tag), what.flags())?)
     }
 
-    /// Watches a socket no longer.
+    /// Stops watching a socket.
     ///
     /// # Errors
-    /// It is not watched.
+    /// The socket is not watched.
     pub(super) fn remove(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Puts into `ready` who is ready, after at most `timeout`.
+    /// Puts the events of ready sockets into `ready`, after at most `timeout`.
     #[inline]
     pub(super) fn wait(&self, ready: &mut Ready, timeout: Duration) {
         ready.clear();
         ready.reserve(EVENTS);
         let timeout = timespec(timeout);
-        // Fails only for an interrupted wait: then nobody was ready.
+        // Fails only if interrupted: then no socket was ready.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(ready), Some(&timeout));
     }
 
-    /// Whether somebody is ready, or becomes so within `timeout`. Forgets nothing.
+    /// Whether a socket is ready, or becomes so within `timeout`. Consumes no event.
     pub(super) fn is_ready_within(&self, timeout: Duration) -> bool {
         let mut one = [MaybeUninit::<epoll::Event>::uninit()];
         let timeout = timespec(timeout);
         epoll::wait(&self.epoll, &mut one, Some(&timeout)).is_ok_and(|(ready, _)| !ready.is_empty())
     }
 
-    /// Lets the bell be rung again.
+    /// Resets the bell.
     pub(super) fn silence(&self) {
-        // Not readable means silent already.
+        // An error means that it was reset already.
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }
 }
@@ -327,7 +327,7 @@ impl Sleep for Watch {
 impl Wake for Watch {
     /// Rings the bell.
     fn wake(&self) {
-        // Fails only if the count would overflow: then it rings anyway.
+        // Fails only if the counter would overflow: then it is readable anyway.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }

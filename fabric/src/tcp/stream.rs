@@ -1,4 +1,4 @@
-//! A connection's bytes: as they are, or sealed by TLS.
+//! The bytes of a connection: plain, or encrypted by TLS.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,34 +8,34 @@ use super::Security;
 #[cfg(feature = "tls")]
 use super::tls::Sealed;
 
-/// The error of a stream whose other side does not begin as TLS does. It can be told in plain
-/// words.
+/// Error of a stream with a peer that does not begin with TLS. The refusal can be sent to it in
+/// plain text.
 pub const NO_TLS: io::ErrorKind = io::ErrorKind::Unsupported;
 
-/// Who asks for connections at a port.
+/// Kind of clients that connect to a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// Nodes of the cluster.
     Node,
-    /// Applications, which have certificates of their own.
+    /// Applications, with certificates of their own.
     Application,
 }
 
-/// A socket, with or without TLS around what it carries. Reading and writing move what can be
-/// moved at once; what cannot is [`io::ErrorKind::WouldBlock`].
+/// A socket, with or without TLS. Reads and writes do not block: they move as many bytes as
+/// possible, or fail with [`io::ErrorKind::WouldBlock`].
 pub enum Stream {
-    /// As it is.
+    /// Without TLS.
     Plain(TcpStream),
-    /// Within TLS.
+    /// With TLS.
     #[cfg(feature = "tls")]
     Sealed(Box<Sealed>),
 }
 
 impl Stream {
-    /// The stream over a socket that this side has asked for.
+    /// Stream over a socket that this side has connected.
     ///
     /// # Errors
-    /// TLS cannot begin.
+    /// TLS cannot be set up.
     pub fn outgoing(socket: TcpStream, security: &Security) -> io::Result<Self> {
         match security {
             #[cfg(feature = "tls")]
@@ -44,10 +44,10 @@ impl Stream {
         }
     }
 
-    /// The stream over a socket that somebody else has asked for.
+    /// Stream over a socket that the peer has connected.
     ///
     /// # Errors
-    /// TLS cannot begin.
+    /// TLS cannot be set up.
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "it matters to TLS only"))]
     pub fn incoming(socket: TcpStream, security: &Security, from: Caller) -> io::Result<Self> {
         match security {
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// The socket itself.
+    /// The underlying socket.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket,
@@ -66,8 +66,8 @@ impl Stream {
         }
     }
 
-    /// Whether bytes may wait here that have left the socket already, so that nobody who watches
-    /// it will call for them. Reading on until there is room to spare takes them all.
+    /// Whether bytes may be buffered here that have left the socket, so that a watch on the socket
+    /// does not report them. Reading until a read does not fill its buffer takes them all.
     #[inline]
     pub(super) fn hides_input(&self) -> bool {
         match self {
@@ -90,8 +90,8 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// What could not be written at once must be offered again first, unchanged: TLS may have
-    /// sealed it already.
+    /// Bytes that could not be written at once must be offered again first, unchanged: TLS may have
+    /// encrypted them already.
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

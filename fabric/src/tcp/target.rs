@@ -1,11 +1,11 @@
-//! The software targets of a process: what its worker threads share, and how they are started.
+//! The software targets of a process: the state that worker threads share, and their start.
 //!
-//! All nodes that a process serves share its workers, so that a machine has as many of them as it
-//! is given cores for, however many nodes it plays. The first worker listens, greets and answers
-//! control; verbs of a lane belong to the worker that the lane's name picks, for all of its
-//! connections. So "the lane's older connection is closed" is something that one thread does,
-//! between two frames. A fence is carried out by every worker in the same way, between two frames,
-//! and acknowledged by each: when the last has, nothing of the expelled node is still running (H2).
+//! All nodes of a process share its workers, so the number of threads depends on the cores given to
+//! it and not on the number of nodes. The first worker listens, performs handshakes and answers
+//! control requests; verbs of a lane belong to one worker, chosen by the lane's name, for all of
+//! its connections. So closing a lane's older connection is done by one thread, between two frames.
+//! A fence is carried out by every worker in the same way, between two frames, and acknowledged by
+//! each: when the last has, no verb of the expelled node is still running (H2).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,31 +28,31 @@ use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId};
 use crate::transport::Wake;
 
-/// One node, as the workers share it.
+/// State of one node, shared by the workers.
 pub(super) struct Shared {
     pub(super) node: NodeId,
-    /// Its place among the nodes that the process serves.
+    /// Its index among the nodes of the process.
     pub(super) place: usize,
     pub(super) regions: Regions,
     pub(super) security: Security,
     pub(super) limits: Limits,
     pub(super) counting: Counting,
-    /// Admitted connections of all workers.
+    /// Number of admitted connections, of all workers.
     pub(super) admitted: AtomicUsize,
-    /// By expelled node: connections of older epochs are refused.
+    /// By expelled node: epoch below which its connections are refused.
     fences: Box<[AtomicU32]>,
     lanes: Mutex<BTreeMap<LaneId, Door>>,
     mailboxes: Arc<[Mailbox]>,
 }
 
-/// Where messages for an open lane go in.
+/// Receiver of message connections for an open lane.
 #[derive(Clone)]
 struct Door {
     visitors: Sender<Visitor>,
     wake: Arc<dyn Wake>,
 }
 
-/// A connection that brings messages to a lane.
+/// A connection that carries messages to a lane.
 pub(super) struct Visitor {
     pub(super) from: Endpoint,
     pub(super) stream: Stream,
@@ -65,34 +65,34 @@ struct Mailbox {
 
 impl Mailbox {
     fn tell(&self, order: Order) {
-        // A worker that has ended needs to be told nothing.
+        // Fails only if the worker has ended, which needs no order.
         if self.orders.send(order).is_ok() {
             self.watch.wake();
         }
     }
 }
 
-/// What one worker tells another.
+/// Message from one worker to another.
 pub(super) enum Order {
-    /// Serve this lane on the node in that place.
+    /// Serve this lane, on the node at that index.
     Serve(usize, Stream, Hello),
     /// Carry out a fence.
     Fence(Arc<FenceOrder>),
-    /// All workers have carried it out.
+    /// All workers have carried out the fence.
     Fenced(Arc<FenceOrder>),
-    /// End.
+    /// Stop.
     Stop,
 }
 
 /// A fence that is being carried out.
 pub(super) struct FenceOrder {
-    /// The place of the node that is protected.
+    /// Index of the protected node.
     pub(super) place: usize,
     pub(super) expelled: NodeId,
     pub(super) epoch: Epoch,
-    /// Workers that have not yet done so.
+    /// Number of workers that have not yet carried it out.
     left: AtomicUsize,
-    /// Names the control connection that asked to the first worker.
+    /// Control connection that asked, as the first worker's name for it.
     pub(super) asker: u64,
 }
 
@@ -112,18 +112,18 @@ impl Shared {
         }
     }
 
-    /// Whether the node knows a node of that number.
+    /// Whether the node is part of the fabric.
     pub(super) fn knows(&self, node: NodeId) -> bool {
         usize::from(node.0) < self.fences.len()
     }
 
-    /// Whether `epoch` of `node` has been fenced. Unknown nodes are.
+    /// Whether `epoch` of `node` has been fenced. Unknown nodes count as fenced.
     pub(super) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
         let fence = self.fences.get(usize::from(node.0));
         fence.is_none_or(|fence| fence.load(Ordering::SeqCst) > epoch.0)
     }
 
-    /// Which worker serves a lane.
+    /// Index of the worker that serves a lane.
     pub(super) fn worker_of(&self, lane: Endpoint) -> usize {
         (usize::from(lane.node.0) + usize::from(lane.lane.0)) % self.mailboxes.len()
     }
@@ -132,9 +132,10 @@ impl Shared {
         self.mailboxes[worker].tell(order);
     }
 
-    /// Raises a fence and has every worker carry it out; the first is told when all have.
+    /// Raises a fence and orders every worker to carry it out; the first worker gets `Fenced` when
+    /// all have.
     pub(super) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
-        // Before any worker is told: what one of them admits later sees the new epoch.
+        // Before the orders: a connection that a worker admits later sees the new epoch.
         self.fences[usize::from(expelled.0)].fetch_max(epoch.0, Ordering::SeqCst);
         let left = AtomicUsize::new(self.mailboxes.len());
         let order = Arc::new(FenceOrder { place: self.place, expelled, epoch, left, asker });
@@ -142,9 +143,9 @@ impl Shared {
             .for_each(|worker| self.tell(worker, Order::Fence(Arc::clone(&order))));
     }
 
-    /// One worker has carried out a fence.
+    /// Records that one worker has carried out a fence.
     pub(super) fn acknowledge(&self, order: Arc<FenceOrder>) {
-        // Everything that any worker did before its own decrement comes before the answer.
+        // Everything that any worker did before its own decrement happens before the answer.
         if order.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.tell(0, Order::Fenced(order));
         }
@@ -174,11 +175,11 @@ impl Shared {
         self.lanes().contains_key(&lane)
     }
 
-    /// Hands a connection over to a lane. It is closed if the lane has gone or takes no more.
+    /// Passes a connection to a lane, or closes it if the lane is gone or its queue is full.
     pub(super) fn visit(&self, lane: LaneId, visitor: Visitor) {
         let door = self.lanes().get(&lane).cloned();
         if let Some(door) = door {
-            // Closed, then: the sender will try again when it has more to say.
+            // On failure the connection closes; the sender dials again with its next message.
             if door.visitors.try_send(visitor).is_ok() {
                 door.wake.wake();
             }
@@ -186,8 +187,8 @@ impl Shared {
     }
 }
 
-/// The nodes that this process serves, and the threads that do it. Dropping it stops them and
-/// closes all connections.
+/// The nodes served by this process, and its worker threads. Dropping it stops them and closes all
+/// connections.
 pub(super) struct Targets {
     nodes: BTreeMap<NodeId, (Arc<Shared>, SocketAddr)>,
     mailboxes: Arc<[Mailbox]>,
@@ -195,7 +196,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Listens at the addresses of all nodes that are to be served, and serves them.
+    /// Listens at the addresses of all served nodes, and starts the workers.
     ///
     /// # Errors
     /// An address is missing or taken, or the system has no thread or file to give.
@@ -229,7 +230,7 @@ impl Targets {
                 index,
                 nodes: Arc::clone(&shared),
                 watch: Arc::clone(&targets.mailboxes[index].watch),
-                // The first one listens.
+                // Only the first worker gets the listeners.
                 listeners: std::mem::take(&mut listeners),
                 orders,
                 waiting: config.waiting,
@@ -243,12 +244,12 @@ impl Targets {
         Ok(targets)
     }
 
-    /// A node that is served here.
+    /// A node served by this process.
     pub(super) fn node(&self, node: NodeId) -> Option<&Shared> {
         self.nodes.get(&node).map(|(shared, _)| &**shared)
     }
 
-    /// Where the nodes that are served here listen.
+    /// Addresses at which the served nodes listen.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> {
         self.nodes.iter().map(|(node, (_, address))| (*node, *address))
     }
@@ -258,13 +259,13 @@ impl Drop for Targets {
     fn drop(&mut self) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.tell(Order::Stop));
         for thread in self.threads.drain(..) {
-            // A worker that has panicked has ended, too.
+            // Join fails for a worker that panicked; it has ended as well.
             let _ = thread.join();
         }
     }
 }
 
-/// What a worker needs to begin.
+/// Everything that a worker needs to start.
 pub(super) struct Post {
     pub(super) index: usize,
     pub(super) nodes: Arc<[Arc<Shared>]>,

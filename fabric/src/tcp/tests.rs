@@ -1,4 +1,4 @@
-//! The whole back end in one process: the contract, floods and noise, and what is refused.
+//! The whole back end in one process: the contract, floods and garbage, and refusals.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ fn passes_the_conformance_suite() {
     conformance::run(|| Tcp(start(Config::loopback(conformance::NODES + 1))));
 }
 
-/// Connections of one node are then served by several threads, all of which a fence must wait for.
+/// Several threads then serve one node's connections, and a fence must wait for all of them.
 #[test]
 fn passes_the_conformance_suite_with_several_workers_and_a_key() {
     let workers = NonZero::new(3).expect("not zero");
@@ -82,14 +82,14 @@ fn workers_that_never_sleep_serve_as_well() {
     });
 }
 
-/// A fabric with a region, whose limits are these.
+/// A fabric with a region and the given limits.
 fn guarded(limits: Limits) -> TcpFabric {
     let fabric = start(Config { limits, ..with_key(Config::loopback(2)) });
     fabric.register(MEMORY, REGION, REGION_BYTES, Rights::ALL).expect("there is memory");
     fabric
 }
 
-/// Waits until the target has counted what it should.
+/// Waits until the target's counters satisfy `holds`.
 fn until(fabric: &TcpFabric, what: &str, holds: impl Fn(&TargetCounters) -> bool) {
     let deadline = fabric.inner.env.now().after(Duration::from_secs(30));
     while !holds(&fabric.counters(MEMORY).expect("served here")) {
@@ -111,7 +111,7 @@ fn garbage_on_the_port_is_counted_and_cut_off() {
         let mut stream = knock(&fabric);
         stream.write_all(noise).expect("a socket takes so much");
         until(&fabric, "the garbage", |counted| counted.garbage == count);
-        // Whether it ends or is reset: nothing but a refusal comes back.
+        // Closed or reset: at most a refusal comes back.
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 8, "{answer:?}");
@@ -139,14 +139,14 @@ fn a_flood_of_connections_is_turned_away_and_does_not_last() {
         let flood: Vec<_> = (0..100).map(|_| knock(&fabric)).collect();
         until(&fabric, "the flood", |counted| counted.accepted >= 100 && counted.turned_away > 0);
         write(&lane, 2).await.expect("admitted before the flood");
-        // Nobody is let in while others fill the hall; they do not do so for long.
+        // No connection is admitted while all guest places are taken, which does not last long.
         while lane.reconnect(MEMORY).await.is_err() {}
         write(&lane, 3).await.expect("let in");
         drop(flood);
     });
 }
 
-/// The target must neither wait for it nor keep an unbounded amount for it.
+/// The target must neither wait for the peer nor buffer without bound.
 #[test]
 fn a_peer_that_does_not_read_its_answers_is_cut_off() {
     let fabric = guarded(Limits { unread: Duration::from_millis(100), ..Limits::default() });
@@ -167,7 +167,7 @@ fn a_peer_that_does_not_read_its_answers_is_cut_off() {
     }
     frame[0] = wire::Header::new(wire::Kind::Verbs, 3, 3).pack();
     let bytes = zerocopy::IntoBytes::as_bytes(&frame[..]);
-    // Asks for ever more, and takes nothing.
+    // Sends requests without end, and reads nothing.
     let mut sent = 0;
     let cut_off =
         |fabric: &TcpFabric| fabric.counters(MEMORY).expect("served here").too_slow_to_read == 1;
@@ -190,7 +190,7 @@ fn memory_is_limited() {
     assert!(matches!(register(1, 64), Err(FabricError::OutOfMemory { bytes: 64, .. })));
     assert!(matches!(register(1, 0), Err(FabricError::OutOfMemory { .. })));
     register(1, 36).expect("it fits");
-    // Nor is more asked of the system than addresses can name, limit or not.
+    // Sizes beyond the address space are refused even without a limit.
     let unlimited = start(Config::loopback(1));
     for bytes in [(1 << 40) + 1, u64::MAX] {
         let refused = unlimited.register(MEMORY, REGION, bytes, Rights::ALL);
@@ -222,12 +222,12 @@ fn what_makes_no_sense_is_refused_with_a_sentence() {
         let error = TcpFabric::start(config, Env::real(0)).err().expect("it makes no sense");
         assert!(error.to_string().contains(sentence), "{error}");
     }
-    // Nobody listens there, but that is allowed to be tried.
+    // No node listens at the address, but the configuration is allowed.
     start(moved(Security::PlainAnywhere));
     start(with_key(moved(Security::PlainOnLoopback)));
 }
 
-/// A node whose host is known to the others by another address than it has itself.
+/// A node that others reach at another address than its host has.
 #[test]
 fn a_node_listens_elsewhere_than_where_it_is_reached() {
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));

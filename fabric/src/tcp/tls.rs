@@ -1,25 +1,25 @@
 //! Mutual TLS 1.3 around the connections of a cluster.
 //!
-//! A cluster has a certificate authority of its own. Every node shows a certificate that it has
-//! signed and that bears the cluster's name, and demands one of whoever it talks to. Within the
-//! cluster nodes trust each other completely (docs/security.md), so a certificate names the
-//! cluster, not the node, and all nodes may share one.
+//! A cluster has a certificate authority of its own. Every node presents a certificate that the
+//! authority has signed and that bears the cluster's name, and requires one of every peer. Nodes of
+//! a cluster trust each other completely (docs/security.md), so a certificate names the cluster,
+//! not the node, and all nodes may share one.
 //!
-//! Applications have certificates of the same authority with another name, [`APPLICATIONS`] in
-//! front of the cluster's: compute nodes let them in where they serve applications, and no node
-//! lets them in anywhere else.
+//! Applications have certificates of the same authority for another name: [`APPLICATIONS`] followed
+//! by the cluster's. Compute nodes accept them on the port for applications; no other port does.
 //!
-//! # How it fits between words and sockets
-//! [`Sealed`] reads and writes without waiting, like the socket below it. Two things differ, and
-//! both are settled here:
-//! * bytes can wait in TLS that the socket no longer has; [`Sealed::hides_input`] says so, because
-//!   whoever watches the socket would not learn of them;
-//! * bytes can have been sealed that the socket did not take. Until it has, they count as not
-//!   written. So whoever has something unwritten, and watches for the socket to take more, needs
+//! # TLS over non-blocking sockets
+//! [`Sealed`] reads and writes without blocking, like the socket below it. Two differences are
+//! handled here:
+//! * bytes can be buffered in TLS after they have left the socket; [`Sealed::hides_input`] reports
+//!   that, because a watch on the socket does not;
+//! * bytes can be encrypted before the socket has taken them. Until it has, they count as not
+//!   written. So a caller that has unwritten bytes, and watches for the socket to take more, needs
 //!   to know nothing of TLS.
 //!
 //! TLS's own messages are written whenever something is read or written. They are few and the
-//! socket has room for them, except while much else waits, and then they go with that.
+//! socket has room for them, except while much other output waits, and then they are sent with
+//! that.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -42,58 +42,58 @@ use super::stream::{Caller, NO_TLS};
 
 mod why;
 
-/// The most bytes that are sealed before the socket has taken them.
+/// Bytes that may be encrypted before the socket has taken them.
 const SEALED_BYTES: usize = 64 * 1024;
 
-/// What an application's certificate bears in front of the cluster's name.
+/// Prefix of the cluster's name in an application's certificate.
 pub const APPLICATIONS: &str = "applications.";
 
-/// How the first record of TLS begins.
+/// First byte of a TLS connection: the record type of a handshake.
 const HANDSHAKE: u8 = 22;
 
-/// What a node shows of itself, and whom it believes.
+/// A node's own certificate, and the authority that it trusts.
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<ClientConfig>,
-    /// For nodes that ask, and for applications.
+    /// Configurations for connections from nodes, and from applications.
     servers: [Arc<ServerConfig>; 2],
     cluster: ServerName<'static>,
 }
 
-/// Why there is no TLS. Change what the sentence names.
+/// Reason why TLS cannot be configured. Correct what the message names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read, or is not PEM.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// The error.
         source: rustls::pki_types::pem::Error,
     },
     /// The certificate authority's file has no certificate.
     #[error("{0}: no certificate in it")]
     NoAuthority(String),
-    /// A certificate names the cluster as a host is named.
+    /// The cluster's name must have the form of a host name, to stand in a certificate.
     #[error("'{0}' cannot stand in a certificate: a cluster is named as hosts are")]
     Name(String),
-    /// Its days are over, or have not begun.
+    /// The certificate has expired, or is not valid yet.
     #[error("{path}: the certificate {why}")]
     Untimely {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Which of both.
+        /// "has run out" or "is not valid yet".
         why: &'static str,
     },
-    /// The certificates make no sense, or the key belongs to another.
+    /// The certificates are inconsistent, or the key belongs to another certificate.
     #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
 impl Tls {
-    /// Reads PEM files: the certificates of the authority that signs all nodes', this side's chain
-    /// of certificates, its own first, and its private key. `cluster` is the name in the nodes'.
+    /// Reads PEM files: the certificates of the authority, this side's certificate chain, its own
+    /// first, and its private key. `cluster` is the name in the nodes' certificates.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -129,7 +129,7 @@ impl Tls {
                 .with_client_cert_verifier(Arc::new(bearers))
                 .with_single_cert(chain.clone(), key.clone_key())
                 .map_err(unusable)?;
-            // Connections last: none is ever resumed.
+            // Connections are long-lived: none is ever resumed.
             server.send_tls13_tickets = 0;
             Ok(Arc::new(server))
         };
@@ -143,14 +143,14 @@ impl Tls {
         Ok(Self { client: Arc::new(client), servers, cluster })
     }
 
-    /// TLS over a socket that this side has asked for.
+    /// TLS over a socket that this side has connected.
     pub(super) fn connect(&self, socket: TcpStream) -> io::Result<Sealed> {
         let (config, name) = (Arc::clone(&self.client), self.cluster.clone());
         let tls = rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(Sealed::new(socket, tls.into(), false))
     }
 
-    /// TLS over a socket that somebody else has asked for.
+    /// TLS over a socket that the peer has connected.
     pub(super) fn accept(&self, socket: TcpStream, from: Caller) -> io::Result<Sealed> {
         let [nodes, applications] = &self.servers;
         let config = match from {
@@ -162,8 +162,8 @@ impl Tls {
     }
 }
 
-/// Refuses a certificate whose days are over: its owner should know before everybody else does.
-/// Whoever has signed it is for others to judge.
+/// Refuses this side's own certificate if it is expired or not valid yet, so that the operator
+/// learns of it here and not from peers. The signature is checked by the peers.
 fn check_days(
     signed: &dyn ClientCertVerifier,
     path: &Path,
@@ -182,12 +182,12 @@ fn check_days(
     Err(TlsError::Untimely { path: path.display().to_string(), why })
 }
 
-/// A name that can stand in a certificate.
+/// Checks that a name can stand in a certificate.
 fn name(name: String) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))
 }
 
-/// Keys are not shown.
+/// Does not print keys.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("cluster", &self.cluster).finish_non_exhaustive()
@@ -207,12 +207,12 @@ fn unusable(error: impl fmt::Display) -> TlsError {
     TlsError::Unusable(error.to_string())
 }
 
-/// Lets in whoever shows a certificate that the authority has signed and that bears this name.
-/// TLS knows by itself to look for a name in what is shown to a client, but not in what is
-/// shown to a server, and an authority may sign for more than one cluster.
+/// Accepts peers with a certificate that the authority has signed and that bears this name. TLS
+/// itself checks the name in a server's certificate, but not in a client's, and an authority may
+/// sign for more than one cluster.
 #[derive(Debug)]
 struct Bearers {
-    /// Checks all but the name.
+    /// Checks everything but the name.
     signed: Arc<dyn ClientCertVerifier>,
     name: ServerName<'static>,
 }
@@ -229,8 +229,8 @@ impl ClientCertVerifier for Bearers {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.signed.verify_client_cert(own, intermediates, now)?;
-        // Nothing is wrong with the certificate but where it is shown: the alert for that is
-        // another than those for bad certificates.
+        // The certificate is good but used in the wrong place, so the alert differs from the alerts
+        // for bad certificates.
         verify_server_name(&ParsedCertificate::try_from(own)?, &self.name)
             .map_err(|_| CertificateError::ApplicationVerificationFailure)?;
         Ok(verified)
@@ -259,20 +259,20 @@ impl ClientCertVerifier for Bearers {
     }
 }
 
-/// Why TLS ends a connection.
+/// Error with which TLS ended a connection.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS: {}", why::why(.0))]
 struct Failed(rustls::Error);
 
-/// A socket and TLS around it. See the module's essay.
+/// A socket and TLS around it. See the module's documentation.
 pub struct Sealed {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes of the caller's that are sealed and not yet reported as written.
+    /// Bytes of the caller that are encrypted but not yet reported as written.
     unreported: usize,
-    /// Somebody has asked for it and has not said a word yet.
+    /// Whether this is the accepting side and no byte has arrived yet.
     silent: bool,
-    /// The last read ended because there was no more room.
+    /// Whether the last read filled its buffer.
     filled: bool,
 }
 
@@ -291,7 +291,7 @@ impl Sealed {
         self.filled
     }
 
-    /// Gives the socket what is sealed.
+    /// Writes encrypted bytes to the socket.
     fn send(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             if self.tls.write_tls(&mut self.socket)? == 0 {
@@ -301,7 +301,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// Takes in what the socket has. Whether there was anything but its end.
+    /// Reads from the socket. Returns false at its end.
     fn receive(&mut self) -> io::Result<bool> {
         let mut first = [HANDSHAKE];
         if self.silent && self.socket.peek(&mut first)? > 0 {
@@ -314,7 +314,7 @@ impl Sealed {
             return Ok(false);
         }
         let processed = self.tls.process_new_packets();
-        // The answer of the handshake, or the alert that says what is wrong.
+        // The handshake's answer, or the alert that tells the error.
         let sent = self.send();
         processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, Failed(error)))?;
         match sent {
@@ -334,8 +334,8 @@ impl Read for Sealed {
                     return Ok(bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Closed without a farewell. Frames say how long they are, so nothing can be cut
-                // short unnoticed.
+                // Closed without TLS's close message. Frames carry their length, so truncation does
+                // not go unnoticed.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) => return Err(error),
             }
@@ -350,7 +350,7 @@ impl Write for Sealed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.unreported == 0 {
             self.unreported = self.tls.writer().write(bytes)?;
-            // Only while the handshake goes on: afterwards the socket has taken all.
+            // Zero only during the handshake: afterwards the socket has taken all earlier bytes.
             if self.unreported == 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

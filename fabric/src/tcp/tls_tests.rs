@@ -1,4 +1,4 @@
-//! TLS around the connections: the contract, who is kept out, and bytes that wait in it.
+//! TLS around the connections: the contract, refusals, and bytes buffered in TLS.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use crate::conformance;
 
 const NAME: &str = "orders.lotus";
 
-/// A directory of a test; removed when dropped.
+/// A test's directory; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ impl Drop for Scratch {
     }
 }
 
-/// An authority, and a directory for what it signs.
+/// An authority, and a directory for the files that it signs.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     scratch: Scratch,
@@ -61,12 +61,12 @@ impl Authority {
         self.scratch.path(file)
     }
 
-    /// Signs a certificate for a cluster of that name, and writes it and its key.
+    /// Signs a certificate for the cluster name, and writes it and its key.
     fn sign(&self, cluster: &str) -> [PathBuf; 2] {
         self.sign_until(cluster, 4000)
     }
 
-    /// The same, until the last year is over.
+    /// Like `sign`, with a certificate valid to the end of `last_year`.
     fn sign_until(&self, cluster: &str, last_year: i32) -> [PathBuf; 2] {
         let key = KeyPair::generate().expect("randomness");
         let mut params = CertificateParams::new([cluster.to_owned()]).expect("a name");
@@ -84,7 +84,7 @@ impl Authority {
     }
 }
 
-/// With several workers, so that connections pass from one thread to another.
+/// Several workers, so that connections pass from one thread to another.
 #[test]
 fn passes_the_conformance_suite() {
     let security = Security::Tls(Authority::new().tls(NAME));
@@ -93,7 +93,7 @@ fn passes_the_conformance_suite() {
     conformance::run(|| Tcp(start(config.clone())));
 }
 
-/// What somebody who is kept out is told.
+/// Message that a refused peer sees.
 #[test]
 fn only_nodes_of_one_cluster_talk() {
     let ours = Authority::new();
@@ -101,7 +101,7 @@ fn only_nodes_of_one_cluster_talk() {
     let another_cluster = "invoices.lotus";
     let key = || Security::SharedKey(Key::random().expect("randomness"));
     let tls = |authority: &Authority, name| Security::Tls(authority.tls(name));
-    // Who serves, who asks, and a part of the sentence.
+    // Security of the target, of the initiator, and a part of the message.
     let cases = [
         (
             tls(&ours, NAME),
@@ -118,7 +118,7 @@ fn only_nodes_of_one_cluster_talk() {
             tls(&ours, another_cluster),
             "TLS: this side's certificate bears another name",
         ),
-        // An application is no node.
+        // An application's certificate is not accepted from a node.
         (tls(&ours, NAME), tls(&ours, "applications.orders.lotus"), "bears another name"),
         (tls(&ours, NAME), Security::PlainOnLoopback, "one side demands"),
         (tls(&ours, NAME), key(), "one side demands"),
@@ -140,7 +140,7 @@ fn only_nodes_of_one_cluster_talk() {
     }
 }
 
-/// Both sides show a certificate: one that only trusts ours is not enough to be let in.
+/// Both sides present a certificate: trusting our authority is not enough to be admitted.
 #[test]
 fn a_certificate_of_another_authority_opens_nothing() {
     let ours = Authority::new();
@@ -160,7 +160,7 @@ fn a_certificate_of_another_authority_opens_nothing() {
     assert_eq!(target.counters(node).expect("served there").admitted, 0);
 }
 
-/// The commands of docs/security.md, word for word, make files that open both sides of a link.
+/// The commands of docs/security.md, verbatim, make files that both sides of a connection accept.
 #[test]
 fn the_documented_commands_make_certificates_that_work() {
     if Command::new("openssl").arg("version").output().is_err() {
@@ -205,7 +205,7 @@ fn files_that_are_no_good_are_named() {
     }
 }
 
-/// Two streams that have found and let in each other, neither of which waits.
+/// Two non-blocking streams after a successful handshake.
 fn pair(tls: &Tls) -> [Stream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let asks = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
@@ -226,8 +226,8 @@ fn pair(tls: &Tls) -> [Stream; 2] {
     [asks, serves]
 }
 
-/// More than sockets and TLS hold, read in pieces that end anywhere: nothing is lost, doubled or
-/// swapped, and what waits inside TLS alone is announced.
+/// More bytes than sockets and TLS hold, read in pieces that end anywhere: none is lost, doubled or
+/// swapped, and bytes buffered in TLS alone are announced.
 #[test]
 fn bytes_come_out_as_they_went_in_however_little_fits() {
     const TOTAL: usize = 16 << 20;
@@ -236,7 +236,7 @@ fn bytes_come_out_as_they_went_in_however_little_fits() {
     let (mut written, mut taken, mut waited, mut hidden) = (0, 0, 0, 0);
     let mut room = [0; 1000];
     while taken < TOTAL {
-        // As much as fits. What was not taken is offered again, with more behind it.
+        // Writes until the socket is full. Bytes not taken are offered again, with more after them.
         while written < TOTAL {
             match writer.write(&bytes[written..TOTAL.min(written + 50_000)]) {
                 Ok(count) => written += count,
@@ -247,7 +247,7 @@ fn bytes_come_out_as_they_went_in_however_little_fits() {
                 }
             }
         }
-        // All that has come.
+        // Reads all received bytes.
         while taken < TOTAL {
             match reader.read(&mut room) {
                 Ok(count) => {

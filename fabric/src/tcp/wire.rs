@@ -1,8 +1,8 @@
-//! What travels on a connection: frames of 8-byte words.
+//! The protocol on a connection: frames of 8-byte words.
 //!
-//! A frame is one header word and a body. Everything is a multiple of eight bytes, so a frame is
-//! read where it was received and its data copied once, straight between the socket's buffer and
-//! registered memory. [`decode`] is a pure function over whatever has arrived; it trusts nothing.
+//! A frame is one header word and a body. Its length is a multiple of eight bytes, so a frame is
+//! read where it was received and its data copied once, directly between the socket's buffer and
+//! registered memory. [`decode`] is a pure function over the received words; it trusts nothing.
 //!
 //! ```text
 //! header     kind (8 bits) | status (8) | count (16) | words of the body (32)
@@ -14,7 +14,7 @@
 //! Message    count bytes, padded to words
 //! ```
 //!
-//! Numbers are little-endian. What a connection begins with is in `handshake`.
+//! Numbers are little-endian. The first frames of a connection are in `handshake`.
 
 use zerocopy::IntoBytes;
 
@@ -23,9 +23,10 @@ use crate::region::WORD_BYTES;
 use crate::transport::MAX_MESSAGE_BYTES;
 use crate::verbs::{MAX_VERB_BYTES, Op, VerbError, VerbKind};
 
-/// The most words in the body of a frame.
+/// Largest number of words in the body of a frame.
 pub(super) const MAX_BODY_WORDS: usize = 4095;
-/// The most words in a frame: 32 KiB. Both sides need room for one, so it bounds their buffers.
+/// Largest number of words in a frame: 32 KiB. Both sides need room for one, so it bounds their
+/// buffers.
 pub(super) const MAX_FRAME_WORDS: usize = MAX_BODY_WORDS + 1;
 /// Words of the frame of the longest message.
 pub(super) const MAX_MESSAGE_WORDS: usize = 1 + MAX_MESSAGE_BYTES / WORD_BYTES;
@@ -39,23 +40,23 @@ const _: () = assert!(MAX_MESSAGE_BYTES <= u16::MAX as usize);
 
 const WORDS_BITS: u32 = 12;
 
-/// What a frame is.
+/// Kinds of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// The first frame: who asks whom for what.
+    /// First frame: the initiator, the target and the purpose.
     Hello = 1,
-    /// The target proves that it has the key, and asks for the same.
+    /// The target's proof that it has the key, and its request for the same.
     Challenge,
     /// The initiator's proof.
     Proof,
     /// The connection is admitted.
     Welcome,
-    /// It is not; the status says why.
+    /// The connection is not admitted; the status gives the reason.
     Refused,
     /// Verbs to carry out in order.
     Verbs,
-    /// What came of them.
+    /// Results of a frame of verbs.
     Results,
     /// A datagram.
     Message,
@@ -63,7 +64,7 @@ pub(super) enum Kind {
     Register,
     /// Control: fence a node.
     Fence,
-    /// What came of either.
+    /// Result of a control request.
     Done,
 }
 
@@ -83,7 +84,7 @@ impl Kind {
     ];
 }
 
-/// Why bytes are no frame. Whoever sent them speaks something else; the connection is closed.
+/// Reason why bytes are not a frame. The peer speaks another protocol; the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum WireError {
     #[error("no frame begins with {0:#x}")]
@@ -136,7 +137,7 @@ impl Header {
     }
 }
 
-/// A whole frame, in place.
+/// A whole frame, in the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) header: Header,
@@ -144,17 +145,17 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Words that it takes, header included.
+    /// Length in words, header included.
     #[inline]
     pub(super) fn words(&self) -> usize {
         1 + self.body.len()
     }
 }
 
-/// The frame that `input` begins with; `None` if more must arrive first.
+/// The first frame of `input`; `None` if it has not arrived completely.
 ///
 /// # Errors
-/// What begins there is no frame, however it continues.
+/// `input` does not begin with a frame, however it continues.
 #[inline]
 pub(super) fn decode(input: &[u64]) -> Result<Option<Frame<'_>>, WireError> {
     let Some((first, rest)) = input.split_first() else { return Ok(None) };
@@ -162,7 +163,7 @@ pub(super) fn decode(input: &[u64]) -> Result<Option<Frame<'_>>, WireError> {
     Ok(rest.get(..header.words as usize).map(|body| Frame { header, body }))
 }
 
-/// One verb of a frame, in place.
+/// One verb of a frame, in the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verb<'a> {
     pub(super) region: RegionId,
@@ -171,7 +172,7 @@ pub(super) struct Verb<'a> {
     pub(super) act: Act<'a>,
 }
 
-/// What a verb does.
+/// Operation of a verb, with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Act<'a> {
     Read,
@@ -194,7 +195,7 @@ impl Act<'_> {
 }
 
 impl Verb<'_> {
-    /// Words that it adds to the results.
+    /// Number of words that the verb adds to the results.
     #[inline]
     pub(super) fn result_words(&self) -> usize {
         if matches!(self.act, Act::Write(_)) { 0 } else { self.words }
@@ -207,10 +208,10 @@ const WRITE: u8 = 3;
 const COMPARE_AND_SWAP: u8 = 4;
 const FETCH_AND_ADD: u8 = 5;
 
-/// The verb that `body` begins with, and what is behind it.
+/// The first verb of `body`, and the rest of `body`.
 ///
 /// # Errors
-/// No verb begins there.
+/// `body` does not begin with a verb.
 #[inline]
 pub(super) fn decode_verb(body: &[u64]) -> Result<(Verb<'_>, &[u64]), WireError> {
     let (first, rest) = body.split_first().ok_or(WireError::Body)?;
@@ -239,7 +240,7 @@ pub(super) fn decode_verb(body: &[u64]) -> Result<(Verb<'_>, &[u64]), WireError>
     Ok((Verb { region, offset: first & RemoteAddr::MAX_OFFSET, words, act }, rest))
 }
 
-/// Words that a request adds to a frame, and to its results.
+/// Number of words that a request adds to a frame, and to its results.
 #[inline]
 pub(super) fn sizes(op: Op, bytes: usize) -> (usize, usize) {
     let words = bytes / WORD_BYTES;
@@ -252,7 +253,7 @@ pub(super) fn sizes(op: Op, bytes: usize) -> (usize, usize) {
     }
 }
 
-/// Appends a request; `data` is what a WRITE carries.
+/// Appends a request; `data` is the payload of a WRITE.
 #[inline]
 pub(super) fn encode_verb(
     out: &mut Vec<u64>,
@@ -291,7 +292,7 @@ pub(super) fn encode_message(out: &mut Vec<u64>, bytes: &[u8]) {
 /// The bytes of a message.
 ///
 /// # Errors
-/// The frame is no message, or longer or shorter than it says.
+/// The frame is not a message, or its length contradicts its header.
 pub(super) fn message<'a>(frame: &Frame<'a>) -> Result<&'a [u8], WireError> {
     let bytes = usize::from(frame.header.count);
     if frame.header.kind != Kind::Message {
@@ -303,20 +304,20 @@ pub(super) fn message<'a>(frame: &Frame<'a>) -> Result<&'a [u8], WireError> {
     Ok(&frame.body.as_bytes()[..bytes])
 }
 
-/// Errors that a target answers with, by their status; zero is success.
+/// Errors that a target may answer, by status minus one; status zero is success.
 const STATUSES: [VerbError; 4] =
     [VerbError::OutOfBounds, VerbError::Misaligned, VerbError::AccessDenied, VerbError::Revoked];
 
-/// The status that stands for an error.
+/// The status of an error.
 pub(super) fn status_of(error: VerbError) -> u8 {
     let index = STATUSES.iter().position(|known| *known == error);
     index.expect("a target answers with these errors only") as u8 + 1
 }
 
-/// The error that a status stands for.
+/// The error of a status.
 ///
 /// # Errors
-/// It stands for none.
+/// The status is unknown.
 pub(super) fn error_of(status: u8) -> Result<VerbError, WireError> {
     let index = usize::from(status).wrapping_sub(1);
     STATUSES.get(index).copied().ok_or(WireError::Body)

@@ -1,4 +1,4 @@
-//! Nothing that arrives can do harm, and what is encoded is what is decoded.
+//! Received bytes do no harm, and encoding and decoding are inverse.
 
 use std::io::Read;
 
@@ -46,7 +46,7 @@ fn encode(posted: &[Posted]) -> Vec<u64> {
     out
 }
 
-/// What arbitrary bytes are most likely to get past the first checks with.
+/// Words that are likely to pass the first checks.
 fn plausible() -> impl Strategy<Value = Vec<u64>> {
     let word = prop_oneof![
         any::<u64>(),
@@ -61,7 +61,7 @@ fn plausible() -> impl Strategy<Value = Vec<u64>> {
     vec(word, 0..40)
 }
 
-/// A socket that brings a few bytes at a time.
+/// A reader that returns a few bytes at a time.
 struct Dribble<'a> {
     bytes: &'a [u8],
     pieces: std::slice::Iter<'a, usize>,

@@ -1,9 +1,9 @@
-//! One thread that serves: its connections, from the first byte to the last.
+//! One thread of a target: serves its connections from the first byte to the last.
 //!
-//! The thread sleeps until a socket is ready (or polls, [`Waiting`]), takes in what has come on
-//! each, carries out every whole frame where it lies, and sends the answers in one piece. It never
-//! waits for one connection: a peer that does not read its answers is not read from either, and is
-//! closed when that lasts.
+//! The thread sleeps until a socket is ready (or polls, [`Waiting`]), receives from each ready
+//! socket, carries out every whole frame in place, and sends the answers together. It never waits
+//! for one connection: a peer that does not read its answers is not read from either, and is
+//! disconnected after a time-out.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -27,27 +27,28 @@ use crate::env::Nanos;
 use crate::ids::{Endpoint, Epoch};
 use crate::verbs::VerbError;
 
-/// Tags of listeners begin here; smaller ones are connections.
+/// First tag of listeners; smaller tags are connections.
 const LISTENERS: Tag = 1 << 32;
-/// How often connections are looked at that may be too slow.
+/// Interval of the checks for slow connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The longest sleep when nothing is to be looked at.
+/// The longest sleep when no connection can be late.
 const IDLE: Duration = Duration::from_secs(10);
-/// Connections accepted before others get their turn.
+/// Connections accepted before other sockets get their turn.
 const ACCEPTS: usize = 32;
-/// Reads from one connection before others get their turn.
+/// Reads from one connection before other sockets get their turn.
 const READS: usize = 4;
 
-/// See the module's essay.
+/// A thread that serves the nodes of a process.
 pub(super) struct Worker {
     post: Post,
-    /// The system had no socket to give; listeners are not watched until the next tick.
+    /// Whether accepting failed for lack of files or memory. Listeners are then not watched until
+    /// the next tick.
     deaf: bool,
     connections: Slab<Connection>,
-    /// Which connection serves a lane, by the place of the node that it reaches.
+    /// Connection of each lane, by the place of the target node and the lane.
     lanes: BTreeMap<(usize, Endpoint), usize>,
     guests: usize,
-    /// Connections with answers that wait to be read.
+    /// Number of connections with unsent answers.
     stuck: usize,
     next_tick: Nanos,
     serials: u32,
@@ -61,16 +62,16 @@ struct Connection {
     input: Input,
     output: Output,
     interest: Interest,
-    /// A guest: since it came. Others: since answers wait.
+    /// Guest: time of accepting. Others: time since which answers are unsent.
     since: Nanos,
-    /// Tells connections apart that had the same place.
+    /// Distinguishes connections that had the same key.
     serial: u32,
 }
 
 enum Role {
     Guest(Greeter),
     Lane(LaneState),
-    /// The request's frame has been taken, its answer not yet given.
+    /// `busy` while a request has been taken and not yet answered.
     Control {
         busy: bool,
     },
@@ -84,21 +85,21 @@ struct LaneState {
     standing: Standing,
 }
 
-/// Whether verbs of a lane's connection may take effect.
+/// State of a lane's connection: whether its verbs may take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
     Good,
-    /// Fenced, and not yet told so.
+    /// Fenced; the lane has not been told yet.
     Fenced,
-    /// A verb was refused: nothing behind it may take effect, whatever it is.
+    /// A verb was refused: no later verb may take effect.
     Broken,
 }
 
-/// What becomes of a connection after its turn.
+/// Decision about a connection after its turn.
 enum Verdict {
     Keep,
     Close,
-    /// A guest asks for something.
+    /// A guest has completed its handshake with this request.
     Asks(Hello),
 }
 
@@ -119,7 +120,7 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until the order to stop.
     pub(super) fn run(mut self) {
         let mut ready = Ready::new();
         let mut look_until = Nanos(0);
@@ -156,7 +157,7 @@ impl Worker {
         if self.guests + self.stuck > 0 || self.deaf { TICK } else { IDLE }
     }
 
-    /// Closes connections that have been too slow.
+    /// Closes connections that exceeded a time-out.
     fn tick(&mut self) {
         let now = self.post.env.now();
         if now < self.next_tick {
@@ -185,7 +186,8 @@ impl Worker {
 
     fn listen(&mut self) {
         for (place, listener) in self.post.listeners.iter().enumerate() {
-            // Fails for those that are watched already; one that cannot be is tried again.
+            // Removing fails for listeners that are not watched. A listener that cannot be added is
+            // tried again at the next tick.
             let _ = self.post.watch.remove(listener);
             let tag = LISTENERS + place as Tag;
             self.deaf |= self.post.watch.add(listener, tag, Interest::READ).is_err();
@@ -201,7 +203,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => {
                     // Out of files or memory. The connection stays in the listener's queue, which
-                    // would call at once again.
+                    // would wake this thread again at once.
                     self.post.nodes[place].counting.accept_errors.add(1);
                     self.deaf = self.post.watch.remove(listener).is_ok();
                     return;
@@ -237,7 +239,7 @@ impl Worker {
     ) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        // Without a watch it could not be served; closing it tells the other side so.
+        // Without a watch it could not be served; closing it tells the peer.
         self.post.watch.add(&stream, key as Tag, Interest::READ).ok()?;
         self.serials = self.serials.wrapping_add(1);
         let input = Input::new(input_words);
@@ -259,7 +261,7 @@ impl Worker {
         }
     }
 
-    /// Takes a connection out; dropping it closes the socket.
+    /// Removes a connection; dropping it closes the socket.
     fn forget(&mut self, key: usize) -> Connection {
         let connection = self.connections.remove(key);
         self.guests -= usize::from(matches!(connection.role, Role::Guest(_)));
@@ -267,9 +269,9 @@ impl Worker {
         connection
     }
 
-    /// Takes in what has come on a connection, and answers.
+    /// Receives from a connection, and answers.
     fn turn(&mut self, key: usize) {
-        // Its place may be empty by now: closed earlier in the same round.
+        // The key may be vacant: the connection was closed earlier in the same round.
         let Some(connection) = self.connections.get_mut(key) else { return };
         let was_stuck = connection.interest.write;
         let verdict = connection.turn(key).unwrap_or_else(|error| connection.give_up(&error));
@@ -285,7 +287,7 @@ impl Worker {
         }
     }
 
-    /// Gives a guest what it asks for.
+    /// Admits a guest for the purpose of its hello, or refuses it.
     fn admit(&mut self, key: usize, hello: Hello) {
         let Connection { shared, mut stream, mut output, .. } = self.forget(key);
         if let Some(refusal) = refusal(&shared, &hello) {
@@ -302,7 +304,7 @@ impl Worker {
             };
         }
         push_frame(&mut output.words, Kind::Welcome, 0, &[]);
-        // A few bytes into an empty socket: what does not fit now never will.
+        // A few bytes into an empty socket: if they do not fit now, they never will.
         if output.flush(&mut stream).is_err() || !output.is_empty() {
             return;
         }
@@ -318,9 +320,10 @@ impl Worker {
         }
     }
 
-    /// Serves a lane from now on, in place of any older connection that it has.
+    /// Serves a lane from now on, and closes its older connection, if any.
     fn serve(&mut self, shared: Arc<Shared>, mut stream: Stream, hello: Hello) {
-        // Here, on the thread that a fence asks: it either sees this connection or came before.
+        // Checked on the thread that acknowledges fences: a fence either sees this connection or
+        // was raised before this check.
         if shared.is_fenced(hello.from.node, hello.epoch) {
             return refuse(&shared, &mut stream, Refusal::Fenced);
         }
@@ -333,8 +336,8 @@ impl Worker {
             {
                 return refuse(&shared, &mut stream, Refusal::Stale);
             }
-            // From here on nothing of it can take effect: what it has received and what is still
-            // on its way goes with the socket (H22).
+            // From here on no verb of the older connection can take effect: its received frames and
+            // those on their way are dropped with the socket (H22).
             shared.counting.replaced.add(1);
             self.close(older);
         }
@@ -353,7 +356,7 @@ impl Worker {
         self.turn(key);
     }
 
-    /// Does what other workers ask. Whether to go on.
+    /// Carries out orders of other workers. Returns false for the order to stop.
     fn take_orders(&mut self) -> bool {
         while let Ok(order) = self.post.orders.try_recv() {
             match order {
@@ -368,8 +371,8 @@ impl Worker {
         true
     }
 
-    /// From now on refuses what connections of the expelled node bring. No frame is half-way: this
-    /// thread carries them out whole.
+    /// Refuses verbs of the expelled node's connections from now on. No frame is half-way: this
+    /// thread carries out whole frames.
     fn fence(&mut self, order: Arc<FenceOrder>) {
         for (_, connection) in &mut self.connections {
             let Role::Lane(lane) = &mut connection.role else { continue };
@@ -383,7 +386,7 @@ impl Worker {
         Arc::clone(&self.post.nodes[order.place]).acknowledge(order);
     }
 
-    /// Answers whoever asked for a fence that is complete.
+    /// Answers the control connection that asked for a fence, once the fence is complete.
     fn fenced(&mut self, order: &FenceOrder) {
         let (key, serial) = control::asker(order.asker);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -398,7 +401,7 @@ impl Worker {
     }
 }
 
-/// Why a node does not give a guest what it asks for.
+/// Reason to refuse a guest's hello, if any.
 fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
     if hello.to.node != shared.node || !shared.knows(hello.from.node) {
         return Some(Refusal::Node);
@@ -412,12 +415,12 @@ fn refusal(shared: &Shared, hello: &Hello) -> Option<Refusal> {
     }
 }
 
-/// Tells a connection that it is not admitted, and closes it.
+/// Sends a refusal; the connection is closed when the stream is dropped.
 fn refuse(shared: &Shared, stream: &mut impl Write, refusal: Refusal) {
     shared.counting.refused.add(1);
     let mut output = Output::default();
     push_refusal(&mut output.words, refusal);
-    // Whoever does not get it sees the connection closed.
+    // If it does not arrive, the peer sees the connection closed.
     let _ = output.flush(stream);
 }
 
@@ -433,7 +436,7 @@ impl Connection {
                 if !matches!(verdict, Verdict::Keep) {
                     return Ok(verdict);
                 }
-                // There was no room for the answers, and now there is.
+                // There was no room for more answers, and now there is.
                 if !self.output.is_empty() || !self.has_request() {
                     break;
                 }
@@ -448,10 +451,10 @@ impl Connection {
         Ok(Verdict::Keep)
     }
 
-    /// Says why nothing more can be read or written, where somebody is there to be told.
+    /// Counts a failed connection, and sends the reason where the peer can still receive it.
     fn give_up(&mut self, error: &io::Error) -> Verdict {
         match error.kind() {
-            // TLS has told whoever it did not let in.
+            // TLS has told the peer that it is not admitted.
             io::ErrorKind::InvalidData => self.shared.counting.refused.add(1),
             stream::NO_TLS => refuse(&self.shared, &mut self.stream.socket(), Refusal::Security),
             _ => {}
@@ -459,7 +462,7 @@ impl Connection {
         Verdict::Close
     }
 
-    /// Takes what it can of what has come.
+    /// Processes received frames as far as possible.
     fn step(&mut self, key: usize) -> Verdict {
         let step = match &mut self.role {
             Role::Guest(_) => return self.greet(),
@@ -475,7 +478,7 @@ impl Connection {
         }
     }
 
-    /// Whether a whole request waits that could be taken if there were room for its answer.
+    /// Whether a whole request waits that only lacked room for its answer.
     fn has_request(&self) -> bool {
         match self.role {
             Role::Guest(_) | Role::Control { busy: true } => false,
@@ -483,7 +486,7 @@ impl Connection {
         }
     }
 
-    /// Carries out verbs as long as there is room for their answers.
+    /// Carries out verbs while there is room for their answers.
     fn carry_out(&mut self) -> Result<(), WireError> {
         let Self { role: Role::Lane(lane), shared, input, output, .. } = self else {
             unreachable!()
@@ -524,7 +527,7 @@ impl Connection {
         let refusal = loop {
             let frame = match wire::decode(input.words()) {
                 Ok(Some(frame)) => frame,
-                // A frame that does not fit is none of a handshake.
+                // A frame too long for the guest's buffer is not part of a handshake.
                 Ok(None) if input.words().len() < GUEST_WORDS => return Verdict::Keep,
                 Ok(None) | Err(_) => break Refusal::Garbage,
             };
@@ -533,7 +536,7 @@ impl Connection {
             input.take(words);
             match step {
                 Ok(None) => {}
-                // Nothing may follow before the welcome.
+                // A guest must send nothing before the welcome.
                 Ok(Some(_)) if !input.is_empty() => break Refusal::Garbage,
                 Ok(Some(hello)) => return Verdict::Asks(hello),
                 Err(refusal) => break refusal,
@@ -562,10 +565,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the socket watched for what can be done next.
+    /// Watches the socket for the next possible operation.
     fn watch_on(&mut self, key: usize, post: &Post) -> io::Result<()> {
         let write = !self.output.is_empty();
-        // Not read from while it does not read.
+        // A peer that does not read its answers is not read from.
         let interest = Interest { read: !write, write };
         if interest == self.interest {
             return Ok(());

@@ -1,11 +1,11 @@
-//! What is wrong, in a sentence for whoever set up the certificates.
+//! Explains TLS errors to the operator who set up the certificates.
 //!
-//! `rustls` says what a verifier or a peer found. Which file that means, and on which side, is said
-//! here. Pure.
+//! `rustls` reports the finding of a verifier or a peer. This module tells which certificate is
+//! meant, and on which side. Pure.
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// What `error` means here. What it does not know it leaves to `rustls`.
+/// Explanation of `error`, or the text of `rustls` if there is none.
 pub(super) fn why(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(found) => theirs(found),
@@ -18,11 +18,11 @@ pub(super) fn why(error: &Error) -> String {
     }
 }
 
-/// What this side has found in the other's certificate.
+/// Explanation of this side's finding about the other's certificate.
 fn theirs(found: &CertificateError) -> String {
     use CertificateError as Found;
     let what = match found {
-        // An authority of the same name with another key is another one.
+        // An authority with the same name and another key is another authority.
         Found::UnknownIssuer | Found::BadSignature => "was signed by another authority",
         Found::Expired | Found::ExpiredContext { .. } => "has run out",
         Found::NotValidYet | Found::NotValidYetContext { .. } => "is not valid yet",
@@ -34,7 +34,7 @@ fn theirs(found: &CertificateError) -> String {
     format!("the other side's certificate {what}")
 }
 
-/// What the other side says of this one's.
+/// Explanation of the other side's alert about this side's certificate.
 fn ours(alert: AlertDescription) -> String {
     use AlertDescription as Said;
     match alert {
