@@ -1,17 +1,17 @@
-//! What is remembered of calls that have an id, so that each takes effect once (H21).
+//! Records of calls that have an id, so that each takes effect once (H21).
 //!
-//! A call's record is part of its own write set: it is there if and only if the call has
-//! committed. Records live in rows of an internal table; a call's id says which row, and whoever
-//! carries out a call with an id holds that row's write lock. So of two calls with one id, at any
-//! two nodes, the second finds the record of the first.
+//! A call's record is part of its own write set: it is there if and only if the call has committed.
+//! Records live in rows of an internal table; a call's id determines the row, and a call with an id
+//! holds that row's write lock while it is carried out. So of two calls with one id, at any two
+//! nodes, the second finds the record of the first.
 //!
 //! A row holds several records. Those that are older than the retention make room for others when
-//! the row is next written. So nothing has to be swept, and no more memory is ever used.
+//! the row is next written. So nothing has to be swept, and memory use does not grow.
 //!
-//! Results leave a part of each row to calls that are given up: whoever asks what became of a call
-//! must learn it, and most of all when the row has no room for the call itself.
+//! Results leave a part of each row to calls that are given up: a client that asks for the outcome
+//! of a call must learn it, and most of all when the row has no room for the call itself.
 //!
-//! Here are the bytes of a row, and the decisions over them; all of it is pure.
+//! This module holds the format of a row, and the decisions on it; all of it is pure.
 
 use lotus::PrimaryKey;
 use lotus_client::protocol::{Bytes, CallId};
@@ -21,47 +21,47 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 /// The name of the internal table.
 pub(crate) const TABLE: &str = "lotus.calls";
 
-/// One part of so many of a row takes no results: room for the records of calls that were given up,
-/// one at least and not more than six.
+/// One part in this many of a row takes no results: room for the records of calls that were given
+/// up, for one at least and six at most.
 const ROOM_TO_GIVE_UP: usize = 16;
 const GIVEN_UP_BYTES: usize = 40;
 
-/// What is remembered of one call.
+/// The record of one call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Record<'a> {
     id: CallId,
-    /// Of the procedure's name and its arguments.
+    /// Hash of the procedure's name and its arguments.
     fingerprint: u64,
-    /// When it was written down, in milliseconds since the Unix epoch.
+    /// Time of writing, in milliseconds since the Unix epoch.
     at_ms: u64,
     /// The encoded result; `None` if the call was given up before it was carried out.
     #[serde(borrow)]
     result: Option<Bytes<'a>>,
 }
 
-/// What a row says about a call.
+/// Answer of a row about a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Memory {
-    /// It was not carried out.
+    /// It has no record.
     Nothing,
     /// It has committed, with this result.
     Done(Vec<u8>),
-    /// It never will be carried out.
+    /// It was given up, and never will be carried out.
     GivenUp,
     /// Its id names another call.
     Taken,
 }
 
-/// A row does not take the record.
+/// The row has no room for the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Full {
-    /// It would, if others had expired.
+    /// There will be room when other records have expired.
     ForNow,
-    /// Not even alone.
+    /// The record does not fit even alone.
     ForEver,
 }
 
-/// What a call is, for whoever compares.
+/// Hash of a call's name and arguments, by which calls with the same id are compared.
 pub(crate) fn fingerprint(procedure: &str, arguments: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&(procedure.len() as u64).to_le_bytes());
@@ -75,8 +75,8 @@ pub(crate) fn row_of(id: CallId, rows: u64) -> PrimaryKey {
     (xxh3_64(&id.0) % rows).into()
 }
 
-/// What a row remembers of the call. With a `fingerprint`, whether it is that call. A row that
-/// does not decode is nobody's: only this module writes the table.
+/// Looks a call up in its row, and compares the `fingerprint` if there is one. A row that does not
+/// decode counts as empty: only this module writes the table.
 pub(crate) fn recall(row: &[u8], id: CallId, fingerprint: Option<u64>) -> Memory {
     let records = decode(row);
     let Some(record) = records.iter().find(|record| record.id == id) else {
@@ -89,7 +89,7 @@ pub(crate) fn recall(row: &[u8], id: CallId, fingerprint: Option<u64>) -> Memory
     }
 }
 
-/// One more record.
+/// A record to be added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<'a> {
     pub(crate) id: CallId,
@@ -99,7 +99,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// How much of a row results may fill.
+/// Bytes of a row that results may fill.
 pub(crate) fn room_for_results(row_bytes: usize) -> usize {
     row_bytes - (row_bytes / ROOM_TO_GIVE_UP).clamp(GIVEN_UP_BYTES, 6 * GIVEN_UP_BYTES)
 }
@@ -178,7 +178,7 @@ mod tests {
     fn a_row_that_is_full_of_results_still_takes_what_is_given_up() {
         for row_bytes in [256, 2048, 8192] {
             let (mut row, mut id) = (Vec::new(), 0);
-            // Numbers are as long as they get.
+            // The longest encodings of numbers.
             let full = loop {
                 id += 1;
                 let entry = Entry {

@@ -1,4 +1,4 @@
-//! What a server may be told, and what of it makes no sense.
+//! Settings of a server, and their checks.
 
 use crate::exposition::Gauge;
 use std::net::TcpListener;
@@ -12,35 +12,36 @@ use lotus_fabric::tcp::Security;
 /// Settings of a server: one for each compute node.
 #[derive(Debug)]
 pub struct Config {
-    /// Where clients come, bound already: so ports can be chosen by the system, and all addresses
+    /// Socket for clients, bound already: so ports can be chosen by the system, and all addresses
     /// known, before the first server starts.
     pub listener: TcpListener,
-    /// The addresses of the servers of all compute nodes, by their places, as clients reach them.
+    /// Addresses of the servers of all compute nodes, by index, as clients reach them.
     pub nodes: Vec<String>,
-    /// A second door, for clients on this host: none unless told otherwise.
+    /// A second door, for clients on this host; none by default.
     pub local: Option<LocalDoor>,
-    /// Where metrics and health are served, over HTTP; nowhere unless told otherwise.
+    /// Socket for metrics and health over HTTP; none by default.
     pub metrics: Option<TcpListener>,
-    /// Figures of this process that are shown beside the server's own; none unless told otherwise.
+    /// Figures of this process that are shown beside the server's own; none by default.
     pub gauges: Vec<Gauge>,
-    /// Who may come in; everybody, and therefore on loopback only, unless told otherwise.
+    /// Admission of clients, by a shared key or TLS; by default all are admitted, on loopback only.
     pub security: Security,
-    /// Coroutines that serve calls, on each coordinator; half of all it has unless told otherwise.
+    /// Coroutines that serve calls, on each coordinator; half of all it has by default.
     pub workers: Option<usize>,
     /// Bounds and patience.
     pub limits: Limits,
-    /// What is remembered of calls that have an id.
+    /// Records of calls that have an id.
     pub call_records: CallRecords,
 }
 
 /// A door for clients on the same host: a Unix socket, which costs them and the server a fraction
-/// of what TCP does. Whoever may open its path finds it; [`Config::security`] holds there as well.
+/// of what TCP does. The path's permissions decide which users reach it; [`Config::security`] holds
+/// there as well.
 #[derive(Debug)]
 pub struct LocalDoor {
-    /// Where they come, bound already. Whoever has bound it removes it from its path.
+    /// The socket, bound already. The program that has bound it removes it from its path.
     pub listener: UnixListener,
-    /// The addresses of all compute nodes, by their places, as clients on this host reach them:
-    /// `unix:/path` for those that have such a door here, `host:port` for others.
+    /// Addresses of all compute nodes, by index, as clients on this host reach them: `unix:/path`
+    /// for those that have such a door here, `host:port` for others.
     pub nodes: Vec<String>,
 }
 
@@ -51,31 +52,31 @@ pub struct Limits {
     pub connections: usize,
     /// Connections that have not passed the handshake; further ones are closed at once; 64.
     pub guests: usize,
-    /// How long a handshake may take; 2 s.
+    /// Time limit of a handshake; 2 s.
     pub greeting: Duration,
     /// Requests that one connection may have in flight; it is not read while it has; 256.
     pub in_flight: usize,
-    /// The longest request, in bytes; 256 KiB.
+    /// Longest request, in bytes; 256 KiB.
     pub request_bytes: usize,
     /// Bytes that one connection may hold: requests that are not answered, and answers that the
     /// client has not taken. It is not read while it holds more, and no call of it is begun while
-    /// so many bytes of answers wait ([`Failure::Busy`](lotus_client::Failure::Busy)); 1 MiB.
+    /// answers alone take as much ([`Failure::Busy`](lotus_client::Failure::Busy)); 1 MiB.
     pub held_bytes: usize,
     /// The same for all connections together. While they hold more, those that hold more than
     /// 16 KiB wait; 64 MiB.
     pub held_in_all_bytes: usize,
     /// Rows that one interactive transaction may have; 4096.
     pub rows: usize,
-    /// How long a client may take to read [`progress_bytes`](Self::progress_bytes) of what waits
-    /// for it, or to send so much of a request that it has begun; 10 s.
+    /// Time in which a client has to read [`progress_bytes`](Self::progress_bytes) of what waits
+    /// for it, or to send as much of a request that it has begun; 10 s.
     pub write_patience: Duration,
-    /// What a client must read or send in that time, unless it is owed or owes less; 64 KiB.
+    /// Bytes that a client must read or send in that time, unless less is due; 64 KiB.
     pub progress_bytes: usize,
-    /// The longest time that a call is tried for, whatever the client says; 60 s.
+    /// Longest time for which a call is tried, whatever the client asks for; 60 s.
     pub longest_call: Duration,
-    /// How long an interactive transaction may take, and so hold locks; 1 s.
+    /// Time limit of an interactive transaction, and so of its locks; 1 s.
     pub hold: Duration,
-    /// How long a server that stops waits for what is in flight; 5 s.
+    /// Longest wait for requests in flight when the server stops; 5 s.
     pub drain: Duration,
 }
 
@@ -99,18 +100,18 @@ impl Default for Limits {
     }
 }
 
-/// What is remembered of calls that have an id: rows of a table of the cluster, so they are as
-/// durable as what the calls did. Alike on all servers of a cluster.
+/// Settings of the records of calls that have an id. Records are rows of a table of the cluster, as
+/// durable as the calls' effects. Must be the same on all servers of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRecords {
-    /// Rows; an id belongs to one of them. Calls whose ids meet in a row conflict, so there should
-    /// be many times more rows than calls in flight; 16,384.
+    /// Number of rows; an id belongs to one of them. Calls with ids in the same row conflict, so
+    /// there should be many times more rows than calls in flight; 16,384.
     pub rows: u64,
-    /// Bytes of a row, which hold the records of several calls; 2048. One sixteenth, from 40
-    /// to 240, is kept for those that are given up.
+    /// Bytes of a row, which hold the records of several calls; 2048. One sixteenth, from 40 to
+    /// 240, is kept for calls that are given up.
     pub row_bytes: u32,
-    /// How long a record is kept; then it makes room for others. Clocks of compute nodes should
-    /// differ by less; 10 minutes.
+    /// Time for which a record is kept; then it makes room for others. Clocks of compute nodes
+    /// should differ by less; 10 minutes.
     pub retention: Duration,
 }
 
@@ -120,7 +121,7 @@ impl Default for CallRecords {
     }
 }
 
-/// Why there is no server. Change what the sentence names.
+/// Failure to start a server. Change what the sentence names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -129,9 +130,9 @@ pub enum StartError {
     Nodes {
         /// The node that was to be served.
         node: usize,
-        /// How many there are.
+        /// Number of compute nodes.
         nodes: usize,
-        /// How many addresses were given.
+        /// Number of addresses that were given.
         addresses: usize,
     },
     /// Another process has that compute node.
@@ -140,7 +141,7 @@ pub enum StartError {
         /// The node that was to be served.
         node: usize,
     },
-    /// Anybody on the network could come in.
+    /// Any client on the network would be admitted.
     #[error(
         "{0} is not a loopback address: a shared key or TLS is needed, or an explicit word that \
              all may come in"
@@ -152,17 +153,17 @@ pub enum StartError {
     /// Workers, an interactive transaction and the engine's own errands need a coroutine each.
     #[error("{workers} workers do not fit beside others on {coroutines} coroutines")]
     Workers {
-        /// How many were asked for.
+        /// Number of workers asked for.
         workers: usize,
-        /// How many coroutines each coordinator has.
+        /// Number of coroutines on each coordinator.
         coroutines: usize,
     },
     /// A record must outlive every call that it might be about.
     #[error("records are kept for {retention:?}, and a call may take {longest_call:?}")]
     Retention {
-        /// How long records are kept.
+        /// Time for which records are kept.
         retention: Duration,
-        /// How long a call may take.
+        /// Time limit of a call.
         longest_call: Duration,
     },
     /// The table of call records cannot be made.
@@ -189,7 +190,7 @@ impl Config {
         }
     }
 
-    /// What of it makes no sense for a compute node of this cluster.
+    /// Checks that the settings fit compute node `node` of this cluster.
     pub(crate) fn check(&self, node: usize, cluster: &lotus::Config) -> Result<(), StartError> {
         let nodes = cluster.compute_nodes;
         if node >= nodes || self.nodes.len() != nodes {
@@ -222,8 +223,8 @@ impl Config {
         self.workers.unwrap_or(cluster.coroutines / 2)
     }
 
-    /// Interactive transactions that may be open on each coordinator: what workers leave, but for
-    /// one coroutine that does the engine's own errands.
+    /// Interactive transactions that may be open on each coordinator: the coroutines that workers
+    /// leave, less one for the engine's own errands.
     pub(crate) fn interactive(&self, cluster: &lotus::Config) -> usize {
         cluster.coroutines - self.workers(cluster) - 1
     }

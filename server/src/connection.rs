@@ -2,9 +2,9 @@
 //!
 //! The handshake is carried out on the server's thread. Then the connection moves to a coordinator,
 //! whose thread reads it, runs its transactions and writes the answers: a request meets no other
-//! thread on its way, unless the coordinator has more of them than workers and others have not.
-//! A connection within TLS stays on the server's thread: what it costs to open and to seal would
-//! hold up a coordinator's transactions.
+//! thread on its way, unless the coordinator has more of them than workers and others have not. A
+//! connection within TLS stays on the server's thread: the work of opening and sealing would hold
+//! up a coordinator's transactions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,13 +33,13 @@ use crate::node::Node;
 use crate::ticket::{Peer, Ticket};
 use crate::worker::{Errand, Identity, Request, Work};
 
-/// Ended transactions that a connection remembers, to say why they ended.
+/// Most ended transactions that a connection remembers, to say why they ended.
 const MOST_ENDED: usize = 256;
-/// For how many turns of a busy coordinator answers gather at most before they leave together:
-/// about as long as it takes to serve two dozen requests.
+/// Most turns of a busy coordinator for which answers gather before they leave together: about as
+/// long as it takes to serve two dozen requests.
 const GATHERING_TURNS: u32 = 32;
 
-/// Why somebody was not let in.
+/// Reason for not letting a client in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Turned {
     #[error(transparent)]
@@ -51,11 +51,11 @@ pub(crate) enum Turned {
 }
 
 impl Turned {
-    /// Whether it was this side that did not want it.
+    /// Whether this side refused the client.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_) => true,
-            // What TLS says of somebody's certificate.
+            // An error that TLS reports of a certificate.
             Self::Broken(error) => error.kind() == io::ErrorKind::InvalidData,
             Self::Slow => false,
         }
@@ -80,7 +80,7 @@ pub(crate) async fn admit(
         Ok(Err(Turned::Refused(refusal))) => {
             let mut out = Vec::new();
             greet(&mut out, &Greeting::Refused(refusal));
-            // The socket's buffer has room for so little; if not, the client must do without.
+            // The socket's buffer has room for this little; otherwise the client is not told.
             let _ = stream.try_write(&out);
             Err(refusal.into())
         }
@@ -106,7 +106,7 @@ async fn shake_hands(
     let mut doorkeeper = Doorkeeper::default();
     let mut out = Vec::new();
     loop {
-        // An oversized frame is no hello of ours, whatever its author speaks.
+        // An oversized frame is no hello of this protocol.
         if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
             let admitted = doorkeeper.step(frame, key, &mut out)?;
             if admitted && is_full() {
@@ -126,11 +126,11 @@ async fn shake_hands(
     }
 }
 
-/// Where a client comes from, and so how it reaches the compute nodes.
+/// Origin of a client, which decides how it reaches the compute nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
     Network(SocketAddr),
-    /// It came through the door for clients of this host.
+    /// The door for clients of this host.
     ThisHost,
 }
 
@@ -146,12 +146,12 @@ impl fmt::Display for Origin {
 /// A client that was let in, on its way to the coordinator that will serve it.
 pub(crate) struct Newcomer {
     pub(crate) stream: OwnedFd,
-    /// What it has sent already.
+    /// Bytes that it has sent already.
     pub(crate) incoming: Incoming,
     pub(crate) presence: Presence,
 }
 
-/// A client's place among those that are connected.
+/// A client's entry among those that are connected. Dropping it closes the connection.
 pub(crate) struct Presence {
     node: Arc<Node>,
     peer: Arc<Peer>,
@@ -160,7 +160,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Enters; `number` is this connection's alone, `home` the coordinator that it belongs to.
+    /// Registers a client; `number` is unique to its connection, `home` its coordinator.
     pub(crate) fn enter(node: &Arc<Node>, number: u64, client: Origin, home: usize) -> Self {
         let peer = Arc::new(Peer::new(&node.budgets[home], node.limits.held_bytes));
         node.enter(number, &peer);
@@ -188,8 +188,8 @@ pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
     }
 }
 
-/// Serves a client to its end; its requests go to coordinator `home` as long as that has workers
-/// with nothing to do.
+/// Serves a client to its end; its requests go to coordinator `home` as long as that has idle
+/// workers.
 pub(crate) async fn serve(
     wire: &mut impl Wire,
     mut incoming: Incoming,
@@ -220,10 +220,10 @@ pub(crate) async fn serve(
     note_end(node, &end, *client);
 }
 
-/// A connection in the hands of a coordinator's task.
+/// A connection that a coordinator's task serves.
 struct Seated {
     socket: Socket,
-    /// For how many turns answers have been gathering.
+    /// Turns for which answers have been gathering.
     waited: u32,
 }
 
@@ -238,7 +238,7 @@ impl Wire for Seated {
         self.socket.poll_write(bytes)
     }
 
-    /// As long as the coordinator has something else to do, and not for long.
+    /// Waits while the coordinator has something else to do, for [`GATHERING_TURNS`] at most.
     fn poll_gathered(&mut self, _: &mut Context<'_>) -> Poll<()> {
         let executor = self.socket.executor();
         if self.waited >= GATHERING_TURNS || !executor.has_company() {
@@ -259,15 +259,15 @@ impl Wire for Seated {
 struct Desk<'n> {
     node: &'n Arc<Node>,
     peer: &'n Arc<Peer>,
-    /// The coordinator whose thread this is, or that serves first what comes within TLS.
+    /// The coordinator of this thread; within TLS, the one that requests go to first.
     home: usize,
     /// Requests that came together, by coordinator.
     queued: Vec<Vec<Errand>>,
-    /// When the first of them was taken in.
+    /// Arrival of the first of them.
     arrived: Option<Nanos>,
-    /// Workers here that had nothing to do when the first of them came, and still have not.
+    /// Idle workers of `home` when the first of them came, less the requests given to them since.
     idle_here: Option<usize>,
-    /// The coordinator whose turn it is.
+    /// The coordinator that got the last request in turn.
     next: usize,
     origin: Origin,
     /// Interactive transactions, by the client's numbers.
@@ -279,7 +279,7 @@ impl Receiver for Desk<'_> {
         let (number, message) = protocol::split(frame)?;
         let op = decode(message)?;
         if let Op::Abandon { txn } = op {
-            // Nobody waits for an answer.
+            // The client expects no answer.
             self.open.remove(&txn);
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Receiver for Desk<'_> {
         (self.arrived, self.idle_here) = (None, None);
     }
 
-    /// As long as more is under way than waits: so half of what is in flight travels together.
+    /// True while more requests are in flight than answers wait, so half of them travel together.
     fn has_more_coming(&self, waiting: usize) -> bool {
         self.peer.in_flight() > waiting
     }
@@ -325,7 +325,7 @@ impl Desk<'_> {
             return ticket.fail(Failure::UnknownProcedure);
         };
         let Bytes(arguments) = call.arguments;
-        // What only reads has nothing to remember.
+        // A read-only call needs no record.
         let id = call.id.filter(|_| stored.kind != protocol::Kind::ReadOnly);
         let identity = id
             .map(|id| Identity { id, fingerprint: calls::fingerprint(call.procedure, arguments) });
@@ -356,7 +356,7 @@ impl Desk<'_> {
         }
         self.open.retain(|_, open| !open.is_over());
         if self.open.len() >= MOST_ENDED {
-            // Those that have expired long ago; of the others there are not as many.
+            // Forgets those that have expired; there are not as many others.
             self.open.retain(|_, open| !open.has_ended());
         }
         let Some(place) = self.node.take_place(self.home) else {
@@ -364,12 +364,12 @@ impl Desk<'_> {
         };
         let open = interactive::begin(self.node, place, begin.kind);
         open.step(ticket, message, hold_ms);
-        // A number that is in use names the new one: the old one ends.
+        // If the number is in use, the transaction that had it ends.
         self.open.insert(step.txn, open);
     }
 
-    /// The coordinator of the next request: this one, where a hand-over is for nothing, while
-    /// workers wait here; then all of them in turn.
+    /// The coordinator of the next request: `home`, where a hand-over costs nothing, while workers
+    /// are idle there; then all of them in turn.
     fn seat(&mut self) -> usize {
         let (node, home) = (self.node, self.home);
         if self.queued.len() == 1 {
@@ -385,7 +385,7 @@ impl Desk<'_> {
     }
 }
 
-/// Counts how a connection ended, and says it to whoever listens.
+/// Counts a connection's end, and logs it.
 fn note_end(node: &Node, end: &End, client: Origin) {
     match end {
         End::Garbage(_) | End::Oversized(_) | End::SlowReader(_) | End::SlowSender(_) => {
@@ -399,7 +399,7 @@ fn note_end(node: &Node, end: &End, client: Origin) {
     }
 }
 
-/// Counts a client that was not let in, and says it to whoever listens.
+/// Counts a client that was not let in, and logs it.
 pub(crate) fn note_turned(node: &Node, turned: &Turned, client: Origin) {
     let index = node.index;
     if !turned.is_refusal() {
@@ -412,7 +412,7 @@ pub(crate) fn note_turned(node: &Node, turned: &Turned, client: Origin) {
     }
 }
 
-/// One more.
+/// Adds one.
 pub(crate) fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

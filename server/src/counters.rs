@@ -1,4 +1,4 @@
-//! What a server counts of transactions: for each coordinator apart, so that none writes what
+//! Counters of a server's transactions: apart for each coordinator, so that none writes what
 //! another reads often.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub(crate) const LATENCY_BOUNDS_US: [u64; 18] = [
     500_000, 1_000_000, 2_000_000, 5_000_000,
 ];
 
-/// How a request for a transaction ended.
+/// Outcome of a request for a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
     Committed,
@@ -35,7 +35,7 @@ impl Ending {
     }
 }
 
-/// Why attempts were aborted, as [`abort_reason`] counts.
+/// Names of the reasons for aborts, at the indices of [`abort_reason`].
 pub(crate) const ABORT_REASONS: [&str; 8] = [
     "conflict",
     "in_doubt",
@@ -47,7 +47,7 @@ pub(crate) const ABORT_REASONS: [&str; 8] = [
     "other",
 ];
 
-/// Where an error stands in [`ABORT_REASONS`].
+/// Index of an error in [`ABORT_REASONS`].
 const fn abort_reason(error: &TxnError) -> usize {
     match error {
         TxnError::Conflict { .. } => 0,
@@ -61,7 +61,7 @@ const fn abort_reason(error: &TxnError) -> usize {
     }
 }
 
-/// How long something took, and how often.
+/// A histogram of latencies, and their sum.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies {
     pub(crate) buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
@@ -83,19 +83,19 @@ pub(crate) struct Counters {
     pub(crate) endings: [AtomicU64; Ending::ALL.len()],
     pub(crate) aborts: [AtomicU64; ABORT_REASONS.len()],
     pub(crate) latencies: Latencies,
-    /// Of each stored transaction, by its place in the registry.
+    /// Latencies of each stored transaction, by its place in the registry.
     pub(crate) by_procedure: Box<[Latencies]>,
 }
 
 impl Counters {
-    /// Nothing counted yet, for so many stored transactions.
+    /// Counters at zero, for this many stored transactions.
     pub(crate) fn new(procedures: usize) -> Self {
         let by_procedure = (0..procedures).map(|_| Latencies::default()).collect();
         Self { by_procedure, ..Self::default() }
     }
 
-    /// A request has ended, so long after it came; of the stored transaction of this place, if it
-    /// called one.
+    /// Counts a request that has ended, and its latency; `procedure` is the place of the stored
+    /// transaction that it called, if it did.
     pub(crate) fn end(&self, ending: Ending, latency: Duration, procedure: Option<usize>) {
         add(&self.endings[ending as usize], 1);
         self.latencies.add(latency);
@@ -104,13 +104,13 @@ impl Counters {
         }
     }
 
-    /// An attempt was aborted.
+    /// Counts an aborted attempt.
     pub(crate) fn abort(&self, error: &TxnError) {
         add(&self.aborts[abort_reason(error)], 1);
     }
 }
 
-/// There is one writer, so nothing is lost between the two steps, and no bus is locked.
+/// Adds without locking the bus: there is one writer, so nothing is lost between the two steps.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
-//! Metrics as text: what every process of a cluster shows, and in which words.
+//! Metrics as text, and the metrics that every process of a cluster shows.
 //!
-//! A scraper that says that it takes OpenMetrics gets that; everybody else gets the plain text
-//! format that Prometheus has always read. Both are made of the same figures.
+//! A scraper that says that it takes OpenMetrics gets that; any other gets the plain text format
+//! that Prometheus has always read. Both are made of the same figures.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSe
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// A figure of a process that is read when somebody scrapes.
+/// A figure of a process that is read at each scrape.
 pub struct Gauge {
     /// Its name, without the prefix `lotus_`; the unit comes last.
     pub name: &'static str,
-    /// What it is.
+    /// Help text.
     pub help: &'static str,
-    /// What tells several of them with one name apart, as name and value.
+    /// Label that tells gauges with the same name apart, as name and value.
     pub label: Option<(&'static str, String)>,
     /// Its value; not shown while there is none. Must not block for long.
     pub read: Box<dyn Fn() -> Option<f64> + Send + Sync>,
@@ -30,7 +30,7 @@ impl fmt::Debug for Gauge {
     }
 }
 
-/// In which words metrics are shown.
+/// Text format of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
     Plain,
@@ -38,7 +38,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What an `Accept` header asks for: OpenMetrics, if it is named and nothing is preferred.
+    /// Format that an `Accept` header asks for: OpenMetrics, if it is named and nothing is
+    /// preferred to it.
     pub(crate) fn accepted(accept: &str) -> Self {
         let mut weights = [0.0_f64; 2];
         for range in accept.split(',') {
@@ -63,7 +64,7 @@ impl Format {
         }
     }
 
-    /// All that is registered.
+    /// Encodes all registered metrics.
     pub(crate) fn encode(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, registry)?;
@@ -71,8 +72,8 @@ impl Format {
     }
 }
 
-/// OpenMetrics in the words of the plain format: a counter's name includes its ending, units are
-/// part of names only, and nothing says where the text ends.
+/// Converts OpenMetrics to the plain format: a counter's name includes its ending, units are part
+/// of names only, and no line marks the end of the text.
 fn plain(open: &str) -> String {
     let mut plain = String::with_capacity(open.len());
     let counters: Vec<&str> = open
@@ -96,7 +97,7 @@ fn plain(open: &str) -> String {
     plain
 }
 
-/// What every process shows of itself: what it costs, since when it runs, and what was built.
+/// Metrics that every process shows of itself: its cost, its age, and its version.
 pub(crate) struct Process {
     env: Env,
     began: Nanos,
@@ -114,7 +115,7 @@ impl Process {
         Self { began: env.now(), env }
     }
 
-    /// For as long as one scrape takes.
+    /// A copy for one scrape.
     pub(crate) fn shown(&self) -> Self {
         Self { began: self.began, env: self.env.clone() }
     }
@@ -149,7 +150,7 @@ fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The gauges of whoever runs the process; those of one name stand together.
+/// Encodes gauges of the program that runs the process; those of one name stand together.
 pub(crate) fn gauges(encoder: &mut DescriptorEncoder<'_>, gauges: &[Gauge]) -> fmt::Result {
     for (place, first) in gauges.iter().enumerate() {
         if gauges[..place].iter().any(|before| before.name == first.name) {

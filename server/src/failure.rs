@@ -1,9 +1,9 @@
-//! What clients are told of the engine's errors.
+//! The engine's errors, as clients get them.
 
 use lotus::TxnError;
 use lotus_client::protocol::Failure;
 
-/// What the caller learns of an attempt's last error.
+/// Failure that a caller gets for an attempt's last error.
 pub(crate) fn of(error: TxnError) -> Failure {
     match error {
         TxnError::Fenced => Failure::Leaving,

@@ -12,7 +12,7 @@ use lotus_fabric::env::Env;
 pub(crate) type SlotJob =
     Box<dyn FnOnce(Session) -> Pin<Box<dyn Future<Output = ()>>> + Send + 'static>;
 
-/// See the module's essay.
+/// A cluster on any machines, as a server sees it.
 pub(crate) trait Host: Send + Sync {
     fn config(&self) -> &lotus::Config;
     fn clock(&self) -> Env;
@@ -43,7 +43,7 @@ where
     }
 
     fn submit(&self, seat: Seat, job: SlotJob) {
-        // Whoever waits for the job's work learns of its end from the job itself.
+        // The job itself tells those that wait for its work of its end.
         let _: Submitted<()> = Self::submit(self, seat, |session| async move {
             job(session).await;
             Ok(())

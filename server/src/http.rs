@@ -1,4 +1,4 @@
-//! `/metrics` for Prometheus and `/health` for whoever decides where clients go.
+//! `/metrics` for Prometheus and `/health` for load balancers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::exposition::Format;
 /// Metrics under way.
 pub(crate) type Gathering = Pin<Box<dyn Future<Output = Registry> + Send>>;
 
-/// A process that can be looked at.
+/// A process that shows metrics and health.
 pub(crate) trait Shown: Send + Sync + 'static {
-    /// What log lines call it.
+    /// Name for log lines.
     fn name(&self) -> String;
     /// All its metrics.
     fn gather(self: Arc<Self>) -> Gathering;
-    /// That it serves, or why not.
+    /// A word for its health; the error says why clients should not come.
     fn health(&self) -> Result<&'static str, &'static str>;
 }
 

@@ -1,6 +1,6 @@
 //! An interactive transaction: a job that stays in one coroutine slot for as long as the client
 //! takes, within a limit. It ends with its commit, an error, the limit, or the client's connection;
-//! whatever it is, its locks are released.
+//! in each case its locks are released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ impl Open {
         self.steps.is_closed()
     }
 
-    /// Whether it has ended and there is nothing left to say about that.
+    /// Whether it has ended, and not by expiring, which later steps have to be told.
     pub(crate) fn is_over(&self) -> bool {
         self.steps.is_closed() && !self.expired.load(Ordering::Relaxed)
     }
@@ -57,7 +57,7 @@ impl Open {
 
 /// Begins a transaction of this kind in `place`; its first step is to follow.
 pub(crate) fn begin(node: &Arc<Node>, place: Place, kind: Kind) -> Open {
-    // One step at a time: who sends more does not wait for answers.
+    // One step at a time: a client that sends more does not wait for answers.
     let (steps, inbox) = async_channel::bounded(1);
     let expired = Arc::new(AtomicBool::new(false));
     let seat = Seat { compute_node: node.index, thread: place.thread };
@@ -83,9 +83,9 @@ struct Held {
     deadline: Nanos,
 }
 
-/// How one step ended.
+/// End of one step.
 enum Stepped {
-    /// There may be another one.
+    /// The step was executed; another one may follow.
     Executed(Transaction),
     Over(Ending),
 }

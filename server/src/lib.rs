@@ -1,4 +1,4 @@
-//! What a compute node does for applications in other processes.
+//! Server of a compute node for applications in other processes.
 //!
 //! # What it is
 //! A [`Server`] beside the engine of each compute node: it runs the stored transactions of a
@@ -6,17 +6,17 @@
 //! metrics and health over HTTP. It needs a handle on the cluster and a [`Config`], nothing else.
 //!
 //! # What it is not
-//! It starts no node and owns no data. What runs, runs in the coordinators' coroutine slots like
-//! any other job, and connections are tasks beside them; `tokio` never reaches either.
+//! It starts no node and owns no data. Its work runs in the coordinators' coroutine slots like any
+//! other job, and connections are tasks beside them; `tokio` never reaches either.
 //!
-//! # Who owns what
+//! # Ownership
 //! The server's thread owns the door (`server`). A client that was let in belongs to one
 //! coordinator, whose thread reads and writes its socket (`connection`). A coordinator's *workers*
 //! take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered
-//! exactly once whatever becomes of them. What is remembered of calls with an id lives in the
-//! cluster (`calls`). Counters belong to one thread each (`counters`) and meet when somebody
-//! scrapes them (`metrics`), in the words that the scraper knows (`exposition`, `http`). A process
-//! without a server shows what it has to show by [`Metrics`].
+//! exactly once whatever becomes of them. Records of calls with an id live in the cluster
+//! (`calls`). Counters belong to one thread each (`counters`) and are added up by a scrape
+//! (`metrics`), in the format that the scraper asks for (`exposition`, `http`). A process without a
+//! server shows its figures by [`Metrics`].
 
 #![forbid(unsafe_code)]
 

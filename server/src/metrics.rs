@@ -1,4 +1,4 @@
-//! What a compute node and its server have counted, as Prometheus wants it.
+//! Metrics of a compute node and its server, for Prometheus.
 //!
 //! Everything is gathered when it is asked for, from counters that their owners keep for
 //! themselves anyway. Coordinators answer between transactions; those of a node that has failed
@@ -23,7 +23,7 @@ use crate::node::Node;
 
 pub(crate) use memory::Counted;
 
-/// All metrics of a node.
+/// Gathers all metrics of a node.
 pub(crate) async fn gather(node: Arc<Node>) -> Registry {
     let mut coordinators = CoordinatorFigures::default();
     for thread in 0..node.queues.len() {
@@ -46,7 +46,7 @@ struct Scrape {
     node: Arc<Node>,
     figures: NodeFigures,
     coordinators: CoordinatorFigures,
-    /// Unless it cannot be read.
+    /// `None` if it cannot be read.
     memory: Option<Memory>,
 }
 
@@ -104,13 +104,13 @@ impl Scrape {
         Ok(())
     }
 
-    /// The sum over all coordinators.
+    /// Histogram of the latencies, added up over all coordinators.
     fn histogram(
         &self,
         encoder: &mut MetricEncoder<'_>,
         of: impl Fn(&Counters) -> &Latencies,
     ) -> fmt::Result {
-        // Divided, not multiplied: so a hundredth of a second is called 0.01.
+        // Divided, not multiplied, so that a hundredth of a second is printed as 0.01.
         const US_PER_SECOND: f64 = 1e6;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |count: &dyn Fn(&Latencies) -> u64| {
@@ -152,7 +152,7 @@ impl Scrape {
         self.membership(encoder)
     }
 
-    /// What the node knows of itself and the others.
+    /// Locks, shards and membership, as the node knows them.
     fn membership(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut gauge =
             |name: &str, help: &str, value: usize| gauge(encoder, name, help, value as i64);
@@ -180,7 +180,7 @@ impl Scrape {
         self.lease(encoder)
     }
 
-    /// How long the node is from being taken for dead.
+    /// Time left until the node is taken for dead.
     fn lease(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(lease) = self.node.host().config().lease else { return Ok(()) };
         let help = "How long the node may be silent before it is suspected";
@@ -190,7 +190,7 @@ impl Scrape {
         gauge(encoder, "lease_margin_seconds", help, left.as_secs_f64())
     }
 
-    /// What the node gave to others (LOTUS §4.3).
+    /// Shards that the node gave to others (LOTUS §4.3).
     fn moves(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let moves = self.figures.moves;
         let help = "Times that the node gave shards to another";

@@ -1,4 +1,4 @@
-//! What all threads of one server share.
+//! State that all threads of one server share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,74 +25,74 @@ use crate::sparing::Sparing;
 use crate::ticket::Peer;
 use crate::worker::{self, Errand};
 
-/// How often a server that stops looks whether others have ended.
+/// Interval at which a server that stops checks whether connections have ended.
 const LOOK: Duration = Duration::from_millis(2);
-/// How old the owners in a directory may be. It takes as long to make as many calls: whoever asks
-/// for it again and again is told the same for so long. Clients learn the rest from refusals.
+/// Longest time for which a directory is reused: making one costs as much as many calls. Clients
+/// learn of later changes of owners from refusals.
 const DIRECTORY_AGE: Duration = Duration::from_millis(20);
 
-/// See the module's essay.
+/// A server of one compute node, as its threads share it.
 pub(crate) struct Node {
-    /// Not kept: workers keep this node, and who drops the last handle on a cluster waits for its
-    /// coordinators, which one of them must not.
+    /// Weak: workers hold this node, and dropping the last handle on a cluster waits for its
+    /// coordinators, which a job on one of them must not do.
     host: Weak<dyn Host>,
-    /// Its place among the compute nodes.
+    /// Index among the compute nodes.
     pub(crate) index: usize,
     pub(crate) env: Env,
     pub(crate) registry: Registry,
-    /// What the process costs.
+    /// Metrics of the process.
     pub(crate) process: Process,
-    /// What the program that serves shows beside all this.
+    /// Further gauges, of the program that runs the server.
     pub(crate) gauges: Vec<Gauge>,
     pub(crate) limits: Limits,
     pub(crate) call_records: CallRecords,
     /// The table of call records.
     pub(crate) calls: TableId,
-    /// By coordinator.
+    /// Queue and counters of each coordinator.
     pub(crate) queues: Vec<Queue<Errand>>,
     pub(crate) counters: Vec<Counters>,
-    /// Open interactive transactions, by coordinator, and how many there may be on each.
+    /// Open interactive transactions, by coordinator, and the limit on each.
     interactive: Vec<AtomicUsize>,
     interactive_limit: usize,
     /// The addresses of all servers, for clients elsewhere and for those on this host.
     addresses: Vec<String>,
     local_addresses: Vec<String>,
-    /// It takes nothing new.
+    /// Whether new requests are refused.
     draining: AtomicBool,
     peers: Mutex<BTreeMap<u64, Arc<Peer>>>,
-    /// By coordinator: what its connections may hold together.
+    /// Budget of the connections of each coordinator.
     pub(crate) budgets: Vec<Arc<Budget>>,
-    /// What was last told about the cluster, to clients elsewhere and on this host.
+    /// The last directories sent, to clients elsewhere and to those on this host.
     told: [Mutex<Option<Told>>; 2],
-    /// The rows of all tables, as they were counted last for metrics.
+    /// Rows of all tables, as last counted for metrics.
     pub(crate) rows: Mutex<Option<Counted>>,
     pub(crate) doors: Doors,
-    /// When it was last said in the log that somebody was not let in, or closed.
+    /// Limits log lines about clients that were refused or closed.
     pub(crate) complaints: Sparing,
 }
 
 /// An encoded directory.
 struct Told {
     made: Nanos,
-    /// How many tables there were.
+    /// Number of the cluster's tables when it was made.
     tables: usize,
     answer: Arc<[u8]>,
 }
 
-/// What was counted at the doors.
+/// Counters of connections.
 #[derive(Debug, Default)]
 pub(crate) struct Doors {
-    /// Clients that came in.
+    /// Clients that were admitted.
     pub(crate) admitted: AtomicU64,
-    /// Clients that were told why they may not come in.
+    /// Clients that this side refused.
     pub(crate) refused: AtomicU64,
-    /// Connections that were closed without a word: too many guests.
+    /// Connections that were closed without an answer: there were too many guests.
     pub(crate) turned_away: AtomicU64,
-    /// Connections that ended by garbage, an oversized frame or a client that did not read.
+    /// Connections that ended by garbage, an oversized frame or a client that was too slow.
     pub(crate) misbehaved: AtomicU64,
 }
 
-/// What makes a [`Node`].
+/// Parts of a [`Node`].
 pub(crate) struct Parts {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) index: usize,
@@ -137,7 +137,7 @@ impl Node {
         })
     }
 
-    /// The cluster. For the server's thread, which the server outlives.
+    /// The cluster, which the server keeps until its thread has ended.
     pub(crate) fn host(&self) -> Arc<dyn Host> {
         self.host.upgrade().expect("a server keeps its cluster until its thread has ended")
     }
@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Who and what there is, for a client from there.
+    /// The directory for a client of this origin.
     pub(crate) fn directory(&self, client: Origin) -> Box<Directory> {
         let tables = self.host().tables().into_iter().filter(|(_, spec)| spec.name != calls::TABLE);
         let tables = tables.map(|(id, spec)| protocol::Table {
@@ -192,7 +192,7 @@ impl Node {
         })
     }
 
-    /// The same as an answer, not older than [`DIRECTORY_AGE`] and with all tables.
+    /// The directory as an encoded answer, not older than [`DIRECTORY_AGE`] and with all tables.
     pub(crate) fn encoded_directory(&self, client: Origin) -> Arc<[u8]> {
         let place = match client {
             Origin::Network(_) => 0,
@@ -213,7 +213,7 @@ impl Node {
         answer
     }
 
-    /// Whether a request may begin here; `shard` is the one whose owner was asked, if it was.
+    /// Checks that a request may begin here; `shard` is the one whose owner was asked, if it was.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
         let host = self.host();
         if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
@@ -223,15 +223,15 @@ impl Node {
         let known = ShardId::from_low_bits(u64::from(shard));
         let owner = host.shard_owner(self.index, known);
         if owner.compute_node == Some(self.index) {
-            // It may write, and what is written while such a memory node is silent ends with an
-            // unknown outcome, which takes its time.
+            // The request may write, and a write while a needed memory node is silent ends with an
+            // unknown outcome, after a time-out.
             return self.check_memory();
         }
         let node = owner.compute_node.map(|node| node as u16);
         Err(Failure::WrongOwner { shard, owner: node, epoch: owner.epoch })
     }
 
-    /// Whether all memory nodes answer that nothing goes on without, as far as is known.
+    /// Checks that all memory nodes that the cluster needs answer, as far as is known.
     pub(crate) fn check_memory(&self) -> Result<(), Failure> {
         let Some(host) = self.host.upgrade() else { return Ok(()) };
         let silent = host.needed_memory(self.index);
@@ -239,7 +239,7 @@ impl Node {
         silent.first().map_or(Ok(()), |node| Err(failure(node)))
     }
 
-    /// A place for an interactive transaction on this coordinator or another one.
+    /// A place for an interactive transaction on this coordinator or another one, if there is one.
     pub(crate) fn take_place(self: &Arc<Self>, thread: usize) -> Option<Place> {
         let threads = self.interactive.len();
         let mut turn = (0..threads).map(|step| (thread + step) % threads);
@@ -251,32 +251,32 @@ impl Node {
         Some(Place { node: Arc::clone(self), thread })
     }
 
-    /// Open interactive transactions.
+    /// Number of open interactive transactions.
     pub(crate) fn open_transactions(&self) -> usize {
         self.interactive.iter().map(|open| open.load(Ordering::Relaxed)).sum()
     }
 
-    /// A client has come; `number` is its connection's alone.
+    /// Registers a client; `number` is unique to its connection.
     pub(crate) fn enter(&self, number: u64, peer: &Arc<Peer>) {
         self.peers().insert(number, Arc::clone(peer));
     }
 
-    /// It has gone.
+    /// Removes a client.
     pub(crate) fn leave(&self, number: u64) {
         self.peers().remove(&number);
     }
 
-    /// Clients that are connected.
+    /// Number of connected clients.
     pub(crate) fn connections(&self) -> usize {
         self.peers().len()
     }
 
-    /// Whether it takes new requests.
+    /// Whether new requests are refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Takes nothing new, waits until everything is answered or patience ends, and closes all
+    /// Refuses new requests, waits until everything is answered or patience ends, and closes all
     /// connections.
     pub(crate) async fn drain(&self, patience: Duration) {
         self.draining.store(true, Ordering::Relaxed);
@@ -331,8 +331,8 @@ impl Shown for Node {
     }
 }
 
-/// The workers of one coordinator. When the last of them is gone, for whatever reason, nobody
-/// serves its queue any more.
+/// The workers of one coordinator. When the last one is gone, for whatever reason, its queue is
+/// abandoned.
 struct Crew {
     node: Arc<Node>,
     thread: usize,

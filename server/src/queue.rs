@@ -1,5 +1,5 @@
-//! What is on its way to one coordinator's workers: requests, mostly from connections that the same
-//! thread reads, and connections that the server's thread has let in.
+//! The queue of one coordinator's workers: requests, mostly from connections that the same thread
+//! reads, and connections that the server's thread has let in.
 //!
 //! Many are handed over at once, and a worker that is busy takes the next one without being
 //! woken: the fuller the queue, the fewer wakes. Workers that find it empty wait on it with their
@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// See the module's essay.
+/// A queue of the workers of one coordinator.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
 }
@@ -42,7 +42,7 @@ impl<T> Queue<T> {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// How many workers wait for something to do.
+    /// Number of workers that wait for an item.
     pub(crate) fn idle(&self) -> usize {
         self.lock().idle.len()
     }
@@ -54,7 +54,7 @@ impl<T> Queue<T> {
 
     fn poll_pop(&self, cx: &Context<'_>) -> Poll<Option<T>> {
         let mut state = self.lock();
-        // Who is polled is not idle, or not twice: a stale waker would take another's wake.
+        // A polled worker is not idle, or is listed once: a stale waker would take another's wake.
         state.idle.retain(|waker| !waker.will_wake(cx.waker()));
         if let Some(item) = state.items.pop_front() {
             return Poll::Ready(Some(item));
@@ -66,7 +66,7 @@ impl<T> Queue<T> {
         Poll::Pending
     }
 
-    /// Takes nothing more; what is queued is still served.
+    /// Refuses further items; those in the queue are still served.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -75,7 +75,7 @@ impl<T> Queue<T> {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes nothing more and drops what is queued: nobody is left to serve it.
+    /// Refuses further items and drops those in the queue: no worker is left to serve them.
     pub(crate) fn abandon(&self) {
         self.close();
         let dropped = std::mem::take(&mut self.lock().items);

@@ -1,4 +1,4 @@
-//! Stored transactions: functions by name, with arguments and results that travel.
+//! Stored transactions: functions by name, with arguments and results that can be encoded.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -11,12 +11,12 @@ use lotus_client::protocol::Kind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Why a stored transaction does not commit. `E` is its author's own error, which the caller gets.
+/// Reason for a stored transaction not to commit. `E` is its author's own error, for the caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Abort<E = ()> {
-    /// The engine says why; it is tried again where that may help.
+    /// An error of the engine; the transaction is tried again where that may help.
     Engine(TxnError),
-    /// The transaction's own rules say why.
+    /// An error by the transaction's own rules.
     Application(E),
 }
 
@@ -26,7 +26,7 @@ impl<E> From<TxnError> for Abort<E> {
     }
 }
 
-/// How a run of a procedure ended without a result.
+/// End of a procedure's run without a result.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Engine(TxnError),
@@ -46,7 +46,7 @@ impl From<TxnError> for Stop {
 
 pub(crate) type Running<'t> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 't>>;
 
-/// A stored transaction whose types are forgotten.
+/// A stored transaction with its types erased.
 pub(crate) trait Procedure: Send + Sync {
     /// Runs one attempt, all but its commit, and appends the encoded result.
     fn run<'t>(
@@ -60,13 +60,13 @@ pub(crate) trait Procedure: Send + Sync {
 /// A registered procedure.
 pub(crate) struct Stored {
     pub(crate) kind: Kind,
-    /// Its place among all, in the order in which they were registered.
+    /// Index in the order of registration.
     pub(crate) place: usize,
     pub(crate) procedure: Box<dyn Procedure>,
 }
 
-/// The stored transactions of a compute node. Alike on all compute nodes of a cluster, which
-/// stand in for each other.
+/// The stored transactions of a compute node. They must be the same on all compute nodes of a
+/// cluster, which stand in for each other.
 ///
 /// ```
 /// use lotus::Transaction;
@@ -89,7 +89,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// None yet.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -147,7 +147,7 @@ impl Registry {
         self.procedures.get(name)
     }
 
-    /// All of them, by their names.
+    /// All stored transactions, sorted by name.
     pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
         self.procedures.iter().map(|(name, stored)| (&**name, &**stored))
     }

@@ -1,8 +1,8 @@
 //! Starting and stopping: one thread with a `tokio` runtime of its own for each server.
 //!
 //! That thread opens the door, and shows metrics. Clients that it has let in go to the coordinators
-//! in turn, whose threads read and serve them (`connection`). No request is read here, and no
-//! transaction runs here.
+//! in turn, whose threads read and serve them (`connection`). Requests are read here only within
+//! TLS, and no transaction runs here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ use crate::node::{Node, Parts};
 use crate::registry::Registry;
 use crate::worker::Errand;
 
-/// How long connections may take to end once they are closed.
+/// Time limit for connections to end once they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
-/// How long the door stays shut when the system has no socket to give.
+/// Pause after a failed accept, as when the system has no socket left.
 const OUT_OF_SOCKETS: Duration = Duration::from_millis(50);
-/// A silent connection is asked for a sign of life after so long, so often, so many times.
+/// TCP keepalive: silence before the first probe, interval, and number of probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -109,17 +109,17 @@ impl Server {
         Ok(Self { address, metrics, stop, thread: Some(thread), _cluster: host })
     }
 
-    /// Where clients come.
+    /// Address for clients.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where metrics and health are served, if they are.
+    /// Address at which metrics and health are served, if they are.
     pub const fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Takes nothing new, answers what is in flight, and closes all connections. Blocks until that
+    /// Refuses new requests, answers those in flight, and closes all connections. Blocks until that
     /// is done: not to be called on a thread of an async runtime.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Server {
 
     fn join(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Nobody listens if the thread has ended by itself.
+        // Fails if the thread has ended by itself.
         let _ = self.stop.send(true);
         thread.join().map_err(|_| io::Error::other("the server's thread has panicked"))
     }
@@ -138,12 +138,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It cannot be reported any more.
+        // An error cannot be reported any more.
         let _ = self.join();
     }
 }
 
-/// The table of call records, made by whichever server is the first.
+/// The table of call records, which the first server makes.
 fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, ClusterError> {
     let known = || host.tables().into_iter().find(|(_, spec)| spec.name == calls::TABLE);
     if let Some((id, _)) = known() {
@@ -158,7 +158,7 @@ fn records_table(host: &dyn Host, records: &CallRecords) -> Result<TableId, Clus
     }
 }
 
-/// Where others come, bound and nothing more.
+/// Bound sockets of the server.
 struct Doors {
     clients: std::net::TcpListener,
     local: Option<std::os::unix::net::UnixListener>,
@@ -181,7 +181,7 @@ async fn run(
             let doorman = Doorman { node: &node, security, guests: Arc::default() };
             tokio::select! {
                 () = doorman.stand(&clients, local.as_ref(), &mut tasks) => {}
-                // An error means that the server itself is gone, which is the same.
+                // An error means that the `Server` is gone, which is the same.
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         }
@@ -199,7 +199,7 @@ async fn run(
     tracing::info!(node = node.index, "stopped");
 }
 
-/// Lets clients in, and no more of them than there is room for.
+/// Accepts clients, and hands them on within the limit of guests.
 struct Doorman<'n> {
     node: &'n Arc<Node>,
     security: Arc<Security>,
@@ -237,13 +237,13 @@ impl Doorman<'_> {
     }
 }
 
-/// Somebody at a door.
+/// An accepted connection.
 enum Arrival {
     FromNetwork(TcpStream),
     FromThisHost(UnixStream),
 }
 
-/// Waits for the next one at either door.
+/// Waits for the next connection at either door.
 async fn accept(
     clients: &TcpListener,
     local: Option<&UnixListener>,
@@ -263,7 +263,7 @@ async fn accept(
     }
 }
 
-/// A place among the guests.
+/// A place among the connections that have not passed the handshake.
 struct Guest(Arc<AtomicUsize>);
 
 impl Guest {
@@ -279,7 +279,7 @@ impl Drop for Guest {
     }
 }
 
-/// One connection, until it is a coordinator's; within TLS, to its end.
+/// Admits one connection and hands it to a coordinator; within TLS, serves it to its end.
 async fn receive(
     node: Arc<Node>,
     security: Arc<Security>,
@@ -326,14 +326,14 @@ async fn receive(
     match socket {
         Ok(stream) => {
             let newcomer = Box::new(Newcomer { stream, incoming, presence });
-            // If nobody serves there any more, this closes it.
+            // If no worker is left there, this closes it.
             node.queues[home].push_all(&mut vec![Errand::Attend(newcomer)]);
         }
         Err(error) => tracing::debug!(node = node.index, %client, %error, "gone already"),
     }
 }
 
-/// Lets the kernel find out about clients that vanish without a word.
+/// Lets the kernel find out about clients that vanish without closing.
 fn keep_alive(stream: &Stream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;

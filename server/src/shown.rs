@@ -24,11 +24,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Shows these gauges, and what the process costs, as those of the node of this name. It is
+    /// Shows these gauges, and the cost of the process, as those of the node of this name. It is
     /// healthy as long as it answers.
     ///
     /// # Errors
-    /// The system has no thread to give, or the listener is of no use.
+    /// The system gives no thread, or the listener cannot be used.
     pub fn start(
         listener: TcpListener,
         node: impl Into<String>,
@@ -46,7 +46,7 @@ impl Metrics {
         Ok(Self { address, stop, thread })
     }
 
-    /// Where they are served.
+    /// Address at which they are served.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -54,7 +54,7 @@ impl Metrics {
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        // Nobody listens if the thread has ended by itself.
+        // Fails if the thread has ended by itself.
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported already.

@@ -1,4 +1,4 @@
-//! Log lines that strangers cause: one in a second, with how many others there were.
+//! Limits log lines that strangers cause to one a second, with the number of those left out.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lotus_fabric::env::Nanos;
 /// The shortest time between two lines.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// See the module's essay.
+/// Decides whether a log line may be written.
 #[derive(Debug, Default)]
 pub(crate) struct Sparing(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Sparing {
-    /// Whether there may be a line now, and if so how many were kept back since the last one.
+    /// Number of lines kept back since the last one, if there may be a line now; `None` if not.
     pub(crate) fn may_say(&self, now: Nanos) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last.is_some_and(|last| now.since(last) < QUIET) {

@@ -1,4 +1,5 @@
-//! The promise that a request is answered once, whatever becomes of whoever serves it.
+//! Tickets, by which each request is answered exactly once, even if the job that serves it is
+//! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,16 +8,16 @@ use lotus_client::frame;
 use lotus_client::link::{Budget, Outbox};
 use lotus_client::protocol::{self, Answer, Failure};
 
-/// What a connection may hold when the budget that it shares is spent: enough to be served on, so
-/// that those who read are not kept waiting by those who do not.
+/// Bytes that a connection may hold when the budget that it shares is spent: enough to be served
+/// on, so that clients that do not read keep no others waiting.
 const HELD_IN_NEED: usize = 16 << 10;
 
-/// A client's connection, as those who answer see it.
+/// A client's connection, as the jobs that answer it see it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     in_flight: AtomicUsize,
-    /// Bytes that it may hold while there is enough for all.
+    /// Bytes that it may hold while the budget is not spent.
     share: usize,
 }
 
@@ -32,7 +33,7 @@ impl Peer {
         self.outbox.held() < self.allowance()
     }
 
-    /// Whether it has taken so much of its answers that another one may be made for it.
+    /// Whether it has taken enough of its answers that another one may be made for it.
     pub(crate) fn may_be_answered(&self) -> bool {
         self.outbox.unsent() < self.allowance()
     }
@@ -51,8 +52,8 @@ impl Peer {
     }
 }
 
-/// One request's right to be answered. If it is dropped, the request is answered by what can be
-/// said for certain: nothing was done, or, if its commit had begun, nobody knows.
+/// The duty to answer one request. If it is dropped, the answer is what can be said for certain:
+/// nothing was done or, if the commit had begun, the outcome is unknown.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     peer: Arc<Peer>,
@@ -64,24 +65,24 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// For a request of so many bytes.
+    /// A ticket for a request of `bytes` bytes.
     pub(crate) fn new(peer: &Arc<Peer>, number: u32, bytes: usize) -> Self {
         peer.in_flight.fetch_add(1, Ordering::Relaxed);
         peer.outbox.keep(bytes);
         Self { peer: Arc::clone(peer), number, bytes, answered: false, dropped: Failure::Leaving }
     }
 
-    /// As [`Peer::may_be_answered`].
+    /// Same as [`Peer::may_be_answered`].
     pub(crate) fn may_be_answered(&self) -> bool {
         self.peer.may_be_answered()
     }
 
-    /// The commit begins: from now on it may have happened.
+    /// Notes that the commit begins: from now on a dropped ticket's outcome is unknown.
     pub(crate) fn commits(&mut self) {
         self.dropped = Failure::Unknown;
     }
 
-    /// The commit has failed for certain.
+    /// Notes that the commit has failed for certain.
     pub(crate) fn failed(&mut self) {
         self.dropped = Failure::Leaving;
     }
@@ -91,7 +92,7 @@ impl Ticket {
         self.send(answer);
     }
 
-    /// Answers that it did not work out.
+    /// Answers with a failure.
     pub(crate) fn fail(self, failure: Failure) {
         self.answer(&Answer::Failed(failure));
     }
@@ -114,10 +115,10 @@ impl Ticket {
         if std::mem::replace(&mut self.answered, true) {
             return;
         }
-        // Not after the push: who reads the outbox asks how much is in flight, and held.
+        // Before the push: the outbox's reader asks how much is in flight, and held.
         self.peer.outbox.release(self.bytes);
         self.peer.in_flight.fetch_sub(1, Ordering::Release);
-        // If the connection is closed nobody waits.
+        // A closed connection expects no answer.
         let _ = self.peer.outbox.push(|out| write(out, self.number));
     }
 }

@@ -1,5 +1,5 @@
-//! Running somebody else's code in a coroutine slot: not longer than it may, and without letting
-//! a panic out of it.
+//! Runs other authors' code in a coroutine slot, within a deadline and without letting a panic out
+//! of it.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use lotus::{Nanos, SessionView};
 
-/// How often a deadline is looked at. Calls are many and deadlines far: one timer for a worker
-/// does for all calls that it serves meanwhile, and none is left behind for each of them.
+/// Interval at which a deadline is checked. Calls are many and deadlines far: one timer of a worker
+/// serves all calls meanwhile, and no call leaves one behind.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Why there is no output.
+/// Reason for a missing output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
-    /// The deadline is over.
+    /// The deadline has passed.
     Late,
     /// The code panicked.
     Panicked,
 }
 
-/// A slot's sense of time.
+/// Checks of deadlines for one slot.
 pub(crate) struct Alarm {
     view: SessionView,
-    /// When the slot's task is woken to look at the clock.
+    /// Time at which the slot's task is woken to check the clock.
     due: Nanos,
 }
 
@@ -34,12 +34,12 @@ impl Alarm {
         Self { view, due: Nanos(0) }
     }
 
-    /// A time not long ago.
+    /// A recent reading of the clock.
     pub(crate) fn recent(&self) -> Nanos {
         self.view.executor().recent()
     }
 
-    /// Whether `deadline` is over. If not, the task is polled again when it may be.
+    /// Whether `deadline` has passed. If not, the task is polled again when it may have.
     fn poll_late(&mut self, deadline: Nanos) -> bool {
         let executor = self.view.executor();
         if self.due <= deadline && executor.recent() < self.due {
@@ -65,7 +65,7 @@ pub(crate) async fn sheltered(code: impl Future<Output = ()>) {
     .await;
 }
 
-/// Runs `code` until it is done, panics, or the deadline is over; then it is dropped.
+/// Runs `code` until it is done, panics, or the deadline has passed; then it is dropped.
 pub(crate) async fn within<T>(
     alarm: &mut Alarm,
     deadline: Nanos,

@@ -15,10 +15,10 @@ use crate::registry::{Stop, Stored};
 use crate::ticket::Ticket;
 use crate::within::{Alarm, Cut, sheltered, within};
 
-/// What a worker may find in its queue.
+/// An entry of a worker's queue.
 pub(crate) enum Errand {
     Serve(Request),
-    /// A connection is to live on the worker's thread.
+    /// A connection to be served on the worker's thread.
     Attend(Box<Newcomer>),
 }
 
@@ -30,20 +30,20 @@ pub(crate) struct Request {
     pub(crate) deadline: Nanos,
 }
 
-/// What is asked for.
+/// The work that a request asks for.
 pub(crate) enum Work {
     Call { stored: Arc<Stored>, arguments: Box<[u8]>, identity: Option<Identity> },
     Outcome(CallId),
 }
 
-/// What makes a call one that was made before.
+/// Identity of a call, which its repetitions share.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) id: CallId,
     pub(crate) fingerprint: u64,
 }
 
-/// Serves one coordinator's calls until there will be none.
+/// Serves one coordinator's queue until it is closed and empty.
 pub(crate) async fn work(node: Arc<Node>, thread: usize, session: Session) {
     let alarm = Alarm::new(session.view());
     let counters = &node.counters[thread];
@@ -69,19 +69,19 @@ struct Worker<'n> {
     result: Vec<u8>,
 }
 
-/// How an attempt ended that has an answer.
+/// Success of an attempt.
 enum Attempt {
     Committed,
-    /// It had been carried out before.
+    /// The call had been carried out before, with this result.
     Recalled(Vec<u8>),
     Never,
 }
 
-/// How an attempt ended that has none.
+/// Failure of an attempt.
 enum Miss {
     /// Aborted, or its outcome unknown, as the engine says.
     Engine(TxnError),
-    /// The same, where it may have been committing.
+    /// The same, of the commit: the attempt may have committed.
     Commit(TxnError),
     Rejected(Vec<u8>),
     Failed(Failure),
@@ -130,7 +130,7 @@ impl Worker<'_> {
         });
     }
 
-    /// Tries until there is an answer, or no time.
+    /// Tries until there is an answer or the deadline has passed.
     async fn carry_out(
         &mut self,
         ticket: &mut Ticket,
@@ -138,13 +138,13 @@ impl Worker<'_> {
         deadline: Nanos,
     ) -> Result<Attempt, Miss> {
         let mut attempts = 0;
-        // In words only once nothing else is to be tried.
+        // Put into words only once there is no further attempt.
         let mut last = None;
         if !ticket.may_be_answered() {
             return Err(Miss::Failed(Failure::Busy(Room::Answers)));
         }
         loop {
-            // Not before the first attempt: a call that has waited too long is not begun.
+            // Also before the first attempt: a call that has waited too long is not begun.
             if self.alarm.recent() >= deadline {
                 return Err(Miss::Failed(last.map_or(Failure::Timeout, failure::of)));
             }
@@ -204,9 +204,9 @@ impl Worker<'_> {
     }
 }
 
-/// What is to be done when a transaction's code has run.
+/// The next step once a transaction's code has run.
 enum Prepared {
-    /// Nothing: it was carried out before.
+    /// No commit: the call was carried out before.
     Recalled(Attempt),
     ToCommit(Attempt),
 }
@@ -262,7 +262,7 @@ async fn prepare(
     }
 }
 
-/// Runs a transaction's own code. What it returns fits in an answer, or nothing is committed.
+/// Runs a transaction's own code. A result that does not fit in an answer is an error.
 async fn run(
     stored: &Stored,
     txn: &mut Transaction,

@@ -1,5 +1,5 @@
-//! Memory in use, as metrics: of each memory node and each table, what is free at this compute
-//! node, and how many rows there are.
+//! Metrics of memory: the use of each memory node and each table, the slots that are free at this
+//! compute node, and the number of rows.
 
 use std::fmt;
 use std::sync::PoisonError;
@@ -15,8 +15,8 @@ use prometheus_client::registry::Unit;
 
 use crate::node::Node;
 
-/// How old the numbers of rows may be. Coordinator 0 reads up to 2 MiB for each table and replica
-/// group to count them, so who asks again and again is told the same.
+/// Longest time for which counts of rows are reused: coordinator 0 reads up to 2 MiB for each table
+/// and replica group to make them.
 const ROWS_AGE: Duration = Duration::from_secs(10);
 
 /// The rows of all tables, and when they were counted.
@@ -25,13 +25,13 @@ pub(crate) struct Counted {
     rows: Vec<TableRows>,
 }
 
-/// What memory holds.
+/// Figures of memory in use.
 pub(super) struct Memory {
     figures: MemoryFigures,
     rows: Vec<TableRows>,
 }
 
-/// Looks at it; `None` if a memory node that is in use cannot be read now.
+/// Reads the figures; `None` if a memory node that is in use cannot be read now.
 pub(super) async fn look(node: &Node) -> Option<Memory> {
     let host = node.host();
     // A verb to such a node may take seconds to fail.
@@ -43,7 +43,7 @@ pub(super) async fn look(node: &Node) -> Option<Memory> {
     Some(Memory { figures, rows })
 }
 
-/// As they were counted last, unless that is too long ago.
+/// Rows of all tables, counted again if the last count is too old.
 async fn rows(node: &Node) -> Option<Vec<TableRows>> {
     let kept = || node.rows.lock().unwrap_or_else(PoisonError::into_inner);
     let now = node.env.now();
@@ -55,7 +55,7 @@ async fn rows(node: &Node) -> Option<Vec<TableRows>> {
     Some(rows)
 }
 
-/// Encodes them.
+/// Encodes the figures.
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     Memory { figures, rows }: &Memory,

@@ -1,5 +1,5 @@
-//! What strangers, broken clients and greedy ones meet at the port. Whatever they do, others are
-//! served and nothing is left behind.
+//! Strangers, broken clients and greedy ones at the port. Whatever they do, others are served and
+//! nothing is left behind.
 
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use lotus_client::protocol::{self, Answer, Bytes, Call, Failure, Op, decode};
 use lotus_client::{Client, ConnectError};
 use lotus_server::{Key, Security};
 
-/// Others are served as ever.
+/// Asserts that other clients are served.
 fn assert_serves(bank: &Bank) {
     run(async {
         let client = bank.client().await;
@@ -69,7 +69,7 @@ fn half_a_request_harms_nobody() {
     for cut in [1, 4, 5, request.len() - 1] {
         let mut raw = Raw::admitted(bank.servers[0].address());
         raw.stream.write_all(&request[..cut]).unwrap();
-        // Gone in the middle of a word.
+        // The connection ends in the middle of a message.
         drop(raw);
     }
     let mut raw = Raw::admitted(bank.servers[0].address());
@@ -159,12 +159,12 @@ fn there_is_room_for_so_many() {
     drop(admitted);
 }
 
-/// Its coordinators serve nobody any more: whoever came in would wait for them.
+/// The coordinators of such a node serve no connection: a client that came in would wait for ever.
 #[test]
 fn a_node_that_has_left_lets_nobody_in() {
     let bank = Bank::open(2);
     bank.cluster.kill(1);
-    // Its coordinators are told to end, and do so at their next turn.
+    // The node's coordinators are told to end, and do so at their next turn.
     let try_again = |_| {
         let mut raw = Raw::open(bank.servers[1].address());
         let mut hello = Vec::new();

@@ -49,8 +49,8 @@ fn errors_arrive_where_they_belong() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
 }
 
-/// Each error's word about its effect, beside what has become of the account. A result that did not
-/// decode was called an error that changes nothing, and its deposit had been made.
+/// The effect that each error reports is what happened to the account. Regression: a result that
+/// did not decode was called an error that changes nothing, and its deposit had been made.
 #[test]
 fn what_an_error_says_of_its_effect_is_true() {
     let bank = Bank::open_with(1, |config| config.call_records.row_bytes = 256);
@@ -83,7 +83,7 @@ fn what_an_error_says_of_its_effect_is_true() {
         }
         assert_eq!(balance(&client, 1).await.unwrap(), after, "{seen:?}");
         assert_eq!(seen.iter().filter(|effect| **effect == Effect::Committed).count(), 2);
-        // What is known of the call is known without its result as well.
+        // A call's outcome is known even where its result does not decode.
         let known = client.outcome::<Vec<String>>(CallId::from(9)).await.unwrap_err();
         assert_eq!(known.effect(), Effect::Committed, "{known:?}");
         assert_eq!(deposit().idempotent(9).await.unwrap(), after, "it is the same call");
@@ -107,8 +107,8 @@ fn a_call_that_takes_too_long_ends_and_leaves_no_lock() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + 1);
 }
 
-/// A worker's alarm had gone off, and was asked again by the next call: the worker died of it, and
-/// its place was lost. Here there is only one, which is late several times.
+/// Regression: a worker's alarm had gone off, and was asked again by the next call: the worker died
+/// of it, and its place was lost. Here there is only one worker, which is late several times.
 #[test]
 fn a_worker_outlives_calls_that_are_late() {
     let bank = Bank::open_with(1, |config| config.workers = Some(1));
@@ -135,7 +135,7 @@ fn conflicts_are_retried_at_the_server_until_time_is_up() {
             let stalled = holder.call::<_, ()>("stall", &3_u64);
             stalled.timeout(Duration::from_millis(500)).await
         });
-        // Until the lock is held: then a call that has little time meets it.
+        // Repeats until the lock is held: then a call that has little time meets it.
         let conflict = loop {
             let call = client.call::<_, u64>("deposit", &(3_u64, 0_u64));
             match call.timeout(Duration::from_millis(20)).await {
@@ -145,7 +145,7 @@ fn conflicts_are_retried_at_the_server_until_time_is_up() {
             tokio::task::yield_now().await;
         };
         assert!(matches!(conflict, Failure::Conflict(_) | Failure::Timeout), "{conflict:?}");
-        // And one that has more gets through when the holder's time is up.
+        // A call that has more time gets through when the holder's time is up.
         let deposit = client.call::<_, u64>("deposit", &(3_u64, 1_u64));
         let after = deposit.timeout(Duration::from_secs(30)).await.unwrap();
         assert_eq!(after, INITIAL + 1);
@@ -159,7 +159,7 @@ fn many_calls_share_a_connection() {
     many_calls(Bank::open(2));
 }
 
-/// A connection belongs to one coordinator; the others take part in what it cannot do alone.
+/// A connection belongs to one coordinator; the others take over what it cannot do alone.
 #[test]
 fn many_calls_on_a_connection_are_shared_by_coordinators() {
     let builder = Cluster::embedded().threads(3).memory_nodes(1).replicas(1);
@@ -195,7 +195,7 @@ fn a_call_with_an_id_takes_effect_once() {
     let bank = Bank::open(2);
     run(async {
         let client = bank.client().await;
-        // All at once, and at whatever node.
+        // All at once, and at any node.
         let calls = (0..16).map(|_| {
             let client = client.clone();
             tokio::spawn(async move {
@@ -209,7 +209,7 @@ fn a_call_with_an_id_takes_effect_once() {
         assert_eq!(balance(&client, 5).await.unwrap(), INITIAL + 10);
         let other = client.call::<_, u64>("deposit", &(5_u64, 11_u64)).idempotent(42).await;
         assert!(matches!(other, Err(CallError::Failed(Failure::IdTaken))));
-        // What was rejected was not carried out, and may be tried again with the same id.
+        // A rejected call was not carried out, and may be tried again with the same id.
         let poor =
             |sum: u64| client.call::<_, u64>("transfer", &(5_u64, 6_u64, sum)).idempotent(43);
         assert!(matches!(poor(5_000).await, Err(CallError::Rejected(_))));
@@ -253,7 +253,7 @@ fn a_row_of_records_takes_no_more_than_it_has_room_for() {
                 Err(error) => break error,
             }
         };
-        // The client goes on asking as long as it has time.
+        // The client keeps asking as long as it has time.
         assert!(matches!(refused, CallError::Failed(Failure::Busy(_))), "{refused:?}");
         assert!((2..8).contains(&accepted), "{accepted}");
         assert_eq!(balance(&client, 5).await.unwrap(), INITIAL + accepted as u64);
@@ -282,14 +282,14 @@ fn the_loss_of_a_server_is_survived() {
         tokio::task::spawn_blocking(move || gone.stop()).await.unwrap().unwrap();
         for account in 0..8 {
             let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);
-            // Without an id the first to notice would not know what became of it.
+            // Without an id the outcome of the call that notices first would be unknown.
             let call = call.idempotent(u128::from(account));
             call.timeout(Duration::from_secs(30)).await.unwrap();
         }
         let gone = bank.servers.remove(0);
         tokio::task::spawn_blocking(move || gone.stop()).await.unwrap().unwrap();
-        // With an id here as well: else it is unknown what became of it, if the connection's end
-        // is noticed only after the call was sent.
+        // With an id here as well: without, the outcome is unknown if the connection's end is
+        // noticed only after the call was sent.
         let call = client.call::<_, u64>("deposit", &(1_u64, 1_u64)).idempotent(9_u128);
         let nobody = call.timeout(Duration::from_millis(100)).await;
         assert!(matches!(nobody, Err(CallError::Unreachable(_))), "{nobody:?}");

@@ -1,5 +1,5 @@
-//! What clients meet that are let in and ask for more than their share. The node goes on beating,
-//! others are served, and what is held for all of them is bounded.
+//! Clients that are let in and ask for more than their share. The node goes on beating, others are
+//! served, and what is held for all of them is bounded.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -14,9 +14,9 @@ use lotus_client::protocol::{self, Answer, Excess, Op, RESULT_BYTES, Room, decod
 use lotus_client::{CallError, Effect, Failure, Kind};
 use lotus_fabric::env::Env;
 
-/// How long a compute node may be silent. Longer than a loaded machine makes it.
+/// Lease of the compute nodes: longer than a loaded machine makes them silent.
 const LEASE: Duration = Duration::from_secs(4);
-/// How long the greedy clients go on.
+/// Time for which the greedy clients go on.
 const GREED: Duration = Duration::from_secs(6);
 
 /// Requests for the directory, tens of thousands of them.
@@ -26,7 +26,7 @@ fn directories() -> Vec<u8> {
     requests
 }
 
-/// Asks for the directory again and again until told to stop, and reads what comes or does not.
+/// Asks for the directory again and again until told to stop, and reads the answers if `reads`.
 fn hammer(address: SocketAddr, reads: bool, stop: &AtomicBool) {
     let raw = Raw::admitted(address);
     let requests = directories();
@@ -38,7 +38,7 @@ fn hammer(address: SocketAddr, reads: bool, stop: &AtomicBool) {
         scope.spawn(|| {
             let mut bytes = vec![0; 1 << 20];
             while reads && !stop.load(Ordering::Relaxed) {
-                // Nothing has come, or the connection is closed: it is another client's turn.
+                // An error means that nothing has come in time, or that the connection is closed.
                 let _ = input.read(&mut bytes);
             }
         });
@@ -53,7 +53,7 @@ fn hammer(address: SocketAddr, reads: bool, stop: &AtomicBool) {
     });
 }
 
-/// Tells the greedy clients to stop, also if the test has failed.
+/// Tells the greedy clients to stop when dropped, also if the test has failed.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -67,16 +67,16 @@ fn watched(metrics: &Mutex<Option<TcpListener>>) -> Bank {
     let builder = Cluster::embedded().compute_nodes(2).memory_nodes(1).replicas(1);
     let cluster = builder.lock_table_bytes(1 << 16).lease(Some(LEASE)).start().unwrap();
     Bank::over(cluster, |config| {
-        // Not one of them is closed meanwhile.
+        // No connection is closed meanwhile.
         config.limits.write_patience = 2 * PATIENCE;
         config.limits.held_in_all_bytes = 4 << 20;
         config.metrics = metrics.lock().unwrap().take();
     })
 }
 
-/// Four connections asked for the directory as fast as they could. They were read and answered
-/// without limit, by the thread that has to say that the node lives: it was expelled after a few
-/// seconds, and what nobody read had grown by 40 MB in each of them.
+/// Regression: four connections asked for the directory as fast as they could. They were read and
+/// answered without limit, by the thread that has to say that the node lives: it was expelled after
+/// a few seconds, and the unread answers had grown by 40 MB in each of them.
 #[test]
 fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -114,7 +114,8 @@ fn clients_that_ask_without_limit_neither_silence_the_node_nor_fill_its_memory()
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
 }
 
-/// A client that reads a little now and then was never closed: each time it made room for a write.
+/// Regression: a client that reads a little now and then was never closed: each time it made room
+/// for a write.
 #[test]
 fn who_reads_too_slowly_is_closed_however_steadily() {
     let bank = Bank::open_with(1, |config| {
@@ -128,7 +129,7 @@ fn who_reads_too_slowly_is_closed_however_steadily() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut bytes = [0; 16 << 10];
-            // About three quarters of what it would have to read.
+            // About three quarters of what it has to read.
             while !closed.load(Ordering::Relaxed) && input.read(&mut bytes).is_ok() {
                 std::thread::park_timeout(Duration::from_millis(10));
             }
@@ -154,7 +155,7 @@ fn who_begins_a_request_and_does_not_go_on_is_closed() {
     });
     let mut raw = Raw::admitted(bank.servers[0].address());
     raw.stream.write_all(&(100_000_u32).to_le_bytes()).unwrap();
-    // A byte at a time, faster than anybody gives up who only looks for signs of life.
+    // A byte at a time, often enough for any server that looks only for signs of life.
     let env = Env::real(0);
     let began = env.now();
     while raw.stream.write_all(&[0]).is_ok() {
@@ -183,7 +184,7 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
     std::thread::scope(|scope| {
         let mut output = raw.stream.try_clone().unwrap();
         scope.spawn(move || output.write_all(&requests).unwrap());
-        // All that is done without reading is done soon.
+        // All work that needs no reading is done soon.
         for _ in 0..50 {
             std::thread::park_timeout(Duration::from_millis(10));
             assert!(held() <= HELD + at_once * BYTES as usize, "{} are held", held());
@@ -198,7 +199,7 @@ fn a_client_that_has_not_read_is_told_to_come_back_and_nothing_is_lost() {
         }
     });
     assert!(done >= 2 && done + busy == CALLS, "{done} done, {busy} busy");
-    // The library comes back by itself.
+    // The client library repeats by itself.
     run(async {
         let client = bank.client().await;
         let call = |_| client.call::<_, Vec<u8>>("blob", &BYTES).timeout(2 * PATIENCE).send();
@@ -243,7 +244,7 @@ fn a_step_that_asks_for_too_much_is_refused_with_what_is_too_much() {
         // In steps, all of them may be read.
         let mut txn = step(1000);
         txn.execute().await.unwrap();
-        // Nothing was changed by those that were refused, and nothing is locked.
+        // Refused steps have changed nothing and hold no lock.
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
         txn.commit().await.unwrap();
         assert_eq!(balance(&client, 1).await.unwrap(), 5);
@@ -257,7 +258,7 @@ fn a_result_that_fits_in_no_answer_is_refused_before_the_commit() {
         let client = bank.client().await;
         let long = client.call::<_, Vec<u8>>("blob", &(RESULT_BYTES as u64)).await;
         assert!(matches!(long, Err(CallError::Failed(Failure::Result(_)))), "{long:?}");
-        // The connection is as good as before.
+        // The connection still works.
         let fits = RESULT_BYTES as u64 - 3;
         assert_eq!(client.call::<_, Vec<u8>>("blob", &fits).await.unwrap().len() as u64, fits);
     });

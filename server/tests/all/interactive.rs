@@ -9,7 +9,7 @@ fn bytes(amount: u64) -> Vec<u8> {
     amount.to_le_bytes().to_vec()
 }
 
-/// Begins again as long as others are in the way.
+/// Deposits by a stored transaction, which is tried again as long as other transactions conflict.
 async fn deposit(client: &Client, account: u64, sum: u64) -> Result<(), CallError> {
     let call = client.call::<_, u64>("deposit", &(account, sum));
     call.timeout(Duration::from_secs(30)).await.map(drop)
@@ -47,7 +47,7 @@ fn rows_are_read_written_inserted_and_deleted() {
         txn.execute().await.unwrap();
         assert_eq!(txn.value(gone), None);
         assert_eq!(txn.commit().await.unwrap(), None);
-        // In one exchange.
+        // Both in one exchange.
         let mut txn = client.transaction(Kind::Serializable);
         txn.insert(table, 1_001, bytes(0));
         txn.commit().await.unwrap();
@@ -76,7 +76,7 @@ fn errors_end_a_transaction_and_its_locks() {
         txn.execute().await.unwrap();
         txn.put(item, bytes(1));
         assert!(matches!(txn.commit().await, Err(CallError::Failed(Failure::NotFound(_)))));
-        // The table of call records is nobody's business.
+        // The table of call records is closed to clients.
         let internal = bank.cluster.table("lotus.calls").unwrap();
         let mut txn = client.transaction(Kind::Serializable);
         txn.add_ro(internal, 1);
@@ -114,7 +114,7 @@ fn who_holds_locks_too_long_loses_them_and_is_told() {
         let mut txn = client.transaction(Kind::Serializable);
         let item = txn.add_rw(table, 1);
         txn.execute().await.unwrap();
-        // Waits for the lock, and so for the limit.
+        // The call waits for the lock, and so for the limit.
         deposit(&client, 1, 1).await.unwrap();
         txn.put(item, bytes(0));
         let late = txn.commit().await;
@@ -126,7 +126,7 @@ fn who_holds_locks_too_long_loses_them_and_is_told() {
 
 #[test]
 fn a_client_that_vanishes_leaves_no_lock() {
-    // So long that only the loss of the connection can end it.
+    // A limit that is never reached: only the loss of the connection can end it.
     let bank = Bank::open_with(1, |config| config.limits.hold = Duration::from_secs(3_600));
     run(async {
         let client = bank.client().await;
@@ -134,7 +134,7 @@ fn a_client_that_vanishes_leaves_no_lock() {
         let vanishing = std::thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    // Its runtime takes the connection with it, without a farewell.
+                    // The end of its runtime takes the connection with it, without a farewell.
                     let txn = run(async {
                         let client = bank.client().await;
                         let mut txn = client.transaction(Kind::Serializable);

@@ -1,4 +1,4 @@
-//! Clients on the same host, who come through a Unix socket.
+//! Clients on the same host, which come through a Unix socket.
 
 use std::cell::Cell;
 use std::fs;
@@ -32,8 +32,8 @@ impl Doors {
         format!("{LOCAL}{}", self.path(node).display())
     }
 
-    /// A bank with both doors at each node, and what else `set` says. At its doors to the network
-    /// clients are sent to where nobody is.
+    /// A bank with both doors at each node, and the settings of `set`. The doors to the network
+    /// send clients to unused addresses.
     fn bank(&self, set: impl Fn(usize, &mut Config)) -> Bank {
         let node = Cell::new(0);
         Bank::open_with(2, |config| {
@@ -77,7 +77,7 @@ fn who_comes_through_the_local_door_is_led_to_those_of_the_other_nodes() {
             let _: u64 = call.at(bank.table, account).await.unwrap();
         }
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
-        // More than a socket takes at once.
+        // More bytes than a socket takes at once.
         let blob = || async {
             let bytes: Vec<u8> = client.call("blob", &900_000_u64).await.unwrap();
             assert_eq!(bytes.len(), 900_000);
@@ -94,7 +94,7 @@ fn who_comes_through_the_local_door_is_led_to_those_of_the_other_nodes() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL);
 }
 
-/// Nothing but the end of its socket says that such a client is gone.
+/// The end of its socket is the only sign that such a client is gone.
 #[test]
 fn a_client_of_this_host_that_vanishes_leaves_no_lock() {
     let doors = Doors::new("vanishes");
@@ -104,7 +104,7 @@ fn a_client_of_this_host_that_vanishes_leaves_no_lock() {
         let mut txn = gone.transaction(Kind::Serializable);
         txn.add_rw(bank.table, 7_u64);
         txn.execute().await.unwrap();
-        // Without a word: the transaction would say that it is given up.
+        // Not dropped: that would tell the server that the transaction is given up.
         std::mem::forget(txn);
         let held = gone.call::<_, u64>("deposit", &(7_u64, 1_u64));
         held.timeout(Duration::from_millis(50)).await.unwrap_err();

@@ -9,7 +9,7 @@ use lotus::Cluster;
 use lotus_client::{CallError, CallId, Client};
 use lotus_fabric::ids::NodeId;
 
-/// Calls until it is known for good whether the deposit was made; whether it was.
+/// Calls until it is known for good whether the deposit was made, and returns that.
 async fn deposit(client: &Client, account: u64, id: CallId) -> bool {
     let table = client.table("accounts").unwrap();
     let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);
@@ -21,9 +21,9 @@ async fn deposit(client: &Client, account: u64, id: CallId) -> bool {
     client.outcome::<u64>(id).await.unwrap().is_some()
 }
 
-/// A node dies while calls are queued, executing and committing there. Each of them is made on
-/// the node that is left, or was made before, and never both: the record of a call is in its own
-/// write set, and recovery settles both together.
+/// A node dies while calls are queued, executing and committing there. Each of them is made on the
+/// node that is left, or was made before, and never both: the record of a call is in its own write
+/// set, and recovery settles both together.
 #[test]
 fn calls_with_an_id_take_effect_once_although_their_node_dies() {
     let builder = Cluster::embedded().compute_nodes(2).memory_nodes(2).replicas(2);
@@ -43,7 +43,7 @@ fn calls_with_an_id_take_effect_once_although_their_node_dies() {
                 made
             }));
         }
-        // In the thick of it, wherever that is.
+        // In the middle of the other calls.
         deposit(&client, 1, CallId::from(u128::MAX)).await;
         bank.cluster.kill(1);
         let mut made = 1;
@@ -56,7 +56,7 @@ fn calls_with_an_id_take_effect_once_although_their_node_dies() {
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + made);
 }
 
-/// Does something at the end, also of a test that fails.
+/// Does something when dropped, also in a test that fails.
 struct AtEnd<F: Fn()>(F);
 
 impl<F: Fn()> Drop for AtEnd<F> {
@@ -66,7 +66,7 @@ impl<F: Fn()> Drop for AtEnd<F> {
 }
 
 /// Every replica takes part in a commit, so a memory node that is out of reach may leave a call
-/// with an unknown outcome. Later ones are told at once, and which node it is; when it is back,
+/// with an unknown outcome. Later calls fail at once, with the name of the node; when it is back,
 /// what was under way is finished, and nothing is left locked.
 #[test]
 fn a_memory_node_out_of_reach_is_named_until_it_is_back() {
@@ -88,7 +88,7 @@ fn a_memory_node_out_of_reach_is_named_until_it_is_back() {
             call.timeout(Duration::from_secs(30)).await
         };
         deposit().await.unwrap();
-        // Else the slot may still be about to make that visible, and take no other transaction.
+        // The slot may still be about to make that visible, and take no other transaction.
         bank.cluster.settle().unwrap();
         reachable(false);
         let first = deposit().await;
@@ -107,6 +107,6 @@ fn a_memory_node_out_of_reach_is_named_until_it_is_back() {
         assert!(get(at, "/health").ends_with("serving\n"));
         2 + u64::from(is_unknown)
     });
-    // What was of unknown outcome has been made by now.
+    // A call of unknown outcome has committed by now.
     assert_eq!(bank.audit(), ACCOUNTS * INITIAL + made);
 }

@@ -10,11 +10,11 @@ use lotus_server::Gauge;
 use crate::common::{ACCOUNTS, Bank, balance, get, get_as, run, value};
 
 const PAUSE: Duration = Duration::from_millis(1);
-/// Beats come a few times in it.
+/// A lease in which a few beats come.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// A bank of one compute node with a lease and a figure of its program's own, and where it shows
-/// its metrics.
+/// A bank of one compute node with a lease and a gauge of its program's own, and the address of its
+/// metrics.
 fn watched() -> (Bank, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ fn watched() -> (Bank, SocketAddr) {
     (bank, at)
 }
 
-/// Procedures, the lease, the build, and the figures of the program that runs the server.
+/// Asserts that procedures, the lease, the build, and the gauges of the program are shown.
 #[track_caller]
 fn the_process_shows_itself(text: &str) {
     let own = [
@@ -125,8 +125,8 @@ fn what_has_happened_can_be_seen() {
     assert!(get(at, "/nothing").starts_with("HTTP/1.1 404"));
 }
 
-/// Buckets were named after what multiplying makes of a bound, as `0.009999999999999999`, and who
-/// asked for nothing got OpenMetrics under the plain format's names.
+/// Regression: buckets were named by a product's rounding, as `0.009999999999999999`, and scrapers
+/// without an `Accept` header got OpenMetrics under the plain format's names.
 #[test]
 fn everybody_is_told_in_his_own_words() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

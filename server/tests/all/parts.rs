@@ -1,5 +1,5 @@
-//! Servers of a cluster whose compute nodes are in different processes: each process has a part,
-//! and knows as little of the others' nodes as if they were not in this program.
+//! Servers of a cluster with compute nodes in different processes: each process has a part, and
+//! knows as little of the others' nodes as if they were not in this program.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MEMORY_NODES: u16 = 1;
 const COMPUTE_NODES: u16 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Compute nodes 0 and 2, and compute node 1.
+/// Two parts of a cluster: compute nodes 0 and 2, and compute node 1.
 fn parts() -> [Arc<Cluster>; 2] {
     let fabric = LocalFabric::new(MEMORY_NODES + COMPUTE_NODES);
     let authority: Arc<dyn Authority> = Arc::new(EmbeddedAuthority::new());
@@ -59,7 +59,7 @@ fn every_part_serves_its_own_nodes() {
     run(async {
         let mut deposited = 0;
         for address in &addresses {
-            // Whoever is asked first knows who grants which locks, wherever that is.
+            // The node that is asked first knows the owner of every shard, in any part.
             let client = Client::connect(lotus_client::Config::new(address)).await.unwrap();
             for account in 0..ACCOUNTS {
                 let call = client.call::<_, u64>("deposit", &(account, 1_u64)).at(table, account);

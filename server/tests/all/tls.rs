@@ -1,4 +1,4 @@
-//! Applications over TLS: what is said goes through, and who is kept out is told why.
+//! Applications over TLS: calls get through, and refused clients are told why.
 
 use std::fs;
 use std::net::TcpListener;
@@ -34,7 +34,7 @@ impl Authority {
         Self { issuer, directory }
     }
 
-    /// With a certificate of this authority, for who believes in `believed`.
+    /// A certificate of this authority, for a side that trusts `believed`.
     fn sign(&self, name: &str, believed: &Self) -> Security {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -72,7 +72,7 @@ fn what_an_application_says_goes_through() {
             let _: u64 = call.at(bank.table, account).await.unwrap();
         }
         assert_eq!(balance(&client, 1).await.unwrap(), INITIAL);
-        // Answers of many records each, several at a time.
+        // Answers of many TLS records each, several at a time.
         let blob = || async {
             let bytes: Vec<u8> = client.call("blob", &200_000_u64).await.unwrap();
             assert_eq!(bytes.len(), 200_000);
@@ -110,7 +110,7 @@ fn there_is_no_local_door_beside_tls() {
     assert!(told.to_string().contains("TLS is not spoken through Unix sockets"), "{told}");
 }
 
-/// Who serves, who asks, and a part of what the latter is told.
+/// The server's side, the client's, and a part of the error.
 #[test]
 fn who_is_kept_out_is_told_why() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));

@@ -12,10 +12,10 @@ use lotus::{Cluster, TableId, TableSpec, Transaction, TxnError};
 use lotus_client::{CallError, Client};
 use lotus_server::{Abort, Config, Registry, Server};
 
-/// What every account has at first.
+/// Initial balance of every account.
 pub const INITIAL: u64 = 1_000;
 pub const ACCOUNTS: u64 = 64;
-/// No test takes so long; whoever waits that long waits for ever.
+/// Longest time for a test; after that it waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Bank {
@@ -30,7 +30,7 @@ impl Bank {
         Self::open_with(nodes, |_| {})
     }
 
-    /// The same, with settings of the servers.
+    /// The same, with other settings of the servers.
     pub fn open_with(nodes: usize, set: impl Fn(&mut Config)) -> Self {
         let builder = Cluster::embedded().compute_nodes(nodes).memory_nodes(1).replicas(1);
         Self::over(builder.lock_table_bytes(1 << 16).start().unwrap(), set)
@@ -59,7 +59,7 @@ impl Bank {
         Client::connect(lotus_client::Config::new(first)).await.unwrap()
     }
 
-    /// The sum of all accounts, and whether nothing was left behind.
+    /// The sum of all accounts; asserts that nothing was left behind.
     pub fn audit(&self) -> u64 {
         self.cluster.settle().unwrap();
         for finding in self.cluster.audit().unwrap() {
@@ -87,12 +87,12 @@ pub fn load(cluster: &Cluster) -> TableId {
     table
 }
 
-/// What a server's other door answers, heads and all.
+/// Response at a server's metrics port, head included.
 pub fn get(address: SocketAddr, path: &str) -> String {
     get_as(address, path, "*/*")
 }
 
-/// The same, to somebody who takes what `accept` says.
+/// The same, with an `Accept` header.
 pub fn get_as(address: SocketAddr, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -111,7 +111,7 @@ pub fn value(metrics: &str, name: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).1.parse().unwrap()
 }
 
-/// Runs a test's client side, not for ever.
+/// Runs a test's client side, within [`PATIENCE`].
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let within = async { tokio::time::timeout(PATIENCE, test).await };

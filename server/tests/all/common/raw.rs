@@ -1,4 +1,4 @@
-//! A client that does as it likes.
+//! A raw connection that sends any bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use lotus_client::frame::{self, Incoming};
 use lotus_client::handshake::{Greeting, Guest, Refusal};
 use lotus_client::protocol::{self, Bytes, Call, Op, decode};
 
-/// Whoever waits so long waits for ever.
+/// Longest wait; after that it would be for ever.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client that does as it likes.
+/// A client that sends any bytes.
 pub struct Raw {
     pub stream: TcpStream,
     incoming: Incoming,
@@ -25,7 +25,7 @@ impl Raw {
         Self { stream, incoming: Incoming::new(1 << 20) }
     }
 
-    /// One that has passed the handshake.
+    /// A client that has passed the handshake.
     pub fn admitted(address: SocketAddr) -> Self {
         let mut raw = Self::open(address);
         let mut out = Vec::new();
@@ -56,7 +56,7 @@ impl Raw {
         self.greeting().expect("it is not let in")
     }
 
-    /// Why this one is not let in; `None` if it is.
+    /// The reason for which this client is not let in; `None` if it is.
     pub fn greeting(&mut self) -> Option<Refusal> {
         let frame = self.next().expect("a word of explanation");
         match decode(&frame) {
@@ -67,7 +67,7 @@ impl Raw {
     }
 }
 
-/// A request for so many bytes.
+/// A call with a result of `bytes` bytes.
 pub fn blob(bytes: u64) -> Vec<u8> {
     let mut arguments = Vec::new();
     frame::write(&mut arguments, &bytes);
