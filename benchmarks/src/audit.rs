@@ -137,7 +137,7 @@ impl Effects {
     }
 }
 
-/// Counts rows that are not as they must be and keeps a description of the first.
+/// Counts wrong rows, and keeps a description of the first.
 #[derive(Debug, Default)]
 pub struct RowCheck {
     rows: u64,

@@ -132,7 +132,7 @@ pub struct ClusterConfig {
     pub read_rule: ReadRule,
     /// Bytes of the lock table of each compute node.
     pub lock_table_bytes: u64,
-    /// Rows whose version tables each compute node caches; 0 for none.
+    /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
     pub vt_cache: usize,
     /// Source of shard numbers.
     pub sharding: Sharding,

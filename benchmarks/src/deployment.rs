@@ -77,7 +77,7 @@ pub trait Deployment {
     /// [`DeployError`] if the specification or the memory does not allow it.
     fn create_table(&mut self, spec: TableSpec) -> Result<TableId, DeployError>;
 
-    /// Fills a table with rows `0..rows`. Must not run beside transactions.
+    /// Fills a table with rows `0..rows`. No transaction may run meanwhile.
     ///
     /// # Errors
     /// [`DeployError`] if the rows do not fit.
@@ -115,14 +115,14 @@ pub trait Deployment {
         None
     }
 
-    /// Passes every record of a table to `visit`. Must not run beside transactions.
+    /// Passes every record of a table to `visit`. No transaction may run meanwhile.
     ///
     /// # Errors
     /// [`DeployError`] if the memory cannot be read.
     fn scan(&mut self, table: TableId, visit: &mut RowVisitor<'_>) -> Result<(), DeployError>;
 
     /// Checks for leftovers that no workload may leave: unequal replicas, locks still held,
-    /// INVISIBLE cells, unresolved log entries. Must not run beside transactions.
+    /// INVISIBLE cells, unresolved log entries. No transaction may run meanwhile.
     ///
     /// # Errors
     /// [`DeployError`] if the memory cannot be read. A leftover is a failed check, not an error.
@@ -143,7 +143,7 @@ pub trait Deployment {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeployError {
-    /// The configuration does not allow it. Change what the sentence names.
+    /// The configuration does not allow it. Change the setting that the message names.
     #[error("{0}")]
     Refused(String),
     /// Something broke. Discard everything measured so far.
@@ -225,9 +225,9 @@ impl Sub for Hits {
 /// Look-ups in the caches of compute nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caches {
-    /// Cached version tables of rows whose locks are on the asking node (LOTUS §4.4).
+    /// Version table caches, for rows of shards that the asking node owns (LOTUS §4.4).
     pub version_tables: Hits,
-    /// Cached addresses of version tables (LOTUS §5).
+    /// Address caches, for the places of version tables (LOTUS §5).
     pub addresses: Hits,
 }
 

@@ -53,9 +53,9 @@ impl Isolation {
 /// Kind of a transaction, declared when it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TxnKind {
-    /// It may write.
+    /// A read-write transaction at this level.
     ReadWrite(Isolation),
-    /// It writes nothing and reads from one snapshot, without locks.
+    /// A read-only transaction: reads from one snapshot, without locks.
     ReadOnly,
 }
 

@@ -95,7 +95,7 @@ pub struct Unanswered {
     pub calls: u64,
     /// Calls that had committed.
     pub committed: u64,
-    /// Calls whose outcome stays unknown.
+    /// Calls with an outcome that stays unknown.
     pub unknown: u64,
     /// Writing calls sent without an id, as there was no room for more ids; they cannot be looked
     /// up.
@@ -106,7 +106,7 @@ pub struct Unanswered {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The cluster refuses or fails. Change what the sentence names.
+    /// The cluster refuses or fails. Change the setting that the message names.
     #[error(transparent)]
     Deploy(#[from] DeployError),
     /// A transaction met something that makes the run worthless.

@@ -22,9 +22,9 @@ use crate::engine::{Finish, Isolation, Item, Receipt, Txn, TxnError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It committed.
+    /// Committed.
     Ok,
-    /// It certainly did not commit.
+    /// Certainly not committed.
     Fail,
     /// Unknown.
     Info,
@@ -81,19 +81,19 @@ pub struct Log {
     operations: Vec<Operation>,
     /// Records that the attempt in progress has declared.
     declared: Vec<(Item, TableId, PrimaryKey)>,
-    /// Number of those that have been read.
+    /// Number of `declared` records that have been read.
     read: usize,
 }
 
 impl Log {
-    /// Ends the attempt whose operations were recorded since the last call.
+    /// Ends an attempt, which gets the operations recorded since the last call.
     pub fn finish(&mut self, attempt: Attempt) {
         self.declared.clear();
         self.read = 0;
         self.attempts.push((attempt, self.operations.len()));
     }
 
-    /// Adds an attempt whose operations were recorded elsewhere.
+    /// Adds an attempt with operations that were recorded elsewhere.
     pub fn add(&mut self, attempt: Attempt, operations: impl IntoIterator<Item = Operation>) {
         self.operations.extend(operations);
         self.finish(attempt);

@@ -117,7 +117,7 @@ pub struct Latency {
     pub p99: f64,
     /// 99.9 % took no longer.
     pub p999: f64,
-    /// None took longer.
+    /// Longest latency.
     pub max: f64,
 }
 
@@ -151,7 +151,7 @@ pub struct CacheFigures {
 /// Locks taken and shards moved (LOTUS §4.3), warm-up included.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct OwnershipFigures {
-    /// Share of locks whose owner is the transaction's own node, in 0..=1.
+    /// Share of locks owned by the transaction's own node, in 0..=1.
     pub local_locks: f64,
     /// Hand-overs: one node gave a batch of shards to another.
     pub hand_overs: u64,

@@ -90,7 +90,7 @@ struct Worker<'r, W: Workload, H: Host> {
     finished: bool,
 }
 
-/// An attempt whose outcome is not known yet.
+/// An attempt with an outcome that is not known yet.
 #[derive(Clone, Copy)]
 struct Flight {
     id: TxnId,

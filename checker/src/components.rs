@@ -16,7 +16,7 @@ pub(crate) struct Components<'g> {
     seen: Vec<u32>,
     /// Smallest position that each node is known to lead back to.
     low: Vec<u32>,
-    /// Visited nodes whose component is not complete.
+    /// Visited nodes of incomplete components.
     open: Vec<Node>,
     /// The path that is being followed, with the next edge of each node.
     path: Vec<(Node, u32)>,
@@ -94,8 +94,8 @@ impl<'g> Components<'g> {
         None
     }
 
-    /// Leaves a node whose edges have all been visited. If it leads back to no earlier node, the
-    /// nodes opened since its visit are a component.
+    /// Leaves a node after all its edges. If it leads back to no earlier node, the nodes opened
+    /// since its visit are a component.
     fn leave(&mut self, node: Node, found: &mut Vec<Vec<Node>>) {
         if self.low[node as usize] != self.seen[node as usize] {
             return;

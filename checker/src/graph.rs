@@ -213,7 +213,7 @@ impl Graph {
         &self.edges[self.starts[node as usize]..self.starts[node as usize + 1]]
     }
 
-    /// Attempt whose point a node is; `None` for a gate.
+    /// Attempt that a node is a point of; `None` for a gate.
     pub(crate) fn owner(&self, node: Node) -> Option<AttemptIndex> {
         let attempts = self.nodes.snapshot.len();
         match (node as usize).checked_sub(attempts) {

@@ -30,7 +30,7 @@ pub(crate) struct WriteOrder {
     previous: Vec<OpIndex>,
 }
 
-/// A sequence of versions whose order follows from updates.
+/// A sequence of versions, ordered by updates.
 struct Chain {
     /// Position among the chains of its row.
     rank: Rank,

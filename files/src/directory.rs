@@ -22,7 +22,7 @@ fn make_one(files: &dyn Files, directory: &Path) -> io::Result<()> {
         Ok(()) => files.sync_directory(above),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {
             match files.sync_directory(above) {
-                // The parent belongs to another user, who has made the directory.
+                // The parent belongs to another user, and so the directory was made by that user.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
                 outcome => outcome,
             }

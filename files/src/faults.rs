@@ -97,7 +97,7 @@ struct State {
     /// Files with unsynced bytes, and the number of bytes that are on the disk.
     unsynced: BTreeMap<PathBuf, u64>,
     renamed: Vec<Renamed>,
-    /// Directories that were made and whose names are unsynced.
+    /// New directories with unsynced names.
     made: Vec<PathBuf>,
 }
 
@@ -220,7 +220,7 @@ impl State {
     }
 }
 
-/// An unfinished file whose process may die.
+/// An unfinished file of a process that may die.
 struct FaultyPart {
     /// `None` once it has its final name.
     inner: Option<DiskPart>,

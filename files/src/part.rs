@@ -20,8 +20,8 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Creates a part in `directory` under a unique name that begins with `prefix`. Removes parts
-    /// with this prefix whose writers have died.
+    /// Creates a part in `directory` under a unique name that begins with `prefix`. Removes the
+    /// parts with this prefix that dead writers have left.
     ///
     /// # Errors
     /// The operating system's.

@@ -112,7 +112,7 @@ impl Tatp {
     /// Limit of subscribers: their numbers have 32 bits.
     pub const MAX_SUBSCRIBERS: u64 = u32::MAX as u64;
 
-    /// A registry of `subscribers` subscribers, whose rows follow from `seed`.
+    /// A registry of `subscribers` subscribers. All rows follow from `seed`.
     ///
     /// # Panics
     /// If `subscribers` is zero or above [`Self::MAX_SUBSCRIBERS`].

@@ -57,7 +57,7 @@ pub(super) struct Population {
     /// Customer of each order of a district, and order of each customer; both from zero.
     customer_of: Vec<u32>,
     order_of: Vec<u32>,
-    /// For each order of a district the number of lines before it; at the end, of all lines.
+    /// Number of lines before each order of a district, and of all its lines at the end.
     line_starts: Vec<u32>,
 }
 

@@ -98,7 +98,7 @@ pub(super) struct Payment {
     pub(super) amount: i64,
 }
 
-/// How a request identifies its customer.
+/// Identification of a request's customer.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Whom {
     Number(u32),

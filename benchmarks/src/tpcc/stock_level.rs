@@ -13,7 +13,7 @@ const ORDERS: usize = 20;
 const MOST_LINES: usize = ORDERS * MAX_LINES;
 
 impl<T: Txn> Rows<'_, T> {
-    /// Returns the number of items whose stock is below the threshold.
+    /// Returns the number of items with stock below the threshold.
     pub(super) async fn stock_level(
         &mut self,
         district: u32,

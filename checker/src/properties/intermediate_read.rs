@@ -1,8 +1,8 @@
 //! G1b, intermediate read: other transactions see only a transaction's last write of a row, not the
 //! writes that it replaced itself.
 //!
-//! A history whose versions name the writer gives all writes of one transaction to a row the same
-//! version, so that this cannot be detected there.
+//! If versions name the writer, all writes of one transaction to a row have the same version, so
+//! that this cannot be detected.
 
 use crate::history::Status;
 use crate::report::{Anomaly, Dependency, Findings, Step};

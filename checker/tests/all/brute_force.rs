@@ -141,7 +141,7 @@ fn only(level: Isolation) -> BoxedStrategy<Isolation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// With timestamps of all writes, the checker is right in both directions.
+    /// The checker is right in both directions if all writes have timestamps.
     #[test]
     fn both_agree_on_serializable(
         txns in histories(only(Isolation::Serializable), false, true, 7),
@@ -169,8 +169,8 @@ proptest! {
         prop_assert_eq!(report.is_clean(), explainable(&txns, options), "{}", report);
     }
 
-    /// With unknown outcomes and without timestamps the checker may miss violations, but those that
-    /// it reports exist.
+    /// The checker may miss violations if outcomes are unknown or timestamps missing, but those
+    /// that it reports exist.
     #[test]
     fn no_false_alarm_on_incomplete_histories(
         (txns, options) in any::<bool>().prop_flat_map(|timestamps| {
