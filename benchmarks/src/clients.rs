@@ -17,7 +17,7 @@
 //! node. Hot shards thus move most, as they would for load balancing.
 //!
 //! # Lost compute nodes
-//! A client whose request is under way on a compute node when it is lost ends with it. All other
+//! When a compute node is lost, the clients with requests under way there end with it. All other
 //! clients go on: calls queued there move to the next node, and no new calls go there. The run ends
 //! when the last client is gone.
 //!
@@ -82,7 +82,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Time since the first request.
+    /// Time from the first request to `now_ns`.
     #[inline]
     fn elapsed(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(now_ns.saturating_sub(self.starts_ns))

@@ -254,9 +254,9 @@ pub struct Ownership {
     pub shards: u64,
     /// Attempts that a hand-over asked to give up their locks.
     pub stragglers: u64,
-    /// Sum over all hand-overs of the time without an owner that grants locks.
+    /// Sum over all hand-overs of the time in which no owner grants the moving shards' locks.
     pub interrupted: Duration,
-    /// Longest such interruption of a single hand-over.
+    /// Longest such time of a single hand-over.
     pub longest: Duration,
     /// A shard that takes most of its owner's time and would take as much on any other node, if
     /// there is one.

@@ -84,7 +84,7 @@ pub enum AbortReason {
     InDoubt,
     /// The snapshot's versions have been overwritten. Retry with a newer one.
     SnapshotTooOld,
-    /// A node did not answer in time, or is down. Retry.
+    /// A node did not answer in time, or the data is lost for now. Retry.
     Unavailable,
     /// The lock's owner has not answered for a while and may be dead. Drop the request.
     Suspected,
@@ -160,7 +160,7 @@ pub enum TxnError {
     #[error("the compute node is lost")]
     Lost,
     /// The run has become worthless: a full table, a damaged value, misuse. Stop and show the
-    /// sentence to the user.
+    /// message to the user.
     #[error("{0}")]
     Fatal(String),
 }

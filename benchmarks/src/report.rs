@@ -159,7 +159,7 @@ pub struct OwnershipFigures {
     pub shards_moved: u64,
     /// Attempts that a hand-over asked to give up their locks.
     pub stragglers: u64,
-    /// Mean time of a hand-over without an owner that grants the moving shards' locks.
+    /// Mean time per hand-over in which no owner grants the moving shards' locks.
     pub interruption_us: f64,
     /// The longest such time.
     pub interruption_us_max: f64,

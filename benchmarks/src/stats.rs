@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use crate::audit::Effects;
 use crate::engine::AbortReason;
 
-/// Longest latency that is recorded as such, in nanoseconds: a minute.
+/// Upper bound of recorded latencies, in nanoseconds: a minute. Longer ones count as this.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
 /// Significant digits of a latency: precise to one per cent.
 const SIGNIFICANT_DIGITS: u8 = 2;

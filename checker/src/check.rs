@@ -31,7 +31,7 @@ pub enum SessionOrder {
     Enforced,
 }
 
-/// Orders to enforce, and the limit of details.
+/// Orders to enforce, and the number of violations to describe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Real-time order; ignored by default.

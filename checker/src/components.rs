@@ -6,7 +6,7 @@
 use crate::graph::{Graph, Mask, Node};
 
 const UNSEEN: u32 = 0;
-/// The component of the node is complete.
+/// Value of `low` for nodes of complete components.
 const DONE: u32 = u32::MAX;
 
 /// Arrays for several runs over one graph.

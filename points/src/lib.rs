@@ -90,8 +90,8 @@ macro_rules! point_here {
     };
 }
 
-/// Whether a batch ends here, behind piece `index` of `count`. The caller must then add nothing
-/// more to it, and post it through [`posted!`].
+/// Whether a batch ends here, after piece `index` of `count`. The caller must then add nothing more
+/// to it, and post it through [`posted!`].
 #[cfg(feature = "enabled")]
 #[macro_export]
 macro_rules! cut {

@@ -113,7 +113,7 @@ pub fn to_cut(passage: Passage) -> bool {
     cut
 }
 
-/// Part of [`posted!`](crate::posted!): takes the place where the new batch was cut.
+/// Part of [`posted!`](crate::posted!): takes the passage at which the new batch was cut.
 pub fn take_cut() -> Option<Passage> {
     CUT.take()
 }

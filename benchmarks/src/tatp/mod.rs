@@ -90,8 +90,8 @@ const MISSED: TxnError = TxnError::Aborted(AbortReason::Logic);
 pub struct Tatp {
     tables: [TableId; 5],
     population: Population,
-    /// A of the specification's non-uniform distribution, which makes some subscribers more
-    /// popular.
+    /// The parameter A of the specification's non-uniform distribution, which makes some
+    /// subscribers more popular.
     spread: u64,
 }
 
