@@ -1,26 +1,27 @@
-//! All data of a cluster in one file, as it was at one time, and back again.
+//! Snapshot files: all data of a cluster as of one timestamp, and restoring it.
 //!
 //! # What it is
 //! A *logical* snapshot: the tables' specifications and all rows, without versions and places
 //! ([`format`]). It is taken while transactions run, from a snapshot that holds the horizon
-//! ([`scan`]), and shows of every transaction all or nothing. The rows of `lotus.calls`, which
-//! make calls take effect once, are among them. It is restored into a cluster without tables, of
-//! whatever shape, before that serves anybody; timestamps go on behind the snapshot's.
+//! ([`scan`]), and shows of every transaction all or nothing. It includes the rows of
+//! `lotus.calls`, which make calls take effect once. It is restored into a cluster without tables,
+//! of any shape, before that serves clients; timestamps continue after the snapshot's.
 //!
-//! # Who writes it
-//! The process that is asked: its coordinator reads, the calling thread writes to a file of its
-//! host. Beyond what it takes to see the rows nothing is agreed with anybody, so a process that
-//! dies on the way leaves an unfinished file, and a horizon that goes on when it is expelled.
+//! # The writer
+//! The process that is asked writes it: its coordinator reads, and the calling thread writes to a
+//! file on its host. Beyond what it takes to see the rows nothing is agreed with other processes,
+//! so one that dies on the way leaves an unfinished file, and a horizon that goes on when it is
+//! expelled.
 //!
 //! # Which one is the newest
 //! Timestamps order the snapshots of one life of a cluster, but not those of several: an oracle's
-//! run ahead of the clock, and the next life of a cluster that begins without a snapshot begins
-//! behind them. So each has a [`SnapshotLabel`], with a sequence number that its directory's
-//! keeper counts on across lives, and the time of the clock when it was taken.
+//! run ahead of the clock, and a later life that begins without a snapshot may begin below them. So
+//! each has a [`SnapshotLabel`]: a sequence number, which is counted for a directory across lives,
+//! and the clock's time when it was taken.
 //!
 //! # What it is not
-//! A log: what was committed after the snapshot is not in it. Nor a copy of memory: a memory node
-//! that was lost is not made anew from it, only a whole cluster is.
+//! A log: it lacks what was committed after it was taken. Nor a copy of memory: it restores a whole
+//! cluster, not a single lost memory node.
 
 mod error;
 mod format;
@@ -50,24 +51,23 @@ use crate::submit::Submitted;
 use format::Writer;
 use scan::{Piece, read_all};
 
-/// How often a snapshot is begun anew that has become too old, or was in the way of a change of the
-/// membership.
+/// Attempts at a snapshot that becomes too old, or conflicts with a change of the membership.
 const ATTEMPTS: u32 = 5;
-/// Pieces of some tens of kilobytes that may wait for the file.
+/// Pieces, of some tens of kilobytes each, that may wait for the file.
 const PIECES: usize = 16;
 
 impl<M: Machines> Cluster<M> {
-    /// Writes all that is committed by now to a file, for its owner only. Transactions go on; it
-    /// takes a coroutine slot of one coordinator for as long as it lasts, and blocks this thread.
+    /// Writes all that is committed by now to a file that only its owner can read. Transactions go
+    /// on; it takes a coroutine slot of one coordinator for its duration, and blocks this thread.
     /// Its sequence number is 0.
     ///
-    /// The file appears under its name when it is whole and on the disk. If this fails, whatever
-    /// had the name before still has it.
+    /// The file appears under its name once it is whole and on the disk. On failure an earlier file
+    /// of that name is unchanged.
     ///
     /// # Errors
-    /// `Io`; `Read`, when it became too old a few times; `Busy`; `NotLoaded`, in a cluster of
-    /// several processes whose founder has not [filled](Cluster::fill) it; `Cluster`, if the
-    /// authority does not say.
+    /// `Io`; `Read`, if it became too old a few times; `Busy`; `NotLoaded`, in a cluster of several
+    /// processes that its founder has not [filled](Cluster::fill) yet; `Cluster`, if the authority
+    /// does not answer.
     pub fn snapshot(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let label = |_| {
             let taken = self.machines().outside().now();
@@ -80,10 +80,9 @@ impl<M: Machines> Cluster<M> {
         Ok(info)
     }
 
-    /// Writes a snapshot like [`Cluster::snapshot`] to a sink of the caller's, which is opened
-    /// again for every attempt and returned when all is written. The `label` is asked for when the
-    /// timestamp is drawn; `notes`, which stand in the file for its reader, when all rows have been
-    /// read.
+    /// Writes a snapshot like [`Cluster::snapshot`] to the caller's sink, which is opened again for
+    /// every attempt and returned when all is written. `label` is called when the timestamp is
+    /// drawn; `notes`, which are stored in the file for its reader, when all rows have been read.
     ///
     /// # Errors
     /// As [`Cluster::snapshot`], or those of `label`. Nothing more is written to the sink then.
@@ -106,7 +105,7 @@ impl<M: Machines> Cluster<M> {
                 Ok(info) => return Ok((sink, info)),
                 Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
                     attempts += 1;
-                    // Long enough for a coordinator to notice what has changed.
+                    // Time enough for a coordinator to notice the change.
                     self.shared.control.pause(self.shared.config.horizon_interval);
                 }
                 Err(error) => return Err(error),
@@ -114,11 +113,11 @@ impl<M: Machines> Cluster<M> {
         }
     }
 
-    /// Begins to read all rows at a coordinator, which goes on as long as no more than `waiting`
-    /// pieces of them wait to be written.
+    /// Begins to read all rows at a coordinator, which pauses while `waiting` pieces wait to be
+    /// written.
     ///
     /// # Panics
-    /// If there is no such coordinator in this process, or nothing may wait.
+    /// If this process has no such coordinator, or `waiting` is zero.
     #[doc(hidden)]
     pub fn start_snapshot(&self, seat: Seat, waiting: usize) -> Copying {
         let (out, pieces) = async_channel::bounded(waiting);
@@ -127,7 +126,7 @@ impl<M: Machines> Cluster<M> {
     }
 }
 
-/// A snapshot that is being taken.
+/// Snapshot being taken.
 #[doc(hidden)]
 #[must_use = "it waits until somebody writes it down"]
 pub struct Copying {
@@ -136,12 +135,12 @@ pub struct Copying {
 }
 
 impl Copying {
-    /// Whether all rows are read, or will not be.
+    /// Whether the reader has ended, with all rows or an error.
     pub fn is_finished(&self) -> bool {
         self.ended.is_finished()
     }
 
-    /// Writes it down as it comes.
+    /// Writes the snapshot as it arrives.
     ///
     /// # Errors
     /// `Io`, `Read` or `Busy`, or those of `label`.
@@ -154,10 +153,10 @@ impl Copying {
     ) -> Result<SnapshotInfo, SnapshotError> {
         let Self { pieces, ended } = self;
         let written = write_down(cluster, &pieces, sink, label);
-        // Whoever reads gives up where nobody listens any more.
+        // The reader gives up once this end of the channel is closed.
         drop(pieces);
         let ended = cluster.wait(ended).map_err(|error| match error {
-            // There is one way to misuse it.
+            // `Misuse` has a single cause.
             TxnError::Misuse(_) => SnapshotError::Busy,
             error => error.into(),
         });
@@ -168,7 +167,7 @@ impl Copying {
     }
 }
 
-/// Writes down all that comes; `None` if nothing has.
+/// Writes all pieces; `None` if there were none.
 fn write_down<'a, M: Machines>(
     cluster: &Cluster<M>,
     pieces: &Receiver<Piece>,

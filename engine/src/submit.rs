@@ -1,4 +1,4 @@
-//! Handing whole transactions to coordinators, from any thread.
+//! Submission of whole transactions to coordinators, from any thread.
 
 use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,18 +13,19 @@ use crate::error::TxnError;
 use crate::session::{Isolation, Session};
 use crate::txn::Transaction;
 
-/// A transaction is tried so often, and for so long, before its last error is reported.
+/// Fewest attempts of a transaction before its last error is reported; the time below must be over
+/// too.
 const MIN_ATTEMPTS: u32 = 256;
 const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A transaction or job on its way. Await it, or [`Submitted::wait`] for it; dropping it changes
-/// nothing about the job.
+/// Pending outcome of a transaction or job. Await it, or call [`Submitted::wait`]; dropping it does
+/// not affect the job.
 #[must_use = "await it or wait for it to learn the outcome"]
 pub struct Submitted<T> {
     reply: Receiver<Result<T, TxnError>>,
 }
 
-/// The job's end of a [`Submitted`].
+/// Sending end of a [`Submitted`].
 pub(crate) struct Reply<T> {
     sender: Sender<Result<T, TxnError>>,
 }
@@ -38,17 +39,17 @@ impl<T> Submitted<T> {
     /// Blocks this thread until the outcome is known.
     ///
     /// # Errors
-    /// What the transaction ended with; `Fenced` if its coordinator has failed.
+    /// The transaction's own; `Fenced` if its coordinator has failed.
     pub fn wait(self) -> Result<T, TxnError> {
         self.reply.recv_blocking().unwrap_or(Err(TxnError::Fenced))
     }
 
-    /// Whether the outcome is known, so that nothing blocks any more.
+    /// Whether the outcome is known, so that waiting does not block.
     pub fn is_finished(&self) -> bool {
         !self.reply.is_empty() || self.reply.is_closed()
     }
 
-    /// As [`Submitted::wait`], while `machines` turn the cores.
+    /// Waits like [`Submitted::wait`], while `machines` turn the cores.
     pub(crate) fn wait_on(self, machines: &impl Machines) -> Result<T, TxnError> {
         machines.wait(&self.reply).unwrap_or(Err(TxnError::Fenced))
     }
@@ -65,13 +66,13 @@ impl<T: Send + 'static> IntoFuture for Submitted<T> {
 
 impl<T> Reply<T> {
     pub(crate) fn send(self, outcome: Result<T, TxnError>) {
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = self.sender.try_send(outcome);
     }
 }
 
-/// Runs a job's own code; a panic in it ends the job and nothing else. (A panic of the coordinator
-/// itself is not caught here: it drops the reply unsent.)
+/// Runs a job's own code; a panic in it ends only the job, with `Panicked`. (A panic of the
+/// coordinator itself is not caught here: it drops the reply unsent.)
 pub(crate) async fn catch_panics<T, Fut>(job: impl FnOnce() -> Fut) -> Result<T, TxnError>
 where
     Fut: Future<Output = Result<T, TxnError>>,
@@ -93,7 +94,7 @@ where
     .await
 }
 
-/// What kind of transaction to begin.
+/// Kind of transaction to begin.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Read,
@@ -117,7 +118,7 @@ where
             Kind::Read => session.begin_read_only().await,
             Kind::Write(isolation) => session.begin(isolation).await,
         };
-        // To begin may fail as well, where timestamps come over the network.
+        // Beginning may fail too, where timestamps come over the network.
         let outcome = match begun {
             Ok(transaction) => body(transaction).await,
             Err(error) => Err(error),

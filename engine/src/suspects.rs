@@ -1,14 +1,14 @@
-//! Whom a compute node suspects of being dead, long before it can know.
+//! Compute nodes that a compute node suspects of being dead, long before it can know.
 //!
 //! # What it is
 //! Each coordinator suspects owners of locks for itself, by the answers that it misses
-//! ([`LotusLocks`](lotus_locktable::LotusLocks)), and says so here, for those who want to know
-//! about the node as a whole: [`Cluster::suspects`], and the [audit](Cluster::audit), by which no
+//! ([`LotusLocks`](lotus_locktable::LotusLocks)), and counts the suspicion here, for views of the
+//! node as a whole: [`Cluster::suspects`], and the [audit](Cluster::audit), which checks that no
 //! suspicion outlasts its reason.
 //!
 //! # What it is not
-//! The membership, nor a part of how it changes ([`crate::members`]). Nothing follows from a
-//! suspicion but that transactions which need the node fail at once.
+//! The membership, nor a part of how it changes ([`crate::members`]). The only effect of a
+//! suspicion is that transactions which need the node fail at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,19 +21,19 @@ use crate::audit::{Finding, Tally};
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 
-/// By compute node, how many coordinators of this node suspect it.
+/// Number of this node's coordinators that suspect each compute node.
 #[derive(Debug)]
 pub(crate) struct Suspects(Box<[(NodeId, AtomicU32)]>);
 
 impl Suspects {
-    /// Nobody of these.
+    /// Creates a set of these nodes, with none suspected.
     pub(crate) fn none_of(nodes: impl Iterator<Item = NodeId>) -> Self {
         Self(nodes.map(|node| (node, AtomicU32::new(0))).collect())
     }
 
-    /// What has become of a coordinator's suspicion.
+    /// Counts the begin or end of a coordinator's suspicion.
     pub(crate) fn note(&self, node: NodeId, suspicion: Suspicion) {
-        // Relaxed, here and below: a hint, and nothing is read by it.
+        // Relaxed, here and below: a hint, which guards no other data.
         for (_, count) in self.0.iter().filter(|(known, _)| *known == node) {
             match suspicion {
                 Suspicion::Begins => count.fetch_add(1, Ordering::Relaxed),
@@ -42,7 +42,7 @@ impl Suspects {
         }
     }
 
-    /// Those whom some coordinator suspects.
+    /// Returns the nodes that some coordinator suspects.
     fn nodes(&self) -> impl Iterator<Item = NodeId> {
         let suspected = self.0.iter().filter(|(_, count)| count.load(Ordering::Relaxed) > 0);
         suspected.map(|(node, _)| *node)
@@ -50,16 +50,17 @@ impl Suspects {
 }
 
 impl<M: Machines> Cluster<M> {
-    /// The places of the compute nodes that some coordinator of this one suspects of being dead.
+    /// Returns the places of the compute nodes that some coordinator of this one suspects of being
+    /// dead.
     ///
     /// # Panics
-    /// If there is no such compute node in this process.
+    /// If this process has no such compute node.
     pub fn suspects(&self, compute_node: usize) -> Vec<usize> {
         let node = self.shared.hosted(compute_node).expect("a compute node of this process");
         node.suspects.nodes().filter_map(|suspect| self.shared.index_of(suspect)).collect()
     }
 
-    /// For the audit: whoever takes part and has nothing to answer is not suspected.
+    /// Audit: no live member is suspected once all requests are answered.
     pub(crate) fn suspicions_left(&self) -> Result<Finding, ClusterError> {
         let mut left = Tally::new("nobody who takes part is suspected of being dead");
         let read = membership::read(self.shared.council.authority());

@@ -1,4 +1,4 @@
-//! The timestamp service that the cluster was configured with (DESIGN §6).
+//! Timestamp service of the configured kind (DESIGN §6).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::oracle;
 use crate::ownership::RETRY_PAUSE;
 use crate::shared::{ComputeNode, Shared};
 
-/// How far snapshots lag behind once their freshness is sabotaged.
+/// Lag of snapshots when their freshness is sabotaged, in nanoseconds.
 const LAG_NS: u64 = 20_000;
 
 pub(crate) enum Timestamps {
@@ -40,7 +40,7 @@ impl Timestamps {
         }
     }
 
-    /// A commit timestamp: later than every snapshot drawn before.
+    /// Draws a commit timestamp: later than every snapshot drawn before.
     #[inline]
     pub(crate) async fn commit(&self) -> Result<Timestamp, TxnError> {
         match self {
@@ -50,8 +50,7 @@ impl Timestamps {
         }
     }
 
-    /// A timestamp that is known to be issued: every snapshot asked for from now on is at least
-    /// that.
+    /// Returns a timestamp known to be issued: every snapshot drawn from now on is at least that.
     #[inline]
     pub(crate) fn issued(&self) -> Timestamp {
         match self {
@@ -60,7 +59,7 @@ impl Timestamps {
         }
     }
 
-    /// Asks `oracle` from now on, and nobody else; lets it know soon.
+    /// Sends requests to `oracle` from now on, and a first one soon.
     pub(crate) fn turn_to(&self, oracle: NodeId, node: &Arc<ComputeNode>, executor: &Handle) {
         let Self::Oracle(client) = self else { return };
         if !client.turn_to(oracle) {
@@ -70,21 +69,21 @@ impl Timestamps {
         executor.spawn(async move {
             point!(node.id.0, Turn);
             while client.timestamp().await.is_err() && !node.has_failed() {
-                // It may have failed at once, for want of room.
+                // The request may have failed at once, for want of room.
                 clock.sleep(RETRY_PAUSE).await;
             }
         });
     }
 
-    /// Learns of timestamps that others were issued, where nobody here has asked for one.
+    /// Learns of timestamps issued to others, where this coordinator has asked for none.
     pub(crate) async fn refresh(&self) {
         if let Self::Oracle(client) = self {
-            // Without an answer what is known is just as true.
+            // Without an answer the last known timestamp stays valid.
             let _ = client.timestamp().await;
         }
     }
 
-    /// A snapshot: at least every timestamp issued before this call (H18).
+    /// Draws a snapshot: at least every timestamp issued before this call (H18).
     #[inline]
     pub(crate) async fn snapshot(&self) -> Result<Timestamp, TxnError> {
         let latest = match self {

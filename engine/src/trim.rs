@@ -1,8 +1,8 @@
-//! Rows that were updated where all memory is taken give up their older slot (H13).
+//! Trimming: rows updated in a full group give up the slot of their older version (H13).
 //!
 //! # What it is
 //! A row that was written once has one slot, and its first update takes a second, which the row
-//! then keeps for its next version. In a full group that slot may come from what is kept back
+//! then keeps for its next version. In a full group that slot may come from the reserve
 //! ([`crate::slots`]). So the coordinator notes the row, and when few slots are free, or an insert
 //! finds none, it takes the older version away: its slot is free memory then, in place of the one
 //! that was taken.
@@ -12,19 +12,19 @@
 //! 2. On all replicas: a log entry, then the cell's version word as INVISIBLE. Nothing else of the
 //!    cell changes yet: a version word must never stand beside words that came after it.
 //! 3. On all replicas: the other words of the cell, without a slot, then its version word as 0.
-//! 4. What is cached of the row is forgotten, the lock is released, and the slot is free.
+//! 4. The row is dropped from the version table cache, the lock is released, and the slot is free.
 //!
 //! Recovery that finds the tag undoes the transaction like an update: that empties the cell on all
 //! replicas and leaves it without a slot, which is what 3 would have done.
 //!
 //! # When
-//! Once the horizon has reached the version that follows the one that is taken away, as the row is
-//! found under its lock: then no snapshot needs that. A row that has been written since it was
+//! Once the horizon has reached the version that follows the one to be taken, as the row is found
+//! under its lock: then no snapshot needs the older one. A row that has been written since it was
 //! noted is left alone until the horizon has reached the later version.
 //!
 //! While an update waits for a slot, here or at a node that has asked, and for [`URGENT`] intervals
-//! of the horizon afterwards: at once. Whoever needs the older version is told that its snapshot is
-//! too old, as where a version is overwritten ([`lotus_mvcc::retention`]).
+//! of the horizon afterwards: at once. Snapshots that need the older version then fail as too old,
+//! as where a version is overwritten ([`lotus_mvcc::retention`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -49,13 +49,13 @@ use crate::slots::Use;
 use crate::txn::{Access, Body, Change, Receipt};
 use crate::upkeep::is_over;
 
-/// The most rows that one transaction trims.
+/// Most rows that one transaction trims.
 const BATCH: usize = 16;
-/// How many it tries at once where somebody was in the way of more.
+/// Rows tried at once after a larger batch has met a conflict.
 const PIECE: usize = 1;
-/// The most rows of one kind that are noted.
+/// Most rows noted for one kind of slots.
 const MOST_NOTED: usize = 1 << 16;
-/// Intervals of the horizon for which a transaction's miss of a slot counts.
+/// Horizon intervals for which a miss of a slot counts as recent.
 const URGENT: u32 = 16;
 
 /// A row that has taken a slot in a full group.
@@ -64,12 +64,12 @@ pub(crate) struct Noted {
     pub(crate) slots: Purpose,
     pub(crate) bytes: u64,
     pub(crate) key: PrimaryKey,
-    /// Time of the version that follows the one to take away: of the version in that slot, or a
-    /// later one if the row has been written since.
+    /// Timestamp of the version that follows the one to take away: the version in the noted slot,
+    /// or a later one if the row has been written since.
     pub(crate) successor: Timestamp,
 }
 
-/// Rows that one coordinator's transactions have updated.
+/// Rows updated in full groups by one coordinator's transactions.
 #[derive(Default)]
 pub(crate) struct Trims {
     /// One queue for each kind of slots, in the order of the commits.
@@ -87,7 +87,7 @@ impl Trims {
         }
     }
 
-    /// Notes those of `rows` again whose older versions are `needed` until a later time.
+    /// Notes rows again that are `needed` until a later time.
     fn note_again(&self, rows: &[Noted], needed: &[(TableId, PrimaryKey, Timestamp)]) {
         for (table, key, until) in needed {
             let same = |row: &&Noted| row.slots.table == *table && row.key == *key;
@@ -97,8 +97,8 @@ impl Trims {
         }
     }
 
-    /// Takes up to `limit` rows whose older versions are not needed at `horizon`, of those whose
-    /// slots are scarce.
+    /// Takes up to `limit` rows with scarce slots and older versions that are not needed at
+    /// `horizon`.
     fn take_due(
         &self,
         horizon: Timestamp,
@@ -117,9 +117,9 @@ impl Trims {
 }
 
 impl Coordinator {
-    /// Takes what is to be trimmed now: rows keep their slots while more are free than are kept
-    /// back, twice over, and no insert has found none. Also returns the time before which snapshots
-    /// may be in use that keep their versions.
+    /// Takes the rows to trim now. Rows keep their slots while more than twice the reserve is free,
+    /// and no insert has missed one. Also returns the horizon that applies: the maximum if trims
+    /// must not wait.
     fn trims_due(&self) -> (Vec<Noted>, Timestamp) {
         let slots = &self.node.slots;
         let now = self.executor.now();
@@ -138,7 +138,7 @@ impl Coordinator {
 }
 
 impl Session {
-    /// Trims what may be; whether that was anything.
+    /// Trims the rows that are due; returns whether there were any.
     pub(crate) async fn trim_due(&mut self) -> bool {
         if self.coordinator().settled.get() {
             return false;
@@ -154,8 +154,8 @@ impl Session {
         self.upkeep(&due, PIECE, trim, put_back).await
     }
 
-    /// Takes the slots of older versions away from these rows; all or none. A row that has been
-    /// written since, so that a snapshot behind the `horizon` may need its older version, is noted
+    /// Takes the slots of older versions from these rows; all or none. A row that has been written
+    /// since, so that a snapshot at or after the `horizon` may need its older version, is noted
     /// again instead.
     async fn trim(&mut self, due: &[Noted], horizon: Timestamp) -> Result<(), TxnError> {
         let mut txn = self.begin(Isolation::Serializable).await?;
@@ -212,7 +212,7 @@ impl Commit<'_> {
         }
         self.slot.decide(body.held.txn(), Ok(Receipt::default()));
         for row in &body.rows {
-            // What was read under the lock may have been cached (H11).
+            // Reads under the lock may have been cached (H11).
             coordinator.node.versions.forget(row.table, row.key);
         }
         coordinator.locks.release(&mut body.held);
@@ -226,7 +226,7 @@ impl Commit<'_> {
 }
 
 impl Body {
-    /// Log and INVISIBLE version words, in this order for each memory node.
+    /// Adds the log entry and INVISIBLE version words, in this order for each memory node.
     fn add_trim_marks(&self, coordinator: &Coordinator, commit: &Commit<'_>, batch: &mut Batch) {
         let log = self.stage_log(coordinator, commit, batch);
         let tag = Version::Invisible(commit.txn()).encode();
@@ -252,7 +252,7 @@ impl Body {
         }
     }
 
-    /// The cells without slots: all words but those that say who is at it, then these.
+    /// Adds the cells without slots: all words except the tagged version words, then these.
     fn add_trims(
         &self,
         coordinator: &Coordinator,
@@ -317,12 +317,12 @@ mod tests {
         assert_eq!(keys(trims.take_due(Timestamp::MAX, 9, |_| true)), []);
     }
 
-    /// A row that is written often: noted with its first update, it has shown two later versions by
-    /// the time that the horizon reaches that one. The slot that is taken away is used at once.
+    /// A row that is written often: noted with its first update, it has two later versions by the
+    /// time that the horizon reaches that one. The slot that is taken away is used at once.
     #[test]
     fn a_version_that_a_protected_snapshot_needs_is_trimmed_once_the_horizon_has_passed_it() {
         let builder = Cluster::embedded().memory_nodes(2).compute_nodes(1).replicas(2);
-        // Nobody else trims, and the horizon is where the test puts it.
+        // No other trim runs, and the test sets the horizon.
         let cluster = builder.horizon_interval(Duration::from_secs(3600)).start().unwrap();
         let table =
             cluster.create_table(TableSpec::new("rows").record_bytes(8).capacity(100)).unwrap();

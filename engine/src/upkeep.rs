@@ -1,11 +1,11 @@
-//! Transactions of a coordinator's own: many rows at once, fewer where somebody is in the way.
+//! Background transactions of a coordinator: many rows at once, fewer after a conflict.
 //!
 //! [Purges](crate::purge) and [trims](crate::trim) change many rows in one transaction, which takes
-//! as many round trips as one row. If one of the rows is in use all of it fails, and smaller pieces
-//! are tried; a piece that fails as well is put back for later.
+//! as many round trips as one row. If one of the rows is in use the whole transaction fails, and
+//! smaller pieces are tried; a piece that fails as well is put back for later.
 //!
 //! # Unknown outcomes
-//! A commit that is told as `Unknown` goes on, or recovery settles it. Its rows are neither tried
+//! A commit with the outcome `Unknown` goes on, or recovery settles it. Its rows are neither tried
 //! again nor put back: a row that is trimmed twice loses two versions.
 
 use std::rc::Rc;
@@ -14,12 +14,13 @@ use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::session::Session;
 
-/// Whether the transaction is out of the hands of whoever began it.
+/// Whether the transaction must not be tried again: it has committed, or its outcome is unknown.
 pub(crate) fn is_over(outcome: &Result<(), TxnError>) -> bool {
     matches!(outcome, Ok(()) | Err(TxnError::Unknown(_)))
 }
 
-/// Does `work` on all that is `due`, or else on pieces of so many; true if any of it is done.
+/// Runs `work` on all of `due`, or else on pieces of `piece` rows; returns whether any of it is
+/// done.
 async fn in_pieces<T>(
     due: &[T],
     piece: usize,
@@ -41,9 +42,9 @@ async fn in_pieces<T>(
 }
 
 impl Session {
-    /// Does `work`, a transaction, on all that is `due`, or else on pieces of so many; true if any
-    /// of it is done. What is not is `put_back`. Whoever lets the coordinator settle waits for all
-    /// of this, also between two transactions.
+    /// Runs `work`, a transaction, on all of `due`, or else on pieces of `piece` rows; `put_back`
+    /// takes those that failed. Returns whether any of it is done. All of it counts as work of the
+    /// coordinator, also between two transactions, so that settling waits for it.
     pub(crate) async fn upkeep<T>(
         &mut self,
         due: &[T],
@@ -69,8 +70,8 @@ mod tests {
 
     use super::*;
 
-    /// What `in_pieces` does to rows 1 to 4, in pieces of two, when attempts end like this: every
-    /// attempt, what is put back, and what it says.
+    /// Runs `in_pieces` on rows 1 to 4, in pieces of two, with these outcomes. Returns every
+    /// attempt, the rows put back, and the result.
     fn tried(mut outcomes: Vec<Result<(), TxnError>>) -> (Vec<Vec<u8>>, Vec<u8>, bool) {
         let (mut attempts, mut back) = (Vec::new(), Vec::new());
         let work = async |some: &[u8]| {

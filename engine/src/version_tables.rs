@@ -1,36 +1,43 @@
-//! When a cached CVT may be believed, and when one may be kept (LOTUS §4.4, H11).
+//! Rules for the version table cache: when a cached CVT may be used, and when one may be kept
+//! (LOTUS §4.4, H11).
 //!
 //! # The claim
-//! What is cached of a row is what its primary holds, or somebody on this node has the row locked
-//! to write. So a CVT comes from the cache without a message, and leaves it without one, because
-//! only the owner of a row's shard caches it, and whoever writes the row asks that owner first.
+//! The cached CVT of a row is what its primary holds, or a transaction of this node has the row
+//! locked to write. So a CVT comes from the cache without a message, and leaves it without one,
+//! because only the owner of a row's shard caches it, and every writer of the row asks that owner
+//! first.
 //!
 //! # Why it holds
-//! - *A writer of another node* is granted its lock here, and before it learns of that the row is
-//!   forgotten ([`LockHost::write_granted`](lotus_locktable::LockHost)). Nothing brings it back
-//!   while the lock is held: see below.
+//! - *A writer of another node* is granted its lock here, and the row is dropped before the writer
+//!   learns of that ([`LockHost::write_granted`](lotus_locktable::LockHost)). Nothing brings it
+//!   back while the lock is held: see below.
 //! - *A writer of this node* leaves the row as it was cached. When all replicas show its version,
 //!   and before it unlocks, it replaces the one cell that it has written. If it never gets there,
-//!   it never unlocks: a commit that was begun only goes forward. One that aborts has written
-//!   nothing.
-//! - *A READ under the transaction's own lock* is kept: nobody can write meanwhile. The lock must
-//!   be in this node's table. An attempt may believe in one that it has not any more: its owner
-//!   took it back, because the attempt will not commit, and gave the shard to this node (H19).
-//! - *A READ without a lock* is kept if nobody has held the lock to write since before it was
-//!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. That is
-//!   asked with the row's place in the cache locked. A writer whose grant escapes the question
-//!   comes to that place later: to forget, if it is remote, or to replace its cell, if it is local.
-//! - *A shard that moves away* is forgotten once its owner has ceased, which the question notices.
+//!   it never unlocks: a commit that was begun only goes forward. An attempt that aborts has
+//!   written nothing.
+//! - *A READ under the transaction's own lock* is kept: no other transaction can write meanwhile.
+//!   The lock must be in this node's table. An attempt may believe that it holds a lock which it
+//!   has lost: the owner took it back, because the attempt will not commit, and gave the shard to
+//!   this node (H19).
+//! - *A READ without a lock* is kept if no write lock on the row was held since before it was
+//!   posted ([`LockTable::unwritten_since`]), and this node has owned the shard all along. Both are
+//!   checked with the row's place in the cache locked. A writer with a grant that escapes the check
+//!   comes to that place later: to drop the row, if it is remote, or to replace its cell, if it is
+//!   local.
+//! - *A shard that moves away* is dropped once its owner has stopped serving it, which the check
+//!   notices.
 //!
-//! # Who may believe it
-//! Whoever holds the row's lock, to read or to write. Without it, whoever sees that nobody holds
-//! it to write, and looks into the cache *afterwards*: then what is there was true at that moment
-//! or later. It must have drawn its snapshot before. A writer within the snapshot had the lock when
-//! the snapshot was drawn, so either it is still seen to have it, or the cache has its version.
+//! # Readers
+//! A transaction that holds the row's lock, to read or to write, may use the cache. Without it, one
+//! may that finds no write lock on the row, and looks into the cache *afterwards*: then the cached
+//! CVT was true at that moment or later. It must have drawn its snapshot before. A writer within
+//! the snapshot had the lock when the snapshot was drawn, so either it is still seen to have it, or
+//! the cache has its version.
 //!
-//! # What the cache is not believed about
-//! That a row is absent. A version leads to its record, and reading that meets the fence of a node
-//! that was expelled and does not know (H2); an absence would be believed without asking anybody.
+//! # Absent rows
+//! The cache is not believed about them. A version leads to its record, and reading that meets the
+//! fence of a node that was expelled and does not know (H2); an absence would be believed without
+//! any READ.
 
 use std::sync::Arc;
 
@@ -41,21 +48,21 @@ use lotus_mvcc::version_table_cache::VersionTableCache;
 use lotus_router::{Owner, ShardMap};
 use lotus_sabotage::{Rule, broken};
 
-/// The version tables that one compute node has cached.
+/// Version tables cached by one compute node.
 pub(crate) struct VersionTables {
     node: NodeId,
     locks: Arc<LockTable>,
     shards: Arc<ShardMap>,
-    /// `None` if nothing is to be cached.
+    /// `None` if the cache is disabled.
     cache: Option<VersionTableCache>,
 }
 
-/// Whether the transaction that asks holds the row's lock.
+/// Lock held by the transaction that asks for a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cover {
-    /// It does, at least to read.
+    /// The row's lock, at least to read.
     Locked,
-    /// It does not, and has drawn its snapshot.
+    /// No lock, with the snapshot drawn already.
     Unlocked,
 }
 
@@ -67,7 +74,7 @@ pub(crate) struct Before {
 }
 
 impl VersionTables {
-    /// Room for the version tables of `entries` rows; nothing is cached if that is 0.
+    /// Creates a cache for the version tables of `entries` rows; disabled if that is 0.
     pub(crate) fn new(
         node: NodeId,
         locks: Arc<LockTable>,
@@ -78,12 +85,12 @@ impl VersionTables {
         Self { node, locks, shards, cache }
     }
 
-    /// What is cached, for whoever compares it with memory.
+    /// Returns the cache, for comparison with memory.
     pub(crate) fn cache(&self) -> Option<&VersionTableCache> {
         self.cache.as_ref()
     }
 
-    /// The cache, and who owns the row's shard, if that is this node.
+    /// Returns the cache and the owner of the row's shard, if that is this node.
     #[inline]
     fn owned(&self, key: Key) -> Option<(&VersionTableCache, Owner)> {
         let cache = self.cache.as_ref()?;
@@ -113,7 +120,8 @@ impl VersionTables {
         self.owned(key).is_some()
     }
 
-    /// Where the row's CVT is, and its words behind the header in `words`, if that may be believed.
+    /// Returns the offset of the row's CVT, and fills in its words after the header, if it is
+    /// cached and may be used.
     #[inline]
     pub(crate) fn lookup(
         &self,
@@ -125,21 +133,22 @@ impl VersionTables {
         let (cache, _) = self.owned(key)?;
         let name = LockName::row(table, key);
         let free = || broken(Rule::CachesYieldToWriters) || !self.locks.is_write_locked(&name);
-        // The lock first: see the essay.
+        // Check the lock before the cache: see the module's documentation.
         let believed = cover == Cover::Locked || free();
         if believed { cache.lookup(table, key, &mut words[HEADER_WORDS..]) } else { None }
     }
 
-    /// To be asked before a READ of the row's CVT is posted, for [`Self::keep`]; `None` if it is
-    /// not for this node to keep.
+    /// Records the moment before a READ of the row's CVT is posted, for [`Self::keep`]; `None` if
+    /// this node must not keep it.
     #[inline]
     pub(crate) fn before(&self, table: TableId, key: Key) -> Option<Before> {
         let (_, owner) = self.owned(key)?;
         Some(Before { owner, writers: self.locks.watch(&LockName::row(table, key)) })
     }
 
-    /// What covers an attempt that believes to hold the row's lock. It stays as it is until the
-    /// attempt's coordinator has its next turn: nobody takes a lock back without asking there.
+    /// Returns the cover of an attempt that believes it holds the row's lock. The answer holds
+    /// until the attempt's coordinator has its next turn: a lock is only taken back after asking
+    /// there.
     #[inline]
     pub(crate) fn cover_of(&self, txn: TxnId, table: TableId, key: Key) -> Cover {
         let held = self.locks.holds(txn, &LockName::row(table, key));
@@ -173,7 +182,8 @@ impl VersionTables {
         self.locks.unwritten_since(name, before.writers)
     }
 
-    /// A writer of this node has made its version visible on all replicas, and still has the lock.
+    /// Replaces a cell that a writer of this node has made visible on all replicas, while it holds
+    /// the lock.
     #[inline]
     pub(crate) fn renew(&self, table: TableId, key: Key, index: usize, cell: Cell) {
         if let Some((cache, _)) = self.owned(key)
@@ -183,14 +193,14 @@ impl VersionTables {
         }
     }
 
-    /// The shard is about to be given away, and its owner has stopped.
+    /// Drops all rows of a shard that is about to be given away, after its owner has stopped.
     pub(crate) fn forget_shard(&self, shard: ShardId) {
         if let Some(cache) = &self.cache {
             cache.forget_shard(shard);
         }
     }
 
-    /// The row is about to change and nobody here will say how.
+    /// Drops a row before it changes in a way that the cache is not told.
     pub(crate) fn forget(&self, table: TableId, key: Key) {
         if let Some(cache) = &self.cache {
             cache.forget(table, key);

@@ -1,10 +1,10 @@
-//! What coordinator 0 hears from beat to beat: who beats, and which memory nodes answer.
+//! Beats of coordinator 0: which compute nodes beat, and which memory nodes answer.
 //!
 //! # What it is
-//! In each turn it counts up its node's beat on every memory node that is left, and reads the beats
-//! of all there, one batch for each; what has come back since the last turn is judged by
-//! [`lotus_recovery::detector`]. Whoever beats anywhere is alive. A memory node that holds its
-//! batch up holds up no other.
+//! In each turn coordinator 0 counts up its node's beat on every memory node that is left, and
+//! reads the beats of all nodes there, one batch for each memory node; [`lotus_recovery::detector`]
+//! judges what has come back since the last turn. A node that beats anywhere is alive. A memory
+//! node that delays its batch delays no other.
 //!
 //! # What it is not
 //! It changes nothing: [`crate::members`] does.
@@ -24,28 +24,28 @@ use crate::coordinator::Coordinator;
 use crate::error::TxnError;
 use crate::members::{Heard, Suspect, beat_word};
 
-/// See the module's essay.
+/// State of the beats; see the module's documentation.
 pub(crate) struct Watch {
     detector: Detector,
     lease: Lease,
     beat: Beat,
     answers: Answers,
     lives: Lives,
-    /// By place: the memory nodes of the beginning.
+    /// The initial memory nodes, by place.
     memory: Vec<NodeId>,
-    /// The places of those that were in use when it last looked.
+    /// Places of memory nodes in use at the last turn.
     in_use: Vec<usize>,
     inbox: Rc<RefCell<Inbox>>,
 }
 
-/// What the batches have brought.
+/// Results of the batches.
 #[derive(Default)]
 struct Inbox {
-    /// By memory node: whether a batch is under way.
+    /// Whether a batch is under way, by memory node.
     busy: Vec<bool>,
-    /// By memory node: when that was asked for which it has answered since the last turn.
+    /// Send time of the latest batch answered since the last turn, by memory node.
     answered: Vec<Option<Nanos>>,
-    /// By compute node: its latest beat.
+    /// Latest beat, by compute node.
     beats: Vec<Beat>,
 }
 
@@ -68,13 +68,13 @@ impl Watch {
         }
     }
 
-    /// Beats, and says what was heard since the last time; `None` if nothing was.
+    /// Beats, and returns what was heard since the last turn; `None` if nothing was.
     pub(crate) fn listen(&mut self, coordinator: &Rc<Coordinator>) -> Option<Heard> {
         let now = coordinator.executor.now();
         let left = |place: &usize| !coordinator.has_left(self.memory[*place]);
         let places: Vec<usize> = (0..self.memory.len()).filter(left).collect();
         for place in places.iter().filter(|place| !self.in_use.contains(place)) {
-            // It has joined: nobody has asked it anything before.
+            // It has joined, and was sent nothing before: count its silence from now.
             self.answers.answered(*place, now);
         }
         self.in_use.clone_from(&places);
@@ -94,7 +94,7 @@ impl Watch {
         news
     }
 
-    /// What the last batches have brought.
+    /// Collects the results of the last batches.
     fn hear(&mut self, coordinator: &Coordinator, now: Nanos, places: &[usize]) -> Option<Heard> {
         let mut inbox = self.inbox.borrow_mut();
         let mut latest = None;
@@ -119,7 +119,7 @@ impl Watch {
                 };
                 self.detector.hear(asked, &inbox.beats, takes_part)
             }
-            // Only of the last memory node is it said that it does not answer.
+            // No memory node has answered: report the silent ones only.
             None if !silent.is_empty() => Vec::new(),
             None => return None,
         };
@@ -133,13 +133,13 @@ impl Watch {
     }
 }
 
-/// By compute node: when the life was taken in that has beaten last, and since when that is known;
-/// `None` if none has.
+/// Epoch at which the life that beat last was admitted, and the time of its first known beat, by
+/// compute node; `None` if it has never beaten.
 struct Lives(Vec<Option<(Epoch, Nanos)>>);
 
 impl Lives {
-    /// Notes the latest beats. Returns for how long the life of each node has been known: zero
-    /// where none has beaten.
+    /// Notes the latest beats. Returns for each node the time since its life was first known: zero
+    /// if it has never beaten.
     fn hear(&mut self, now: Nanos, beats: &[Beat]) -> Vec<Duration> {
         let known_for = |(life, beat): (&mut Option<(Epoch, Nanos)>, &Beat)| match *life {
             _ if *beat == Beat::NONE => Duration::ZERO,
@@ -154,7 +154,7 @@ impl Lives {
 }
 
 impl Coordinator {
-    /// Beats on one memory node, and reads the beats of all there.
+    /// Beats on one memory node, and reads the beats of all nodes there.
     async fn beat(&self, place: usize, beat: Beat, inbox: &RefCell<Inbox>) {
         let (shared, node) = (&self.shared, &self.node);
         let word = |index: usize| beat_word(&shared.placement, place, index);

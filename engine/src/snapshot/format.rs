@@ -1,4 +1,4 @@
-//! The bytes of a snapshot file.
+//! Format of a snapshot file.
 //!
 //! # What it is
 //! All numbers are little-endian. A head of 12 bytes, `magic:64 format:32`, then blocks:
@@ -11,15 +11,15 @@
 //! | 1 begin | `timestamp:64 sequence:64 taken:64`; in format 1 only `timestamp:64` | one, first |
 //! | 2 table | the specification, as in the catalogue | one for each table, before its rows |
 //! | 3 rows | rows of the table before: `key_bytes:8 key value_bytes:32 value` | any number |
-//! | 4 end | `tables:32 rows:64`, then notes of whoever took it | one, last; nothing follows |
+//! | 4 end | `tables:32 rows:64`, then notes of the taker | one, last; nothing follows |
 //!
 //! A checksum is xxh3 over kind, length and payload, seeded with the checksum of the block before
-//! (of the first, with the hash of the head). So a block that is missing, repeated, moved or of
-//! another snapshot is found as surely as a flipped bit, and a file that was cut lacks its end.
+//! (for the first, with the hash of the head). So a block that is missing, repeated, moved or from
+//! another snapshot is found as surely as a flipped bit, and a truncated file lacks its end.
 //!
 //! # What it is not
-//! Remote memory: no version, address or writer stands in it, so it can be read into any cluster.
-//! Nor is it encrypted.
+//! Remote memory: the file has no versions, addresses or writers, so it can be read into any
+//! cluster. Nor is it encrypted.
 
 use std::io::{self, Read, Write};
 
@@ -36,9 +36,9 @@ pub(crate) const FORMAT: u32 = 2;
 const UNLABELLED: u32 = 1;
 pub(super) const HEAD_BYTES: usize = 12;
 pub(super) const BLOCK_HEAD_BYTES: usize = 16;
-/// The most bytes of a payload.
+/// Largest payload, in bytes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 24;
-/// A block of rows is ended once it has so many bytes.
+/// Size from which a block of rows is ended, in bytes.
 pub(crate) const ROWS_BYTES: usize = 64 << 10;
 
 const BEGIN: u32 = 1;
@@ -46,28 +46,28 @@ const TABLE: u32 = 2;
 const ROWS: u32 = 3;
 const END: u32 = 4;
 
-/// Place of a snapshot among those of its directory.
+/// Place of a snapshot in the order of its directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SnapshotLabel {
-    /// Grows from one snapshot to the next, also across lives of a cluster; 0 if it was not
-    /// counted.
+    /// Sequence number, growing from one snapshot to the next, also across lives of a cluster; 0 if
+    /// it was not counted.
     pub sequence: u64,
     /// Time of the clock when it was begun. Its timestamp may be ahead of that.
     pub taken: Nanos,
 }
 
-/// What stands at the beginning of a snapshot.
+/// Head of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotHead {
-    /// All that was committed up to here is in it, and nothing else. Nanoseconds since the Unix
-    /// epoch, as far as the cluster's clocks were right.
+    /// Snapshot timestamp: the file has all that was committed up to it, and nothing else.
+    /// Nanoseconds since the Unix epoch, as far as the cluster's clocks were right.
     pub timestamp: Timestamp,
-    /// Sequence number, and time of the clock; of a file of format 1, 0 and the timestamp.
+    /// Sequence number, and time of the clock; for format 1, 0 and the timestamp.
     pub label: SnapshotLabel,
 }
 
 impl SnapshotHead {
-    /// A head of format 1.
+    /// Creates a head of format 1.
     fn unlabelled(timestamp: Timestamp) -> Self {
         Self { timestamp, label: SnapshotLabel { sequence: 0, taken: Nanos(timestamp.raw()) } }
     }
@@ -95,18 +95,18 @@ impl SnapshotHead {
     }
 }
 
-/// What is known of a whole snapshot.
+/// Summary of a whole snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotInfo {
-    /// What stands at its beginning.
+    /// Head of the snapshot.
     pub head: SnapshotHead,
-    /// How many tables.
+    /// Number of tables.
     pub tables: u32,
-    /// How many rows, of all tables together.
+    /// Number of rows, of all tables together.
     pub rows: u64,
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub bytes: u64,
-    /// What whoever took it has added.
+    /// Notes that its taker has added.
     pub notes: Vec<u8>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn push_row(payload: &mut Vec<u8>, key: &PrimaryKey, value: &[u8]) {
     payload.extend_from_slice(value);
 }
 
-/// The first bytes of a file of this format.
+/// Returns the first bytes of a file of this format.
 pub(super) fn magic(format: u32) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(&MAGIC);
@@ -126,7 +126,8 @@ pub(super) fn magic(format: u32) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// The head of a block behind one with the checksum `before`, which becomes the block's own.
+/// Returns the head of a block. `before` is the checksum of the previous block, and becomes its
+/// own.
 pub(super) fn block_head(before: &mut u64, kind: u32, payload: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     *before = checksum(*before, kind, payload);
     let mut head = [0; BLOCK_HEAD_BYTES];
@@ -148,7 +149,7 @@ pub(super) fn checksum(before: u64, kind: u32, payload: &[u8]) -> u64 {
 pub(crate) struct Writer<'a> {
     sink: &'a mut dyn Write,
     head: SnapshotHead,
-    /// Of the block before.
+    /// Checksum of the previous block.
     checksum: u64,
     tables: u32,
     rows: u64,
@@ -180,7 +181,7 @@ impl<'a> Writer<'a> {
         self.block(ROWS, payload)
     }
 
-    /// Ends it.
+    /// Ends the snapshot.
     pub(crate) fn end(mut self, notes: Vec<u8>) -> io::Result<SnapshotInfo> {
         let mut payload = self.tables.to_le_bytes().to_vec();
         payload.extend(self.rows.to_le_bytes());
@@ -202,22 +203,22 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Sees a snapshot's tables, and the rows of each behind it.
+/// Visitor of a snapshot's tables, each followed by its rows.
 pub trait SnapshotVisitor {
-    /// A table begins.
+    /// Visits a table.
     ///
     /// # Errors
-    /// The visitor's own; nothing more is shown.
+    /// The visitor's own; the visit ends then.
     fn table(&mut self, spec: TableSpec) -> Result<(), SnapshotError>;
 
-    /// A row of that table.
+    /// Visits a row of the last table.
     ///
     /// # Errors
     /// As [`Self::table`].
     fn row(&mut self, key: PrimaryKey, value: &[u8]) -> Result<(), SnapshotError>;
 }
 
-/// Whoever only wants to know whether it is sound.
+/// Ignores tables and rows, to check a file only.
 impl SnapshotVisitor for () {
     fn table(&mut self, _: TableSpec) -> Result<(), SnapshotError> {
         Ok(())
@@ -228,7 +229,7 @@ impl SnapshotVisitor for () {
     }
 }
 
-/// Reads the beginning of a snapshot. Whether the rest is sound is not known then.
+/// Reads the head of a snapshot. The rest of the file is not checked.
 ///
 /// # Errors
 /// `Foreign`, `OtherFormat`, `Cut`, `Damaged` or `Io`.
@@ -236,8 +237,8 @@ pub fn read_snapshot_head(source: &mut dyn Read) -> Result<SnapshotHead, Snapsho
     Reader::begin(source)?.head()
 }
 
-/// Reads a snapshot from its first byte to its last. What the visitor has seen counts only if this
-/// succeeds.
+/// Reads a snapshot from its first byte to its last. What the visitor has seen is valid only if
+/// this succeeds.
 ///
 /// # Errors
 /// `Foreign`, `OtherFormat`, `Cut`, `Damaged` or `Io`; or the visitor's own.
@@ -278,7 +279,7 @@ pub fn read_snapshot(
     }
 }
 
-/// Shows the rows of a block; how many they were.
+/// Visits the rows of a block; returns their number.
 fn show_rows(
     spec: &TableSpec,
     payload: &[u8],
@@ -328,13 +329,13 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// The first block.
+    /// Reads the first block.
     fn head(&mut self) -> Result<SnapshotHead, SnapshotError> {
         let (BEGIN, payload) = self.block()? else { return Err(SnapshotError::Damaged) };
         SnapshotHead::decode(&payload, self.format).ok_or(SnapshotError::Damaged)
     }
 
-    /// The next block: its kind and payload.
+    /// Reads the next block: its kind and payload.
     fn block(&mut self) -> Result<(u32, Vec<u8>), SnapshotError> {
         let kind = u32::from_le_bytes(self.take()?);
         let length = u32::from_le_bytes(self.take()?) as usize;
@@ -342,7 +343,7 @@ impl<'a> Reader<'a> {
         if length > MAX_PAYLOAD_BYTES {
             return Err(SnapshotError::Damaged);
         }
-        // A length that is made up costs no more memory than the file has bytes.
+        // An invalid length costs no more memory than the file has bytes.
         let mut payload = Vec::with_capacity(length.min(2 * ROWS_BYTES));
         self.bytes += length as u64;
         let read = (&mut *self.source).take(length as u64).read_to_end(&mut payload)?;
@@ -356,7 +357,7 @@ impl<'a> Reader<'a> {
         Ok((kind, payload))
     }
 
-    /// Nothing follows; how many bytes there were.
+    /// Checks that nothing follows; returns the number of bytes read.
     fn end(self) -> Result<u64, SnapshotError> {
         let mut more = [0];
         match self.source.read(&mut more)? {
@@ -407,7 +408,7 @@ mod tests {
         bytes
     }
 
-    /// Tables by name, and rows by table.
+    /// Names of the tables, and rows by table.
     #[derive(Default, PartialEq, Eq, Debug)]
     struct Seen(Vec<String>, Vec<(usize, PrimaryKey, Vec<u8>)>);
 
@@ -441,7 +442,7 @@ mod tests {
         assert_eq!(seen, Seen(vec!["numbers".to_owned(), "empty".to_owned()], rows.to_vec()));
     }
 
-    /// A file as it was written before snapshots had labels: one table, one row.
+    /// Returns a file in the format without labels: one table, one row.
     fn unlabelled(timestamp: u64) -> Vec<u8> {
         let mut bytes = magic(UNLABELLED).to_vec();
         let mut before = xxh3_64(&bytes);
@@ -467,7 +468,7 @@ mod tests {
         assert_eq!((info.rows, info.notes), (1, b"notes".to_vec()));
         assert_eq!(seen.1, [(1, 3.into(), vec![9; 4])]);
         assert_eq!(read_snapshot_head(&mut &bytes[..]).expect("it is sound"), info.head);
-        // A label is no part of it.
+        // It has no label, which a file of the later format must have.
         let mut later = bytes;
         later[8] = FORMAT as u8;
         assert!(matches!(read(&later), Err(SnapshotError::Damaged)));
@@ -503,7 +504,7 @@ mod tests {
         }
     }
 
-    /// Blocks whose own bytes are whole, in a place that is not theirs.
+    /// Blocks that are whole but in the wrong place.
     #[test]
     fn blocks_of_another_place_or_snapshot_are_found() {
         let (one, other) = (sample(77), sample(78));

@@ -8,7 +8,7 @@ use super::format::{BLOCK_HEAD_BYTES, HEAD_BYTES, Writer, block_head, checksum, 
 use super::{SnapshotError, SnapshotHead, SnapshotLabel, SnapshotVisitor};
 use super::{read_snapshot, read_snapshot_head};
 
-/// Counts what it is shown, and checks it against the table.
+/// Counts the tables and rows, and checks each row against its table.
 #[derive(Default)]
 struct Checked {
     spec: Option<TableSpec>,
@@ -32,7 +32,7 @@ impl SnapshotVisitor for Checked {
     }
 }
 
-/// Whether it is whole.
+/// Reads a file; returns whether it is whole.
 fn read(bytes: &[u8]) -> bool {
     let head = read_snapshot_head(&mut &*bytes);
     let mut checked = Checked::default();
@@ -43,8 +43,8 @@ fn read(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads a snapshot file: as it is; with checksums that hold, so that what is behind them is
-/// reached; and as a list of blocks, each `kind:8 bytes:16 payload`, behind a format.
+/// Reads a snapshot file: as it is; with valid checksums, so that the code after them is reached;
+/// and as a list of blocks, each `kind:8 bytes:16 payload`, after a format.
 pub fn snapshot(bytes: &[u8]) {
     read(bytes);
     let mut sealed = bytes.to_vec();
@@ -64,7 +64,7 @@ pub fn snapshot(bytes: &[u8]) {
     read(&file);
 }
 
-/// Lets the checksums of all blocks hold.
+/// Makes the checksums of all blocks valid.
 fn seal(bytes: &mut [u8]) {
     let Some((head, mut rest)) = bytes.split_at_mut_checked(HEAD_BYTES) else { return };
     let mut before = xxh3_64(head);
@@ -79,10 +79,10 @@ fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// A snapshot file that is whole.
+/// Returns a whole snapshot file.
 ///
 /// # Panics
-/// If it is not.
+/// If it is not whole.
 pub fn snapshot_sample() -> Vec<u8> {
     let timestamp = Timestamp::new(1_000_000).expect("63 bits");
     let label = SnapshotLabel { sequence: 5, taken: Nanos(900_000) };

@@ -1,8 +1,8 @@
-//! Filling an empty cluster with what a snapshot has.
+//! Restoring a snapshot into an empty cluster.
 //!
-//! The file is read twice: once to its end, so that nothing of a file that is not whole is ever
-//! used, and once to fill the tables, one after the other. The rows of a table are all in this
-//! process's memory while it is filled.
+//! The file is read twice: once to its end, so that no part of an incomplete file is ever used, and
+//! once to fill the tables, one after the other. All rows of a table are in this process's memory
+//! while it is filled.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,12 +18,12 @@ use crate::cluster::Cluster;
 use crate::error::TxnError;
 
 impl<M: Machines> Cluster<M> {
-    /// Makes and fills all tables of a snapshot, in a cluster that has none and serves nobody yet;
-    /// in the process that has compute node 0. Commits from now on are later than the snapshot.
+    /// Makes and fills all tables of a snapshot, in a cluster that has none and serves no clients
+    /// yet; in the process of compute node 0. Commits from now on are later than the snapshot.
     ///
     /// # Errors
-    /// `NotEmpty`, or what is wrong with the file: then nothing was changed. `Cluster`, if there is
-    /// no room, or `Read`, if nobody issues timestamps: then this cluster is of no use.
+    /// `NotEmpty`, or an error of the file: then nothing was changed. `Cluster`, if there is no
+    /// room, or `Read`, if no timestamps are issued: then this cluster is of no use.
     pub fn restore(&self, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 20, file));
         self.restore_from(open()?, open()?)
@@ -48,14 +48,14 @@ impl<M: Machines> Cluster<M> {
         Ok(info)
     }
 
-    /// Lets nobody commit at `past` or before.
+    /// Makes all future commit timestamps later than `past`.
     fn begin_behind(&self, past: Timestamp) -> Result<(), TxnError> {
         self.shared.clock.skip(past);
         self.shared.nodes.iter().for_each(|node| node.oracle.skip(past));
         let config = &self.shared.config;
         let patience = config.lock_timeout + config.lease.unwrap_or_default();
-        // If the clocks were set back by more than was stored ahead, it takes until the oracle has
-        // stored another bound.
+        // If the clocks were set back by more than a bound is ahead, this takes until the oracle
+        // has stored another bound.
         self.wait(self.submit(self.any_seat(), move |session| async move {
             let deadline = session.now().after(patience);
             let mut attempts = 0;
@@ -77,12 +77,12 @@ struct Filler<'a, M: Machines> {
     table: Option<Rows>,
 }
 
-/// Rows one behind the other.
+/// Rows of one table, concatenated.
 struct Rows {
     spec: TableSpec,
     keys: Vec<PrimaryKey>,
     values: Vec<u8>,
-    /// Where each value ends.
+    /// End of each value.
     ends: Vec<usize>,
 }
 

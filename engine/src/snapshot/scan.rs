@@ -1,28 +1,28 @@
-//! Reading all rows as they were at one time, while transactions run.
+//! Reading all rows as of one timestamp, while transactions run.
 //!
 //! # What it is
 //! A job in a coroutine slot. It draws a snapshot, holds the horizon there, reads the index of each
 //! table block by block at the primaries, and of each row the newest version up to the snapshot.
-//! What it finds goes through a channel to whoever writes it down; that one sets the pace.
+//! The rows go through a channel to the thread that writes the file, which sets the pace.
 //!
 //! # Why no row is missed
-//! A row that the snapshot shows was inserted before it was drawn, so its CVT stood whole, in a
-//! bucket that its chain leads to, before the first READ; and it is not purged while the horizon is
-//! no later than the snapshot, because it was deleted later or not at all. So a slot that is free,
-//! or in which an insert is landing, has nothing to show. If somebody has purged beyond the
-//! snapshot all the same, the purge time says so, and nothing of all this counts.
+//! A row that the snapshot shows was inserted before the snapshot was drawn, so its CVT was
+//! complete, in a bucket of its chain, before the first READ; and it is not purged while the
+//! horizon is no later than the snapshot, because it was deleted later or not at all. So a slot
+//! that is free, or in which an insert is landing, has nothing to show. Should rows have been
+//! purged beyond the snapshot all the same, the purge time says so, and the attempt fails.
 //!
 //! # Two ways to read a row
-//! Most rows have one version that counts. Its record is read, and the CVT again behind it: if that
-//! has not changed, the two are what a transaction would have believed
-//! ([`lotus_mvcc::acceptance`]). Whatever is not as simple (a writer is at work, the version has
-//! left the CVT) is read by a transaction of this snapshot, which knows all the rules; any record
-//! of the row tells it the primary key. It follows the row's records back as far as it takes, where
-//! other transactions give up: its snapshot stays, however often the row is written meanwhile.
+//! Most rows have one version that counts. Its record is read, and then the CVT again: if that has
+//! not changed, a transaction would have accepted the two as well ([`lotus_mvcc::acceptance`]). All
+//! other cases (a writer is at work, the version has left the CVT) are read by a transaction at
+//! this snapshot, which applies all the rules; the row's primary key comes from any of its records.
+//! The transaction follows the row's records back without the limit of others: its snapshot stays,
+//! however often the row is written meanwhile.
 //!
 //! # What it is not
-//! Patient for ever. Versions that writers displace are kept for it, more than for other snapshots
-//! ([`crate::horizon`]); where they are still more, or memory is full, it is too old, and the
+//! Sure to succeed. Versions that writers displace are kept for it, more than for other snapshots
+//! ([`crate::horizon`]); where they are still more, or memory is full, it becomes too old, and the
 //! caller begins anew.
 
 use std::rc::Rc;
@@ -57,27 +57,27 @@ use crate::txn::Transaction;
 const AT_ONCE: usize = 64;
 /// Rows that one transaction reads.
 const BY_TRANSACTION: usize = 64;
-/// How often the CVT of a row is looked at that shows no whole record.
+/// Most READs of a row's CVT that shows no whole record.
 const MOST_LOOKS: u32 = 1 << 12;
 
-/// The snapshot is too old for a row that has no record left, and so no primary key to name. It is
-/// begun anew, like any that is too old.
+/// Error of a snapshot that is too old for a row without any record, and so without a primary key
+/// to name. The caller retries it, as with any that is too old.
 const NAMELESS_TOO_OLD: TxnError = TxnError::Timeout;
 
-/// What the reader has found, in the order of the file.
+/// Piece of a snapshot, in the order of the file.
 pub(crate) enum Piece {
-    /// The snapshot was drawn.
+    /// Begins the snapshot that was drawn.
     Begin(Timestamp),
-    /// A table begins.
+    /// Begins a table.
     Table(TableSpec),
-    /// Some of its rows, as they stand in the file, and how many.
+    /// Rows of the table, in the file's format, and their number.
     Rows(Vec<u8>, u64),
 }
 
-/// Reads everything and sends it to `out`; the snapshot.
+/// Reads all rows and sends them to `out`; returns the snapshot.
 ///
 /// # Errors
-/// Retryable ones, which mean that nothing of this attempt counts; `Fenced`.
+/// Retryable ones, which make the whole attempt invalid; `Fenced`.
 pub(crate) async fn read_all(
     mut session: Session,
     out: Sender<Piece>,
@@ -86,7 +86,7 @@ pub(crate) async fn read_all(
     let held = Held::draw(&slot).await?;
     send(&out, Piece::Begin(held.snapshot)).await?;
     let coordinator = &*slot.coordinator;
-    // The tables that there are by now: whatever was committed to others is later.
+    // Tables known by now: commits to any others are later.
     let shared = Arc::clone(&coordinator.shared);
     let learned = coordinator.shared.council.apart(move || shared.learn_tables().map(drop)).await;
     learned.map_err(|_| TxnError::Fenced)?.map_err(|_| TxnError::Timeout)?;
@@ -104,24 +104,24 @@ pub(crate) async fn read_all(
 }
 
 async fn send(out: &Sender<Piece>, piece: Piece) -> Result<(), TxnError> {
-    // Whoever writes it down has given up, and knows why.
+    // The writing thread has given up, and knows the reason.
     out.send(piece).await.map_err(|_| TxnError::Timeout)
 }
 
-/// A snapshot that all may rely on for as long as this is there.
+/// Snapshot that is protected from purges and trims until this is dropped.
 struct Held {
     slot: Rc<Slot>,
     snapshot: Timestamp,
 }
 
 impl Held {
-    /// Draws one, once all compute nodes keep displaced versions for it.
+    /// Draws a snapshot, once all compute nodes keep displaced versions for it.
     async fn draw(slot: &Rc<Slot>) -> Result<Self, TxnError> {
         let coordinator = &*slot.coordinator;
         if coordinator.reads_all.replace(true) {
             return Err(TxnError::Misuse("the coordinator reads all rows already"));
         }
-        // From here on it is given up when this is dropped.
+        // From here on dropping `held` undoes all of it.
         let mut held = Self { slot: Rc::clone(slot), snapshot: Timestamp::ZERO };
         coordinator.node.horizon.begin_reading_all();
         coordinator.executor.sleep(coordinator.notice()).await;
@@ -134,7 +134,7 @@ impl Held {
         Ok(held)
     }
 
-    /// The snapshot that rows are read at.
+    /// Returns the timestamp to read rows at.
     fn at(&self) -> Timestamp {
         if broken(Rule::CopiesAreOfOneTime) { Timestamp::MAX } else { self.snapshot }
     }
@@ -149,7 +149,7 @@ impl Drop for Held {
     }
 }
 
-/// Rows that wait to be sent.
+/// Rows to be sent.
 struct Rows {
     payload: Vec<u8>,
     count: u64,
@@ -166,7 +166,7 @@ impl Rows {
     }
 }
 
-/// Reads the rows of one table in one group.
+/// Reader of the rows of one table in one group.
 struct Reader<'a> {
     session: &'a mut Session,
     held: &'a Held,
@@ -176,54 +176,55 @@ struct Reader<'a> {
     rows: Rows,
 }
 
-/// A row's CVT as the block of the index shows it.
+/// CVT of a row, as read with its index block.
 struct Seen<'a> {
     key: Key,
-    /// Where the CVT is.
+    /// Offset of the CVT.
     offset: u64,
     cvt: Cvt<'a>,
 }
 
-/// What to read of a row first.
+/// First READ for a row.
 #[derive(Clone, Copy)]
 enum Aim {
     /// The record of the version that counts.
     Version(Candidate),
-    /// Nothing: it is absent, unless the CVT changes meanwhile.
+    /// No READ: the row is absent, unless the CVT changes meanwhile.
     Absent,
-    /// The record in this slot, for the primary key; it takes a transaction.
+    /// The record in this slot, to learn the primary key; a transaction reads the row.
     Key(u64),
-    /// Nothing: the snapshot is too old for the row, of which no record is left.
+    /// No READ: the snapshot is too old for the row, which has no record left.
     TooOld,
-    /// Nothing: the CVT shows no record at this moment.
+    /// No READ: the CVT shows no record at this moment.
     Again,
 }
 
-/// What became of it.
+/// Outcome of the READs of a row.
 enum Found<'a> {
     Row(PrimaryKey, &'a [u8]),
     Nothing,
-    /// A transaction has to read it.
+    /// A transaction must read the row.
     Unclear(PrimaryKey),
-    /// No snapshot as old as this one sees it.
+    /// The snapshot is too old for the row.
     TooOld,
-    /// The CVT must be looked at again.
+    /// The CVT must be read again.
     Again,
 }
 
 fn aim(cvt: Cvt<'_>, snapshot: Timestamp) -> Aim {
     match visible_at(cvt, snapshot) {
-        // A deletion in full memory has no record; it is believed as an absence is.
+        // A deletion in full memory has no record; it is accepted like an absence.
         Visible::Version(candidate) if candidate.record == 0 => Aim::Absent,
         Visible::Version(candidate) => Aim::Version(candidate),
         Visible::NotFound => Aim::Absent,
-        // A deletion without a record, under which a trim has taken what was before it.
+        // A deletion without a record, and a trim has taken the version before it.
         Visible::TooOld => any_record(cvt).map_or(Aim::TooOld, Aim::Key),
         _ => any_record(cvt).map_or(Aim::Again, Aim::Key),
     }
 }
 
-/// The slot of some record of the row, best the newest one's, which nobody is about to write over.
+/// Returns the slot of a record of the row, preferably the newest one's, which is not about to be
+/// overwritten.
 fn any_record(cvt: Cvt<'_>) -> Option<u64> {
     let cells = cvt.cells().flatten().filter(|cell| cell.record != 0);
     let rank = |version| match version {
@@ -233,7 +234,7 @@ fn any_record(cvt: Cvt<'_>) -> Option<u64> {
     cells.max_by_key(|cell| rank(cell.version)).map(|cell| cell.record)
 }
 
-/// What the words say that were read of a row: its record's, then its CVT's.
+/// Judges a row by the words read: its record's, then its CVT's.
 fn judge<'a>(
     table: &TableDef,
     seen: &Seen<'_>,
@@ -350,7 +351,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The record, if one is to be read, and behind it the CVT.
+    /// Adds the READs of a record, if there is one to read, and then of the CVT.
     fn add_reads(&self, batch: &mut Batch, row: &Seen<'_>, aim: Aim) -> (Option<Buffer>, Buffer) {
         let primary = self.coordinator().primary(self.group);
         let record = match aim {
@@ -373,8 +374,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The primary key of the row whose CVT is at `offset`; `None` if it is not there any more, or
-    /// has become absent, and so has nothing to show.
+    /// Returns the primary key of the row with its CVT at `offset`; `None` if the row is not there
+    /// any more, or has become absent.
     async fn primary_key(&self, key: Key, offset: u64) -> Result<Option<PrimaryKey>, TxnError> {
         let primary = self.coordinator().primary(self.group);
         let mut before: Option<Vec<u64>> = None;
@@ -386,7 +387,7 @@ impl Reader<'_> {
             if !matches!(cvt.slot(), CvtSlot::Used(header) if header.key == key) {
                 return Ok(None);
             }
-            // What no record vouches for takes two equal READs.
+            // Without a record to vouch for it, an answer takes two equal READs.
             let unchanged = before.as_deref() == Some(cvt.words());
             match aim(cvt, self.held.at()) {
                 Aim::Absent if unchanged => return Ok(None),
@@ -409,8 +410,7 @@ impl Reader<'_> {
         Err(TxnError::Timeout)
     }
 
-    /// Reads rows as a transaction of the snapshot does, and again as long as somebody is in the
-    /// way.
+    /// Reads rows in a transaction at the snapshot, and retries while other transactions conflict.
     async fn read_by_transaction(&mut self, keys: &[PrimaryKey]) -> Result<(), TxnError> {
         let patience = self.coordinator().row_patience();
         let deadline = self.session.now().after(patience);
@@ -442,7 +442,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Rows that were purged are not there to be read: none that the snapshot shows may be.
+    /// Fails if the group was purged beyond the snapshot: rows that it shows may be missing then.
     async fn check_purges(&self) -> Result<(), TxnError> {
         let mut batch = self.coordinator().lane.batch();
         let primary = self.coordinator().primary(self.group);
@@ -454,7 +454,7 @@ impl Reader<'_> {
 }
 
 impl Coordinator {
-    /// How long to wait for rows that others are writing, or have left in the middle of it.
+    /// Time to wait for rows that are being written, or left by dead writers.
     fn row_patience(&self) -> Duration {
         let config = &self.shared.config;
         config.commit_timeout + config.lock_timeout + 5 * config.lease.unwrap_or_default()
@@ -472,8 +472,8 @@ mod tests {
         Timestamp::new(raw).expect("63 bits")
     }
 
-    /// A row that was deleted in full memory has a tombstone without a record. It was read at
-    /// offset 0, where no record is, again and again, until the snapshot failed.
+    /// A row that was deleted in full memory has a tombstone without a record. Its record was read
+    /// at offset 0, where none is, again and again, until the snapshot failed.
     #[test]
     fn a_deletion_without_a_record_is_taken_for_an_absence_and_nothing_is_read() {
         let header = CvtHeader { key: Key(1), table: TableId(1), cells: 2, value_limit: 16 };
@@ -492,7 +492,7 @@ mod tests {
         assert!(matches!(aim(Cvt::new(&words), time(30)), Aim::Version(one) if one.record == 4096));
     }
 
-    /// The version before that deletion was needed by the snapshot and has been trimmed. The reader
+    /// The snapshot needed the version before that deletion, which has been trimmed. The reader
     /// looked for a record of the row, which has none, until the limit of its looks.
     #[test]
     fn a_snapshot_too_old_for_a_row_without_any_record_ends() {
@@ -513,7 +513,7 @@ mod tests {
         let table = TableDef::new(TableId(1), spec, vec![4096]).expect("it is sound");
         let found = judge(&table, &row, aimed, None, &words);
         assert!(matches!(found, Found::TooOld));
-        // Unless the row has changed meanwhile.
+        // If the row has changed meanwhile, it is read again.
         let found = judge(&table, &row, aimed, None, &[0; 8]);
         assert!(matches!(found, Found::Again));
     }

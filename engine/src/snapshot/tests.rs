@@ -1,4 +1,4 @@
-//! What only the inside of a cluster shows: the horizon, and where timestamps go on.
+//! Tests that need the inside of a cluster: the horizon, and timestamps after a restore.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn started(timestamps: TimestampKind) -> Cluster {
     builder.lease(Some(Duration::from_millis(500))).start().expect("the settings are sound")
 }
 
-/// With more than one piece's worth of rows, so that whoever reads them has to wait.
+/// Starts a cluster with more rows than one piece holds, so that the reader has to wait.
 fn filled() -> Cluster {
     let cluster = started(TimestampKind::Clock);
     let table = cluster.create_table(SPEC).unwrap();
@@ -38,7 +38,7 @@ fn filled() -> Cluster {
     cluster
 }
 
-/// A file that goes with the test.
+/// File that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -69,14 +69,14 @@ fn eventually(mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A new timestamp.
+/// Draws a new timestamp.
 fn later(cluster: &Cluster, seat: Seat) -> Timestamp {
     let drawn = cluster
         .submit(seat, |session| async move { session.coordinator().timestamps.commit().await });
     drawn.wait().expect("somebody issues timestamps")
 }
 
-/// The second compute node.
+/// Returns the second compute node.
 fn second(cluster: &Cluster) -> Arc<ComputeNode> {
     cluster.shared.nodes.iter().nth(1).expect("there are two")
 }
@@ -85,8 +85,8 @@ fn horizon(cluster: &Cluster) -> Timestamp {
     second(cluster).horizon.get()
 }
 
-/// A process that wanted to take part again was killed between announcing itself and being taken
-/// in: its floor of zero stayed where it was, and nothing was trimmed or purged until it came back.
+/// A returning process was killed between announcing itself and being admitted: its floor of zero
+/// stayed where it was, and nothing was trimmed or purged until it came back.
 #[test]
 fn the_horizon_goes_on_without_a_process_that_ends_when_it_has_announced_itself() {
     let cluster = filled();
@@ -97,7 +97,7 @@ fn the_horizon_goes_on_without_a_process_that_ends_when_it_has_announced_itself(
     let other = Seat { compute_node: 1, ..FIRST };
     let recovered = later(&cluster, other);
     eventually(|| horizon(&cluster) >= recovered);
-    // Twice: what a process has posted that was killed may land late.
+    // Twice: verbs of a killed process may land late.
     for _ in 0..2 {
         let now = membership::read(authority).unwrap();
         let place = [(out.id, out.index)];
@@ -114,7 +114,7 @@ fn the_horizon_goes_on_without_a_process_that_ends_when_it_has_announced_itself(
 #[test]
 fn the_horizon_waits_for_a_snapshot_and_goes_on_behind_it() {
     let cluster = filled();
-    // Nobody takes the pieces, and only one may wait.
+    // The pieces are not taken, and only one may wait.
     let copying = cluster.start_snapshot(FIRST, 1);
     let Some(Piece::Begin(snapshot)) = cluster.machines().wait(&copying.pieces) else {
         panic!("it begins with a snapshot");
@@ -126,7 +126,7 @@ fn the_horizon_waits_for_a_snapshot_and_goes_on_behind_it() {
     }
     assert_eq!(horizon(&cluster), snapshot, "it is in use");
     assert!(second(&cluster).horizon.is_patient());
-    // Whoever would write it down gives up.
+    // The writer gives up.
     drop(copying);
     let later = later(&cluster, FIRST);
     eventually(|| horizon(&cluster) >= later);
@@ -150,7 +150,7 @@ fn the_horizon_goes_on_without_a_node_that_dies_while_it_reads() {
     eventually(|| !second(&cluster).horizon.is_patient());
     let written = write(copying, &cluster);
     assert!(matches!(written, Err(SnapshotError::Read(TxnError::Fenced))), "{written:?}");
-    // The other node can take one all the same.
+    // The other node can still take one.
     let info = write(cluster.start_snapshot(other, PIECES), &cluster);
     assert!(info.unwrap().head.timestamp > snapshot);
     drop(cluster);
@@ -166,8 +166,8 @@ fn a_coordinator_takes_one_at_a_time() {
     cluster.stop().unwrap();
 }
 
-/// The clocks of the hosts were set back by an hour after the snapshot was taken, which is more
-/// than an oracle stores ahead.
+/// The clocks of the hosts were set back by an hour after the snapshot was taken, more than an
+/// oracle's bound is ahead.
 #[test]
 fn timestamps_go_on_behind_a_snapshot_of_the_future() {
     for timestamps in [TimestampKind::Clock, TimestampKind::Oracle] {
@@ -198,7 +198,8 @@ fn timestamps_go_on_behind_a_snapshot_of_the_future() {
     }
 }
 
-/// Its timestamp is drawn while another one, of a later time, is entered for its directory.
+/// The snapshot's timestamp is drawn while another one, of a later time, is entered for its
+/// directory.
 #[test]
 fn a_snapshot_that_is_overtaken_is_begun_anew() {
     let cluster = filled();

@@ -21,7 +21,7 @@ fn txn(slot: u16) -> TxnId {
     TxnId::new(Incarnation::new(1).expect("fits"), slot, 1)
 }
 
-/// The row's CVT at a version, or while one is INVISIBLE.
+/// CVT of the row at a version, or while one is INVISIBLE.
 fn cvt(version: Version) -> [u64; cvt_words(2)] {
     let mut words = [0; cvt_words(2)];
     words[HEADER_WORDS..][..CELL_WORDS].copy_from_slice(&cell(version).encode());
@@ -37,7 +37,7 @@ fn at(time: u64) -> Version {
     Version::Committed(Timestamp::new(time).expect("63 bits"))
 }
 
-/// A compute node that owns the row's shard, and the row in memory.
+/// Compute node that owns the row's shard, and the row in memory.
 struct World {
     versions: VersionTables,
     shards: Arc<ShardMap>,
@@ -62,7 +62,7 @@ impl World {
         self.locks.unlock(txn(slot), &ROW);
     }
 
-    /// What the lock server does when another node asks.
+    /// Locks as the lock server does when another node asks.
     fn lock_from_afar(&self, slot: u16) -> bool {
         let granted = self.lock(slot, LockMode::Write);
         if granted {
@@ -79,7 +79,7 @@ impl World {
         self.versions.keep((TABLE, KEY), cover, before, OFFSET, Cvt::new(&cvt(read)));
     }
 
-    /// A reader that nobody disturbs.
+    /// Caches the row by a READ without any interference.
     fn fill(&self) {
         let before = self.before();
         self.keep(Cover::Unlocked, before, self.memory);
@@ -92,7 +92,7 @@ impl World {
         Some(Version::decode(words[HEADER_WORDS]))
     }
 
-    /// A local writer's last step before it unlocks.
+    /// Runs a local writer's last step before it unlocks.
     fn renew(&mut self, time: u64) {
         self.memory = at(time);
         self.versions.renew(TABLE, KEY, 0, cell(at(time)));
@@ -120,14 +120,14 @@ fn h11_a_writer_of_this_node_renews_what_others_may_not_see_meanwhile() {
     assert_eq!(world.cached(Cover::Unlocked), None);
     world.unlock(1);
     assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
-    // One that aborts leaves what was there.
+    // A writer that aborts leaves the cached CVT.
     assert!(world.lock(2, LockMode::Write));
     world.unlock(2);
     assert_eq!(world.cached(Cover::Unlocked), Some(at(5)));
 }
 
-/// An owner takes back the lock of an attempt that will not commit, and gives the shard to the node
-/// where the attempt goes on reading.
+/// The owner takes back the lock of an attempt that will not commit, and gives the shard to the
+/// node where the attempt goes on reading.
 #[test]
 fn h11_a_lock_that_was_taken_back_covers_nothing() {
     let mut world = World::new();
@@ -168,7 +168,7 @@ fn h11_an_upgrade_is_a_grant_like_any_other() {
     assert_eq!(world.cached(Cover::Unlocked), None);
 }
 
-/// A READ is on its way while a writer comes, or goes, or both; or was there all along.
+/// A READ overlaps a writer's begin, its end, both, or neither.
 #[test]
 fn h11_what_was_read_beside_a_writer_is_not_kept() {
     for (comes_first, goes) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -227,7 +227,7 @@ fn only_the_owner_of_a_shard_caches() {
     assert!(off.cache().is_none() && !off.covers(KEY));
 }
 
-/// What an actor of the model does, one step at a time.
+/// Transaction of an actor in the model, run one step at a time.
 #[derive(Clone, Copy, Debug)]
 enum Script {
     WriteHere,
@@ -238,7 +238,7 @@ enum Script {
     Look,
 }
 
-/// One transaction after the other.
+/// Actor that runs one transaction after the other.
 struct Actor {
     scripts: Vec<Script>,
     step: usize,
@@ -252,7 +252,7 @@ struct Model {
 }
 
 impl Model {
-    /// Takes the next step of an actor; `None` if its script has ended with it.
+    /// Takes the next step of an actor; `None` if that has ended its transaction.
     fn step(&mut self, slot: u16, actor: &mut Actor) -> Option<()> {
         let world = &mut self.world;
         let writes = matches!(actor.scripts[0], Script::WriteHere | Script::WriteFromAfar);
@@ -293,7 +293,7 @@ impl Model {
         Some(())
     }
 
-    /// The claim of the module's essay.
+    /// Checks the claim in the documentation of `version_tables`.
     fn check(&self) {
         let cache = self.world.versions.cache().expect("it is on");
         cache.for_each(|_, _, _, cells| {
