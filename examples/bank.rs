@@ -1,4 +1,5 @@
-//! Eight threads move money about a bank while one adds up all accounts, always to one total.
+//! Eight threads move money between accounts while one adds up all of them, always to the same
+//! total.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One teller's day: a thousand transfers between accounts that may be overdrawn.
+/// Runs one teller's day: a thousand transfers between accounts that may be overdrawn.
 fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<(), TxnError> {
     for number in 0..1_000 {
         let (from, to) = ((teller * 7919 + number * 31) % ACCOUNTS, (number * 17 + 1) % ACCOUNTS);
@@ -44,7 +45,7 @@ fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<(), TxnErro
     Ok(())
 }
 
-/// All the money in the bank, at one moment.
+/// Returns the sum of all accounts, at one moment.
 fn total(cluster: &Cluster, accounts: TableId) -> Result<i64, TxnError> {
     let add_up = move |mut txn: Transaction| async move {
         let all: Result<Vec<_>, _> = (0..ACCOUNTS).map(|row| txn.add_ro(accounts, row)).collect();

@@ -1,5 +1,5 @@
-//! A compute node dies while eight threads move money about. The others settle what it was doing,
-//! inherit its locks, and go on; no money comes or goes.
+//! A compute node dies while eight threads move money between accounts. The others settle its
+//! transactions, inherit its locks, and go on; no money comes or goes.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -8,7 +8,8 @@ use std::time::Duration;
 use lotus::{Cluster, Isolation, Item, TableId, TableSpec, Transaction, TxnError};
 
 const ACCOUNTS: u64 = 1_000;
-/// How long a node may be silent. Its threads share cores with all others here, so it is generous.
+/// Time for which a node may be silent. Its threads share cores with all others here, so it is
+/// long.
 const LEASE: Duration = Duration::from_millis(500);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,13 +38,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One teller's day: a thousand transfers. How many have an outcome that he does not know.
+/// Runs one teller's day: a thousand transfers. Returns the number of those with an unknown
+/// outcome.
 fn work(cluster: &Cluster, accounts: TableId, teller: u64) -> Result<u64, TxnError> {
     let mut unclear = 0;
     for number in 0..1_000 {
         let (from, to) = ((teller * 7919 + number * 31) % ACCOUNTS, (number * 17 + 1) % ACCOUNTS);
         match transfer(cluster, accounts, from, to) {
-            // The node died under it, before or after the commit. Never repeat that blindly.
+            // The node died before or after the commit. Never repeat that blindly.
             Err(TxnError::Unknown(_) | TxnError::Fenced) => unclear += 1,
             outcome => outcome?,
         }
@@ -62,7 +64,7 @@ fn transfer(cluster: &Cluster, accounts: TableId, from: u64, to: u64) -> Result<
     let wanted = || cluster.run_at(accounts, from, Isolation::Serializable, body)?.wait();
     loop {
         match wanted() {
-            // Nobody keeps the lock until the dead node's shards have heirs.
+            // The lock is not served until the dead node's shards have heirs.
             Err(error) if error.is_retryable() => {}
             outcome => return outcome.map(drop),
         }

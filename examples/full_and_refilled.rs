@@ -1,4 +1,4 @@
-//! Memory is filled until it is full, half of the rows are deleted, and it is filled again: by
+//! Memory is filled until it is full, half of the rows are deleted, and it is filled again, by
 //! other coordinators and another compute node than those that deleted. Updates succeed all the
 //! while.
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 use lotus::{Cluster, Isolation, Seat, Session, TableId, TableSpec, TxnError};
 
 const RECORD_BYTES: usize = 4096;
-/// Repetitions of an insert that finds no memory: rows are purged a moment after they
-/// were deleted, once no snapshot can need them.
+/// Repetitions of an insert that finds no memory: rows are purged a moment after they were deleted,
+/// once no snapshot can need them.
 const TRIES: u32 = 200;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     cluster.submit(deleter, work).wait()?;
     println!("{half} rows deleted and {} updated by {deleter:?}", filled - half);
 
-    // Some slots are kept back for updates.
+    // Some slots are reserved for updates.
     let wanted = half * 9 / 10;
     let again = fill(&cluster, writer, documents, filled, wanted, TRIES)?;
     println!("{again} rows inserted in their place by {writer:?}");
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Inserts rows from `first` on, until `most` are in or one has found no memory more than `tries`
-/// times; how many are in.
+/// times. Returns the number inserted.
 fn fill(
     cluster: &Cluster,
     seat: Seat,
@@ -89,7 +89,7 @@ enum Change {
     Delete,
 }
 
-/// Changes one row, again and again as long as that may help.
+/// Changes one row, and retries as long as that may help.
 async fn change(
     session: &mut Session,
     table: TableId,

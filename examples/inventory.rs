@@ -14,13 +14,13 @@ const AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Tables {
-    /// Pieces, by product and warehouse.
+    /// Number of pieces, by product and warehouse.
     stock: TableId,
-    /// Product and pieces, by number.
+    /// Product and number of pieces, by order number.
     orders: TableId,
-    /// A unique path: the number of a product, by its name.
+    /// Unique path from a product's name to its number.
     product_by_name: TableId,
-    /// A grouped path: the numbers of a customer's orders, by customer.
+    /// Grouped path from a customer to the numbers of the customer's orders.
     orders_by_customer: TableId,
 }
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let serializable = Isolation::Serializable;
     cluster.run(serializable, move |txn| open(txn, tables)).wait()?;
 
-    // Several at once; whoever meets another's order at the same shelf is run again.
+    // Several at once; an order that conflicts with another at the same shelf is run again.
     let place = |order: u64| {
         let name = PRODUCTS[order as usize % PRODUCTS.len()];
         let place = move |txn| tables.place(txn, order, order % CUSTOMERS, name, 1 + order % 7);
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("customer {customer} cancelled order {order}");
         }
     }
-    // What was reported is certain, and a little later also where a scan looks for it.
+    // A reported commit is certain, and a little later a scan finds it as well.
     cluster.settle()?;
     check(&cluster, tables)?;
     cluster.stop()?;
@@ -79,7 +79,7 @@ async fn open(mut txn: Transaction, tables: Tables) -> Result<(), TxnError> {
 }
 
 impl Tables {
-    /// Takes an order if the warehouses together have enough; whether they do.
+    /// Takes an order if the warehouses together have enough. Returns whether they do.
     async fn place(
         self,
         mut txn: Transaction,
@@ -88,7 +88,7 @@ impl Tables {
         name: &'static str,
         pieces: u64,
     ) -> Result<bool, TxnError> {
-        // First the rows whose keys are known, then those that they lead to.
+        // First the rows with known keys, then the rows that they lead to.
         let by_name = txn.add_ro(self.product_by_name, name_key(name))?;
         let by_customer = txn.add_rw(self.orders_by_customer, customer)?;
         txn.execute().await?;
@@ -109,7 +109,7 @@ impl Tables {
             missing -= taken;
         }
         if missing > 0 {
-            // To drop the transaction is to abort it.
+            // Dropping the transaction aborts it.
             return Ok(false);
         }
         txn.insert(self.orders, order, &[product.to_le_bytes(), pieces.to_le_bytes()].concat())?;
@@ -118,7 +118,7 @@ impl Tables {
         Ok(true)
     }
 
-    /// Takes back the last order of a customer, if there is one; which.
+    /// Cancels the last order of a customer. Returns its number, if there was one.
     async fn cancel_last(
         self,
         mut txn: Transaction,
@@ -143,7 +143,7 @@ impl Tables {
     }
 }
 
-/// Every piece is on a shelf or in an order, and every order is its customer's.
+/// Checks that every piece is on a shelf or in an order, and that every order is its customer's.
 fn check(cluster: &Cluster, tables: Tables) -> Result<(), Box<dyn std::error::Error>> {
     let (mut shelved, mut sold, mut orders, mut linked) = (0, 0, Vec::new(), Vec::new());
     cluster.scan(tables.stock, &mut |_, pieces, _| shelved += count(Some(pieces)))?;
@@ -171,17 +171,17 @@ fn name_key(name: &str) -> PrimaryKey {
     PrimaryKey::try_from(name.as_bytes()).expect("names of products are short")
 }
 
-/// The number that a key stands for.
+/// Decodes the number in a key.
 fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().expect("keys are numbers of eight bytes"))
 }
 
-/// The pieces on a shelf; none where there is no shelf.
+/// Decodes the number of pieces on a shelf; zero without a shelf.
 fn count(value: Option<&[u8]>) -> u64 {
     value.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("counts have eight bytes")))
 }
 
-/// Product and pieces of an order.
+/// Decodes the product and number of pieces of an order.
 fn ordered(value: &[u8]) -> (u64, u64) {
     let (product, pieces) = value.split_at(8);
     (count(Some(product)), count(Some(pieces)))

@@ -1,5 +1,5 @@
-//! Ten thousand customers, each a straight-line function in a `may` coroutine of its own, without
-//! a thread apiece: `cargo run --release --features may --example may`.
+//! Ten thousand customers, each a straight-line function in a `may` coroutine of its own, without a
+//! thread each: `cargo run --release --features may --example may`.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One customer's day: at every shop, spend at most half of what the last one left. Returns what
-/// was spent.
+/// Runs one customer's day: at every shop, spends at most half of the money left. Returns the total
+/// spent.
 fn shop(cluster: &Cluster, accounts: TableId, me: u64) -> Result<u64, TxnError> {
     let mut rng = SmallRng::seed_from_u64(me);
     let (mut spent, mut left) = (0, OPENING_BALANCE);
@@ -58,8 +58,8 @@ fn shop(cluster: &Cluster, accounts: TableId, me: u64) -> Result<u64, TxnError> 
     Ok(spent)
 }
 
-/// Moves `price` between two accounts and returns what the payer has left. Only the payer spends,
-/// and never more than was there, so no account is overdrawn.
+/// Moves `price` between two accounts and returns the payer's balance. Only the payer spends, and
+/// never more than the balance, so no account is overdrawn.
 async fn pay(
     mut txn: Transaction,
     accounts: TableId,

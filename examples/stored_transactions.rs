@@ -1,5 +1,5 @@
-//! A compute node with stored transactions and an application that calls them, in one program.
-//! The two sides share nothing but an address: they could as well be two programs on two hosts.
+//! A compute node with stored transactions and an application that calls them, in one program. The
+//! two sides share nothing but an address: they could as well be two programs on two hosts.
 
 #![expect(clippy::print_stdout, reason = "it tells whoever runs it what happened")]
 
@@ -19,7 +19,7 @@ struct Transfer {
     amount: u64,
 }
 
-/// Why a transfer does not happen.
+/// Refusal of a transfer.
 #[derive(Debug, Serialize, Deserialize)]
 struct Overdrawn {
     balance: u64,
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What the compute node offers.
+/// Registers the compute node's stored transactions.
 fn transactions(accounts: TableId) -> Registry {
     let mut registry = Registry::new();
     registry.register("transfer", async move |txn: &mut Transaction, transfer: Transfer| {
@@ -72,12 +72,13 @@ fn amount(txn: &Transaction, item: Item) -> u64 {
     u64::from_le_bytes(bytes.unwrap_or_default())
 }
 
-/// The other side.
+/// Runs the application's side.
 async fn application(address: String) -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(lotus_client::Config::new(address)).await?;
     let accounts = client.table("accounts").ok_or("there is no table of accounts")?;
 
-    // To the node that owns the payer's lock, and once, however often it has to be sent.
+    // Sent to the node that owns the payer's lock; it takes effect once, however often it has to be
+    // sent.
     let id = CallId::from(0x5EED_u128);
     let transfer = Transfer { from: 1, to: 2, amount: 30 };
     for _ in 0..2 {
@@ -87,14 +88,14 @@ async fn application(address: String) -> Result<(), Box<dyn std::error::Error>> 
     }
     println!("and what became of it: {:?}", client.outcome::<u64>(id).await?);
 
-    // The transaction's own rules say no.
+    // A rule of the transaction itself refuses this one.
     let too_much = Transfer { from: 1, to: 2, amount: 1_000 };
     let refused = client.call::<_, u64>("transfer", &too_much).await;
     if let Err(CallError::Rejected(rejection)) = refused {
         println!("refused: {:?}", rejection.decode::<Overdrawn>());
     }
 
-    // Step by step, one exchange for the reads and one for the commit.
+    // Interactive transaction: one exchange for the reads and one for the commit.
     let mut txn = client.transaction(Kind::Serializable);
     let (one, two) = (txn.add_rw(accounts, 1), txn.add_ro(accounts, 2));
     txn.execute().await?;

@@ -1,8 +1,8 @@
-//! What dies and returns as a process on this host, over shared memory: how long others are without
-//! it, and what filling a memory node costs.
+//! Failures and returns of processes on this host, over shared memory: the length of the outage,
+//! and the cost of filling a memory node.
 //!
-//! Not by criterion: each figure takes a cluster of its own. The processes are those of
-//! `tests/processes`, with this program in the place of the test's.
+//! Not a criterion benchmark: each measurement takes a cluster of its own. The processes are those
+//! of `tests/processes`, started from this program instead of the test's.
 
 #[path = "../tests/all/processes/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests are left out")]
@@ -12,6 +12,6 @@ fn main() -> std::io::Result<()> {
     if processes::children::play_role() {
         return Ok(());
     }
-    // Whoever only wants to know whether it runs does not ask for a benchmark.
+    // Without `--bench` one run of each kind shows that it works.
     processes::speed::measure(std::env::args().any(|arg| arg == "--bench"))
 }

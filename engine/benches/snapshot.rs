@@ -1,6 +1,6 @@
-//! What a snapshot in a file costs the transactions beside it: one coordinator updates rows, for a
-//! second alone and for a second while snapshots are taken one after the other, and so on in turn.
-//! The ratio of the two is what counts; both are of one run.
+//! Cost of snapshot files for concurrent transactions: one coordinator updates rows, for a second
+//! alone and for a second while snapshots are taken one after the other, and so on in turn. The
+//! ratio of the two is the result; both come from one run.
 
 #![expect(clippy::print_stdout, reason = "a benchmark says what it has measured")]
 
@@ -87,7 +87,7 @@ fn main() {
     }
     over.store(true, Ordering::Relaxed);
     jobs.into_iter().for_each(|job| job.wait().expect("nothing stands in its way"));
-    // Nobody has to have it.
+    // The last snapshot file is not needed.
     let _ = std::fs::remove_file(&path);
     let turns = f64::from(TURNS / 2);
     println!("alone         {:.0} transactions/s", alone / turns);

@@ -1,5 +1,5 @@
-//! What a transaction costs per row, when it has few rows and when it has many: it reads them from
-//! one snapshot, all in one execution, on one coordinator.
+//! Cost of a transaction per row, for few rows and for many: it reads them from one snapshot, all
+//! in one execution, on one coordinator.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use lotus::{Cluster, Seat, Session, TableId, TableSpec, TxnError};

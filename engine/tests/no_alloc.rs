@@ -1,8 +1,8 @@
 //! The data path does not allocate once it is warm.
 //!
-//! An allocator that counts stands in for the system's. Counts are kept by thread, so a job reads
-//! what its own coordinator has allocated, whatever the other threads of the process do; and what
-//! a coordinator allocates includes what its lane, lock table and executor do on its behalf.
+//! A counting allocator replaces the system's. Counts are kept by thread, so a job reads the
+//! allocations of its own coordinator, unaffected by the other threads of the process; they include
+//! those of its lane, lock table and executor.
 
 #[path = "all/common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ fn count() {
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
-/// Allocations of this thread so far.
+/// Returns the number of allocations of this thread so far.
 fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
 }
@@ -71,7 +71,7 @@ const ACCOUNTS: u64 = 64;
 const WARM_UP: u64 = 1_500;
 const MEASURED: u64 = 3_000;
 
-/// What a job does over and over.
+/// Transaction that a job repeats.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// Reads and writes two accounts, like SmallBank's payments.
@@ -85,7 +85,7 @@ enum Work {
 }
 
 impl Work {
-    /// One transaction on accounts `first`, `first + 1` and `first + 2`.
+    /// Runs one transaction on accounts `first`, `first + 1` and `first + 2`.
     async fn once(
         self,
         session: &mut Session,
@@ -130,8 +130,8 @@ impl Work {
         txn.commit().await.map(drop)
     }
 
-    /// How often the coordinator allocates in [`MEASURED`] transactions of `workers` slots, each
-    /// on accounts of its own.
+    /// Returns the number of the coordinator's allocations in [`MEASURED`] transactions of
+    /// `workers` slots, each on accounts of its own.
     fn measure(self, cluster: &Cluster, isolation: Isolation, table: TableId, workers: u64) -> u64 {
         let warm = Arc::new(AtomicU64::new(0));
         let finished = Arc::new(AtomicU64::new(0));
@@ -144,8 +144,8 @@ impl Work {
                     for step in 0..WARM_UP {
                         self.once(&mut session, isolation, table, account(step)).await?;
                     }
-                    // Beginning and ending jobs allocate: nobody measures before all have begun,
-                    // and nobody ends before all have measured.
+                    // Beginning and ending jobs allocate: all must have begun before one measures,
+                    // and have measured before one ends.
                     all(&view, &warm, workers).await;
                     let before = allocations();
                     for step in 0..MEASURED / workers {
@@ -161,7 +161,7 @@ impl Work {
     }
 }
 
-/// Waits until `workers` have come here.
+/// Waits until `workers` have arrived.
 async fn all(view: &SessionView, arrived: &AtomicU64, workers: u64) {
     arrived.fetch_add(1, Ordering::SeqCst);
     until(view, || arrived.load(Ordering::SeqCst) >= workers).await;
@@ -181,12 +181,12 @@ const ALL: [Work; 4] = [Work::Transfer, Work::ReadOnly, Work::Locked, Work::Abor
 #[test]
 fn a_warm_coordinator_allocates_nothing() {
     for isolation in ISOLATIONS {
-        // What is kept for readers depends on when the horizon moves, see below.
+        // Versions kept for readers depend on when the horizon moves, see below.
         let alone = small().retention(Retention::None).horizon_interval(Duration::from_secs(3600));
         let (cluster, table) = bank(alone);
         for work in ALL {
             for workers in [1, 4] {
-                // Buffers grow to the most that was ever under way at once, so warming up takes as
+                // Buffers grow to the most that was ever in use at once, so warming up takes as
                 // many slots as are measured, for as long.
                 let _warm = work.measure(&cluster, isolation, table, workers);
                 let made = work.measure(&cluster, isolation, table, workers);
@@ -197,8 +197,8 @@ fn a_warm_coordinator_allocates_nothing() {
     }
 }
 
-/// The same with displaced versions kept and the horizon moving, at whatever moments: buffers grow
-/// until they fit the most that was ever under way at once, which takes a few more allocations.
+/// The same with displaced versions kept and the horizon moving at any moment: buffers grow until
+/// they fit the most that was ever in use at once, which takes a few more allocations.
 #[test]
 fn neither_does_one_that_keeps_versions() {
     let (cluster, table) = bank(small());
@@ -209,9 +209,9 @@ fn neither_does_one_that_keeps_versions() {
     stop_clean(cluster);
 }
 
-/// The same on two compute nodes, where half of the locks are asked for by message. Message
-/// buffers wander between coordinators and grow to the longest datagram that each has carried, so
-/// a few still grow long after the start; but it is a few, and not some for each transaction.
+/// The same on two compute nodes, where half of the locks are requested by message. Message buffers
+/// move between coordinators and grow to the longest datagram that each has carried, so a few still
+/// grow long after the start; but only a few in total, and not some for each transaction.
 #[test]
 fn neither_does_one_whose_locks_are_remote() {
     let (cluster, table) = bank(small().compute_nodes(2));
@@ -222,7 +222,7 @@ fn neither_does_one_whose_locks_are_remote() {
     stop_clean(cluster);
 }
 
-/// The allocator counts: without this, the tests above would pass for a counter that is broken.
+/// The allocator counts: without this, the tests above would pass with a broken counter.
 #[test]
 fn an_allocation_is_counted() {
     let (cluster, _) = bank(small());

@@ -1,4 +1,4 @@
-//! What a transaction does when nothing goes wrong and nobody else is there.
+//! Single transactions without failures or concurrency.
 //!
 //! Each test runs on one compute node and on two: in the second shape half of the locks are
 //! remote.
@@ -27,8 +27,7 @@ fn already_exists((table, key): (TableId, PrimaryKey)) -> TxnError {
     TxnError::AlreadyExists { table, key }
 }
 
-/// Tries again what a purge of rows that were deleted before, or of their neighbours, was in the
-/// way of.
+/// Retries an attempt that conflicts with a purge of rows deleted before, or of their neighbours.
 async fn patient<T>(mut attempt: impl AsyncFnMut() -> Result<T, TxnError>) -> Result<T, TxnError> {
     loop {
         match attempt().await {
@@ -85,10 +84,10 @@ fn an_absent_row_is_neither_changed_nor_deleted_and_a_present_one_not_inserted()
     }
 }
 
-/// A transaction may put or delete before it executes. Such a write to a row that turned out to
-/// be absent had nowhere to go: alone it left the committer with an empty log entry, whose
-/// assertion took the whole compute node down; beside other writes it was dropped in silence and
-/// the commit succeeded. A deleted row was brought back to life.
+/// A transaction may put or delete before it executes. Such a write to a row that turned out to be
+/// absent had no target: alone it left the commit with an empty log entry, and an assertion about
+/// that took the whole compute node down; beside other writes it was silently dropped and the
+/// commit succeeded. A deleted row was brought back to life.
 #[test]
 fn a_blind_write_to_an_absent_row_is_refused() {
     for (cluster, table) in shapes() {
@@ -136,7 +135,7 @@ fn a_blind_write_to_a_row_that_exists_needs_no_execution() {
     }
 }
 
-/// Repeats what a purge of the row may have been in the way of.
+/// Retries an attempt that may conflict with a purge of the row.
 macro_rules! despite_purges {
     ($session:ident, $attempt:expr) => {
         loop {
@@ -149,7 +148,7 @@ macro_rules! despite_purges {
 }
 
 /// H20: the tombstone and its record slot are taken over, again and again, or purged in between; a
-/// cached address of the deleted row must not lead anywhere else.
+/// cached address of the deleted row must not lead to any other row.
 #[test]
 fn h20_a_deleted_row_can_be_inserted_again() {
     for (cluster, table) in shapes() {
@@ -334,7 +333,7 @@ fn misuse_is_refused_and_changes_nothing() {
         let unknown = TableId(77);
         assert_eq!(txn.add_ro(unknown, 1), Err(TxnError::UnknownTable(unknown)));
         assert_eq!(txn.value(lotus::Item::from_index(9)), None);
-        // None of it has ended the transaction.
+        // No misuse has ended the transaction.
         txn.put(item, &11u64.to_le_bytes())?;
         txn.commit().await?;
 
@@ -365,7 +364,7 @@ fn nothing_can_be_done_with_a_transaction_whose_execution_failed() {
         over(txn.put(item, b"x").unwrap_err());
         over(txn.delete(item).unwrap_err());
         over(txn.execute().await.unwrap_err());
-        // It holds nothing, although it is still alive: the slot is free for the next.
+        // The failed transaction is still alive but holds nothing: the slot is free for the next.
         session.update(table, 1, 11).await?;
         over(txn.commit().await.unwrap_err());
         Ok(())

@@ -1,4 +1,5 @@
-//! Full memory: deletes and updates still succeed, and what they free serves every coordinator.
+//! Full memory: deletes and updates still succeed, and the memory they free serves every
+//! coordinator.
 //!
 //! Records of 8 KiB, 31 to a slab, so that a few hundred rows fill a cluster. Rows are inserted,
 //! deleted and inserted again by different coordinators of two compute nodes.
@@ -27,7 +28,7 @@ fn with_blobs(builder: ClusterBuilder) -> (Running, TableId) {
     (cluster, table)
 }
 
-/// Begins transactions and has `body` carry them through until one commits or fails for good.
+/// Begins transactions and runs `body` with each until one commits or fails for good.
 async fn repeated<F>(session: &mut Session, body: F) -> Result<(), TxnError>
 where
     F: AsyncFn(Transaction) -> Result<(), TxnError>,
@@ -85,7 +86,8 @@ fn fill_all(cluster: &Cluster, table: TableId) -> Vec<u64> {
     keys
 }
 
-/// Deletes rows, `at_once` in a transaction; how many deletions were refused, and why the first.
+/// Deletes rows, `at_once` in a transaction. Returns the number of refused deletions, and the first
+/// error.
 fn delete(
     cluster: &Cluster,
     seat: Seat,
@@ -113,7 +115,7 @@ fn delete(
     }))
 }
 
-/// Writes a new value of this byte to rows that are there, which must succeed.
+/// Writes a new value of this byte to existing rows, which must succeed.
 #[track_caller]
 fn update_all(cluster: &Cluster, seat: Seat, table: TableId, keys: &[u64], byte: u8) {
     let keys = keys.to_vec();
@@ -168,7 +170,7 @@ fn a_cluster_that_was_full_is_filled_again_by_other_coordinators_than_deleted() 
     let keys = fill_all(&cluster, table);
     let (gone, kept) = keys.split_at(keys.len() / 2);
     assert_eq!(delete(&cluster, OTHER_NODE, table, gone, 1), (0, None));
-    // They take second slots, which are missed later.
+    // The updates take second slots, which are missing later.
     update_all(&cluster, OTHER_NODE, table, kept, 7);
     // Some free slots are kept back for updates at each node.
     let room = gone.len() * 8 / 10;
@@ -181,8 +183,8 @@ fn a_cluster_that_was_full_is_filled_again_by_other_coordinators_than_deleted() 
     stop_clean(cluster);
 }
 
-/// Node 1 has never had a row of the table, and node 0 has a few slots more than it keeps back.
-/// Node 1 used to ask for them, keep them back itself, and insert nothing; nor could node 0
+/// Node 1 has never had a row of the table, and node 0 has a few slots more than its reserve. Node
+/// 1 used to ask for them, put them into its own reserve, and insert nothing; nor could node 0
 /// afterwards.
 #[test]
 fn what_one_node_can_spare_another_can_insert() {

@@ -1,8 +1,8 @@
 //! Rows that come and go give their memory back (H13, H20).
 //!
-//! A table sees many times as many rows as it has room for, each under a key of its own, inserted
-//! and deleted again, while snapshots look for some of them. What the memory nodes have handed out
-//! must stop growing, and everything must be in order at the end.
+//! A table sees many times as many rows as its capacity, each under a key of its own, inserted and
+//! deleted again, while snapshots look for some of them. The memory nodes' allocations must stop
+//! growing, and all checks must pass at the end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::common::*;
 use lotus::{Isolation, Session, TableId, TableSpec, TxnError};
 
 const CAPACITY: u64 = 2_000;
-/// How many times that many rows there are in the end.
+/// Total number of rows, in multiples of the capacity.
 const TIMES: u64 = 24;
 /// Rows that each worker keeps.
 const ALIVE: u64 = 40;
 const WORKERS: u64 = 4;
-/// Steps that a worker takes at a time. Every wait has a limit, so that nothing hangs unnoticed; it
-/// is for this much work only, which a slow machine, too, does long before.
+/// Steps that a worker takes at a time. Every wait has a limit, so that no hang goes unnoticed; it
+/// covers this much work only, which takes far less time even on a slow machine.
 const STEPS: u64 = 500;
 
-/// The rows of a worker, over time. Row `number` has its number for a value.
+/// Rows of a worker, over time. The value of row `number` is its number.
 fn rows_of(worker: u64) -> Range<u64> {
     let count = TIMES * CAPACITY / WORKERS;
     worker * count..(worker + 1) * count
 }
 
-/// Takes the steps from number `from` on: one for each row that comes, and some after the last
-/// until all are gone.
+/// Takes the steps from number `from` on: one for each new row, and some after the last until all
+/// are deleted.
 async fn come_and_go(
     mut session: Session,
     table: TableId,
@@ -67,7 +67,7 @@ async fn replace(
     txn.commit().await.map(drop)
 }
 
-/// Reads rows that may be there or not, in snapshots, until it is `over`.
+/// Reads rows that may exist or not, in snapshots, until it is `over`.
 async fn look(mut session: Session, table: TableId, over: &AtomicBool) -> Result<(), TxnError> {
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
@@ -110,7 +110,7 @@ fn h13_rows_that_come_and_go_give_their_memory_back() {
             let from = rows.start + step;
             cluster.submit(seat, move |session| come_and_go(session, table, rows, from))
         });
-        // All are asked before the first is waited for.
+        // Start all workers before waiting for the first.
         workers.collect::<Vec<_>>().into_iter().for_each(done);
     }
     over.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! How transactions end when their code does not end them: panics, drops, forgotten replies.
+//! Unusual ends of transactions: panics, drops, forgotten replies.
 //!
-//! Whatever becomes of a job, its locks go, its slot serves the next job, and a commit that has
-//! begun is carried through (H21).
+//! In every case a job's locks are released, its slot serves the next job, and a commit that has
+//! begun is completed (H21).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -17,16 +17,18 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(move |cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// One coroutine a coordinator, so that every job gets the slot that the one before has left.
+/// Starts a cluster with one coroutine a coordinator, so that every job reuses the previous one's
+/// slot.
 fn one_slot(compute_nodes: usize) -> (Running, TableId) {
     let (cluster, table) = with_numbers(small().compute_nodes(compute_nodes).coroutines(1));
     insert_all(&cluster, table, &[(1, 10), (2, 20)]);
-    // So that no unlock is still on its way when a test begins.
+    // Let all unlocks finish before a test begins.
     assert_clean(&cluster);
     (cluster, table)
 }
 
-/// A transaction that has written-locked rows 1 and 2, wherever their locks are, and changed them.
+/// Returns a transaction that has write-locked rows 1 and 2, wherever their locks are, and changed
+/// them.
 async fn holding(session: &mut Session, table: TableId) -> Result<Transaction, TxnError> {
     let mut txn = session.begin(Isolation::Serializable).await?;
     for key in [1, 2] {
@@ -37,12 +39,12 @@ async fn holding(session: &mut Session, table: TableId) -> Result<Transaction, T
     Ok(txn)
 }
 
-/// Changes rows 1 and 2 from every coordinator, which works only if nobody holds them.
+/// Changes rows 1 and 2 from every coordinator, which works only if they are not locked.
 fn assert_usable(cluster: &Cluster, table: TableId) {
     for seat in cluster.seats().collect::<Vec<_>>() {
         done(cluster.submit(seat, move |mut session| async move {
             for (attempt, key) in (0..).flat_map(|attempt| [(attempt, 1), (attempt, 2)]) {
-                // Remote unlocks are on their way.
+                // Remote unlocks are under way.
                 match session.update(table, key, key * 10).await {
                     Err(error) if error.is_retryable() && attempt < 1_000 => {}
                     Ok(_) if key == 2 => break,
@@ -92,7 +94,7 @@ fn dropping_a_transaction_releases_its_locks_and_changes_nothing() {
         done(cluster.submit(last, move |mut session| async move {
             drop(holding(&mut session, table).await?);
             holding(&mut session, table).await?.abort();
-            // Errors leave through here, too.
+            // An early return with an error drops it like this.
             let txn = holding(&mut session, table).await?;
             let again = session.begin(Isolation::Serializable).await;
             assert!(matches!(again.err(), Some(TxnError::Misuse(_))));
@@ -104,8 +106,8 @@ fn dropping_a_transaction_releases_its_locks_and_changes_nothing() {
     }
 }
 
-/// A transaction may be dropped while its locks are being asked for or its rows read: what was
-/// granted to it, and what will be, is released.
+/// A transaction may be dropped while its locks are being requested or its rows read: locks that it
+/// has, or still gets, are released.
 #[test]
 fn h10_an_execution_that_nobody_waits_for_leaves_no_lock() {
     for nodes in [1, 2] {
@@ -128,7 +130,7 @@ fn h10_an_execution_that_nobody_waits_for_leaves_no_lock() {
                 drop(executing);
                 drop(txn);
             }
-            // The same one goes on with what it was doing.
+            // The same slot continues.
             for attempt in 0..1_000 {
                 let mut txn = session.begin(Isolation::Serializable).await?;
                 let item = txn.insert(table, 3, b"")?;
@@ -150,7 +152,7 @@ fn h10_an_execution_that_nobody_waits_for_leaves_no_lock() {
     }
 }
 
-/// While an execution is under way its transaction can do nothing else, and its slot belongs to it.
+/// While an execution is under way its transaction can do nothing else, and its slot is taken.
 #[test]
 fn an_execution_under_way_is_waited_for() {
     let (cluster, table) = one_slot(1);
@@ -174,8 +176,8 @@ fn an_execution_under_way_is_waited_for() {
 }
 
 /// H21: a commit belongs to the coordinator from its first verb on. Its future is polled once,
-/// which hands the write set over, and dropped; the commit takes place all the same, once, and
-/// the slot's next transaction waits for it.
+/// which hands the write set over, and dropped; the commit takes place all the same, once, and the
+/// slot's next transaction waits for it.
 #[test]
 fn h21_a_commit_that_nobody_waits_for_is_carried_through() {
     for nodes in [1, 2] {
@@ -185,7 +187,7 @@ fn h21_a_commit_that_nobody_waits_for_is_carried_through() {
                 let mut txn = session.begin(Isolation::Serializable).await?;
                 let items = [txn.add_rw(table, 1)?, txn.add_rw(table, 2)?];
                 if txn.execute().await.is_err() {
-                    // The unlock of the round before is still on its way.
+                    // The unlock of the previous round is under way.
                     session.back_off(3).await;
                     continue;
                 }
@@ -196,11 +198,12 @@ fn h21_a_commit_that_nobody_waits_for_is_carried_through() {
                     let mut commit = Box::pin(txn.commit());
                     assert!(poll_once(commit.as_mut()).await.is_pending());
                 }
-                // The next of the slot sees it: a snapshot drawn after the commit was over.
+                // The slot's next transaction sees it: its snapshot is drawn after the commit
+                // ended.
                 let seen = (session.read(table, 1).await?, session.read(table, 2).await?);
                 assert_eq!(seen, (Some(round), Some(round)));
             }
-            // And a job may end in the middle of it.
+            // A job may also end in the middle of a commit.
             for attempt in 0..1_000 {
                 let mut txn = session.begin(Isolation::Serializable).await?;
                 let item = txn.add_rw(table, 1)?;
@@ -221,8 +224,8 @@ fn h21_a_commit_that_nobody_waits_for_is_carried_through() {
 }
 
 /// The slot kept one verdict. A commit that was begun and not awaited left its future waiting for
-/// it; the next transaction of the slot put its own verdict there, the old future took it, and
-/// the new one waited for ever.
+/// it; the next transaction of the slot put its own verdict there, the old future took it, and the
+/// new one waited for ever.
 #[test]
 fn h21_a_verdict_goes_to_the_commit_that_it_is_about() {
     let (cluster, table) = one_slot(1);
@@ -248,7 +251,7 @@ fn h21_a_verdict_goes_to_the_commit_that_it_is_about() {
     stop_clean(cluster);
 }
 
-/// Nobody need wait for what was submitted: it runs all the same.
+/// A submitted job runs even if its handle is dropped.
 #[test]
 fn dropping_what_was_submitted_changes_nothing() {
     let (cluster, table) = one_slot(2);
@@ -264,7 +267,7 @@ fn dropping_what_was_submitted_changes_nothing() {
     stop_clean(cluster);
 }
 
-/// Stopping waits for what was submitted before.
+/// Stopping waits for jobs submitted before.
 #[test]
 fn a_cluster_stops_when_its_jobs_have_ended() {
     let (cluster, table) = one_slot(1);
@@ -286,8 +289,8 @@ fn a_cluster_stops_when_its_jobs_have_ended() {
     done(second);
 }
 
-/// Whoever has the last hold of a cluster may be one of its jobs: that ends, and the cluster with
-/// it.
+/// The last handle of a cluster may be held by one of its jobs: when that ends, the cluster does
+/// too.
 #[test]
 fn a_job_may_be_the_last_to_hold_the_cluster() {
     let (last_kept, alone) = async_channel::bounded::<()>(1);

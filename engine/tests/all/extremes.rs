@@ -1,17 +1,16 @@
-//! Transactions as large as they may be, and one row more; and what a transaction sees of its own
-//! changes, in whatever order it makes them.
+//! Transactions of the largest size, and one row more; and reads of a transaction's own changes, in
+//! any order of the changes.
 //!
-//! Whatever is refused leaves nothing behind: no lock, no row, and no memory that others cannot
-//! have any more.
+//! A refused operation leaves nothing behind: no lock, no row, and no memory that stays reserved.
 
 use crate::common::*;
 use lotus::{Cluster, Isolation, PrimaryKey, Session, TableId, TableSpec, TxnError};
 
-/// The most rows that a transaction of these clusters writes.
+/// Largest number of rows that a transaction of these clusters writes.
 const MOST_WRITES: u64 = 512;
 const READS: u64 = 2_000;
 
-/// Rows `0..rows` of eight bytes, each its own number, loaded.
+/// Loads rows `0..rows` of eight bytes, each with its own number.
 fn loaded(nodes: usize, rows: u64) -> (Running, TableId) {
     let cluster = start(small().compute_nodes(nodes));
     let spec = TableSpec::new("many").record_bytes(8).capacity(2 * rows);
@@ -37,7 +36,7 @@ fn a_transaction_reads_two_thousand_rows_and_writes_as_many_as_the_log_takes() {
             for (key, item) in (0..).zip(read?) {
                 assert_eq!(number_of(&txn, item), Some(key));
             }
-            // A third each is changed, deleted and inserted.
+            // Change one third, delete one, insert one.
             for key in 0..MOST_WRITES {
                 match key % 3 {
                     0 => {
@@ -122,7 +121,7 @@ fn own_changes_are_seen_in_every_later_round() {
                         let seen = [put, deleted, read, inserted].map(|it| number_of(&txn, it));
                         assert_eq!(seen, own, "round {round}");
                     }
-                    // Adding a row again, for whatever, changes nothing about it.
+                    // Adding a row again, for any access, changes nothing.
                     assert_eq!(txn.add_ro(table, 4 * round)?, put);
                     assert_eq!(txn.add_rw(table, 100 + round)?, inserted);
                     assert_eq!(txn.add_rw(table, 4 * round + 1)?, deleted);
@@ -172,8 +171,8 @@ fn a_row_that_was_absent_when_it_was_read_can_be_inserted() {
     }
 }
 
-/// An insert of a row that the transaction itself had deleted failed with `AlreadyExists`,
-/// although the transaction saw that the row was gone.
+/// An insert of a row that the transaction itself had deleted failed with `AlreadyExists`, although
+/// the transaction saw that the row was gone.
 #[test]
 fn a_row_that_the_transaction_deleted_can_be_inserted_by_it() {
     for nodes in [1, 2] {
@@ -208,8 +207,8 @@ fn a_row_that_the_transaction_deleted_can_be_inserted_by_it() {
     }
 }
 
-/// An insert whose value was refused as too large left its row behind, to be locked as an insert:
-/// where the row existed the execution failed, although the caller had been told that nothing was
+/// An insert with a value refused as too large left its row behind, to be locked as an insert: if
+/// the row existed the execution failed, although the caller had been told that nothing was
 /// changed.
 #[test]
 fn an_insert_that_was_refused_is_as_if_nobody_had_tried() {
@@ -265,7 +264,7 @@ fn of_many_who_insert_one_row_one_succeeds_and_the_others_are_told() {
     }
 }
 
-/// Inserts 8 KiB rows one by one from key 0 until the table is full; how many there were.
+/// Inserts 8 KiB rows one by one from key 0 until the table is full. Returns their number.
 async fn fill(session: &mut Session, table: TableId) -> Result<u64, TxnError> {
     for key in 0.. {
         let mut txn = session.begin(Isolation::Serializable).await?;
@@ -279,8 +278,8 @@ async fn fill(session: &mut Session, table: TableId) -> Result<u64, TxnError> {
     unreachable!("keys outnumber what fits")
 }
 
-/// Memory that a refused transaction had reserved is there for the next: as many rows fit after
-/// any number of refusals as fit without.
+/// Memory that a refused transaction had reserved is reused: as many rows fit after any number of
+/// refusals as without.
 #[test]
 fn refused_transactions_take_no_memory() {
     let fitting = |refusals: usize| {
@@ -290,7 +289,7 @@ fn refused_transactions_take_no_memory() {
         let fitted = done(cluster.submit(FIRST, move |mut session| async move {
             for refusal in 0..refusals {
                 let mut txn = session.begin(Isolation::Serializable).await?;
-                // More than there is memory for, or more than a log entry names.
+                // More than the memory holds, or more than a log entry names.
                 let rows = if refusal % 2 == 0 { 450 } else { 600 };
                 for key in 10_000..10_000 + rows {
                     txn.insert(table, key, &[1; 8192])?;
@@ -315,7 +314,7 @@ fn refused_transactions_take_no_memory() {
     }
 }
 
-/// Inserts into chains that are full take buckets; those of refused transactions are used again.
+/// Inserts into full chains take buckets; those of refused transactions are used again.
 #[test]
 fn refused_inserts_into_full_chains_take_no_memory() {
     let cluster = start(small());
@@ -331,7 +330,7 @@ fn refused_inserts_into_full_chains_take_no_memory() {
         assert_eq!(outcome(refused), Err(TxnError::TooManyWrites { limit: 512 }));
         cluster.memory_use().expect("all nodes can be reached")
     };
-    // Every coordinator keeps what it took; it has a slab for each purpose after this.
+    // Every coordinator keeps its slabs; after this it has one for each purpose.
     let once = refuse(&cluster);
     for _ in 0..20 {
         assert_eq!(refuse(&cluster), once);
@@ -340,8 +339,8 @@ fn refused_inserts_into_full_chains_take_no_memory() {
     stop_clean(cluster);
 }
 
-/// Several transactions meet a table that becomes full while they run: each commits or is
-/// refused as a whole, and what was there before goes on.
+/// Several transactions meet a table that becomes full while they run: each commits or is refused
+/// as a whole, and earlier rows stay usable.
 #[test]
 fn a_table_that_fills_up_takes_transactions_whole_or_not_at_all() {
     const AT_ONCE: u64 = 7;

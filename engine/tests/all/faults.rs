@@ -1,7 +1,7 @@
 //! Nodes that stop answering, come back, or are expelled while transactions run.
 //!
 //! The embedded cluster shares one process, so nodes are made to fail through its fabric: a node
-//! that is unreachable refuses verbs and loses messages; a fenced one is refused by all others.
+//! that is unreachable refuses verbs and loses messages; all others refuse a fenced one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ fn fence(fabric: &LocalFabric, expelled: NodeId) {
     }
 }
 
-/// A transaction that holds row `key` and is about to change it.
+/// Returns a transaction that holds row `key` and is about to change it.
 async fn holding(
     session: &mut Session,
     table: TableId,
@@ -46,7 +46,7 @@ async fn holding(
         let mut txn = session.begin(Isolation::Serializable).await?;
         let item = txn.add_rw(table, key)?;
         match txn.execute().await {
-            // An earlier holder's unlock is still on its way.
+            // An earlier holder's unlock is under way.
             Err(error) if is_conflict(&error) && attempt < 1_000 => {}
             executed => {
                 executed?;
@@ -60,7 +60,7 @@ async fn holding(
     unreachable!("the last attempt returns")
 }
 
-/// Increments rows `0..rows` in turn until `enough`. How many increments were acknowledged.
+/// Increments rows `0..rows` in turn until `enough`. Returns the number of acknowledged increments.
 async fn increment(
     session: &mut Session,
     table: TableId,
@@ -102,7 +102,7 @@ fn flap(fabric: &LocalFabric, nodes: &[NodeId], times: usize) {
     }
 }
 
-/// The numbers in all rows of a table, as the primaries show them.
+/// Returns the numbers in all rows of a table, read from the primaries.
 fn numbers(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
     let mut rows = Vec::new();
     let mut visit = |key: &PrimaryKey, value: &[u8], _| rows.push((*key, number(value)));
@@ -111,7 +111,7 @@ fn numbers(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
     rows
 }
 
-/// A READ failed, and nobody made the connection anew: a memory node that had not answered once
+/// A READ failed, and the connection was not made anew: a memory node that had not answered once
 /// was out of the coordinator's reach for ever.
 #[test]
 fn a_memory_node_that_was_away_while_rows_were_read_is_used_again() {
@@ -153,8 +153,8 @@ fn a_memory_node_that_was_away_while_rows_were_read_is_used_again() {
 }
 
 /// Memory nodes come and go in the middle of executions and commits. An execution ends with
-/// `Timeout` and no effect, a commit waits; every acknowledged increment is there in the end, and
-/// no other, on all replicas.
+/// `Timeout` and no effect, a commit waits; in the end exactly the acknowledged increments are
+/// there, on all replicas.
 #[test]
 fn h22_commits_outlast_memory_nodes_that_come_and_go() {
     const ROWS: u64 = 12;
@@ -208,8 +208,8 @@ fn h3_whoever_is_told_of_a_commit_finds_it_on_every_copy() {
     }
 }
 
-/// H21: past its deadline a commit reports `Unknown` and goes on: its row stays locked until it
-/// is through, and then it has taken place.
+/// H21: past its deadline a commit reports `Unknown` and goes on: its row stays locked until the
+/// commit has ended, and then it has taken place.
 #[test]
 fn h21_an_unknown_commit_ends_by_itself() {
     for away in MEMORY_NODES {
@@ -250,8 +250,8 @@ fn update_at(
     }))
 }
 
-/// The timestamp oracle does not answer in the middle of a commit: it is asked again, for as long
-/// as it takes.
+/// The timestamp oracle does not answer in the middle of a commit: the request is repeated for as
+/// long as it takes.
 #[test]
 fn a_commit_outlasts_an_oracle_that_comes_and_goes() {
     let builder = small().compute_nodes(2).timestamps(TimestampKind::Oracle);
@@ -273,8 +273,8 @@ fn a_commit_outlasts_an_oracle_that_comes_and_goes() {
     stop_clean(cluster);
 }
 
-/// H10: an owner of locks does not answer. The transaction has no effect, and whatever it was
-/// granted, or will be by a request that is still on its way, is released in the end.
+/// H10: an owner of locks does not answer. The transaction has no effect, and every lock granted to
+/// it, now or by a request still under way, is released in the end.
 #[test]
 fn h10_locks_of_an_owner_that_was_away_are_released() {
     let builder = small().compute_nodes(2).lock_timeout(Duration::from_millis(50));
@@ -286,13 +286,13 @@ fn h10_locks_of_an_owner_that_was_away_are_released() {
     done(cluster.submit(FIRST, move |mut session| async move {
         let held = holding(&mut session, table, remote, 2).await?;
         set_reachable(&fabric, &COMPUTE_NODES[1..], false);
-        // Its end is lost, and so are the requests of the next.
+        // Its end message is lost, and so are the requests of the next transaction.
         drop(held);
         let mut txn = session.begin(Isolation::Serializable).await?;
         txn.add_rw(table, local)?;
         txn.add_rw(table, remote)?;
         assert_eq!(txn.execute().await, Err(TxnError::Timeout));
-        // Meanwhile everything else goes on.
+        // Meanwhile other rows can be used.
         session.update(table, local, 2).await?;
         set_reachable(&fabric, &COMPUTE_NODES[1..], true);
         Ok(())
@@ -303,8 +303,8 @@ fn h10_locks_of_an_owner_that_was_away_are_released() {
     stop_clean(cluster);
 }
 
-/// H9, H10: messages between compute nodes get lost at every point of asking for locks and giving
-/// them back. No increment is lost or made twice, and no lock is left.
+/// H9, H10: messages between compute nodes get lost at every point of requesting and releasing
+/// locks. No increment is lost or made twice, and no lock is left.
 #[test]
 fn h10_lost_lock_messages_lose_no_locks() {
     const ROWS: u64 = 8;
@@ -329,8 +329,8 @@ fn h10_lost_lock_messages_lose_no_locks() {
     stop(cluster);
 }
 
-/// H2: an expelled node learns it. Its commit is unknown, its next transactions are refused for
-/// good, nothing that it does takes effect any more, and it can still be stopped.
+/// H2: an expelled node learns of it. Its commit is unknown, its next transactions are refused for
+/// good, none of its verbs takes effect any more, and it can still be stopped.
 #[test]
 fn h2_nothing_that_an_expelled_node_does_takes_effect() {
     let (cluster, table) = with_numbers(small().compute_nodes(2));
@@ -360,8 +360,8 @@ fn h2_nothing_that_an_expelled_node_does_takes_effect() {
     stop(cluster);
 }
 
-/// H2, as above, in the middle of many commits: when the fence has returned, whatever the node
-/// has under way is either in memory or never will be.
+/// H2, as above, in the middle of many commits: when the fence has returned, each of the node's
+/// verbs has either taken effect or never will.
 #[test]
 fn h2_after_the_fence_memory_stands_still() {
     const ROWS: u64 = 4;
@@ -392,8 +392,8 @@ fn h2_after_the_fence_memory_stands_still() {
     }
 }
 
-/// A spin lock is given back by a verb, and nobody looked whether it arrived: a memory node that
-/// was away at that moment kept the lock for ever.
+/// A verb releases a spin lock, and its result was ignored: a memory node that was away at that
+/// moment kept the lock for ever.
 #[test]
 fn spin_locks_on_a_memory_node_that_was_away_are_released() {
     const ROWS: u64 = 6;

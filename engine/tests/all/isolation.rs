@@ -1,8 +1,8 @@
-//! What concurrent transactions see of each other.
+//! Visibility between concurrent transactions.
 //!
-//! Every test runs under every combination of locks, timestamps, read rule and visible order that
-//! it concerns, on two compute nodes of two coordinators each: half of the locks are remote, and
-//! there are more coordinators than cores.
+//! Every test runs under each combination of locks, timestamps, read rule and visible order that it
+//! concerns, on two compute nodes of two coordinators each: half of the locks are remote, and there
+//! are more coordinators than cores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use lotus::{
     TimestampKind, TxnError, VisibleOrder,
 };
 
-/// Every combination of the settings that transactions must not notice.
+/// Returns every combination of settings that must not affect the results of transactions.
 fn variants() -> impl Iterator<Item = ClusterBuilder> {
     (0..16u8).map(|bits| {
         let bit = |place: u8| bits >> place & 1 == 1;
@@ -26,8 +26,8 @@ fn variants() -> impl Iterator<Item = ClusterBuilder> {
     })
 }
 
-/// Tries `attempt` until it ends with anything but a retryable error. The pauses grow, so that
-/// of many in each other's way one gets through.
+/// Retries `attempt` until it ends with anything but a retryable error. The pauses grow, so that
+/// one of many conflicting transactions succeeds.
 macro_rules! retrying {
     ($session:ident, $attempt:expr) => {{
         let mut attempts = 0;
@@ -43,7 +43,7 @@ macro_rules! retrying {
     }};
 }
 
-/// Moves `amount` from one row to another, if it is there; one attempt.
+/// Moves `amount` from one row to another, if the first has that much; one attempt.
 async fn transfer(
     session: &mut Session,
     isolation: Isolation,
@@ -70,7 +70,7 @@ async fn snapshot(session: &mut Session, table: TableId, rows: u64) -> Result<Ve
     Ok(items?.into_iter().map(|item| number_of(&txn, item).expect("it exists")).collect())
 }
 
-/// No increment is lost, whoever makes it and however many do.
+/// No increment is lost, on any node and for any number of clients.
 #[test]
 fn no_update_is_lost() {
     const COUNTERS: u64 = 3;
@@ -191,7 +191,7 @@ fn h18_no_reader_sees_less_than_an_earlier_reader() {
     }
 }
 
-/// H18: whoever begins to read after a commit was reported sees it.
+/// H18: a reader that begins after a commit was reported sees it.
 #[test]
 fn h18_what_was_committed_is_seen_by_all_who_come_later() {
     for builder in variants() {
@@ -224,13 +224,13 @@ fn h18_what_was_committed_is_seen_by_all_who_come_later() {
     }
 }
 
-/// Two transactions meet after both have read and before either writes: each reads both rows and
-/// changes one of them.
+/// Runs two transactions that meet after both have read and before either writes: each reads both
+/// rows and changes one of them.
 fn skewed(builder: ClusterBuilder, isolation: Isolation, rows: [u64; 2], present: bool) -> usize {
     let (cluster, table) = with_numbers(builder);
     if present {
         insert_all(&cluster, table, &rows.map(|key| (key, 1)));
-        // No unlock is still on its way when the two begin.
+        // Let all unlocks finish before the two begin.
         assert_clean(&cluster);
     }
     let arrived = Arc::new(AtomicUsize::new(0));
@@ -275,7 +275,7 @@ fn write_skew_is_prevented_exactly_where_it_must_be() {
     }
 }
 
-/// H20: rows that are absent are locked as well, so that of two transactions which insert what
+/// H20: absent rows are locked as well, so that of two transactions which each insert a row that
 /// the other has found missing one is refused.
 #[test]
 fn h20_absent_rows_take_part_in_serializability() {
@@ -287,7 +287,7 @@ fn h20_absent_rows_take_part_in_serializability() {
 }
 
 /// A snapshot stays the same for as long as its transaction lives, whatever is written meanwhile:
-/// what it may still need is kept, and found, unless too much has been written since (H13).
+/// the versions that it may need are kept, and found, unless too much has been written since (H13).
 #[test]
 fn h13_a_snapshot_keeps_its_versions() {
     for builder in variants() {
@@ -298,7 +298,7 @@ fn h13_a_snapshot_keeps_its_versions() {
     }
 }
 
-/// When a version that a snapshot needs has been overwritten, it says so (H13).
+/// A snapshot fails with an error once a version that it needs has been overwritten (H13).
 #[test]
 fn h13_a_snapshot_is_kept_or_given_up_and_never_mixed() {
     for builder in variants().map(|builder| builder.retention(Retention::None)) {
@@ -307,8 +307,8 @@ fn h13_a_snapshot_is_kept_or_given_up_and_never_mixed() {
     }
 }
 
-/// Reads one row, waits until both have been written so often, and reads the other in the same
-/// snapshot. What was read; `None` if the snapshot was too old.
+/// Reads one row, waits until both rows have been written `writes` times, and reads the other in
+/// the same snapshot. Returns both values; `None` if the snapshot was too old.
 fn read_late(builder: ClusterBuilder, writes: u64) -> Option<(Option<u64>, Option<u64>)> {
     let (cluster, table) = with_numbers(builder);
     insert_all(&cluster, table, &[(1, 0), (2, 0)]);
@@ -353,7 +353,7 @@ fn read_late(builder: ClusterBuilder, writes: u64) -> Option<(Option<u64>, Optio
 }
 
 /// Snapshot isolation: the first to commit wins. A row that was written since the snapshot is not
-/// written again, not even blindly, nor is a row inserted over a deletion that it has not seen.
+/// written again, not even blindly, nor is a row inserted over a deletion that the snapshot lacks.
 #[test]
 fn the_first_committer_wins_under_snapshot_isolation() {
     let (cluster, table) = with_numbers(small().coroutines(2));

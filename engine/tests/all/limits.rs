@@ -1,6 +1,6 @@
-//! What does not fit: settings, sizes, write sets, memory, lock slots, index buckets.
+//! Limits: settings, sizes, write sets, memory, lock slots, index buckets.
 //!
-//! Whatever is refused is refused with a typed error, leaves no trace, and harms nobody else.
+//! Every refusal is a typed error, leaves no trace, and affects no other transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ fn settings_that_do_not_add_up_are_refused_with_a_sentence() {
     assert!(matches!(refused, Some(ClusterError::Log(_))), "{refused:?}");
 }
 
-/// A coordinator that does not exist is not the one that happens to come next.
+/// A coordinator that does not exist is not mapped to another one.
 #[test]
 fn only_seats_that_exist_take_jobs() {
     let (cluster, _) = with_numbers(small().compute_nodes(2));
@@ -149,7 +149,7 @@ fn a_write_set_as_large_as_the_log_commits_and_a_larger_one_changes_nothing() {
             }
         }
         assert_keys(&cluster, table, 1_000..1_512);
-        // Nothing counts that is only read.
+        // Reads do not count.
         done(cluster.run(Isolation::Serializable, move |mut txn| async move {
             for key in 1_000..1_512 {
                 txn.add_rw(table, key)?;
@@ -183,7 +183,7 @@ fn keys_and_values_over_the_limit_are_too_large() {
     stop_clean(cluster);
 }
 
-/// An insert whose value is refused must not stay behind as a row without one.
+/// An insert with a refused value must not stay behind as a row without one.
 #[test]
 fn an_insert_of_a_value_that_is_too_large_leaves_no_row() {
     let (cluster, table) = with_numbers(small());
@@ -199,8 +199,8 @@ fn an_insert_of_a_value_that_is_too_large_leaves_no_row() {
 
 const BLOBS: TableSpec = TableSpec::new("blobs").record_bytes(8192).capacity(600).shards(8);
 
-/// Inserts rows of 8 KiB under keys `from..` until one and then 40 more have been refused. Which
-/// were not.
+/// Inserts rows of 8 KiB under keys `from..` until one and then 40 more have been refused. Returns
+/// the keys inserted.
 fn fill(cluster: &Cluster, seat: Seat, table: TableId, from: u64) -> Vec<u64> {
     done(cluster.submit(seat, move |mut session| async move {
         let (mut inserted, mut refused) = (Vec::new(), 0);
@@ -252,8 +252,8 @@ fn a_full_table_refuses_more_rows_and_serves_those_it_has() {
 }
 
 /// Taking a slab was a fetch-and-add of the group's cursor, taken back by compare-and-swap if it
-/// ran past the end. Two coordinators that ran past it together each hindered the other: the
-/// cursor stayed beyond the region, and whoever believed it read out of bounds.
+/// ran past the end. Two coordinators that ran past it together each hindered the other: the cursor
+/// stayed beyond the region, and readers that believed it read out of bounds.
 #[test]
 fn the_end_of_memory_is_found_by_many_at_once() {
     let builder = small().memory_limit(6 << 20).compute_nodes(2).threads(2);
@@ -311,8 +311,8 @@ fn a_full_lock_table_is_worth_a_retry() {
     stop_clean(cluster);
 }
 
-/// H7: a transaction that fills a bucket by itself stands in its own way in every attempt, so it
-/// must not be told to try again.
+/// H7: a transaction that fills a bucket by itself blocks itself in every attempt, so its error
+/// must not be retryable.
 #[test]
 fn h7_a_transaction_too_large_for_the_lock_table_is_not_told_to_retry() {
     for nodes in [1, 2] {
@@ -331,7 +331,7 @@ fn h7_a_transaction_too_large_for_the_lock_table_is_not_told_to_retry() {
     }
 }
 
-/// H7: the counter of a slot holds 127 readers; the next one is refused and nobody's lock is lost.
+/// H7: the counter of a slot holds 127 readers; the next one is refused and no lock is lost.
 #[test]
 fn h7_the_128th_reader_of_a_row_is_refused() {
     let (cluster, table) = with_numbers(small().coroutines(130));
@@ -399,7 +399,7 @@ fn h20_index_chains_grow_as_long_as_need_be() {
 
 /// Free slots in the middle of a chain: an insert that has passed one remembers it to the end of
 /// the chain, and so do the others of its transaction. All took the same slot, the last one won,
-/// and the audit saw nothing amiss: rows were lost although their inserts had committed. It took
+/// and the audit found nothing wrong: rows were lost although their inserts had committed. It took
 /// two chains at the same offsets of two groups, where slots claimed in one counted as claimed in
 /// the other.
 #[test]
@@ -443,11 +443,11 @@ fn h20_an_aborted_insert_leaves_its_chain_usable() {
     stop_clean(cluster);
 }
 
-/// Two primary keys whose hashes agree in the 52 bits that a LOTUS key has of them.
+/// Two primary keys with equal hashes in the 52 bits that a LOTUS key has of them.
 const TWINS: [u64; 2] = [155_556_389, 155_736_876];
 
 /// DESIGN §4: the full primary key is in the record, so that two rows of one 64-bit key are told
-/// apart and never merged; also when both are inserted by one transaction.
+/// apart and never merged; also when one transaction inserts both.
 #[test]
 fn rows_of_one_64_bit_key_are_never_merged() {
     let cluster = start(small());

@@ -1,7 +1,7 @@
 //! Memory nodes that are lost while transactions run.
 //!
-//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
-//! really wait for answers that never come, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! wait for answers that never come, and nothing depends on when.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use lotus_fabric::ids::NodeId;
 
 const ROWS: u64 = 64;
 const LEASE: Duration = Duration::from_millis(300);
-/// The longest that anything is waited for.
+/// Limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Three memory nodes with three copies of everything, and rows of zeroes.
+/// Starts three memory nodes with three copies of everything, and rows of zeroes.
 fn loaded() -> (Running, TableId) {
     with_zeroes(small().compute_nodes(2).replicas(3).lease(Some(LEASE)), ROWS)
 }
@@ -26,12 +26,12 @@ fn lose(cluster: &Cluster, memory_node: u16) {
     fabric.set_reachable(NodeId(memory_node), false).expect("there is such a node");
 }
 
-/// Adds one to a row, at least once; what it was before.
+/// Adds one to a row, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
     cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
 }
 
-/// Inserts a row that nobody else does.
+/// Inserts a row that no other insert uses.
 fn insert(cluster: &Cluster, table: TableId, row: u64) -> Result<(), TxnError> {
     cluster
         .run(Isolation::Serializable, move |mut txn| async move {
@@ -45,9 +45,9 @@ fn standing(cluster: &Cluster) -> Vec<MemoryStanding> {
     cluster.memory_status().expect("the authority is in this process").nodes
 }
 
-/// H3, H15, H23: with each memory node that is lost transactions go on, rows that were there stay,
-/// new ones fit beside them, and the audit passes. What only the last one has is not given up: its
-/// loss is reported as what it is, and is over when it comes back.
+/// H3, H15, H23: with each memory node that is lost transactions go on, earlier rows stay, new ones
+/// fit beside them, and the audit passes. The last copies are not given up: their loss is reported
+/// as such, and is over when their memory node comes back.
 #[test]
 fn transactions_go_on_with_every_copy_that_is_left() {
     use MemoryStanding::{Lost, OutOfReach, Serving};
@@ -59,7 +59,7 @@ fn transactions_go_on_with_every_copy_that_is_left() {
         lose(&cluster, lost);
         left[usize::from(lost)] = Lost;
         for row in 0..ROWS {
-            // In the moment of the loss a commit may take longer than its caller waits.
+            // At the moment of the loss a commit may take longer than its caller waits.
             counted += u64::from(increment(&cluster, table, row).is_ok());
         }
         let settled = eventually_within(PATIENCE, || standing(&cluster) == left);
@@ -111,7 +111,7 @@ fn transactions_go_on_with_every_copy_that_is_left() {
     stop_clean(cluster);
 }
 
-/// A memory node that comes back after it was given up finds itself forgotten.
+/// A memory node that comes back after it was given up is not used.
 #[test]
 fn who_was_lost_and_comes_back_is_not_asked_again() {
     let (cluster, table) = loaded();
@@ -127,9 +127,9 @@ fn who_was_lost_and_comes_back_is_not_asked_again() {
     stop_clean(cluster);
 }
 
-/// A slab that cannot be entered on every replica is kept and entered later. Each attempt that was
-/// told of that, and tried again, had taken another one meanwhile: a memory node that was away for
-/// a second cost hundreds of slabs.
+/// A slab that cannot be entered on every replica is kept and entered later. Each attempt that
+/// failed over that, and was retried, had taken another one meanwhile: a memory node that was away
+/// for a second cost hundreds of slabs.
 #[test]
 fn who_waits_for_a_slab_takes_no_other() {
     let small = small().memory_nodes(2).replicas(2).coroutines(1).memory_limit(256 << 20);

@@ -1,7 +1,7 @@
 //! Memory nodes that come back with empty memory, and are filled while transactions run.
 //!
-//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
-//! really run beside the filling, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! run beside the filling, and nothing depends on when.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use lotus_fabric::transport::Fabric;
 
 const ROWS: u64 = 400;
 const LEASE: Duration = Duration::from_millis(300);
-/// The longest that anything is waited for.
+/// Limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn loaded(replicas: usize) -> (Running, TableId) {
@@ -26,7 +26,7 @@ fn lose(cluster: &Cluster, memory_node: u16) {
     await_standing(cluster, memory_node, MemoryStanding::Lost);
 }
 
-/// Lets a memory node come back, with empty memory.
+/// Makes a memory node reachable again, with empty memory.
 fn give_back(cluster: &Cluster, memory_node: u16) {
     let fabric = cluster.local_fabric();
     fabric.wipe(NodeId(memory_node)).expect("there is such a node");
@@ -39,7 +39,7 @@ fn await_standing(cluster: &Cluster, memory_node: u16, standing: MemoryStanding)
     assert!(eventually_within(PATIENCE, || now()[place] == standing), "{:?}", now());
 }
 
-/// Adds one to a row, at least once; what it was before.
+/// Adds one to a row, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
     cluster.run(Isolation::Serializable, move |txn| add_one(txn, table, row)).wait()
 }
@@ -72,8 +72,8 @@ fn rows(cluster: &Cluster, table: TableId) -> Vec<(PrimaryKey, u64)> {
 }
 
 /// I133 to I138: while transactions write, insert and delete, one memory node after the other is
-/// lost and comes back empty. In the end the copies are alike, although none of them is from the
-/// beginning, and nothing that was reported is missing.
+/// lost and comes back empty. In the end the copies are alike, although none of them is an
+/// original, and no reported write is missing.
 #[test]
 fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
     let (cluster, table) = loaded(3);
@@ -110,7 +110,7 @@ fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
     let sum: u64 = before.iter().filter(|(key, _)| *key < first).map(|(_, value)| value).sum();
     assert!(sum >= counted, "{counted} were reported, and {sum} are there");
 
-    // What was filled is read: the others are lost.
+    // Filled copies serve reads: the other memory nodes are lost.
     lose(&cluster, 1);
     lose(&cluster, 0);
     cluster.settle().expect("no compute node fails");
@@ -123,7 +123,8 @@ fn every_memory_node_in_turn_is_made_anew_while_transactions_run() {
     stop_clean(cluster);
 }
 
-/// I180: the process that comes back knows of nobody who is out, however long ago that was.
+/// I180: the new process of a memory node starts without fences, so nodes are fenced there however
+/// long ago they were expelled.
 #[test]
 fn whoever_is_out_is_fenced_at_a_memory_node_that_returns() {
     let (cluster, _) = with_zeroes(small().compute_nodes(3).replicas(2).lease(Some(LEASE)), ROWS);
@@ -140,7 +141,7 @@ fn whoever_is_out_is_fenced_at_a_memory_node_that_returns() {
     stop_clean(cluster);
 }
 
-/// I134: the memory of old is not taken for new, however often it is looked at; made anew, it is.
+/// I134: old memory is not taken for new, however often it is looked at; a new process's is.
 #[test]
 fn who_comes_back_as_it_was_is_not_used_before_it_is_made_anew() {
     let (cluster, table) = loaded(2);

@@ -1,7 +1,7 @@
-//! Shards that are given to another compute node while transactions run.
+//! Shards that move to another compute node while transactions run.
 //!
-//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
-//! really run side by side, and nothing depends on how fast.
+//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! run side by side, and nothing depends on how fast.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use lotus_fabric::ids::NodeId;
 
 const ROWS: u64 = 64;
 
-/// Adds one to a row, on whichever node the router names.
+/// Adds one to a row, on the node that the router names.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<(), TxnError> {
     let body = move |txn| add_one(txn, table, row);
     cluster.run_at(table, row, Isolation::Serializable, body)?.wait().map(drop)
@@ -59,7 +59,7 @@ fn shards_move_there_and_back_while_their_rows_are_written() {
     }
 }
 
-/// H19: a transaction that holds a lock and does nothing is asked to give up, and does.
+/// H19: a transaction that holds a lock and does nothing is asked to give it up, and does.
 #[test]
 fn whoever_dawdles_with_a_lock_gives_it_up() {
     let patience = Duration::from_millis(1);
@@ -108,7 +108,7 @@ fn shard(number: u64) -> ShardId {
     ShardId::from_low_bits(number)
 }
 
-/// Any node can be told, about any shard; it asks the owner by message.
+/// Any node can be asked to move any shard; it asks the owner by message.
 #[test]
 fn any_node_passes_orders_on_to_the_owner() {
     let (cluster, _) = with_zeroes(small().compute_nodes(3), ROWS);
@@ -122,7 +122,7 @@ fn any_node_passes_orders_on_to_the_owner() {
         }
     }
     assert_eq!(cluster.move_counters().shards, 18);
-    // Of several owners, none can be asked to give what is another's.
+    // One order cannot name shards of several owners.
     let owners = [0, 1].map(|number| owner_of(&cluster, shard(number)));
     assert_ne!(owners[0], owners[1]);
     let asked = 3 - owners.iter().flatten().sum::<usize>();
@@ -131,8 +131,8 @@ fn any_node_passes_orders_on_to_the_owner() {
     assert!(matches!(cluster.start_move_by(3, &[shard(0)], 0), Err(MoveError::NoSuchNode(3))));
 }
 
-/// The owner has begun when its asker goes out of reach; it publishes the move and dies, and nobody
-/// answers. What the asker finds in the memory pool is the answer.
+/// The owner has begun when its asker becomes unreachable; it publishes the move and dies without
+/// an answer. The asker takes the outcome from the memory pool.
 #[test]
 fn an_order_that_nobody_answers_is_looked_up() {
     let timeout = Duration::from_secs(3);
@@ -170,7 +170,7 @@ fn an_order_that_nobody_answers_is_looked_up() {
     assert_eq!(moved.interruption, Duration::ZERO, "nobody has said how long it took");
     assert_eq!(epoch(), first + 1, "it was moved once");
 
-    // Now there is nobody who could move anything.
+    // Now no owner is left that could move anything.
     cluster.local_fabric().set_reachable(node, true).expect("it exists");
     let mut shards = ShardId::all();
     let left = shards.find(|shard| owner_of(&cluster, *shard) == Some(giver)).expect("it had many");
@@ -205,7 +205,7 @@ fn outcome_of(moving: &Moving) -> Result<Moved, MoveError> {
     outcome.expect("that was waited for")
 }
 
-/// Polls, with a bound.
+/// Polls until `holds`, for a limited time.
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let patience = Duration::from_secs(30);
     let mut executor = Executor::new(Env::real(0));

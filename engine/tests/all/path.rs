@@ -1,5 +1,5 @@
-//! Secondary access paths through the public interface: they change with their base rows, or not
-//! at all, and what is absent takes part in serializability.
+//! Secondary access paths through the public interface: they change together with their base rows,
+//! and absent path rows take part in serializability.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use crate::common::*;
 use lotus::path::{Entry, Group, PathError, target};
 use lotus::{Isolation, PrimaryKey, TableId, TableSpec, Transaction, TxnError};
 
-/// People by number; their names by number, and their numbers by name.
+/// Tables of people by number, of their names by number, and of their numbers by name.
 #[derive(Clone, Copy)]
 struct People {
     base: TableId,
@@ -18,7 +18,7 @@ struct People {
     by_street: TableId,
 }
 
-/// Bytes of a group: room for three entries of [`entry`].
+/// Size of a group, in bytes: room for three entries of [`entry`].
 const GROUP_BYTES: u32 = 40;
 
 fn people(nodes: usize) -> (Running, People) {
@@ -53,7 +53,7 @@ impl People {
         txn.link(group, &entry(name, number))
     }
 
-    /// The names in a street in their order, as path and base rows have them.
+    /// Returns the names in a street in their order, as path and base rows have them.
     async fn names(self, txn: &mut Transaction, street: u64) -> Result<Vec<String>, TxnError> {
         let group = txn.add_ro(self.by_street, street)?;
         txn.execute().await?;
@@ -126,7 +126,7 @@ fn what_a_path_refuses_changes_nothing() {
         people.enter(&mut txn, 2, "Bea", 7).await?;
         people.enter(&mut txn, 3, "Cat", 7).await?;
         txn.commit().await?;
-        // A full group; the attempt goes on, and is given up by its own choice.
+        // A full group; the attempt stays usable, and is aborted on purpose.
         let mut txn = session.begin(Isolation::Serializable).await?;
         let full = PathError::GroupFull { bytes: 52, limit: GROUP_BYTES as usize };
         assert_eq!(people.enter(&mut txn, 4, "Dan", 7).await, Err(full.into()));
@@ -142,7 +142,7 @@ fn what_a_path_refuses_changes_nothing() {
         let group = txn.add_rw(people.by_street, 7)?;
         let unread = txn.link(group, &entry("Eve", 6));
         assert!(matches!(unread, Err(TxnError::Misuse(_))), "{unread:?}");
-        // Nor is every row a group.
+        // Not every row is a group.
         let base = txn.add_rw(people.base, 1)?;
         txn.execute().await?;
         let malformed = txn.link(base, &entry("Eve", 6));
@@ -159,7 +159,7 @@ fn what_a_path_refuses_changes_nothing() {
     stop_clean(cluster);
 }
 
-/// H20: whoever has read that a street is empty keeps everybody from moving there until it ends.
+/// H20: a transaction that has read that a street is empty blocks inserts there until it ends.
 #[test]
 fn h20_an_absent_group_stays_absent_for_whoever_has_read_it() {
     for nodes in [1, 2] {

@@ -1,8 +1,8 @@
 //! Compute nodes that are killed while transactions run.
 //!
-//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
-//! really end, and nothing depends on when: whoever is suspected too early, because the machine is
-//! busy, is recovered as well, and somebody is always left.
+//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! end, and nothing depends on when: a node that is suspected too early, because the machine is
+//! busy, is recovered as well, and a survivor is always left.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use lotus::{Cluster, Isolation, Seat, TableId, TxnError};
 const ROWS: u64 = 64;
 const LEASE: Duration = Duration::from_millis(500);
 
-/// Adds one to a row on some node that still serves, at least once; what it was before.
+/// Adds one to a row on some node that still serves, at least once. Returns the previous number.
 fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnError> {
     let body = move |txn| add_one(txn, table, row);
     loop {
@@ -24,12 +24,12 @@ fn increment(cluster: &Cluster, table: TableId, row: u64) -> Result<u64, TxnErro
 }
 
 /// H2, H4, H8: a node dies that keeps locks, holds locks of others, and has rows in doubt. The
-/// others serve all rows afterwards, and what it had reported is there.
+/// others serve all rows afterwards, and its reported commits are there.
 #[test]
 fn a_killed_node_s_rows_are_served_by_the_others() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);
     let doomed = Seat { compute_node: 1, thread: 0 };
-    // Holds a lock of every owner, and will never give them back.
+    // Hold a lock of every owner, and never release them.
     let holding = hold(&cluster, doomed, table, 8);
     let mut counted = 0;
     for row in 8..ROWS {
@@ -52,7 +52,7 @@ fn a_killed_node_s_rows_are_served_by_the_others() {
     }
 }
 
-/// Without a lease nobody is ever suspected, and the rows of a dead node stay as they are.
+/// Without a lease no node is ever suspected, and the rows of a dead node stay locked.
 #[test]
 fn without_a_lease_a_killed_node_s_rows_stay_locked() {
     let patience = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! Compute nodes that return as new incarnations.
 //!
-//! What may go wrong at which instant is the simulator's business (`sim/scenarios/`). Here threads
-//! really end and begin, in one process, and nothing depends on when.
+//! The simulator tests what may go wrong at which instant (`sim/scenarios/`). Here threads really
+//! end and begin, in one process, and nothing depends on when.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn increment_at(cluster: &Cluster, compute_node: usize, table: TableId, row: u64
     }
 }
 
-/// Kills a node and starts it again as soon as that may be.
+/// Kills a node and starts it again as soon as that is possible.
 fn restart(cluster: &Cluster, compute_node: usize) {
     while !cluster.restart(compute_node).expect("there is a lease, and memory answers") {
         std::thread::yield_now();
@@ -64,7 +64,7 @@ fn nodes_return_and_work_like_before() {
         let figures = cluster.node_figures(node);
         assert_eq!((figures.shards_owned, figures.locks_held), (0, 0), "it begins with nothing");
         let shard = cluster.shard_of(table, node as u64).expect("there is such a table");
-        // Others may not know of it yet; who has just begun a transaction does.
+        // Other nodes may not know of it yet; one that has just begun a transaction does.
         while cluster.move_shards(&[shard], node).is_err() {}
         assert_eq!(cluster.shard_owner(node, shard).compute_node, Some(node));
         for other in 0..3 {
@@ -75,7 +75,7 @@ fn nodes_return_and_work_like_before() {
     check(&cluster, table, expected);
 }
 
-/// Its locks of before are nobody's, and what others ask its life before for does not reach it.
+/// Locks of the previous life are free, and requests to that life do not reach the new one.
 #[test]
 fn what_the_life_before_had_locked_is_free() {
     let (cluster, table) = with_zeroes(small().compute_nodes(3).lease(Some(LEASE)), ROWS);

@@ -1,12 +1,12 @@
-//! The number of rows of a table, as its index tells it: exact in small tables, near it in large
-//! ones, and the same when nodes have been started again.
+//! Estimates of a table's rows from its index: exact for small tables, close for large ones, and
+//! the same after a restart.
 
 use std::time::Duration;
 
 use crate::common::*;
 use lotus::{Cluster, Isolation, PrimaryKey, TableId, TableSpec};
 
-/// What compute node `node` says of the only table.
+/// Returns the estimate of compute node `node` for the only table.
 #[track_caller]
 fn count(cluster: &Cluster, node: usize, table: TableId) -> u64 {
     let counts = done(cluster.row_counts(node));
@@ -26,7 +26,7 @@ fn rows_of_a_small_table_are_counted_exactly_wherever_they_are_inserted_and_dele
         }
         txn.commit().await
     }));
-    // Over tombstones, or where they were.
+    // Over tombstones, or in purged slots.
     done(cluster.run(Isolation::Serializable, move |mut txn| async move {
         for key in 0..50 {
             txn.insert(table, key, &[7; 8])?;
@@ -34,7 +34,7 @@ fn rows_of_a_small_table_are_counted_exactly_wherever_they_are_inserted_and_dele
         txn.commit().await
     }));
     assert_eq!([0, 1].map(|node| count(&cluster, node, table)), [450; 2]);
-    // A node that is started again has counted nothing.
+    // A restarted node has kept no counts.
     let returned = || cluster.restart(0).expect("there is a lease, and memory answers");
     assert!(eventually_within(Duration::from_secs(60), returned));
     assert_eq!([0, 1].map(|node| count(&cluster, node, table)), [450; 2]);

@@ -1,5 +1,4 @@
-//! Snapshots in files: consistent whatever runs meanwhile, whole or refused, and restored as they
-//! were.
+//! Snapshot files: consistent beside any load, whole or refused, and restored as they were.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use lotus::{
 };
 
 const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(3_000);
-/// A number is in one of these two, and moves.
+/// Tables of numbers, each of which is in one of the two and moves between them.
 const LEFT: TableSpec = TableSpec::new("left").record_bytes(16).capacity(64);
 const RIGHT: TableSpec = TableSpec::new("right").record_bytes(8).capacity(64);
 
@@ -22,7 +21,7 @@ const ACCOUNT_COUNT: u64 = 3_000;
 const BALANCE: u64 = 1_000;
 const MOVERS: u64 = 32;
 
-/// A directory that goes with the test.
+/// Directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -53,7 +52,7 @@ impl Drop for Scratch {
 
 type Rows = Vec<(PrimaryKey, Vec<u8>)>;
 
-/// Everything in a snapshot, by table.
+/// Contents of a snapshot, by table.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Contents(Vec<(TableSpec, Rows)>);
 
@@ -83,7 +82,7 @@ impl Contents {
         &found.expect("the snapshot has the table").1
     }
 
-    /// What every transaction keeps.
+    /// Checks the invariants that every transaction keeps.
     #[track_caller]
     fn assert_consistent(&self) {
         let accounts = self.rows("accounts");
@@ -129,7 +128,7 @@ async fn transfer(
     txn.commit().await.map(drop)
 }
 
-/// Moves a number to the other side.
+/// Moves a number to the other table.
 async fn change_sides(
     session: &mut Session,
     sides: [TableId; 2],
@@ -207,7 +206,7 @@ fn snapshots_of_a_busy_cluster_are_consistent_and_come_back() {
         contents.iter().for_each(Contents::assert_consistent);
         assert!(contents[0] != contents[3], "transactions went on meanwhile");
 
-        // Into a cluster of another shape.
+        // Restore into a cluster of another shape.
         let cluster = start(small().memory_nodes(2).replicas(2).timestamps(timestamps));
         let restored = cluster.restore(&scratch.file("3")).expect("it is sound");
         assert_eq!(restored, taken[3]);
@@ -215,7 +214,7 @@ fn snapshots_of_a_busy_cluster_are_consistent_and_come_back() {
         let again = scratch.file("again");
         cluster.snapshot(&again).expect("nothing stands in its way");
         assert_eq!(Contents::of(&again), contents[3]);
-        // And it is a cluster like any other.
+        // The restored cluster works like any other.
         let over = Arc::new(AtomicBool::new(false));
         let tables = ["accounts", "left", "right"].map(|name| cluster.table(name).expect("made"));
         let driver = drive(&cluster, FIRST, tables, &over);
@@ -267,13 +266,13 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
     assert_eq!(scratch.names(), ["name"]);
     let nowhere = cluster.snapshot(&scratch.file("no/such/directory"));
     assert!(matches!(nowhere, Err(SnapshotError::Io(_))), "{nowhere:?}");
-    // What is written is whole, but cannot have the name.
+    // The part file is whole, but cannot get its name.
     fs::create_dir(scratch.file("taken")).expect("there is room");
     let taken = cluster.snapshot(&scratch.file("taken"));
     assert!(matches!(taken, Err(SnapshotError::Io(_))), "{taken:?}");
     assert_eq!(scratch.names(), ["name", "taken"], "nothing is left of it");
     assert_eq!(fs::read(&path).expect("it is there"), before);
-    // What a process that was killed has left is no obstacle, and no snapshot.
+    // The remains of a killed process are no obstacle, and no snapshot.
     let left = scratch.file(".name.lotus-a1B2c3.part");
     fs::write(left, &before[..before.len() / 2]).expect("there is room");
     cluster.snapshot(&path).expect("nothing stands in its way");

@@ -1,5 +1,5 @@
-//! What transactions cost in verbs does not depend on the fabric: the engine decides, and back ends
-//! carry out. The same transactions, one after the other, take the same verbs everywhere.
+//! Verb costs of transactions are independent of the fabric: the engine decides on verbs, and back
+//! ends carry them out. The same transactions, one after the other, take the same verbs everywhere.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use lotus_fabric::sim::{Config, Profile, Rates, SimMachines, World};
 const SEED: u64 = 11;
 const ROWS: u64 = 24;
 const ROUNDS: u64 = 6;
-/// Longer than the test takes on an emulated machine: nothing is repeated or given up.
+/// Horizon interval and time-outs, longer than the test takes on an emulated machine: nothing is
+/// repeated or given up.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn builder() -> ClusterBuilder {
@@ -23,7 +24,8 @@ fn builder() -> ClusterBuilder {
         .seed(SEED)
 }
 
-/// Inserts, changes, reads and deletes rows from both compute nodes in turn; what that took.
+/// Inserts, changes, reads and deletes rows from both compute nodes in turn. Returns the verbs
+/// used.
 fn verbs_on<M: Machines>(machines: impl FnOnce(u16) -> M) -> VerbCounters {
     let nodes = builder().node_count().expect("the settings are sound");
     let cluster = builder().start_on(machines(nodes)).expect("the machines work");
@@ -46,15 +48,15 @@ fn verbs_on<M: Machines>(machines: impl FnOnce(u16) -> M) -> VerbCounters {
     cluster.counters().expect("no coordinator has failed")
 }
 
-/// What the engine decides. Messages are repeated until they are answered, so their number depends
-/// on time.
+/// Picks the counts that the engine decides. Messages are repeated until they are answered, so
+/// their number depends on time.
 fn decided(counters: &VerbCounters) -> [u64; 6] {
     let VerbCounters { reads, writes, compare_and_swaps, fetch_and_adds, .. } = *counters;
     let VerbCounters { doorbells, verb_bytes, .. } = *counters;
     [reads, writes, compare_and_swaps, fetch_and_adds, doorbells, verb_bytes]
 }
 
-/// A simulated cluster whose lanes declare stable READs, or none, as those of a NIC do.
+/// Simulates machines with lanes that declare stable READs, or none, as a NIC's do.
 fn simulated(nodes: u16, torn_reads: f64) -> SimMachines {
     let rates = Rates { torn_reads, ..Rates::default() };
     let config = Config { rates, ..Config::new(SEED, nodes, Profile::ideal()) };
@@ -69,8 +71,8 @@ fn local_and_sim_take_the_same_verbs() {
     assert_eq!(decided(&local), decided(&sim));
 }
 
-/// Coordinators of simulated machines run on the thread that simulates. One future of all that
-/// they do beside transactions took two megabytes of its stack, without optimisation.
+/// Coordinators of simulated machines run on the thread that simulates. A single future for all
+/// their work beside transactions took two megabytes of its stack, in a build without optimization.
 #[test]
 fn a_simulated_cluster_takes_half_a_megabyte_of_stack() {
     let run = || decided(&verbs_on(|nodes| simulated(nodes, 0.0)));
@@ -99,7 +101,7 @@ fn rdma_takes_the_same_verbs() {
     }
     assert_eq!(decided(&torn), decided(&rdma));
     // A device declares no stable READs. So a row that is read without its lock, and is not in the
-    // cache of the node that reads it, has its versions read twice; that is all the difference.
+    // reading node's cache, has its versions read twice; that is all the difference.
     let again = rdma.reads - local.reads;
     assert_eq!(again, ROWS);
     assert_eq!(rdma.verb_bytes - local.verb_bytes, again * 72);

@@ -1,7 +1,7 @@
-//! The version table cache: what it saves, and that nobody is deceived by it (H11).
+//! The version table cache: the READs that it saves, and that it never returns outdated data (H11).
 //!
-//! A row that is cached is read with one READ, its record's; any other takes two. So READs tell
-//! what was believed of the cache, and values whether that was right.
+//! A cached row is read with one READ, its record's; any other takes two. So READs tell whether the
+//! cache was used, and values whether that was right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use lotus::{Cluster, ClusterBuilder, Isolation, Retention, Seat, TableId};
 const OTHER: Seat = Seat { compute_node: 1, thread: 0 };
 const CACHED: u64 = 1;
 const UNCACHED: u64 = 2;
-/// Nobody knows its address: the bucket, the purge time, the record.
+/// READs of a row without a known address: the bucket, the purge time, the record.
 const SEARCHED: u64 = 3;
 
-/// A cluster whose coordinators read nothing but rows: READs are counted here, and the horizon's
-/// come at any time.
+/// Builds a cluster with coordinators that read nothing but rows: the tests count READs, and those
+/// of the horizon would come at any time.
 fn undisturbed() -> ClusterBuilder {
     small().retention(Retention::None).horizon_interval(Duration::from_secs(3600))
 }
 
-/// Two compute nodes, and a row that the first one keeps the locks of, with the value 7.
+/// Starts two compute nodes, with a row of value 7 that belongs to the first one.
 fn with_a_row(cached: usize) -> (Running, TableId, u64) {
     let (cluster, table) = with_numbers(undisturbed().compute_nodes(2).version_table_cache(cached));
     let key = key_owned_by(&cluster, table, 0, 0);
@@ -36,7 +36,7 @@ fn settled(cluster: &Cluster) {
     cluster.settle().expect("no coordinator has failed");
 }
 
-/// What a snapshot sees at `seat`, and how many READs that took.
+/// Reads a row in a snapshot at `seat`. Returns the value, and the number of READs.
 #[track_caller]
 fn look(cluster: &Cluster, seat: Seat, table: TableId, key: u64) -> (Option<u64>, u64) {
     done(cluster.submit(seat, move |mut session| async move {
@@ -46,7 +46,7 @@ fn look(cluster: &Cluster, seat: Seat, table: TableId, key: u64) -> (Option<u64>
     }))
 }
 
-/// Changes the row at `seat`; how many READs that took.
+/// Changes the row at `seat`. Returns the number of READs.
 #[track_caller]
 fn change(cluster: &Cluster, seat: Seat, table: TableId, key: u64, value: u64) -> u64 {
     let reads = done(cluster.submit(seat, move |mut session| async move {
@@ -58,21 +58,21 @@ fn change(cluster: &Cluster, seat: Seat, table: TableId, key: u64, value: u64) -
     reads
 }
 
-/// A transaction that has the row locked until it is told to go on.
+/// Transaction that has the row locked until it is told to go on.
 struct Holding {
     ready: Arc<AtomicBool>,
     go_on: Arc<AtomicBool>,
     job: lotus::Submitted<()>,
 }
 
-/// How a transaction has a row, and what becomes of it.
+/// Lock of a transaction on the row, and its next step.
 #[derive(Clone, Copy, Debug)]
 enum Hold {
-    /// To write; then it aborts.
+    /// A write lock; then it aborts.
     Abort,
-    /// To write; then it writes 8.
+    /// A write lock; then it writes 8.
     Write,
-    /// To read, when it is ready; then it upgrades and writes 8.
+    /// A read lock; then it upgrades and writes 8.
     ReadThenWrite,
 }
 
@@ -148,7 +148,7 @@ fn h11_a_writer_of_another_node_is_seen_when_it_is_done() {
         change(&cluster, OTHER, table, key, value);
         assert_eq!(look(&cluster, FIRST, table, key), (Some(value), UNCACHED));
         assert_eq!(look(&cluster, FIRST, table, key), (Some(value), CACHED));
-        // And under a lock.
+        // A reader under a lock sees it as well.
         change(&cluster, OTHER, table, key, value + 100);
         assert_eq!(change(&cluster, FIRST, table, key, value), UNCACHED);
         assert_eq!(look(&cluster, FIRST, table, key), (Some(value), CACHED));
@@ -156,7 +156,7 @@ fn h11_a_writer_of_another_node_is_seen_when_it_is_done() {
     stop_clean(cluster);
 }
 
-/// While a row is locked to write, here or from afar, nobody believes the cache about it.
+/// While a row is locked to write, here or at another node, readers ignore the cache.
 #[test]
 fn h11_the_cache_yields_to_whoever_may_write() {
     for seat in [FIRST, OTHER] {
@@ -165,11 +165,11 @@ fn h11_the_cache_yields_to_whoever_may_write() {
             look(&cluster, FIRST, table, key);
             let holding = Holding::new(&cluster, seat, table, key, hold);
             for _ in 0..3 {
-                // Nor is what was read beside the writer kept.
+                // A CVT that was read beside the writer is not kept either.
                 assert_eq!(look(&cluster, FIRST, table, key), (Some(7), UNCACHED));
             }
             holding.end(&cluster);
-            // What is cached outlasts a writer of this node.
+            // The cached CVT outlasts a writer of this node.
             let reads = if seat == FIRST { CACHED } else { UNCACHED };
             assert_eq!(look(&cluster, FIRST, table, key), (Some(left), reads), "{seat:?} {hold:?}");
             assert_eq!(look(&cluster, FIRST, table, key), (Some(left), CACHED));
@@ -194,7 +194,7 @@ fn h11_an_upgrade_is_noticed_like_any_writer() {
 }
 
 /// H2: an expelled node that does not know may still have the row cached; a memory node would
-/// refuse it, so one has to be asked.
+/// refuse its READ, so an absence takes one.
 #[test]
 fn an_absence_is_never_believed_of_the_cache() {
     let (cluster, table, key) = with_a_row(64);
@@ -202,7 +202,7 @@ fn an_absence_is_never_believed_of_the_cache() {
     done(cluster.submit(FIRST, move |mut session| async move { session.delete(table, key).await }));
     settled(&cluster);
     for _ in 0..2 {
-        // The tombstone's record is read by a snapshot, and makes it as good as a value.
+        // A snapshot reads the tombstone's record, and accepts it like a value.
         assert_eq!(look(&cluster, FIRST, table, key), (None, CACHED));
     }
     let reads = done(cluster.submit(FIRST, move |mut session| async move {

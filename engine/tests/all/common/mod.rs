@@ -1,7 +1,7 @@
-//! What the engine's tests share: small clusters, bounded waits, one-row transactions.
+//! Shared parts of the engine's tests: small clusters, bounded waits, one-row transactions.
 //!
-//! Nothing here waits for ever. A coordinator that hangs fails the test that noticed it, by name,
-//! instead of stopping the whole suite.
+//! No wait is unbounded. A coordinator that hangs fails the test that noticed it, by name, instead
+//! of stopping the whole suite.
 
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
@@ -19,13 +19,13 @@ use lotus::{
 };
 use lotus_fabric::env::Env;
 
-/// The longest that a test waits for one thing.
+/// Limit of one wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Both ways to run a read-write transaction.
 pub const ISOLATIONS: [Isolation; 2] = [Isolation::Serializable, Isolation::Snapshot];
 
-/// The only coordinator that every cluster has.
+/// Coordinator that every cluster has.
 pub const FIRST: Seat = Seat { compute_node: 0, thread: 0 };
 
 /// A cluster that starts fast: three memory nodes of 48 MiB, one compute node, 1 MiB of locks.
@@ -36,7 +36,7 @@ pub fn small() -> ClusterBuilder {
 /// A table of 8-byte numbers under 8-byte keys.
 pub const NUMBERS: TableSpec = TableSpec::new("numbers").record_bytes(16).capacity(1_000);
 
-/// A cluster that a failed test leaves behind as it is: stopping it might take for ever.
+/// Cluster that a failed test leaves as it is: stopping it might take for ever.
 pub struct Running(Option<Cluster>);
 
 impl std::ops::Deref for Running {
@@ -54,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts `builder`, which must be sound.
+/// Starts `builder`, which must be valid.
 #[track_caller]
 pub fn start(builder: ClusterBuilder) -> Running {
     Running(Some(builder.start().expect("the settings are sound")))
@@ -68,7 +68,7 @@ pub fn with_numbers(builder: ClusterBuilder) -> (Running, TableId) {
     (cluster, table)
 }
 
-/// [`with_numbers`], and zero in each of the `rows` first ones.
+/// Starts `builder`, makes [`NUMBERS`] in it, and sets its first `rows` rows to zero.
 #[track_caller]
 pub fn with_zeroes(builder: ClusterBuilder, rows: u64) -> (Running, TableId) {
     let (cluster, table) = with_numbers(builder);
@@ -105,18 +105,18 @@ pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// The outcome of a job that must end.
+/// Waits for the outcome of a job.
 pub fn outcome<T: Send + 'static>(submitted: Submitted<T>) -> Result<T, TxnError> {
     block_on(submitted)
 }
 
-/// The result of a job that must succeed.
+/// Waits for the result of a job that must succeed.
 #[track_caller]
 pub fn done<T: Send + 'static>(submitted: Submitted<T>) -> T {
     outcome(submitted).expect("nothing stands in its way")
 }
 
-/// Stops a cluster that must be able to.
+/// Stops a cluster, which must succeed.
 #[track_caller]
 pub fn stop(mut running: Running) {
     let cluster = running.0.take().expect("nobody else takes it");
@@ -129,17 +129,17 @@ pub fn stop(mut running: Running) {
     outcome.expect("no coordinator has failed");
 }
 
-/// Checks all that must hold of a cluster in which nothing runs, then stops it.
+/// Runs all checks on an idle cluster, then stops it.
 #[track_caller]
 pub fn stop_clean(cluster: Running) {
     assert_clean(&cluster);
     stop(cluster);
 }
 
-/// Checks all that must hold of a cluster in which nothing runs.
+/// Runs all checks on an idle cluster.
 ///
 /// A commit is reported when every copy shows it, which is before its caches are renewed and its
-/// remote locks released (H3); so what is found is given a moment to go.
+/// remote locks released (H3); so a finding is given a moment to vanish.
 #[track_caller]
 pub fn assert_clean(cluster: &Cluster) {
     let mut faults = Vec::new();
@@ -165,7 +165,7 @@ pub fn assert_keys(cluster: &Cluster, table: TableId, expected: impl IntoIterato
     assert_eq!(keys.len(), expected.len(), "there are rows that nobody has inserted");
 }
 
-/// The keys of all rows of a table, once nothing is under way any more.
+/// Returns the keys of all rows of a table, once the cluster is idle.
 #[track_caller]
 pub fn keys_of(cluster: &Cluster, table: TableId) -> Vec<u64> {
     assert_clean(cluster);
@@ -207,17 +207,17 @@ pub async fn until(view: &SessionView, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// The number in a row.
+/// Decodes the number in a row.
 pub fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("the rows of these tests hold eight bytes"))
 }
 
-/// The number in a row of a transaction, if the row is there.
+/// Returns the number in a row of a transaction; `None` if the row is absent.
 pub fn number_of(txn: &Transaction, item: Item) -> Option<u64> {
     txn.value(item).map(number)
 }
 
-/// A transaction that adds one to a row, which is there; what was in it before.
+/// Adds one to a row, which exists. Returns the previous number.
 pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u64, TxnError> {
     let item = txn.add_rw(table, row)?;
     txn.execute().await?;
@@ -227,8 +227,8 @@ pub async fn add_one(mut txn: Transaction, table: TableId, row: u64) -> Result<u
 }
 
 /// Has a coordinator lock the first `rows` to write, and keep them until its node ends. Returns
-/// once they are locked. Keepers of locks that answer late are suspected for a while, so it may
-/// take several attempts.
+/// once they are locked. Owners that answer late are suspected for a while, so it may take several
+/// attempts.
 #[track_caller]
 pub fn hold(cluster: &Cluster, seat: Seat, table: TableId, rows: u64) -> Submitted<()> {
     let (locked, is_locked) = mpsc::channel();
@@ -254,7 +254,7 @@ pub fn hold(cluster: &Cluster, seat: Seat, table: TableId, rows: u64) -> Submitt
     }
 }
 
-/// Whether the error says that somebody else has the row.
+/// Whether the error means that another transaction has the row.
 pub fn is_conflict(error: &TxnError) -> bool {
     matches!(error, TxnError::Conflict { .. } | TxnError::InDoubt { .. })
 }
@@ -285,7 +285,7 @@ pub trait OneRow {
         key: impl Into<PrimaryKey>,
     ) -> Result<Receipt, TxnError>;
 
-    /// Reads a row in a read-only transaction; this one is repeated while writers are at work.
+    /// Reads a row in a read-only transaction, which is retried while writers are at work.
     async fn read(
         &mut self,
         table: TableId,
@@ -388,7 +388,7 @@ pub fn update(
     )
 }
 
-/// The first key from `from` on whose locks the compute node numbered `owner` keeps.
+/// Returns the first key from `from` on with its lock at the compute node at place `owner`.
 #[track_caller]
 pub fn key_owned_by(cluster: &Cluster, table: TableId, owner: usize, from: u64) -> u64 {
     done(cluster.submit(FIRST, move |session| async move {

@@ -1,4 +1,4 @@
-//! Authorities that misbehave in one way each, within what the contract allows.
+//! Authorities that misbehave in one way each, within the contract.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use lotus::{Authority, Cluster, ClusterBuilder};
 use lotus_router::testing::{Fate, Question, TestAuthority};
 
-/// A cluster of one compute node that asks `authority` as if it were far away.
+/// Builds a cluster of one compute node that asks `authority` as if it were far away.
 pub fn alone(authority: Arc<dyn Authority>) -> ClusterBuilder {
     Cluster::embedded()
         .memory_nodes(1)
@@ -17,8 +17,8 @@ pub fn alone(authority: Arc<dyn Authority>) -> ClusterBuilder {
         .part([0], authority, Duration::ZERO)
 }
 
-/// Another process writes the first value of the catalogue just before this one would; whether that
-/// has happened.
+/// Creates an authority at which another process writes the first value of the catalogue just
+/// before this one would. The flag says whether that has happened.
 pub fn outrun() -> (TestAuthority, Arc<AtomicBool>) {
     let happened = Arc::new(AtomicBool::new(false));
     let happens = Arc::clone(&happened);

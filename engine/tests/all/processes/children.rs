@@ -1,4 +1,4 @@
-//! Processes of one test: its own program, with a role. They do what they are told, a line at a
+//! Child processes of one test: its own program, with a role. They carry out orders, a line at a
 //! time, until their standard input ends or they are killed.
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use lotus_fabric::transport::Fabric;
 
 use super::{ACCOUNTS, Kind, MEMORY_NODES, PATIENCE, Place, ROWS, memory, transfer};
 
-/// Says what a process is to be; not set in the test itself.
+/// Environment variable with the role of a child process; not set in the test itself.
 const ROLE: &str = "LOTUS_PROCESS_ROLE";
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub enum Role {
     Compute,
 }
 
-/// A process that has begun what it is for. Killed when dropped.
+/// Child process that has started its role. Killed when dropped.
 pub struct Child {
     process: Process,
     orders: ChildStdin,
@@ -45,7 +45,7 @@ impl Child {
         let output = BufReader::new(process.stdout.take().expect("piped"));
         let (says, said) = channel();
         let listen = move || {
-            // Until it ends, or nobody wants to know any more.
+            // Until the child ends, or the receiver is gone.
             for line in output.lines() {
                 if line.is_ok_and(|line| says.send(line).is_err()) {
                     return;
@@ -58,7 +58,7 @@ impl Child {
         child
     }
 
-    /// Tells it something, and waits until it says that it is done.
+    /// Sends it an order, and waits for `answer`.
     pub fn ask(&mut self, order: &str, answer: &str) {
         writeln!(self.orders, "{order}").expect("it listens");
         self.expect(answer);
@@ -68,14 +68,14 @@ impl Child {
         loop {
             let line = self.said.recv_timeout(PATIENCE);
             let line = line.unwrap_or_else(|error| panic!("no \"{answer}\": {error}"));
-            // The test harness of the child says things as well, on the same line even.
+            // The test harness of the child prints as well, even on the same line.
             if line.ends_with(answer) {
                 return;
             }
         }
     }
 
-    /// Kills it, and returns when it has ended.
+    /// Kills the child, and returns when it has ended.
     pub fn kill(&mut self) {
         self.process.kill().expect("it is ours");
         self.process.wait().expect("it is ours");
@@ -90,13 +90,13 @@ impl Drop for Child {
     }
 }
 
-/// No test: what the other processes run.
+/// Entry point of the child processes; no test in itself.
 #[test]
 fn child() {
     play_role();
 }
 
-/// Does what another process has started this one for; whether one has.
+/// Plays the role that the parent process has set. Returns false if there is none.
 pub fn play_role() -> bool {
     let Ok(what) = std::env::var(ROLE) else { return false };
     let parts: Vec<&str> = what.splitn(5, ' ').collect();

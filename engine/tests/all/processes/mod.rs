@@ -34,20 +34,20 @@ use children::{Child, Role};
 const MEMORY_NODES: u16 = 2;
 const COMPUTE_NODES: u16 = 2;
 const NODES: u16 = MEMORY_NODES + COMPUTE_NODES;
-/// The longest that anything is waited for.
+/// Limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Long enough for a busy machine.
+/// Lease, long enough for a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
 
 const ACCOUNTS: TableSpec = TableSpec::new("accounts").record_bytes(8).capacity(ROWS * 2);
 const ROWS: u64 = 64;
 const BALANCE: u64 = 1000;
 
-/// Which fabric, and where.
+/// Fabric of a test, and its files.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     fabric: Kind,
-    /// For the authority's socket, and those of `shm`.
+    /// Directory of the authority's socket, and those of `shm`.
     directory: PathBuf,
     lease: Option<Duration>,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Kind {
 }
 
 impl Place {
-    /// A directory of its own, which [`Directory`] removes.
+    /// Creates a place with a directory of its own, which [`Directory`] removes.
     fn new(fabric: Kind, lease: Option<Duration>) -> (Self, Directory) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Place {
             .part([compute_node], Arc::new(self.remote()), PATIENCE)
     }
 
-    /// TCP addresses that only this directory's test uses: all of 127/8 is this machine.
+    /// Returns TCP addresses that only this directory's test uses: all of 127/8 is this machine.
     fn tcp(&self, served: u16) -> tcp::Config {
         let digits: String = self.directory.to_string_lossy().chars().rev().collect();
         let parts: Vec<u32> = digits.split('-').take(2).map(reversed).collect();
@@ -120,7 +120,7 @@ struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Of killed processes, sockets are left in it.
+        // It has the sockets of killed processes.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -133,7 +133,7 @@ fn owner_of<M: Machines>(cluster: &Cluster<M>, table: TableId, key: u64) -> usiz
     owner.wait().expect("the table exists")
 }
 
-/// The first row whose locks a compute node has.
+/// Returns the first row with its lock at the compute node at place `owner`.
 fn row_of<M: Machines>(cluster: &Cluster<M>, table: TableId, owner: usize) -> u64 {
     (0..ROWS).find(|key| owner_of(cluster, table, *key) == owner).expect("both own some")
 }
@@ -159,7 +159,7 @@ fn transfer<M: Machines>(
     transfer.wait()
 }
 
-/// Nothing is wrong with what a cluster has in memory.
+/// Checks that a cluster's memory passes the audit.
 fn assert_sound<M: Machines>(cluster: &Cluster<M>) {
     cluster.settle().expect("nobody has failed here");
     for finding in cluster.audit().expect("memory nodes answer") {
@@ -167,7 +167,7 @@ fn assert_sound<M: Machines>(cluster: &Cluster<M>) {
     }
 }
 
-/// The sum of all accounts, once nothing is wrong with them.
+/// Returns the sum of all accounts, once the audit passes.
 fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
     assert_sound(cluster);
     let mut total = 0;
@@ -179,7 +179,7 @@ fn sound_total<M: Machines>(cluster: &Cluster<M>, table: TableId) -> u64 {
     total
 }
 
-/// Makes and fills the table, and says that this is all the data that there is to be.
+/// Makes and fills the table, and marks the data as complete.
 fn load<M: Machines>(cluster: &Cluster<M>) -> TableId {
     cluster.fill(|| Ok(load_rows(cluster))).expect("nobody is lost")
 }
@@ -207,9 +207,9 @@ fn with_cluster(place: &Place, test: impl Fn(Transfer<'_>, &mut Child, Total<'_>
     }
 }
 
-/// Moves one, as [`transfer`].
+/// Moves one from one account to another, as [`transfer`].
 type Transfer<'a> = &'a dyn Fn(u64, u64) -> Result<(), TxnError>;
-/// Says what all accounts have together, and that everything is sound.
+/// Returns the sum of all accounts, after the audit has passed.
 type Total<'a> = &'a dyn Fn() -> u64;
 
 fn in_cluster<F: lotus_fabric::transport::Fabric + Clone + 'static>(
@@ -252,7 +252,7 @@ fn transfers_across_processes_over_tcp() {
     transfers_across(Kind::Tcp);
 }
 
-/// A process that is killed in the middle of its transactions is expelled; what it was doing is
+/// A process that is killed in the middle of its transactions is expelled; its transactions are
 /// settled, its rows can be used, and nothing is lost.
 #[test]
 fn a_killed_process_is_recovered_by_another() {
@@ -269,7 +269,7 @@ fn a_killed_process_is_recovered_by_another() {
             let now = membership::read(&authority).expect("the authority answers");
             now.is_resolved(node) && now.may_adopt()
         });
-        // This process gives its shards new owners soon after.
+        // This process gives the dead one's shards new owners soon after.
         for key in 0..ROWS {
             wait_until("its rows can be used", || transfer(key, (key + 1) % ROWS).is_ok());
         }
@@ -277,12 +277,12 @@ fn a_killed_process_is_recovered_by_another() {
     });
 }
 
-/// Polls, with a bound.
+/// Polls until `holds`, for a limited time.
 fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     poll_until(Duration::from_millis(20), what, holds);
 }
 
-/// The same, so often.
+/// Polls at intervals of `pause` until `holds`, for a limited time.
 fn poll_until(pause: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let mut executor = Executor::new(Env::real(0));
     let handle = executor.handle().clone();
@@ -295,7 +295,7 @@ fn poll_until(pause: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     });
 }
 
-/// What a second compute node does when its settings differ, or when it comes twice.
+/// A second compute node is refused if its settings differ, or if it comes twice.
 #[test]
 fn who_does_not_fit_is_told_why() {
     let (place, _directory) = Place::new(Kind::Shm, None);
@@ -327,7 +327,7 @@ fn who_does_not_fit_is_told_why() {
     assert!(matches!(refused, ClusterError::JoinedBefore { node: 1 }), "{refused}");
 }
 
-/// Another process makes a table while this one does; both are there, and neither is spoilt.
+/// Another process makes a table while this one does; both exist, and neither is damaged.
 #[test]
 fn a_table_that_is_outrun_is_entered_again() {
     let (authority, happened) = authority::outrun();
@@ -352,7 +352,7 @@ fn an_authority_that_does_not_answer_stops_no_transaction() {
     assert_eq!(sound_total(&cluster, table), ROWS * BALANCE);
 }
 
-/// What a memory node's process holds until it ends.
+/// Resources that a memory node's process holds until it ends.
 enum Memory {
     Shm(#[expect(dead_code, reason = "held")] Host),
     Tcp(#[expect(dead_code, reason = "held")] TcpFabric),

@@ -1,5 +1,6 @@
-//! Parts of a cluster that share one process and its fabric, and know as little of each other as if
-//! they did not. Here a node can be ended at a chosen moment, and both parts asked.
+//! Parts of a cluster that share one process and its fabric, and otherwise know of each other only
+//! what separate processes would. Here a node can be ended at a chosen moment, and both parts
+//! asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,7 @@ pub fn builder(lease: Option<Duration>) -> ClusterBuilder {
         .lease(lease)
 }
 
-/// Compute nodes 0 and 2, and compute node 1.
+/// Starts a part with compute nodes 0 and 2, and one with compute node 1.
 fn parts(lease: Option<Duration>) -> (Cluster, Cluster, Arc<EmbeddedAuthority>) {
     parts_of(&builder(lease))
 }
@@ -64,7 +65,7 @@ fn a_part_has_its_own_seats_and_reaches_every_row() {
         assert_eq!(owner_of(&most, table, key), owner_of(&one, table, key));
         transfer(&most, table, key, (key + 1) % ROWS).expect("it ends well");
         transfer(&one, table, key, (key + 5) % ROWS).expect("it ends well");
-        // To the owner if it is here, to somebody who is here otherwise.
+        // Runs at the owner if it is in this part, at another node of the part otherwise.
         let read = one.run_at(table, key, Isolation::Serializable, move |mut txn| async move {
             let item = txn.add_rw(table, key)?;
             txn.execute().await?;
@@ -78,7 +79,7 @@ fn a_part_has_its_own_seats_and_reaches_every_row() {
     assert_eq!(sound_total(&most, table), ROWS * BALANCE);
 }
 
-/// Shards go from part to part, told to by either, while both run transactions.
+/// Shards move from part to part, on the order of either, while both run transactions.
 #[test]
 fn either_part_moves_shards_of_both() {
     let (most, one, _) = parts(None);
@@ -109,7 +110,7 @@ fn either_part_moves_shards_of_both() {
     assert_eq!(most.move_counters().shards + one.move_counters().shards, 16);
 }
 
-/// Says that something is over when it is dropped.
+/// Sets a flag when dropped.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -144,7 +145,7 @@ fn who_has_most_to_do_gives_shards_to_the_other_part() {
                 }
             }
         });
-        // Ends the thread also if the wait is in vain.
+        // Ends the thread also if the wait fails.
         let _end = AtEnd(&over);
         wait_until("the other part has some of its shards", || {
             let figures = one.node_figures(1);
@@ -218,15 +219,15 @@ fn a_part_that_has_ended_returns() {
     assert_eq!(lives, [8, 7, 9], "each life is another incarnation");
 }
 
-/// As soon as all know who takes part, and who owns what.
+/// Transfers as soon as all nodes know the members and the shard owners.
 fn transfer_at_last(part: &Cluster, table: TableId, from: u64, to: u64) {
     while let Err(error) = transfer(part, table, from, to) {
         assert!(error.is_retryable(), "{error}");
     }
 }
 
-/// Of two that are started for one node, at the same moment, one takes part; so it is if one of
-/// them is started beside the node that runs.
+/// Two processes start for one node at the same moment: one takes part. One that starts while the
+/// node runs is refused.
 #[test]
 fn of_two_processes_for_one_node_one_takes_part() {
     let (most, one, authority) = parts(Some(LEASE));
@@ -234,7 +235,7 @@ fn of_two_processes_for_one_node_one_takes_part() {
     drop(one);
     let shared = || Arc::clone(&authority) as Arc<dyn Authority>;
     let start = |patience: Duration| {
-        // A fabric of its own: nothing but the authority tells them apart.
+        // Each has its own handle of the fabric: only the authority tells them apart.
         let fabric = most.local_fabric().clone();
         let builder = builder(Some(LEASE)).part([1], shared(), patience);
         builder.start_on(Threads::over(fabric, Env::real(0)))

@@ -1,6 +1,6 @@
-//! How long others are without what a process served that was killed, and what it takes to fill a
-//! memory node whose process was started again. It measures, for `benches/processes.rs`, and only
-//! demands that nothing is lost.
+//! Measures the outage after a process of compute nodes is killed, and the cost of filling a memory
+//! node after its process was restarted, for `benches/processes.rs`. It only checks that nothing is
+//! lost.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -20,22 +20,22 @@ use super::{
     BALANCE, Kind, LEASE, MEMORY_NODES, Place, ROWS, assert_sound, poll_until, with_cluster,
 };
 
-/// How often a compute node's process is killed.
+/// Number of kills of a compute node's process.
 const KILLS: usize = 15;
-/// How often a memory node's process is killed and started again.
+/// Number of kills and restarts of a memory node's process.
 const RETURNS: usize = 7;
 const LEASES_MS: &[u64] = &[20, 50, 200];
-/// The lease while a memory node returns.
+/// Lease while a memory node returns.
 const FILLED_LEASE: Duration = Duration::from_millis(50);
 const COROUTINES: u64 = 4;
 const MANY: u64 = 100_000;
 const ITEMS: TableSpec = TableSpec::new("items").record_bytes(64).capacity(MANY);
-/// How long throughput is looked at where nothing changes.
+/// Length of a throughput measurement without any failure.
 const WINDOW: Duration = Duration::from_millis(500);
-/// How often is looked whether something has happened.
+/// Interval between checks for an event.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Measures everything, `whole`, or only sees whether it can be, on a machine however busy.
+/// Measures everything if `whole`; otherwise does one run of each, to see that it works.
 pub fn measure(whole: bool) -> io::Result<()> {
     let (kills, returns) = if whole { (KILLS, RETURNS) } else { (1, 1) };
     let leases_ms = if whole { LEASES_MS } else { &[LEASE.as_millis() as u64] };
@@ -74,8 +74,8 @@ fn row(out: &mut impl Write, what: &str, mut values: Vec<f64>) -> io::Result<()>
     writeln!(out, "| {what} | {median:.1} | {least:.1} to {most:.1} |")
 }
 
-/// From the kill of a compute node's process until each of its rows has been written again,
-/// detection included, in milliseconds.
+/// Measures the time from the kill of a compute node's process until each of its rows has been
+/// written again, detection included, in milliseconds.
 fn kill(lease: Duration) -> f64 {
     let env = Env::real(0);
     let (place, _directory) = Place::new(Kind::Shm, Some(lease));
@@ -93,7 +93,7 @@ fn kill(lease: Duration) -> f64 {
     took_ms.get()
 }
 
-/// What came of a memory node's return.
+/// Measurements of a memory node's return.
 struct Returned {
     served_ms: f64,
     joined_ms: f64,
@@ -105,7 +105,7 @@ struct Returned {
     after_tps: f64,
 }
 
-/// Kills a memory node's process beside transactions, and starts it again.
+/// Kills a memory node's process beside transactions, and restarts it.
 fn fill(lease: Duration) -> Returned {
     let (place, _directory) = Place::new(Kind::Shm, Some(lease));
     let env = Env::real(0);
@@ -166,7 +166,7 @@ fn load(cluster: &Cluster<impl lotus::Machines>) -> TableId {
     table
 }
 
-/// What keeps all coroutines of this process's compute node busy.
+/// Load that keeps all coroutines of this process's compute node busy.
 struct Clients {
     committed: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -185,10 +185,10 @@ impl Clients {
                 while !over.load(Ordering::Relaxed) {
                     // Steps of a prime meet every row, and no two coroutines at once.
                     key = (key + COROUTINES * 7_919) % MANY;
-                    // What is lost or in doubt is not what is counted.
+                    // Lost or in doubt: not counted.
                     match update(&mut session, table, key).await {
                         Ok(()) => _ = committed.fetch_add(1, Ordering::Relaxed),
-                        // What is lost or in doubt may be there again in a while.
+                        // It may succeed again after a while.
                         Err(_) => {
                             let view = session.view();
                             view.sleep_until(view.now().after(PAUSE)).await;
@@ -206,7 +206,7 @@ impl Clients {
         self.committed.load(Ordering::Relaxed)
     }
 
-    /// Commits a second from now on.
+    /// Measures the commits per second from now on, for `window`.
     fn throughput(&self, window: Duration) -> f64 {
         let (before, since) = (self.committed(), self.env.now());
         poll_until(PAUSE, "time passes", || self.env.now().since(since) >= window);

@@ -1,5 +1,5 @@
-//! How parts of a cluster begin, and what is left of one that does not get that far. As in
-//! `parts`, they share one process and its fabric, and know of each other by the authority alone.
+//! Starts of parts of a cluster, and the remains of one that fails to start. As in `parts`, they
+//! share one process and its fabric, and know of each other by the authority alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::parts::{COMPUTE_NODES, MEMORY_NODES, builder};
 use super::{ACCOUNTS, BALANCE, LEASE, PATIENCE, ROWS, load, load_rows, sound_total};
 use super::{transfer, wait_until};
 
-/// Where parts of a cluster are started.
+/// Fabric and authority on which parts of a cluster are started.
 struct Ground {
     fabric: LocalFabric,
     authority: Arc<dyn Authority>,
@@ -45,7 +45,7 @@ impl Ground {
     }
 }
 
-/// Fills the table as far as a row that makes no sense.
+/// Fills the table up to an invalid row.
 fn half_a_load(cluster: &Cluster) -> Result<(), String> {
     let table = cluster.create_table(ACCOUNTS).map_err(|error| error.to_string())?;
     let row = |row: u64, value: &mut Vec<u8>| {
@@ -57,7 +57,7 @@ fn half_a_load(cluster: &Cluster) -> Result<(), String> {
     loaded.map_err(|error| error.to_string())
 }
 
-/// What a part finds that waits for the data.
+/// Waits for the data as a part does, and returns the outcome.
 fn awaited(cluster: &Cluster) -> Data {
     let mut watch = LoadWatch::new(PATIENCE);
     let mut data = watch.look(cluster).expect("it answers");
@@ -68,7 +68,7 @@ fn awaited(cluster: &Cluster) -> Data {
     data
 }
 
-/// There is no snapshot, and no file that could be taken for one.
+/// Checks that a snapshot is refused, and leaves no file that could be taken for one.
 fn cannot_be_copied(cluster: &Cluster) {
     let path = std::env::temp_dir().join(format!("lotus-unloaded-{}", std::process::id()));
     let refused = cluster.snapshot(&path).expect_err("not all data is there");
@@ -96,7 +96,7 @@ fn nothing_is_copied_before_all_data_is_there() {
 }
 
 /// A founder was killed in the middle of its load. Its next process took part again and passed the
-/// cluster, half of it, for whole; a snapshot of that took the place of the one that was restored.
+/// half-loaded cluster for whole; a snapshot of that replaced the one that was being restored.
 #[test]
 fn a_load_that_its_founder_does_not_end_is_cut_short_for_everybody() {
     let ground = Ground::new(EmbeddedAuthority::new());
@@ -105,7 +105,7 @@ fn a_load_that_its_founder_does_not_end_is_cut_short_for_everybody() {
     assert!(matches!(one.data(), Ok(Data::Loading { .. })));
     [0, 2].into_iter().for_each(|node| most.kill(node));
     drop(most);
-    // Whichever finds out first.
+    // Either part may notice first.
     let refused = ground.start(builder(Some(LEASE)), &[0, 2]).err().expect("it has not loaded");
     assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
     assert!(matches!(awaited(&one), Data::CutShort { .. }));
@@ -127,7 +127,7 @@ fn a_load_that_fails_is_over_for_everybody_with_its_reason() {
     cannot_be_copied(&most);
 }
 
-/// A founder that stood still, and was expelled, comes to the end of its load.
+/// A founder that paused, and was expelled, comes to the end of its load.
 #[test]
 fn a_founder_that_was_expelled_meanwhile_does_not_pass_its_load_for_whole() {
     let ground = Ground::new(EmbeddedAuthority::new());
@@ -143,7 +143,7 @@ fn a_founder_that_was_expelled_meanwhile_does_not_pass_its_load_for_whole() {
     assert!(matches!(refused, ClusterError::CutShort { .. }), "{refused}");
 }
 
-/// A process ended between joining and its first beat: those who expel by beats saw nothing, and
+/// A process ended between joining and its first beat: nodes that expel by beats saw nothing, and
 /// its place was lost for ever.
 #[test]
 fn who_has_joined_and_never_beats_is_expelled_and_its_place_can_be_taken() {
@@ -173,9 +173,9 @@ fn whoever_was_never_started_is_waited_for() {
     assert!(!one.has_returned() && most.is_serving());
 }
 
-/// Those that were never started complain of no memory node, so the others are not half of the
-/// members. The only one that was started took itself out as if it alone did not reach the memory
-/// node, and nobody was left to recover it.
+/// Nodes that were never started complain of no memory node, so the others are not half of the
+/// members. The only one that was started expelled itself as if it alone did not reach the memory
+/// node, and no node was left to recover it.
 #[test]
 fn a_memory_node_that_is_lost_before_all_are_started_ends_none_of_the_others() {
     let ground = Ground::new(EmbeddedAuthority::new());
@@ -209,8 +209,8 @@ fn a_memory_node_that_is_lost_before_all_are_started_ends_none_of_the_others() {
     assert_eq!(sound_total(&first, table), ROWS * BALANCE);
 }
 
-/// There was no memory for the lock table of a node that had joined: started again with a smaller
-/// one it was refused.
+/// There was no memory for the lock table of a node that had joined: its restart with a smaller one
+/// was refused.
 #[test]
 fn what_cannot_be_had_is_found_out_before_a_node_joins() {
     let ground = Ground::new(EmbeddedAuthority::new());
@@ -220,13 +220,13 @@ fn what_cannot_be_had_is_found_out_before_a_node_joins() {
         assert!(matches!(refused, ClusterError::LockTable(_)), "{refused}");
         let part = ground.part(nodes);
         assert!(!part.has_returned());
-        // What is founded stays founded.
+        // The founded cluster must stay founded.
         std::mem::forget(part);
     }
 }
 
-/// Each key is read first without an answer, and written: a node whose first question was lost was
-/// not let in, and a load was cut short.
+/// The answers to each key's first read and first write are lost: a node that missed its first
+/// answer was not let in, and a load was cut short.
 #[test]
 fn answers_that_are_lost_keep_nobody_out_and_cut_no_load_short() {
     let ground = Ground::new(TestAuthority::forgetful());
