@@ -1,4 +1,4 @@
-//! A process's relation to one node: its memory, mapped here, and the connection to its host.
+//! A process's attachment to one node: its memory, mapped here, and the connection to its host.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,24 +18,24 @@ use crate::copies::{Mapping, REGIONS_PER_NODE, Region, Target};
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::{Memory, Rights, View};
 
-/// How long a host may take to answer: longer than it takes to fence anybody.
+/// Time for a host to answer: longer than a fence may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// See the module's essay.
+/// An attachment to one node.
 pub(super) struct Attachment {
     socket: Mutex<Socket>,
     board: ForeignBoard,
     regions: Box<[OnceLock<Region>]>,
-    /// The host hung up, or did not answer once: what it says now may be the answer to something
-    /// else.
+    /// Whether the host hung up, or once failed to answer: its next reply may belong to an earlier
+    /// request.
     lost: AtomicBool,
-    /// A test pretends that the node is away.
+    /// Whether a test has made the node unreachable.
     cut: Arc<AtomicBool>,
 }
 
 impl Attachment {
-    /// Attaches to `node`, one of `nodes`, at its socket in `directory`; `gates` are this
-    /// process's.
+    /// Attaches to `node`, in a fabric of `nodes` nodes, at its socket in `directory`; `gates` are
+    /// this process's.
     pub(super) fn new(
         directory: &Path,
         node: NodeId,
@@ -65,7 +65,7 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Maps the regions that were registered since this was done last.
+    /// Maps the regions registered since the last refresh.
     pub(super) fn refresh(&self) -> Result<(), ShmError> {
         let known = self.regions.iter().filter(|region| region.get().is_some()).count();
         if self.board.region_count() == known {
@@ -78,7 +78,7 @@ impl Attachment {
                 return Ok(());
             }
             let Reply::Region { region, .. } = reply else { return Err(unexpected(reply)) };
-            // One that does not ascend would keep us here for ever.
+            // Numbers that do not ascend would make this loop endless.
             if u16::from(region.0) < from {
                 return Err(ShmError::Nonsense);
             }
@@ -87,7 +87,7 @@ impl Attachment {
         }
     }
 
-    /// Makes a region; `None` if there is one of that number.
+    /// Registers a region; `None` if the number is taken.
     pub(super) fn register(
         &self,
         region: RegionId,
@@ -121,13 +121,13 @@ impl Attachment {
         if bytes > mapped as u64 {
             return Err(ShmError::Nonsense);
         }
-        // Somebody else may have mapped it meanwhile.
+        // Another thread may have mapped it meanwhile.
         let _ = slot.set(Region { mapping, bytes, rights });
         Ok(())
     }
 
-    /// Opens a lane of the node, with the bell to be rung when it sleeps; `None` if somebody else
-    /// has it.
+    /// Opens a lane of the node, with the bell to ring while it sleeps; `None` if the lane is
+    /// already open.
     pub(super) fn open_lane(
         &self,
         lane: LaneId,
@@ -143,8 +143,8 @@ impl Attachment {
         }
     }
 
-    /// Where `from` puts messages for a lane of the node, and the lane's bell; `None` if nobody has
-    /// opened it.
+    /// Ring in which `from` puts messages for a lane of the node, and the lane's bell; `None` if
+    /// the lane is not open or has no free ring.
     pub(super) fn find_lane(
         &self,
         lane: LaneId,
@@ -162,12 +162,13 @@ impl Attachment {
         }
     }
 
-    /// Gives back a lane, or what it has got here to send with.
+    /// Closes a lane: releases its mailbox if it is this node's, and the rings that it sends
+    /// through here.
     pub(super) fn close_lane(&self, at: Endpoint) -> Result<(), ShmError> {
         self.expect_done(Request::CloseLane { at })
     }
 
-    /// See `Fabric::fence`.
+    /// Fences `expelled` at this node; see `Fabric::fence`.
     pub(super) fn fence_out(&self, expelled: NodeId, epoch: Epoch) -> Result<(), ShmError> {
         self.expect_done(Request::Fence { expelled, epoch })
     }
@@ -199,18 +200,18 @@ impl Attachment {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the connection is of no use any more.
+    /// Whether the connection is no longer usable.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Whether a test pretends that the node is away.
+    /// Whether a test has made the node unreachable.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Looks whether the host has hung up.
+    /// Checks whether the host has hung up.
     pub(super) fn look(&self) {
         let socket = self.socket();
         let mut polled = [PollFd::new(&*socket, PollFlags::RDHUP)];
@@ -220,7 +221,7 @@ impl Attachment {
         }
     }
 
-    /// Lets `watch` have the connection's descriptor.
+    /// Calls `watch` with the connection's descriptor.
     pub(super) fn with_descriptor<T>(&self, watch: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         watch(self.socket().as_fd())
     }
@@ -243,14 +244,14 @@ impl Target for Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // First, so that the goodbye is true.
+        // Unmapped first, as the goodbye says.
         self.regions = Box::default();
-        // A host that does not hear it waits for the end of this process.
+        // If it does not arrive, the host waits for the end of this process.
         let _ = self.socket().send_now(&Request::Goodbye.encode(), &[]);
     }
 }
 
-/// One request and its reply.
+/// Sends one request and receives its reply.
 fn ask(
     socket: &Socket,
     request: Request,
@@ -273,7 +274,7 @@ fn of_socket(error: io::Error) -> ShmError {
     }
 }
 
-/// What a reply means that was not hoped for.
+/// Error for a reply that the caller did not expect.
 fn unexpected(reply: Reply) -> ShmError {
     match reply {
         Reply::Refused(refusal) => match refusal {

@@ -1,10 +1,10 @@
-//! A process's attendant: the thread that does what lanes must not wait for.
+//! A process's attendant: the thread for work that lanes must not wait for.
 //!
-//! It finds out where messages go, makes connections anew, and notices hosts that hang up. It
-//! sleeps when there is nothing to do. Lanes wake it by the process's *bell*; messages from other
-//! processes do not concern it: every lane has a bell of its own, which is rung there.
+//! It finds the mailboxes of other lanes, re-makes connections, and notices hosts that hang up. It
+//! sleeps otherwise. Lanes wake it by the process's *bell*. It is not involved in messages from
+//! other processes: every lane has a bell of its own for those.
 //!
-//! A host that does not answer holds it up for the time that a host may take.
+//! A host that does not answer blocks it until that host's time-out.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, Weak};
@@ -19,10 +19,10 @@ use crate::ids::{Endpoint, NodeId};
 use crate::transport::{Token, Wake};
 use crate::verbs::VerbError;
 
-/// What a lane asks for.
+/// A request from a lane.
 pub(super) struct Job {
     pub(super) errand: Errand,
-    /// Where the answer goes, and who is woken for it.
+    /// Channel for the answer, and the thread to wake for it.
     pub(super) answers: Sender<Answer>,
     pub(super) wake: Arc<dyn Wake>,
 }
@@ -33,16 +33,16 @@ pub(super) enum Errand {
 }
 
 pub(super) enum Answer {
-    /// How to send to that lane; `None` if there is nobody.
+    /// Means to send to that lane; `None` if it is not open.
     Found(Endpoint, Option<Outlet>),
     Reconnected(Token, NodeId, Result<Arc<Attachment>, VerbError>),
 }
 
-/// One lane's way to another.
+/// One lane's channel to another.
 pub(super) struct Outlet {
     pub(super) ring: Producer,
     pub(super) bell: Bell,
-    /// Whose lane it is.
+    /// Attachment to the receiving lane's node.
     pub(super) node: Arc<Attachment>,
 }
 
@@ -53,12 +53,12 @@ pub(super) enum Bell {
 }
 
 impl Outlet {
-    /// Whether messages still reach the lane, for all that is known.
+    /// Whether the lane still seems to receive messages.
     pub(super) fn is_open(&self) -> bool {
         !self.ring.mailbox().is_closed() && !self.node.is_lost()
     }
 
-    /// Sends a message, unless there is no room for it.
+    /// Sends a message, or drops it if there is no room.
     pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) {
         if self.ring.send(from, bytes) {
             match &self.bell {
@@ -69,16 +69,16 @@ impl Outlet {
     }
 }
 
-/// A lane of this process that can be woken.
+/// An open lane of this process, and its waker.
 pub(super) struct Sleeper {
     pub(super) at: Endpoint,
     pub(super) wake: Arc<dyn Wake>,
 }
 
-/// Which event means the bell; others are numbers of nodes.
+/// Event data of the bell; other values are node numbers.
 const BELL: u64 = u64::MAX;
 
-/// What the attendant sleeps on.
+/// Descriptors that the attendant sleeps on.
 pub(super) struct Watch(OwnedFd);
 
 impl Watch {
@@ -88,25 +88,25 @@ impl Watch {
         Ok(Self(watch))
     }
 
-    /// Looks after a connection to the host of `node`, until it is closed.
+    /// Watches a connection to the host of `node`, until it is closed.
     pub(super) fn add(&self, node: NodeId, socket: impl AsFd) -> rustix::io::Result<()> {
-        // Told once: an attachment that is lost stays so.
+        // Edge-triggered: an attachment that is lost stays lost.
         let events = EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.0, socket, EventData::new_u64(node.0.into()), events)
     }
 }
 
-/// The thread's life; it ends when nobody has the fabric any more.
+/// Main loop of the thread; it ends when the fabric is dropped.
 pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs: &Receiver<Job>) {
     let mut events = Vec::with_capacity(64);
     loop {
-        // Fails only when a signal ends it; then there are no events, and we look all the same.
+        // Fails only if interrupted; then there are no events.
         let _ = epoll::wait(&watch.0, rustix::buffer::spare_capacity(&mut events), None);
         let Some(shared) = shared.upgrade() else { return };
         for event in events.drain(..) {
             match event.data.u64() {
                 BELL => {
-                    // Before we look at what it was rung for.
+                    // Before the jobs are read, so that a later ring is not lost.
                     bell::silence(bell);
                     jobs.try_iter().for_each(|job| shared.carry_out(job));
                 }
@@ -124,7 +124,7 @@ impl Shared {
                 Answer::Reconnected(token, node, self.reconnect(node))
             }
         };
-        // The lane may be gone.
+        // Fails if the lane is gone.
         let _ = job.answers.send(answer);
         job.wake.wake();
     }
@@ -133,7 +133,7 @@ impl Shared {
         let node = self.attach(to.node).ok()?;
         let (ring, bell) = node.find_lane(to.lane, from).ok()??;
         let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that we have open is the one that its host has told us of, or is closed by now.
+        // A lane open in this process is the one that its host has named, or is closed by now.
         let here = lanes.iter().find(|lane| lane.at == to);
         let bell = match here {
             Some(lane) => Bell::Here(Arc::clone(&lane.wake)),

@@ -1,20 +1,20 @@
-//! What wakes a process's attendant: a counter in the kernel that other processes can add to.
+//! Event counters in the kernel that other processes can add to. They wake attendants and lanes.
 
 use std::os::fd::OwnedFd;
 
 use rustix::event::EventfdFlags;
 
-/// A bell that nobody has rung.
+/// A bell that has not been rung.
 pub(super) fn new() -> rustix::io::Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Rings it. Never waits: one that cannot be rung any louder is ringing.
+/// Rings the bell. Never blocks: a counter that is full is ringing already.
 pub(super) fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
-/// Lets it be rung anew.
+/// Resets the bell.
 pub(super) fn silence(bell: &OwnedFd) {
     let _ = rustix::io::read(bell, &mut [0; 8]);
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a process and the host of a node.
+//! Errors between a process and the host of a node.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::ids::{Endpoint, NodeId};
 use crate::transport::FabricError;
 
-/// Why a node could not be hosted, attached to, or asked.
+/// Reason why a node could not be hosted, attached to, or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
@@ -16,25 +16,25 @@ pub enum ShmError {
     /// The socket could not be made. Correct the directory, or its permissions.
     #[error("cannot serve {}: {source}", path.display())]
     Socket {
-        /// Where it should have been.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Nobody hosts the node now. Start its process; try again.
+    /// No process hosts the node now. Start it; try again.
     #[error("nobody serves {}: {source}", path.display())]
     Absent {
-        /// The socket that was tried.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The host speaks another version. Run one version everywhere.
     #[error("the host speaks version {theirs} of the handshake, this process {ours}")]
     Version {
-        /// What this process speaks.
+        /// Version of this process.
         ours: u16,
-        /// What the host speaks.
+        /// Version of the host.
         theirs: u16,
     },
     /// The host serves another node, or a cluster of another size. Correct the configuration.
@@ -43,23 +43,23 @@ pub enum ShmError {
     /// The host serves only processes of its own user.
     #[error("the host belongs to another user")]
     OtherUser,
-    /// The host has as many processes attached as it takes.
+    /// The host has reached its limit of attached processes.
     #[error("the host takes no more processes")]
     Crowded,
-    /// The host hung up before it had answered; it ended, or this process sent what it could not
-    /// understand. What was asked for may have been done.
+    /// The host hung up before it had answered: it ended, or did not understand the request. The
+    /// request may have been carried out.
     #[error("the host hung up")]
     HungUp,
-    /// The host did not answer in time; it may be stopped. What was asked for may have been done.
+    /// The host did not answer in time; it may be stopped. The request may have been carried out.
     #[error("the host did not answer in time")]
     Silent,
-    /// What answers there is no host of this fabric. Correct the path.
+    /// The socket does not belong to a host of this fabric. Correct the path.
     #[error("the answer makes no sense: this is no host of a node")]
     Nonsense,
-    /// Somebody else may still touch the node's memory, and could not be killed.
+    /// A process may still access the node's memory, and could not be killed.
     #[error("a process of the expelled node does not end")]
     NotFenced,
-    /// This process has opened as many lanes as it may.
+    /// This process has reached its limit of open lanes.
     #[error("no room for lane {0:?}: this process has too many")]
     TooManyLanes(Endpoint),
     /// The operating system refused a file, a mapping or a thread.
@@ -68,7 +68,7 @@ pub enum ShmError {
 }
 
 impl ShmError {
-    /// As the control path of any back end reports it.
+    /// Converts it to the error of the control path.
     pub(super) fn at(self, node: NodeId) -> FabricError {
         FabricError::Control { node, source: Box::new(self) }
     }

@@ -1,9 +1,9 @@
-//! Words by which a fencer at one node and the lanes of many processes see each other.
+//! Shared words through which a fencer at one node and the lanes of many processes see each other.
 //!
-//! [`Gates`] belong to a process, whose lanes write them; every host that the process attaches to
+//! [`Gates`] belong to a process: its lanes write them, and every host that the process attaches to
 //! reads them. A [`Board`] belongs to a host, which alone can write it; every process reads it. The
-//! argument why one of the two always sees the other is in `copies`; it needs no more than that
-//! both are the same physical words for everybody.
+//! argument why one of the two always sees the other is in `copies`; it only requires that all
+//! processes use the same physical words.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,13 +14,13 @@ use super::memfd::{self, PAGE_BYTES};
 use crate::ids::{Epoch, NodeId};
 use crate::region::{Memory, View, WORD_BYTES};
 
-/// Lanes that one process can have open.
+/// Number of lanes that one process can have open.
 const GATES: usize = 512;
-/// Two lines for each, since processors fetch them in pairs.
+/// Two cache lines for each gate, since processors fetch them in pairs.
 const GATE_WORDS: usize = 16;
-/// In a gate: the lane's node, plus one; zero for none.
+/// Word of a gate: the lane's node plus one; zero if the gate is free.
 const NODE: usize = 0;
-/// In a gate: odd while the lane is inside a round.
+/// Word of a gate: odd while the lane is inside a round.
 const ROUND: usize = 1;
 const GATES_BYTES: usize = GATES * GATE_WORDS * WORD_BYTES;
 
@@ -44,17 +44,17 @@ impl Gates {
         self.file.as_fd()
     }
 
-    /// A gate for a lane of `node`; `None` when all are in use.
+    /// Takes a gate for a lane of `node`; `None` when all are in use.
     pub(super) fn open(self: &Arc<Self>, node: NodeId) -> Option<Gate> {
         let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let gate = Gate { gates: Arc::clone(self), index };
-        // Before the lane's first round, in the order that fencers see as well.
+        // Before the lane's first round, in the one order that fencers see.
         gate.word(NODE).store(u64::from(node.0) + 1, Ordering::SeqCst);
         Some(gate)
     }
 }
 
-/// One lane's.
+/// The gate of one lane.
 pub(super) struct Gate {
     gates: Arc<Gates>,
     index: usize,
@@ -65,7 +65,7 @@ impl Gate {
         self.gates.memory.word(self.index * GATE_WORDS + which)
     }
 
-    /// What a round is entered with.
+    /// The word to enter a round with.
     #[inline]
     pub(super) fn round(&self) -> &AtomicU64 {
         self.word(ROUND)
@@ -100,19 +100,19 @@ impl ForeignGates {
     }
 }
 
-/// On a board: how many regions the node has.
+/// Word of a board: number of the node's regions.
 const REGION_COUNT: usize = 0;
-/// On a board: the first fence; they are in the order of nodes.
+/// Word of a board: the first fence; fences are in the order of nodes.
 const FENCES: usize = 8;
 
 fn board_bytes(nodes: u16) -> usize {
     ((FENCES + usize::from(nodes)) * WORD_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// What a host tells everybody without being asked.
+/// State that a host publishes to all attached processes.
 pub(super) struct Board {
     memory: Memory,
-    /// For processes to read.
+    /// Read-only file, for other processes.
     pub(super) file: Arc<OwnedFd>,
 }
 
@@ -123,7 +123,7 @@ impl Board {
         Ok(Self { memory, file: Arc::new(memfd::read_only(&file)?) })
     }
 
-    /// Verbs of `expelled` with an epoch below this are refused from now on.
+    /// Refuses verbs of `expelled` with an epoch below `epoch` from now on.
     pub(super) fn fence(&self, expelled: NodeId, epoch: Epoch) {
         let fence = self.memory.word(FENCES + usize::from(expelled.0));
         fence.fetch_max(epoch.0.into(), Ordering::SeqCst);
@@ -134,7 +134,7 @@ impl Board {
     }
 }
 
-/// A board, as everybody else sees it.
+/// A host's board, as other processes see it.
 pub(super) struct ForeignBoard(View);
 
 impl ForeignBoard {

@@ -1,17 +1,18 @@
-//! The host of a node: a thread that lends out the node's memory and sleeps otherwise.
+//! The host of a node: a thread that shares the node's memory with other processes.
 //!
 //! # What it is
-//! [`Host`] listens at the node's socket, one connection for each process, and answers as `service`
-//! says. It has no part in verbs and messages: whoever attached has the memory mapped.
+//! [`Host`] listens at the node's socket, with one connection for each process, and answers as
+//! `service` decides. It has no part in verbs and messages: attached processes have the memory
+//! mapped.
 //!
-//! # Whoever ends
-//! Memory is in files without names, so nothing of it stays behind. The socket does, when its host
-//! is killed; a lock on a file beside it tells the next host that it is stale. The kernel drops
-//! the lock with its owner.
+//! # End of a process
+//! Memory is in files without names, so the kernel frees it. The socket stays when its host is
+//! killed; a lock on a file beside it tells the next host that the socket is stale. The kernel
+//! releases the lock when its owner ends.
 //!
-//! # What a bad process can do here
-//! Packets that make no sense end the connection. Nobody is waited for: a reply that does not fit
-//! ends the connection as well. Processes of other users are refused, and all processes over
+//! # Misbehaving processes
+//! Malformed packets end the connection. The host waits for no process: a reply that does not fit
+//! ends the connection as well. Processes of other users are refused, and all processes beyond
 //! [`MAX_PEERS`].
 
 use std::collections::BTreeMap;
@@ -35,20 +36,20 @@ use crate::counters::Lent;
 use crate::env::Env;
 use crate::ids::NodeId;
 
-/// Processes that can be attached at once, those included that hung up and did not end.
+/// Largest number of processes attached at once, including those that hung up but did not end.
 const MAX_PEERS: usize = 256;
-/// Connections of those who will only be told that there are too many.
+/// Largest number of connections, including those that will only be told that there are too many.
 const MOST_CONNECTIONS: usize = MAX_PEERS + 64;
-/// How long new processes wait when the operating system has no descriptor for them.
+/// Pause in accepting when the operating system has no descriptor to give.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// See the module's essay. Dropping it ends the node: its memory stays only where it is mapped.
+/// The host of a node. Dropping it ends the node: its memory remains only where it is mapped.
 pub struct Host {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
     ledger: Arc<Ledger>,
-    /// Held while we live.
+    /// Held as long as the host lives.
     _lock: Lock,
 }
 
@@ -56,13 +57,13 @@ impl Host {
     /// Hosts `node`, one of `nodes`, at its socket in `directory`.
     ///
     /// # Errors
-    /// [`ShmError::InUse`] if somebody else does; or what the operating system says.
+    /// [`ShmError::InUse`] if another process hosts the node; or the operating system's error.
     pub fn start(directory: &Path, node: NodeId, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let path = socket::path(directory, node);
         let failed = |source: io::Error| ShmError::Socket { path: path.clone(), source };
         let lock =
             Lock::take(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
-        // Stale: its host had the lock, and is gone.
+        // A socket file here is stale: its host held the lock, and is gone.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -80,7 +81,7 @@ impl Host {
         Ok(Self { stop, thread, path, ledger, _lock: lock })
     }
 
-    /// What the node lends to others.
+    /// Memory and connections that the node provides to others.
     pub fn lent(&self) -> Lent {
         self.ledger.lent()
     }
@@ -88,22 +89,22 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Cannot fail: nobody else writes, and one is not the largest number.
+        // Cannot fail: only this writes, and one does not overflow the counter.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported already.
             let _ = thread.join();
         }
-        // Another host takes a socket that stays for a stale one.
+        // If the file stays, the next host treats the socket as stale.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The lock that goes with a socket.
+/// The file lock that goes with a socket.
 struct Lock(File);
 
 impl Lock {
-    /// Takes it; `None` if somebody has it.
+    /// Takes the lock; `None` if another process holds it.
     fn take(socket: &Path) -> io::Result<Option<Self>> {
         let path = socket.with_extension("lock");
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
@@ -119,12 +120,12 @@ impl Drop for Lock {
     /// Closing the file is not enough: a process that another thread is starting has a copy of the
     /// descriptor until it runs its own program, and would keep the lock until then.
     fn drop(&mut self) {
-        // A failure leaves what closing does.
+        // If it fails, closing the file releases the lock.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// The thread's own.
+/// State of the host's thread.
 struct Server {
     service: Service,
     listener: OwnedFd,
@@ -134,14 +135,14 @@ struct Server {
 }
 
 enum Peer {
-    /// Has not said hello; it will hear the refusal then, if there is one.
+    /// Has not sent its hello; a refusal is sent in reply to that.
     Stranger(Socket, Result<Process, Refusal>),
     Attached(Socket),
-    /// Hung up, and may have our memory mapped until it ends.
+    /// Hung up, but may have the node's memory mapped until it ends.
     Departed,
 }
 
-/// What a wait ended with.
+/// Event that ended a wait.
 #[derive(Clone, Copy)]
 enum Event {
     Stop,
@@ -165,7 +166,7 @@ impl Server {
         }
     }
 
-    /// Sleeps until something happens.
+    /// Sleeps until an event.
     fn wait(&self, accepting: bool) -> Vec<Event> {
         let mut sources: Vec<(Event, BorrowedFd<'_>)> = vec![(Event::Stop, self.stop.as_fd())];
         if accepting {
@@ -182,7 +183,7 @@ impl Server {
             sources.iter().map(|(_, source)| PollFd::from_borrowed_fd(*source, PollFlags::IN));
         let mut polled: Vec<_> = polled.collect();
         let timeout = if accepting { None } else { Some(&PAUSE) };
-        // A wait that a signal ended shows no events.
+        // An interrupted wait has no events.
         if rustix::event::poll(&mut polled, timeout).is_err() {
             return Vec::new();
         }
@@ -190,13 +191,13 @@ impl Server {
         ready.map(|((event, _), _)| *event).collect()
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     fn welcome(&mut self) -> io::Result<()> {
         let socket = socket::accept(&self.listener)?;
         let process = match self.peers.len() {
             ..MAX_PEERS => stranger(&socket),
             MAX_PEERS..MOST_CONNECTIONS => Err(Refusal::Crowded),
-            // A flood: not even told.
+            // A flood: closed without a reply.
             _ => return Ok(()),
         };
         self.peers.insert(self.next, Peer::Stranger(socket, process));
@@ -204,7 +205,7 @@ impl Server {
         Ok(())
     }
 
-    /// Does what a peer asks, or notices that it is gone.
+    /// Handles a peer's request, or its end.
     fn attend(&mut self, id: PeerId) {
         let next = match self.peers.remove(&id) {
             Some(Peer::Stranger(socket, process)) => self.greet(id, socket, process),
@@ -227,7 +228,7 @@ impl Server {
         let (packet, files) = match socket.receive_now() {
             Ok(None) => return Some(Peer::Stranger(socket, process)),
             Ok(Some(Received::Packet(packet, files))) => (packet, files),
-            // Nothing was given to it yet.
+            // It holds nothing of this node yet.
             _ => return None,
         };
         let answer = match process {
@@ -253,7 +254,7 @@ impl Server {
             return Some(Peer::Attached(socket));
         }
         self.service.hang_up(id);
-        // Unless it said goodbye.
+        // After a goodbye the process is forgotten already.
         self.service.process(id).map(|_| Peer::Departed)
     }
 }
@@ -263,7 +264,7 @@ fn send(socket: &Socket, answer: &Answer) -> bool {
     socket.send_now(&answer.reply.encode(), &files).is_ok()
 }
 
-/// Who has connected, if it is one of ours.
+/// Identifies the connecting process, and refuses processes of other users.
 fn stranger(socket: &Socket) -> Result<Process, Refusal> {
     let refuse = |error: Errno| Refusal::System { errno: error.raw_os_error() };
     let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(refuse)?;

@@ -1,9 +1,9 @@
-//! The data path of the `shm` back end: no system call, no lock, and nobody is waited for.
+//! The data path of the `shm` back end: without system calls, locks or waiting.
 //!
-//! Verbs are `copies`, messages go through rings (`mailbox`). What a lane does not know yet (where
-//! another lane's mailbox is, or a node that came back) it asks the process's attendant for, and
-//! goes on meanwhile: the first messages to a lane that is being looked for wait, further ones are
-//! lost, and verbs on a connection that is being made fail.
+//! Verbs are `copies`, messages go through rings (`mailbox`). For the mailbox of another lane, or a
+//! connection to a restarted node, a lane asks the process's attendant, and does not wait: the
+//! first messages to a lane that is being looked for are queued, further ones are dropped, and
+//! verbs on a connection that is being made fail.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::ids::{Endpoint, Epoch, NodeId};
 use crate::transport::{Sink, Sleep, Token, Transport, Wake};
 use crate::verbs::{Capabilities, VerbError, Work};
 
-/// Messages that wait until their receiver is found.
+/// Messages that may wait until their receiver is found.
 const MAX_WAITING: usize = 64;
 
 /// One lane.
@@ -32,19 +32,19 @@ pub(super) struct ShmLane {
     gate: Gate,
     reconnects: Vec<(Token, NodeId)>,
     inbox: Consumer,
-    /// Others have been told that we sleep.
+    /// Whether senders see this lane as asleep.
     asleep: Cell<bool>,
     peers: Vec<(Endpoint, Peer)>,
     answers: Receiver<Answer>,
-    /// What the attendant answers with.
+    /// Channel for the attendant's answers.
     reply_to: Sender<Answer>,
-    /// Answers still to come.
+    /// Number of outstanding answers.
     asked: usize,
     wake: Arc<dyn Wake>,
     bed: Arc<Bed>,
 }
 
-/// By node; `None` for one that was never there.
+/// By node; `None` if no attachment was ever made.
 pub(super) struct Connections(pub(super) Vec<Option<Arc<Attachment>>>);
 
 impl Targets for Connections {
@@ -57,12 +57,12 @@ impl Targets for Connections {
 }
 
 enum Peer {
-    /// The attendant looks for it; what is to be sent there.
+    /// Being looked up by the attendant; holds the messages to send then.
     Wanted(Vec<Vec<u8>>),
     Found(Box<Outlet>),
 }
 
-/// What a lane is opened with.
+/// Everything needed to open a lane.
 pub(super) struct Parts {
     pub(super) at: Endpoint,
     pub(super) epoch: Epoch,
@@ -114,7 +114,7 @@ impl ShmLane {
         }
     }
 
-    /// Sends what waited, if there is somebody to receive it.
+    /// Sends the queued messages, if the receiver was found.
     fn found(&mut self, to: Endpoint, outlet: Option<Outlet>) {
         let Some(index) = self.peers.iter().position(|(peer, _)| *peer == to) else { return };
         let (_, wanted) = self.peers.swap_remove(index);
@@ -135,7 +135,7 @@ impl ShmLane {
         self.verbs.reconnect(node)
     }
 
-    /// Carries out what was posted, then closes the connections that are to be made anew.
+    /// Carries out the posted batches, then starts the reconnects.
     #[inline]
     fn carry_out(&mut self, sink: &mut dyn Sink) {
         let round = Round::enter(self.gate.round());
@@ -175,7 +175,7 @@ impl Transport for ShmLane {
             Some(Peer::Wanted(_)) => {}
             Some(Peer::Found(outlet)) if outlet.is_open() => outlet.send(self.at, bytes),
             _ => {
-                // The lane was closed; it may have been opened again since.
+                // The lane was closed; it may have been reopened since.
                 self.peers.retain(|(peer, _)| *peer != to);
                 self.peers.push((to, Peer::Wanted(vec![bytes.to_vec()])));
                 self.ask(Errand::Find { from: self.at, to });
@@ -202,7 +202,7 @@ impl Transport for ShmLane {
         if here || self.inbox.has_input() {
             return true;
         }
-        // The thread is about to sleep: whoever sends from now on wakes it.
+        // The thread will now sleep: senders wake it from now on.
         self.asleep.set(true);
         !self.inbox.go_to_sleep()
     }
@@ -220,8 +220,8 @@ impl Drop for ShmLane {
             Peer::Found(outlet) => Some(&*outlet.node),
             Peer::Wanted(_) => None,
         });
-        // A host that does not hear of it keeps what the lane had until this process ends. That
-        // may be more than once the same host, which does no harm.
+        // If a host does not receive this, it keeps the lane's resources until this process ends.
+        // The list may name a host more than once, which does no harm.
         own.into_iter().chain(senders).for_each(|node| _ = node.close_lane(self.at));
     }
 }

@@ -1,20 +1,19 @@
-//! A lane's mailbox: shared memory with one ring of messages for each lane that sends to it.
+//! A lane's mailbox: shared memory with one ring of messages for each sending lane.
 //!
-//! # Who writes what
+//! # Ownership of words
 //! The host of the receiving node makes the mailbox, gives each sender a ring of its own and counts
 //! the rings. A ring has one [`Producer`] and one [`Consumer`]. Each keeps its own cursor in
-//! private memory, publishes a copy and reads only the other's, so that a process that is killed
-//! at any moment leaves nothing half-said: words of a message that were not published are not
-//! there.
+//! private memory, publishes a copy and reads only the other's. So a process that is killed at any
+//! moment leaves no partial message: words that were not published are never read.
 //!
-//! # Who believes what
-//! Nobody. A mailbox is mapped by many processes, and one of them may be half dead or hostile. A
-//! cursor that is out of range, or a length that cannot be, costs the messages of that ring and
-//! nothing else; every index is masked. Of a message only what was copied out is looked at.
+//! # Trust
+//! No process is trusted. A mailbox is mapped by many processes, and one of them may be half dead
+//! or hostile. A cursor out of range, or an impossible length, loses the messages of that ring and
+//! nothing else; every index is masked. A message is copied out before it is examined.
 //!
 //! # Sleeping
-//! Before its thread goes to sleep a receiver says so in a word, and looks once more. A sender
-//! publishes, then looks at the word, and rings the receiver's bell if it finds it set. Both put a
+//! Before its thread sleeps, a receiver sets a word, and checks for input once more. A sender
+//! publishes, then reads the word, and rings the receiver's bell if it is set. Both have a
 //! sequentially consistent fence between the two steps, so one of them sees the other.
 
 use std::io;
@@ -27,22 +26,22 @@ use crate::ids::{Endpoint, LaneId, NodeId};
 use crate::region::{Memory, WORD_BYTES};
 use crate::transport::MAX_MESSAGE_BYTES;
 
-/// Lanes that can send to one lane.
+/// Number of lanes that can send to one lane.
 pub(super) const RINGS: usize = 128;
-/// Words of messages in one ring: the fragments of a largest request fit twice. Pages that no
-/// message has reached are not there.
+/// Words of messages in one ring: twice the fragments of the largest request. Pages that no message
+/// has reached take no memory.
 const RING_WORDS: u64 = 1 << 18;
 
-/// The receiving lane is gone; a sender has to look for it anew.
+/// Word: set when the receiving lane is gone; senders must look it up anew.
 const CLOSED: usize = 0;
-/// The receiver's thread sleeps.
+/// Word: set while the receiver's thread sleeps.
 const ASLEEP: usize = 16;
-/// How many rings have been given away.
+/// Word: number of rings given to senders.
 const SENDERS: usize = 32;
 const HEADER_WORDS: usize = PAGE_BYTES / WORD_BYTES;
-/// In the head of a ring: words that its producer has ever published.
+/// Word in the head of a ring: number of words ever published by its producer.
 const PRODUCED: usize = 0;
-/// Words that its consumer has ever taken.
+/// Word in the head of a ring: number of words ever taken by its consumer.
 const CONSUMED: usize = 16;
 const RING_BYTES: usize = PAGE_BYTES + RING_WORDS as usize * WORD_BYTES;
 const MAILBOX_BYTES: usize = PAGE_BYTES + RINGS * RING_BYTES;
@@ -61,14 +60,14 @@ impl Mailbox {
         memfd::small(MAILBOX_BYTES)
     }
 
-    /// Maps a mailbox that somebody else made.
+    /// Maps a mailbox that a host has made.
     pub(super) fn map(file: &OwnedFd) -> io::Result<Self> {
         let memory = Memory::of_file(file)?;
         let right = memory.bytes() == MAILBOX_BYTES;
         if right { Ok(Self { memory }) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Lets senders know that the lane is gone.
+    /// Tells senders that the lane is gone.
     pub(super) fn close(&self) {
         self.memory.word(CLOSED).store(1, Ordering::Release);
     }
@@ -77,7 +76,7 @@ impl Mailbox {
         self.memory.word(CLOSED).load(Ordering::Relaxed) != 0
     }
 
-    /// Lets the receiver look at the first `count` rings.
+    /// Lets the receiver read the first `count` rings.
     pub(super) fn set_senders(&self, count: usize) {
         self.memory.word(SENDERS).store(count as u64, Ordering::Release);
     }
@@ -86,7 +85,7 @@ impl Mailbox {
         (self.memory.word(SENDERS).load(Ordering::Acquire) as usize).min(RINGS)
     }
 
-    /// Whether a receiver that said it would sleep has to be woken. Only once for each sleep.
+    /// Whether the receiver is marked as asleep and must be woken. True once for each sleep.
     fn take_sleeper(&self) -> bool {
         let asleep = self.memory.word(ASLEEP);
         fence(Ordering::SeqCst);
@@ -97,8 +96,8 @@ impl Mailbox {
         HEADER_WORDS + index * (RING_BYTES / WORD_BYTES)
     }
 
-    /// Visits the pieces of ring `ring` that `words` words from `cursor` on are in, in order: the
-    /// index of each in the mailbox, and where it begins and ends among the words.
+    /// Visits the one or two pieces of ring `ring` that hold the `words` words from `cursor` on, in
+    /// order. Passes the piece's index in the mailbox, and its begin and end among the words.
     #[inline]
     fn pieces(ring: usize, cursor: u64, words: usize, mut visit: impl FnMut(usize, usize, usize)) {
         let at = (cursor & (RING_WORDS - 1)) as usize;
@@ -116,7 +115,7 @@ fn header(from: Endpoint, bytes: usize) -> u64 {
     u64::from(from.node.0) << 48 | u64::from(from.lane.0) << 32 | bytes as u64
 }
 
-/// What the word says, if a producer can have written it.
+/// Sender and length in a header; `None` if no producer can have written it.
 fn parse(header: u64) -> Option<(Endpoint, usize)> {
     let node = NodeId((header >> 48) as u16);
     let bytes = header as u32 as usize;
@@ -129,30 +128,30 @@ pub(super) struct Producer {
     mailbox: Mailbox,
     ring: usize,
     produced: u64,
-    /// What the consumer had taken when that was last looked at.
+    /// The consumer's cursor when it was last read.
     consumed: u64,
     words: Box<[u64; MESSAGE_WORDS]>,
 }
 
 impl Producer {
-    /// Takes over a ring, where whoever had it before left off; `None` if there is no such ring.
+    /// Continues a ring where its previous producer left off; `None` if there is no such ring.
     pub(super) fn new(mailbox: Mailbox, ring: usize) -> Option<Self> {
         if ring >= RINGS {
             return None;
         }
         let produced = mailbox.memory.word(Mailbox::ring(ring) + PRODUCED).load(Ordering::Acquire);
-        // Full as far as we know, so that the first message looks.
+        // Assumes a full ring, so that the first message reads the consumer's cursor.
         let consumed = produced.wrapping_sub(RING_WORDS);
         Some(Self { mailbox, ring, produced, consumed, words: Box::new([0; MESSAGE_WORDS]) })
     }
 
-    /// The mailbox that the ring is in.
+    /// The mailbox that contains the ring.
     pub(super) fn mailbox(&self) -> &Mailbox {
         &self.mailbox
     }
 
-    /// Puts a message into the ring, or drops it if there is no room. Whether the receiver has to
-    /// be woken.
+    /// Puts a message into the ring, or drops it if there is no room. Returns whether the receiver
+    /// must be woken.
     pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) -> bool {
         let words = 1 + bytes.len().div_ceil(WORD_BYTES);
         let memory = &self.mailbox.memory;
@@ -160,7 +159,7 @@ impl Producer {
         if used(self.consumed) + words as u64 > RING_WORDS {
             self.consumed =
                 memory.word(Mailbox::ring(self.ring) + CONSUMED).load(Ordering::Acquire);
-            // Also when the consumer's word makes no sense.
+            // Also true for an impossible consumer cursor.
             if used(self.consumed).saturating_add(words as u64) > RING_WORDS {
                 self.consumed = self.produced.wrapping_sub(RING_WORDS);
                 return false;
@@ -188,24 +187,24 @@ impl Producer {
 /// The receiving end of all rings of a mailbox.
 pub(super) struct Consumer {
     mailbox: Arc<Mailbox>,
-    /// By ring: how many words were taken.
+    /// By ring: number of words taken.
     consumed: Vec<u64>,
     words: Box<[u64; MESSAGE_WORDS]>,
     message: Box<[u8; MAX_MESSAGE_BYTES]>,
 }
 
 impl Consumer {
-    /// For a mailbox that nobody received from before.
+    /// The first consumer of a mailbox.
     pub(super) fn new(mailbox: Arc<Mailbox>) -> Self {
         let (words, message) = (Box::new([0; MESSAGE_WORDS]), Box::new([0; MAX_MESSAGE_BYTES]));
         Self { mailbox, consumed: Vec::new(), words, message }
     }
 
-    /// Takes in every message that is there.
+    /// Receives every available message.
     #[inline]
     pub(super) fn receive(&mut self, mut each: impl FnMut(Endpoint, &[u8])) {
         let senders = self.mailbox.senders();
-        // Rings are taken over from where they are, and a fresh one is at zero.
+        // A new producer continues its ring's cursor, and a fresh ring begins at zero.
         self.consumed.resize(senders.max(self.consumed.len()), 0);
         for ring in 0..senders {
             let produced = self.produced(ring);
@@ -217,20 +216,20 @@ impl Consumer {
         }
     }
 
-    /// Whether `receive` would find something.
+    /// Whether `receive` would find a message.
     pub(super) fn has_input(&self) -> bool {
         let taken = |ring: usize| self.consumed.get(ring).copied().unwrap_or(0);
         (0..self.mailbox.senders()).any(|ring| self.produced(ring) != taken(ring))
     }
 
-    /// Says that the receiver goes to sleep. Whether it may: there is no input.
+    /// Marks the receiver as asleep. Returns whether it may sleep, that is, there is no input.
     pub(super) fn go_to_sleep(&self) -> bool {
         self.mailbox.memory.word(ASLEEP).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.has_input()
     }
 
-    /// Says that the receiver is awake.
+    /// Marks the receiver as awake.
     pub(super) fn wake_up(&self) {
         self.mailbox.memory.word(ASLEEP).store(0, Ordering::Relaxed);
     }
@@ -240,8 +239,8 @@ impl Consumer {
         self.mailbox.memory.word(Mailbox::ring(ring) + PRODUCED).load(Ordering::Acquire)
     }
 
-    /// Takes in what a ring holds, up to the first thing that makes no sense; the rest is lost.
-    /// How many words are taken then.
+    /// Receives the messages of a ring, up to the first malformed one; the rest is lost. Returns
+    /// the new cursor.
     fn drain(&mut self, ring: usize, produced: u64, each: &mut impl FnMut(Endpoint, &[u8])) -> u64 {
         let memory = &self.mailbox.memory;
         let mut cursor = self.consumed[ring];
@@ -329,7 +328,7 @@ mod tests {
     fn a_sender_that_takes_over_a_ring_goes_on_where_the_last_one_ended() {
         let (receiving, mut first, mut consumer) = ends();
         first.send(FROM, b"one");
-        // Killed after the words of a message and before it was published.
+        // Words that a killed producer wrote but did not publish.
         Mailbox::pieces(1, first.produced, 2, |at, _, _| receiving.memory.write(at, &[!0]));
         let mut second = Producer::new(first.mailbox, 1).expect("there is such a ring");
         second.send(FROM, b"two");
@@ -352,7 +351,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whatever words another process leaves: no panic.
+        /// Arbitrary words of another process cause no panic.
         #[test]
         fn garbage_costs_only_messages(
             words in prop::collection::vec((0usize..8, any::<u64>()), 1..20),
@@ -362,7 +361,7 @@ mod tests {
             let (receiving, mut producer, mut consumer) = ends();
             let memory = &receiving.memory;
             for (index, word) in words {
-                // Small values as well: lengths that could be true.
+                // Includes small values, which are plausible lengths.
                 let word = if index % 2 == 0 { word & 0xFFFF } else { word };
                 memory.word(Mailbox::ring(1) + HEADER_WORDS + index).store(word, Ordering::Relaxed);
             }
@@ -376,7 +375,7 @@ mod tests {
             (0..1000).for_each(|_| _ = producer.send(FROM, &message));
             receiving.set_senders(2);
             consumer.receive(|_, _| ());
-            // Once the words make sense again, so does the ring.
+            // With valid words again, the ring works again.
             memory.word(Mailbox::ring(1) + CONSUMED).store(head, Ordering::Relaxed);
             consumer.consumed[1] = head;
             memory.word(Mailbox::ring(1) + PRODUCED).store(head, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Files without a name that hold shared memory: gone when the last process that has them is.
+//! Files without a name that hold shared memory, freed when no process holds them any more.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use crate::region::{HUGE_PAGE_BYTES, Memory};
 
-/// Sizes of shared memory are multiples of this.
+/// Unit of the sizes of shared memory.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// A zeroed file of at least `bytes`, of reserved huge pages if there are enough.
@@ -15,8 +15,8 @@ pub(super) fn large(bytes: usize) -> io::Result<OwnedFd> {
     let length = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES);
     let length = length.filter(|length| i64::try_from(*length).is_ok());
     let length = length.ok_or(io::ErrorKind::OutOfMemory)?;
-    // Mapped once, which reserves the pages for as long as the file exists: else a later touch
-    // could find none left, and kill the toucher.
+    // Mapped once, which reserves the pages as long as the file exists: otherwise a later access
+    // could find no page left, and kill the process.
     let huge = create(length, MemfdFlags::HUGETLB)
         .and_then(|file| Memory::of_file(&file).map(|_reserved| file));
     huge.or_else(|_| create(length, MemfdFlags::empty()))
@@ -31,12 +31,12 @@ fn create(bytes: usize, pages: MemfdFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
     let file = rustix::fs::memfd_create("lotus", flags)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
-    // Whoever maps it relies on its size; see `region`.
+    // Mappings rely on the size; see `region`.
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// The same file, for somebody who may only read it.
+/// A read-only descriptor of the same file.
 pub(super) fn read_only(file: &impl AsFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)

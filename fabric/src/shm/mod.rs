@@ -1,35 +1,36 @@
 //! The `shm` back end: processes on one host, over shared memory.
 //!
 //! # What it is
-//! Every node has a [`Host`]: a thread in the process that the node lives in, which lends the
-//! node's memory to other processes and sleeps otherwise. A process has a [`ShmFabric`], which
-//! *attaches* to nodes through their sockets in one directory, maps their memory, and from then on
-//! carries out verbs itself, as `local` does. So a memory node uses no processor while transactions
-//! run. Messages go through rings in shared memory as well.
+//! Every node has a [`Host`]: a thread in the node's own process that shares the node's memory with
+//! other processes. A process has a [`ShmFabric`], which *attaches* to nodes through their sockets
+//! in one directory, maps their memory, and from then on carries out verbs itself, as `local` does.
+//! So a memory node uses no processor while transactions run. Messages go through rings in shared
+//! memory as well.
 //!
 //! # What it is not
-//! Protection from processes of the same user: whoever attached can do with the memory what it
-//! likes, as far as the region's rights go. It cannot make others read or write outside of what
-//! they have mapped, or panic; see `mailbox` and `region`.
+//! Protection from processes of the same user: an attached process can change the memory as it
+//! likes, within the region's rights. It cannot make other processes access memory outside of their
+//! mappings, or panic; see `mailbox` and `region`.
 //!
 //! # Where to look
-//! * `host` and `service`: who lends; `attachment`: who borrows; `wire` and `socket`: between them.
-//! * `lane`: the data path; `attendant`: what it must not wait for.
-//! * `mailbox`: rings of messages; `gates`: what fences are made of; `memfd`, `process`, `bell`:
-//!   what the operating system gives.
+//! * `host` and `service`: the node's side; `attachment`: the attaching process's side; `wire` and
+//!   `socket`: the protocol between them.
+//! * `lane`: the data path; `attendant`: work that it must not wait for.
+//! * `mailbox`: rings of messages; `gates`: the words of fences; `memfd`, `process`, `bell`:
+//!   wrappers of the operating system.
 //!
 //! # Fence
 //! As in `local`, with gates and epochs in shared memory (`gates`), at the target's host. A lane
-//! that does not leave its round of copies in time belongs to a process that was stopped, or is
-//! dead and not buried; it is killed, and its end observed, before the fence returns. Then none of
-//! its stores is still to come: a store of a word has happened or never will. What it was copying
-//! is torn between words, as the contract allows (H2, H14).
+//! that does not leave its round of copies in time belongs to a process that is stopped or has
+//! died; that process is killed, and its end observed, before the fence returns. Then none of its
+//! stores is still to come: a store of a word has happened or never will. A verb that it was
+//! copying is torn between words, as the contract allows (H2, H14).
 //!
 //! # Death
-//! When a host ends, by whatever cause, the kernel closes its sockets. The others' attendants
-//! notice, and verbs become `Unreachable`. Those that took effect between the end and its notice
-//! reached memory that nobody will see again, as if they had come before it. When a node starts
-//! anew its memory is fresh; lanes get it when they reconnect.
+//! When a host ends, for whatever reason, the kernel closes its sockets. The attendants of other
+//! processes notice, and verbs become `Unreachable`. Verbs carried out between the end and its
+//! notice reached memory that is never read again, as if they had come before it. A restarted node
+//! has fresh memory; lanes map it when they reconnect.
 
 mod attachment;
 mod attendant;
@@ -65,11 +66,11 @@ use attendant::{Job, Sleeper, Watch};
 use gates::Gates;
 use lane::{Connections, Parts, ShmLane};
 
-/// A process's share in a fabric of processes on one host. Clones are the same share.
+/// A process's access to a fabric of processes on one host. Clones share it.
 #[derive(Clone)]
 pub struct ShmFabric {
     shared: Arc<Shared>,
-    /// Not with what lanes share: a node ends when the last of us goes, whoever else remains.
+    /// Not in `shared`, which lanes hold too: a node ends with the last clone of the fabric.
     hosts: Arc<Mutex<Vec<Host>>>,
 }
 
@@ -81,26 +82,26 @@ struct Shared {
     bell: Arc<OwnedFd>,
     watch: Arc<Watch>,
     jobs: Sender<Job>,
-    /// The lanes that are open in this process.
+    /// Lanes open in this process.
     lanes: Mutex<Vec<Sleeper>>,
 }
 
-/// Another node, or one of ours.
+/// A node of the fabric, as this process sees it.
 #[derive(Default)]
 struct Node {
     attachment: Mutex<Option<Arc<Attachment>>>,
-    /// A lane has tried to attach: from then on only those do who need the node.
+    /// Whether an attempt to attach was made. Opening a lane makes at most one for each node.
     tried: AtomicBool,
-    /// A test pretends that it is away.
+    /// Whether a test has made the node unreachable.
     cut: Arc<AtomicBool>,
 }
 
 impl ShmFabric {
-    /// Joins the fabric of `nodes` nodes, numbered from zero, whose sockets are in `directory`.
-    /// Nodes are attached to when they are first needed, and may start later than this.
+    /// Joins the fabric of `nodes` nodes, numbered from zero, with sockets in `directory`. Nodes
+    /// are attached to when first needed, and may start later than this.
     ///
     /// # Errors
-    /// What the operating system says when it has no memory, descriptor or thread to give.
+    /// The operating system's error when it has no memory, descriptor or thread to give.
     pub fn join(directory: impl Into<PathBuf>, nodes: u16, env: &Env) -> Result<Self, ShmError> {
         let bell = Arc::new(bell::new()?);
         let watch = Arc::new(Watch::new(&bell)?);
@@ -120,10 +121,10 @@ impl ShmFabric {
         Ok(Self { shared, hosts: Arc::default() })
     }
 
-    /// Lets this process host `node`, for as long as it has the fabric.
+    /// Hosts `node` in this process, until the fabric is dropped.
     ///
     /// # Errors
-    /// As [`Host::start`].
+    /// See [`Host::start`].
     pub fn host(&self, node: NodeId) -> Result<(), ShmError> {
         let Shared { directory, nodes, env, .. } = &*self.shared;
         let host = Host::start(directory, node, nodes.len() as u16, env)?;
@@ -131,7 +132,7 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Attaches to `node` now, so that what is wrong with that is said.
+    /// Attaches to `node` now, so that an error is reported here.
     ///
     /// # Errors
     /// [`ShmError`], and [`ShmError::OtherCluster`] for a node that is not part of this fabric.
@@ -157,13 +158,13 @@ impl Shared {
         self.nodes.get(usize::from(node.0)).ok_or(FabricError::UnknownNode(node))
     }
 
-    /// The attachment to `node` as it is, lost or not.
+    /// Current attachment to `node`, possibly lost.
     fn attached(&self, node: NodeId) -> Option<Arc<Attachment>> {
         let node = self.nodes.get(usize::from(node.0))?;
         node.attachment.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An attachment to `node` that is not lost.
+    /// Returns an attachment to `node` that is not lost; makes one if necessary.
     fn attach(&self, id: NodeId) -> Result<Arc<Attachment>, ShmError> {
         let node = self.nodes.get(usize::from(id.0)).ok_or(ShmError::OtherCluster)?;
         node.tried.store(true, Ordering::Relaxed);
@@ -180,33 +181,33 @@ impl Shared {
         Ok(attachment)
     }
 
-    /// The attachment to a node for something that needs one.
+    /// Attachment to a node, for a control request that needs it.
     fn needed(&self, node: NodeId) -> Result<Arc<Attachment>, FabricError> {
         self.node(node)?;
         self.attach(node).map_err(|error| error.at(node))
     }
 
-    /// Connections to all nodes that can be had, with all their regions.
+    /// Connections to all nodes that can be attached to, with all their regions.
     fn connections(&self) -> Connections {
         let connect = |(index, node): (usize, &Node)| {
             let id = NodeId(index as u16);
             let attachment = self.attached(id);
             let known = attachment.filter(|attachment| attachment.refresh().is_ok());
-            // Whoever needs a node that is not there is told so by its verbs.
+            // Verbs to a missing node report that it is unreachable.
             let try_it = known.is_none() && !node.tried.load(Ordering::Relaxed);
             if try_it { self.attach(id).ok() } else { known }
         };
         Connections(self.nodes.iter().enumerate().map(connect).collect())
     }
 
-    /// Hands an errand to the attendant.
+    /// Passes a job to the attendant.
     fn send_out(&self, job: Job) {
-        // It lives as long as we do.
+        // Cannot fail: the attendant lives as long as this.
         let _ = self.jobs.send(job);
         bell::ring(&self.bell);
     }
 
-    /// Forgets a lane of this process.
+    /// Removes a lane of this process.
     fn close(&self, at: Endpoint) {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).retain(|lane| lane.at != at);
     }
@@ -214,7 +215,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The attendant finds nobody to serve.
+        // Wakes the attendant, which ends because the fabric is gone.
         bell::ring(&self.bell);
     }
 }

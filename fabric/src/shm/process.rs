@@ -1,4 +1,4 @@
-//! Another process, named by a descriptor, so that nobody else can be meant.
+//! Another process, held by a process descriptor, which cannot come to mean another process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,19 +21,19 @@ impl Process {
         Ok(Self { pid: peer.pid, descriptor })
     }
 
-    /// Whether it is the process that asks.
+    /// Whether it is the calling process.
     pub(super) fn is_this(&self) -> bool {
         self.pid == rustix::process::getpid()
     }
 
-    /// Whether all its threads have ended. Then none of its stores is still to come.
+    /// Whether all its threads have ended, so that none of its stores is still to come.
     pub(super) fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Kills it, and waits for its end. Whether it came within `patience`.
+    /// Kills the process and waits for its end. Returns whether it ended within `patience`.
     pub(super) fn kill(&self, patience: Duration) -> bool {
-        // It may have ended by itself; that shows below.
+        // Fails if it has ended by itself, which shows below.
         let _ = rustix::process::pidfd_send_signal(&self.descriptor, Signal::KILL);
         self.ends_within(patience)
     }

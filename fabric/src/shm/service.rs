@@ -1,9 +1,9 @@
-//! What the host of a node knows, and how it answers.
+//! A host's state, and its answers to requests.
 //!
-//! It gives out memory and ends: regions, mailboxes, rings. Once given, they are used without it.
-//! It keeps account of who has what, because what a process may still touch can be given to
-//! another, or called fenced, only when that process said goodbye or was seen to have ended. A
-//! process that merely hung up may have everything mapped still.
+//! It gives out memory and the right to use it: regions, mailboxes, rings. Processes use them
+//! without it. It records which process has what, because memory that a process may still access
+//! can be given to another, or counts as fenced, only after that process said goodbye or was seen
+//! to have ended. A process that merely hung up may still have everything mapped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,16 +23,16 @@ use crate::env::Env;
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
 
-/// How long a lane of an expelled node may take to leave a round of copies, which lasts
-/// microseconds, before its process is killed.
+/// Time for a lane of an expelled node to leave a round of copies, which lasts microseconds, before
+/// its process is killed.
 const PATIENCE_WITH_LANES: Duration = Duration::from_millis(250);
-/// How long a killed process may take to end.
+/// Time for a killed process to end.
 const PATIENCE_WITH_THE_KILLED: Duration = Duration::from_secs(10);
 
-/// Names a process that is attached, or was.
+/// Identifies a process that is attached, or was.
 pub(super) type PeerId = u64;
 
-/// A reply, and the files that go with it.
+/// A reply, and the files to send with it.
 pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) files: Vec<Arc<OwnedFd>>,
@@ -50,7 +50,7 @@ impl From<Refusal> for Answer {
     }
 }
 
-/// What has been given out, for whoever watches from another thread.
+/// Record of the memory given out, for reports from other threads.
 #[derive(Default)]
 pub(super) struct Ledger {
     files: Mutex<Vec<(Arc<OwnedFd>, u64)>>,
@@ -60,7 +60,7 @@ pub(super) struct Ledger {
 impl Ledger {
     pub(super) fn lent(&self) -> Lent {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fails for no file that is open.
+        // Cannot fail for an open file.
         let blocks = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks);
         let used = files.iter().map(|(file, _)| blocks(file) as u64 * BLOCK_BYTES).sum();
         Lent {
@@ -71,10 +71,10 @@ impl Ledger {
     }
 }
 
-/// In which a file's size on the device is counted, whatever the device's own are.
+/// Unit of `st_blocks`, whatever the device's block size.
 const BLOCK_BYTES: u64 = 512;
 
-/// See the module's essay.
+/// State of a host.
 pub(super) struct Service {
     node: NodeId,
     nodes: u16,
@@ -98,11 +98,11 @@ struct OpenLane {
     file: Arc<OwnedFd>,
     /// Rung for messages while the owner sleeps.
     bell: Arc<OwnedFd>,
-    /// Who sends through which ring.
+    /// Sender of each ring.
     rings: Vec<Option<(PeerId, Endpoint)>>,
 }
 
-/// A process that may have our memory mapped.
+/// A process that may have this node's memory mapped.
 struct Attached {
     process: Process,
     gates: ForeignGates,
@@ -126,7 +126,7 @@ impl Service {
         &self.ledger
     }
 
-    /// Answers the first packet of a connection. The process is attached if it is welcome.
+    /// Answers the first packet of a connection, and attaches the process if it is admitted.
     pub(super) fn greet(
         &mut self,
         peer: PeerId,
@@ -152,7 +152,7 @@ impl Service {
         Some(Answer { reply: Reply::Welcome, files })
     }
 
-    /// Answers a process that is attached; `None` ends the connection.
+    /// Answers an attached process; `None` ends the connection.
     pub(super) fn answer(
         &mut self,
         peer: PeerId,
@@ -188,19 +188,20 @@ impl Service {
         })
     }
 
-    /// The process can no longer be reached, but may have our memory mapped.
+    /// Handles a lost connection: closes the process's lanes. It may still have this node's memory
+    /// mapped.
     pub(super) fn hang_up(&mut self, peer: PeerId) {
         self.close_lanes(|owner, _| owner == peer);
     }
 
-    /// The process has nothing of ours any more.
+    /// Forgets a process that has nothing of this node mapped any more.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.free_rings(|sender, _| sender == peer);
         self.attached.remove(&peer);
         self.ledger.attached.store(self.attached.len(), Ordering::Relaxed);
     }
 
-    /// The process behind an attachment, if it is one.
+    /// The process of an attachment; `None` if it was forgotten.
     pub(super) fn process(&self, peer: PeerId) -> Option<&Process> {
         self.attached.get(&peer).map(|attached| &attached.process)
     }
@@ -292,12 +293,12 @@ impl Service {
         if expelled.0 >= self.nodes {
             return Err(Refusal::OtherCluster);
         }
-        // Before the gates are looked at: a lane that enters a round later sees the new epoch.
+        // Before looking at the gates: a lane that enters a round later sees the new epoch.
         self.board.fence(expelled, epoch);
         for Attached { process, gates, .. } in self.attached.values() {
             for gate in gates.of(expelled) {
                 let deadline = self.env.now().after(PATIENCE_WITH_LANES);
-                // We cannot kill ourselves; our own lanes are not stopped while we run.
+                // This process cannot kill itself; its own lanes are not stopped while it runs.
                 let give_up =
                     || process.has_ended() || self.env.now() >= deadline && !process.is_this();
                 if Round::wait(|| gates.round(gate), give_up) {
@@ -325,7 +326,7 @@ mod tests {
     const LANE: LaneId = LaneId(7);
     const NODES: u16 = 9;
 
-    /// A service with processes 1 to 3 attached; all of them are this one.
+    /// A service with processes 1 to 3 attached; all of them are this process.
     fn service() -> Service {
         let env = Env::real(0);
         let mut service = Service::new(NodeId(0), NODES, env).expect("a board");

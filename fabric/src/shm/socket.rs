@@ -1,4 +1,4 @@
-//! Unix sockets that keep packets apart and carry file descriptors.
+//! Unix sockets that preserve packet boundaries and carry file descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,12 +16,12 @@ use rustix::net::{
 use super::wire::{PACKET_BYTES, Packet};
 use crate::ids::NodeId;
 
-/// The most files that travel with one packet.
+/// Largest number of files sent with one packet.
 const MAX_FILES: usize = 2;
-/// Connections that wait to be accepted.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Where the host of `node` listens.
+/// Path of the socket of `node`'s host.
 pub(super) fn path(directory: &Path, node: NodeId) -> PathBuf {
     directory.join(format!("node-{}.sock", node.0))
 }
@@ -29,10 +29,10 @@ pub(super) fn path(directory: &Path, node: NodeId) -> PathBuf {
 /// One end of a connection.
 pub(super) struct Socket(OwnedFd);
 
-/// What a read of a socket brought.
+/// Result of receiving from a socket.
 pub(super) enum Received {
     Packet(Packet, Vec<OwnedFd>),
-    /// Something that is no packet of ours.
+    /// Bytes that are not a packet of this protocol.
     Garbage,
     /// The other end is closed.
     End,
@@ -43,7 +43,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A socket that listens at `path`, where nothing may be yet.
+/// Listens at `path`, where no file may exist.
 pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -51,13 +51,13 @@ pub(super) fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub(super) fn accept(listener: &OwnedFd) -> io::Result<Socket> {
     Ok(Socket(rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?))
 }
 
 impl Socket {
-    /// Connects to whoever listens at `path`; later receives and sends wait for `patience`.
+    /// Connects to the socket at `path`; later receives and sends time out after `patience`.
     pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let socket = new_socket()?;
         for side in [Timeout::Recv, Timeout::Send] {
@@ -72,7 +72,7 @@ impl Socket {
         self.send_with(packet, files, SendFlags::NOSIGNAL)
     }
 
-    /// Like `send`; fails where it would have to wait.
+    /// Like `send`, but fails where it would block.
     pub(super) fn send_now(&self, packet: &Packet, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(packet, files, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -95,12 +95,12 @@ impl Socket {
         Ok(())
     }
 
-    /// The next packet; waits for it.
+    /// Waits for the next packet.
     pub(super) fn receive(&self) -> io::Result<Received> {
         self.receive_with(RecvFlags::empty())
     }
 
-    /// The next packet, if it is there.
+    /// Receives the next packet, if there is one.
     pub(super) fn receive_now(&self) -> io::Result<Option<Received>> {
         match self.receive_with(RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

@@ -1,62 +1,62 @@
-//! What a process and the host of a node say to each other: one packet a request, one a reply.
+//! The protocol between a process and the host of a node: one packet a request, one a reply.
 //!
-//! A packet is six little-endian words; file descriptors travel beside it. The first word is the
-//! kind, the others are its fields. `Hello` and the refusal of a version keep their shape in all
-//! versions to come; everything else may change with [`VERSION`].
+//! A packet is six little-endian words; file descriptors travel with it. The first word is the
+//! kind, the others are its fields. `Hello` and the refusal of a version keep their layout in all
+//! future versions; everything else may change with [`VERSION`].
 
 use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
 
-/// Raised with every change of packets, mailboxes, gates or boards.
+/// Version of the protocol; raised with every change of packets, mailboxes, gates or boards.
 pub(super) const VERSION: u16 = 2;
-/// Tells a process of this fabric from anything else that found the socket.
+/// Distinguishes a process of this fabric from any other client of the socket.
 const MAGIC: u64 = u64::from_le_bytes(*b"lotusshm");
 
 pub(super) const PACKET_BYTES: usize = 48;
 pub(super) type Packet = [u8; PACKET_BYTES];
 type Words = [u64; PACKET_BYTES / 8];
 
-/// What a process asks of a host.
+/// Requests of a process to a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
-    /// Comes first, with the process's gates.
+    /// First packet; carries the file of the process's gates.
     Hello { version: u16, nodes: u16, node: NodeId },
-    /// Make a region.
+    /// Registers a region.
     Register { region: RegionId, bytes: u64, rights: Rights },
-    /// The first region whose number is not below this.
+    /// Asks for the first region with this number or a higher one.
     NextRegion { from: u16 },
-    /// Give me this lane of the node. With the bell that is to be rung when it sleeps.
+    /// Opens a lane of the node; carries the bell to ring while the lane sleeps.
     OpenLane { lane: LaneId },
-    /// Where does `from` put messages for this lane of the node?
+    /// Asks for the ring in which `from` puts messages for this lane of the node.
     FindLane { lane: LaneId, from: Endpoint },
-    /// My lane is closed: nobody sends or receives there any more.
+    /// Closes the process's lane: it no longer sends or receives here.
     CloseLane { at: Endpoint },
-    /// Let no verb of an older epoch of that node take effect here.
+    /// Fences older epochs of a node.
     Fence { expelled: NodeId, epoch: Epoch },
-    /// I have unmapped everything. Not answered.
+    /// Says that everything is unmapped. Not answered.
     Goodbye,
 }
 
-/// What a host answers.
+/// Replies of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// With the board.
+    /// Attached; carries the board.
     Welcome,
-    /// It is done, and there is nothing more to say.
+    /// Carried out.
     Done,
-    /// With the region's file.
+    /// A region; carries its file.
     Region { region: RegionId, bytes: u64, rights: Rights },
     /// There are no further regions.
     NoMoreRegions,
-    /// With the mailbox.
+    /// The lane is open; carries its mailbox.
     Lane,
-    /// With the mailbox, and the lane's bell.
+    /// A ring of a lane; carries its mailbox and bell.
     Ring { index: u16 },
-    /// Not done.
+    /// Not carried out.
     Refused(Refusal),
 }
 
-/// Why a host does not do what it was asked.
+/// Reason why a host refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
     Version { theirs: u16 },
@@ -128,7 +128,7 @@ impl Request {
         })
     }
 
-    /// `None` for what no process of this fabric sends.
+    /// Decodes a request; `None` if it is malformed.
     pub(super) fn decode(packet: &Packet) -> Option<Self> {
         let [kind, one, two, three, four, _] = unpack(packet);
         Some(match kind {
@@ -169,7 +169,7 @@ impl Reply {
         })
     }
 
-    /// `None` for what no host sends.
+    /// Decodes a reply; `None` if it is malformed.
     pub(super) fn decode(packet: &Packet) -> Option<Self> {
         let [kind, one, two, three, ..] = unpack(packet);
         Some(match kind {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever decodes means the same when it is sent on; the rest is refused.
+        /// Decoded packets encode to the same meaning; all others are refused.
         #[test]
         fn garbage_never_panics(kind in 0u64..12, fields in any::<[u64; 5]>(), magic: bool) {
             let [one, two, three, four, five] = fields;
