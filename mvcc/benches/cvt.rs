@@ -1,5 +1,5 @@
-//! What it costs to understand bytes that were already read: deriving a key, decoding a CVT,
-//! picking a version, accepting a record, and finding a row in a bucket.
+//! Cost of interpreting bytes that were already read: deriving a key, decoding a CVT, picking a
+//! version, accepting a record, and finding a row in a bucket.
 
 use std::hint::black_box;
 

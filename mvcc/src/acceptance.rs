@@ -1,15 +1,15 @@
-//! Whether a record is the one that a cell spoke of.
+//! Acceptance of records: whether a record is the one that a cell named.
 //!
-//! A reader without the row's lock reads the CVT, then the record, while writers replace both
-//! word by word. This page says why it is never deceived; `tests/torn_reads.rs` tries.
+//! A reader without the row's lock reads the CVT, then the record, while writers replace both word
+//! by word. This page argues that it is never deceived; `tests/torn_reads.rs` tries.
 //!
 //! # What writers do
 //!
-//! A writer holds the row's lock and, in this order, each step complete before the next begins
-//! on the replica in question: (1) writes its record, into the slot of the victim's cell or into
-//! one that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes
-//! the version word. An abort clears the cell instead of (3) and (4). Every record names the
-//! version that it follows. A slot that a version has left may be written by anybody at any time:
+//! A writer holds the row's lock and, in this order, each step complete before the next begins on
+//! the replica in question: (1) writes its record, into the slot of the victim's cell or into one
+//! that is free; (2) writes that cell whole, INVISIBLE; (3) draws its timestamp; (4) changes the
+//! version word. An abort clears the cell instead of (3) and (4). Every record names the version
+//! that it follows. A slot that a version has left may be rewritten at any time, for any row:
 //! nothing here rests on how long it is kept.
 //!
 //! # Why a mix is caught
@@ -39,24 +39,24 @@
 //!
 //! # What rests on a record, and what cannot
 //!
-//! A deletion writes a record as well, and is believed only with it. Reading the CVT twice with
-//! the same result would not do: a writer that pauses between two words of a cell leaves an old
-//! version word beside a new tombstone for as long as it likes. Nor would a tombstone without a
-//! record do the other way round: its version word beside the state of the value that stood
-//! there before would bring that value back.
+//! A deletion writes a record as well, and is believed only with it. Reading the CVT twice with the
+//! same result would not do: a writer that pauses between two words of a cell leaves an old version
+//! word beside a new tombstone for an unbounded time. Nor would a tombstone without a record do the
+//! other way round: its version word beside the state of the value that stood there before would
+//! bring that value back.
 //!
-//! A deletion without a record is another matter, because of where it may stand: in a cell that
-//! named no record before ([`crate::layout::cvt::Cell::taken_by`]). Such a cell had no version, or
-//! one more deletion of this kind, so half of the new words beside half of the old contradict each
-//! other, or say of that earlier deletion what was true of it. A later tenant's version word beside
-//! the words of the deletion was drawn after the reader's READ began, and is later than S; its
-//! other words beside the deletion's version word name a record that follows the deletion. So it is
-//! believed on the terms of an absence:
+//! A deletion without a record is another matter, because it may stand only in a cell that named no
+//! record before ([`crate::layout::cvt::Cell::taken_by`]). Such a cell had no version, or one more
+//! deletion of this kind, so half of the new words beside half of the old contradict each other, or
+//! describe that earlier deletion correctly. A later tenant's version word beside the words of the
+//! deletion was drawn after the reader's READ began, and is later than S; its other words beside
+//! the deletion's version word name a record that follows the deletion. So it is believed on the
+//! terms of an absence:
 //!
 //! That a row did *not exist* has no record to show for it, and is believed once two readings of
-//! the CVT, one after the other, agree: then all words stood side by side at one moment. At such
-//! a moment a writer in the middle of a cell does no harm, because its victim is a cell without
-//! a version as long as there is one.
+//! the CVT, one after the other, agree: then all words stood side by side at one moment. At such a
+//! moment a writer in the middle of a cell does no harm, because its victim is a cell without a
+//! version as long as there is one.
 
 use lotus_fabric::ids::{Key, TableId};
 use lotus_sabotage::{Rule, broken};
@@ -67,18 +67,18 @@ use crate::layout::record::Record;
 use crate::timestamp::Timestamp;
 use crate::visibility::Candidate;
 
-/// The row whose record is expected.
+/// Row whose record is expected.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The row's table.
     pub table: TableId,
-    /// The row.
+    /// Key of the row.
     pub key: Key,
     /// The row's primary key.
     pub primary_key: &'a PrimaryKey,
 }
 
-/// Why a record was not accepted. Unless said otherwise the caller reads the CVT again, a
+/// Reason why a record was not accepted. Unless said otherwise the caller reads the CVT again, a
 /// bounded number of times, and then aborts as retryable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -86,26 +86,26 @@ pub enum Reject {
     /// The words are not one record of this row: it was being written, or is another row's.
     #[error("the record is another row's, or was being written while it was read")]
     Torn,
-    /// It is another table's, which slabs rule out: one table's slots are never another's.
+    /// The record is another table's, which slabs rule out: one table's slots are never another's.
     #[error("the record belongs to another table")]
     OtherTable,
     /// Another row has the same 64-bit key. Retrying does not help: the caller reports an
     /// error that names the row, and the application must choose another primary key.
     #[error("two primary keys have the same 64-bit key")]
     KeyCollision,
-    /// Its value is longer or shorter than the cell says, or only one of them is a deletion.
+    /// The value is longer or shorter than the cell says, or only one of them is a deletion.
     #[error("the record's contents are not what its cell says")]
     OtherContents,
-    /// It was written over the expected version or a later one.
+    /// The record was written over the expected version or a later one.
     #[error("the record was replaced by a newer version")]
     Replaced,
-    /// It does not follow the version that precedes it in the CVT.
+    /// The record does not follow the version that precedes it in the CVT.
     #[error("the record does not follow the version before it")]
     OtherPredecessor,
 }
 
-/// The record in `words`, if it is the row's that the cell of `candidate` speaks of: a value or a
-/// deletion. There should be [`crate::TableDef::record_words`] of them.
+/// Decodes the record in `words` and accepts it if it is the one that the cell of `candidate`
+/// names: a value or a deletion. There should be [`crate::TableDef::record_words`] words.
 ///
 /// # Errors
 /// [`Reject`] says what is wrong with the record, and what to do.
@@ -129,7 +129,8 @@ pub fn accept_record<'a>(
     Ok(record)
 }
 
-/// The record in `words`, if it is of the row that is `expected` and older than `version`.
+/// Decodes the record in `words` and accepts it if it is of the row that is `expected` and follows
+/// a version earlier than `version`.
 #[inline]
 pub(crate) fn accept_version<'a>(
     expected: &Expected<'_>,

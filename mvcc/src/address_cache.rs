@@ -1,17 +1,17 @@
-//! The address cache: where the CVTs of rows were last seen (LOTUS §5.1).
+//! The address cache: offsets at which the CVTs of rows were last seen (LOTUS §5.1).
 //!
-//! One cache serves every coordinator of a compute node. It is a plain array of words that are
-//! read and written without any order between them, because nothing depends on what it says: a
-//! stale offset, an offset of another row with the same tag, or one that was overwritten a
-//! moment ago leads to a CVT that names another row, which the lookup notices and then reads the
-//! bucket ([`crate::index::Lookup`]). A word holds a whole entry, so none is ever half new.
+//! One cache serves every coordinator of a compute node. It is a plain array of words that are read
+//! and written without any ordering between them, because a wrong answer is harmless: a stale
+//! offset, an offset of another row with the same tag, or one that was overwritten a moment ago
+//! leads to a CVT that names another row, which the lookup notices and then reads the bucket
+//! ([`crate::index::Lookup`]). A word holds a whole entry, so none is ever half new.
 //!
 //! ```text
 //! line = 8 entries = 64 bytes           entry = tag:24 | CVT offset:40, 0 for none
 //! ```
-//! A row's entries are all in one cache line, which [`AddressCache::prefetch`] can bring closer
-//! while a transaction is still gathering its locks. The offset is within the region of the
-//! row's replica group, which the row's key names.
+//! A row's entries are all in one cache line, which [`AddressCache::prefetch`] can fetch while a
+//! transaction is still gathering its locks. The offset is within the region of the row's replica
+//! group, which the row's key names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,29 +28,29 @@ type Line = [AtomicU64; LINE_ENTRIES];
 
 /// A lossy map from rows to the offsets of their CVTs, shared without locks.
 pub struct AddressCache {
-    /// A mapping of its own: it begins a page, costs nothing until it is used, and is backed by
-    /// huge pages where there are any, so that a look-up costs one cache miss and no page walk.
+    /// A mapping of its own: page-aligned, populated on use, and backed by huge pages where there
+    /// are any, so that a look-up costs one cache miss and no page walk.
     entries: Memory,
     lines: usize,
 }
 
 impl AddressCache {
-    /// An empty cache of at least `entries` entries (eight bytes each); at least one line.
+    /// Creates an empty cache of at least `entries` entries (eight bytes each); at least one line.
     ///
     /// # Errors
-    /// What the operating system says when there is no address space left.
+    /// Error of the operating system when there is no address space left.
     pub fn with_entries(entries: usize) -> std::io::Result<Self> {
         let lines = entries.div_ceil(LINE_ENTRIES).max(1);
         let entries = Memory::anonymous(lines * LINE_BYTES)?;
         Ok(Self { entries, lines })
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn capacity(&self) -> usize {
         self.lines * LINE_ENTRIES
     }
 
-    /// Where the CVT of row `key` of `table` was last seen, if that is remembered.
+    /// Offset at which the CVT of row `key` of `table` was last seen, if the cache has it.
     #[inline]
     pub fn lookup(&self, table: TableId, key: Key) -> Option<u64> {
         let place = self.place(table, key);
@@ -59,8 +59,8 @@ impl AddressCache {
         entries.find_map(|entry| place.offset_in(entry))
     }
 
-    /// Remembers that the CVT of row `key` of `table` is at `offset`, in the place of another
-    /// row if need be.
+    /// Stores `offset` as the place of the CVT of row `key` of `table`, replacing another row's
+    /// entry if need be.
     ///
     /// # Panics
     /// If `offset` is 0 or does not fit in 40 bits.
@@ -87,7 +87,7 @@ impl AddressCache {
         place.line[target].store(entry, Ordering::Relaxed);
     }
 
-    /// Forgets the row, and any other with the same tag.
+    /// Removes the row, and any other with the same tag.
     #[inline]
     pub fn invalidate(&self, table: TableId, key: Key) {
         let place = self.place(table, key);
@@ -127,14 +127,14 @@ pub(crate) fn mix(table: TableId, key: Key) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Where a row's entry is, if it has one.
+/// Cache line and tag of a row.
 struct Place<'a> {
     line: &'a Line,
     tag: u64,
 }
 
 impl Place<'_> {
-    /// The offset in `entry`, if it is one of this tag.
+    /// The offset in `entry`, if it has this tag.
     #[inline]
     fn offset_in(&self, entry: u64) -> Option<u64> {
         let offset = field(entry, 0, OFFSET_BITS);

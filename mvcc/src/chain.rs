@@ -1,4 +1,4 @@
-//! Versions that are no longer in the CVT: a record names the one before it, and where that is.
+//! Versions that are no longer in the CVT: a record names the version before it, and its slot.
 //!
 //! # What this is
 //!
@@ -8,16 +8,16 @@
 //!
 //! # What it is not
 //!
-//! A promise that the version is still there. How long a displaced version keeps its slot is
-//! decided in [`crate::retention`]; here it only matters that a slot with another record in it is
+//! A promise that the version is still there. [`crate::retention`] decides how long a displaced
+//! version keeps its slot; here it only matters that a slot with another record in it is
 //! recognised, however early it was reused.
 //!
 //! # Why a link is exact
 //!
 //! A record whose `previous` is `v` was written under the row's lock while `v` was its newest
 //! version, by an attempt that committed or by one that did not. The newest version is never
-//! displaced, so at that moment the predecessor's slot held the record of `v`, whole. Whatever was
-//! written there later, and before the reader looks, is one of:
+//! displaced, so at that moment the predecessor's slot held the record of `v`, whole. Anything
+//! written there later, before the reader looks, is one of:
 //!
 //! - *another row's record:* its checksum is seeded with another key;
 //! - *a later record of this row:* its writer began when `v` had been displaced, by something later
@@ -25,15 +25,15 @@
 //! - *half of one of these:* the checksum.
 //!
 //! So a record of this row in that slot is the one of `v` if and only if it follows a version
-//! earlier than `v`. Nothing follows `v` but what names it: the next version after the one that
-//! `v`'s own record names is `v`. If that is at most the snapshot and `v` is not, it is the one
-//! that the snapshot sees.
+//! earlier than `v`. Only the version that names `v` follows it: the next version after the one
+//! that `v`'s own record names is `v`. If that is at most the snapshot and `v` is not, it is the
+//! one that the snapshot sees.
 //!
-//! A row that was deleted long ago is purged, and may be inserted again: then nothing names what
-//! was before, and its old slots may hold its new records. So an insert names the group's purge
-//! time as what it follows, without a slot. That is no earlier than any version that is gone for
-//! good, so whoever looks for one of them rejects the new records as later ones; and it is the time
-//! from which on the row is known not to have existed.
+//! A row that was deleted long ago is purged, and may be inserted again: then no record names its
+//! earlier versions, and its old slots may hold its new records. So an insert names the group's
+//! purge time as the version it follows, without a slot. That is no earlier than any version that
+//! is gone for good, so a reader looking for one of them rejects the new records as later ones; and
+//! it is the time from which on the row is known not to have existed.
 //!
 //! A link begins at a record, never at a cell: a cell's words may be torn, and a version word later
 //! than the snapshot may stand beside the slot of an older tenant. That is why the search begins
@@ -47,14 +47,14 @@ use crate::acceptance::{Expected, Reject, accept_version};
 use crate::layout::record::Record;
 use crate::timestamp::Timestamp;
 
-/// The most records that a reader follows before it gives up as too old. A row that was written so
-/// often since its snapshot is written faster than it can be read.
+/// Largest number of records that a reader follows before it gives up as too old. A row that was
+/// written so often since its snapshot is written faster than it can be read.
 pub const MAX_HOPS: u32 = 8;
 
 /// A version of a row, as the record that follows it names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// When it was committed.
+    /// Its commit time.
     pub version: Timestamp,
     /// Offset of the slot that its record was written to, in the group's region; 0 if the row did
     /// not exist from `version` on, and nothing is known of earlier times.
@@ -70,8 +70,8 @@ impl Link {
     }
 }
 
-/// The record of the version that `link` names, if it still is in its slot. There should be as many
-/// `words` as a slot has.
+/// Decodes the record of the version that `link` names, if it is still in its slot. There should be
+/// as many `words` as a slot has.
 ///
 /// # Errors
 /// [`Reject`]; unless it is a collision of keys, the version is gone for good.

@@ -1,19 +1,19 @@
-//! The horizon: the time that no snapshot lies before, neither in use nor still to be drawn.
+//! The horizon: a time that no snapshot lies before, neither in use nor still to be drawn.
 //!
 //! # What this is
 //!
 //! Each coordinator knows the snapshots of its own slots ([`Snapshots`]) and a timestamp that was
 //! issued already, which every later snapshot is at least (H18). The smaller of both is its
-//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: a version
-//! whose successor is at most that is needed by nobody (DESIGN §7, H13). A floor may be looked at
-//! late, and by then be too small: that keeps versions longer, nothing else.
+//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: no snapshot
+//! needs a version whose successor is at most that (DESIGN §7, H13). A floor that is read late may
+//! be too small: that keeps versions longer, nothing else.
 //!
 //! # What it is not
 //!
-//! It asks no clock and sends nothing. The engine's `horizon.rs` carries floors from node to node,
+//! It reads no clock and sends nothing. The engine's `horizon.rs` carries floors from node to node,
 //! through a word of each in a memory node.
 //!
-//! # A snapshot that is on its way
+//! # A snapshot that is being drawn
 //!
 //! Between asking for a timestamp and getting it, a slot counts with the floor that it started
 //! from: its snapshot will be at least that, but perhaps less than what others have been issued
@@ -21,46 +21,47 @@
 
 use crate::timestamp::Timestamp;
 
-/// The snapshots of one coordinator's slots.
+/// Snapshots of one coordinator's slots.
 #[derive(Debug)]
 pub struct Snapshots {
-    /// By slot: the snapshot in use, or a time that the one under way will be at least.
+    /// Snapshot in use by each slot, or a lower bound of the one being drawn.
     held: Vec<Option<Timestamp>>,
 }
 
 impl Snapshots {
-    /// None in any of `slots` slots.
+    /// No snapshot in any of `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self { held: vec![None; slots] }
     }
 
-    /// A slot is about to ask for a snapshot. `issued` is a timestamp that is known to be issued.
+    /// Records that a slot is about to ask for a snapshot. `issued` is a timestamp that is known to
+    /// be issued.
     #[inline]
     pub fn register(&mut self, slot: usize, issued: Timestamp) {
         self.held[slot] = Some(issued);
     }
 
-    /// The slot reads from `snapshot` now.
+    /// Records that the slot reads from `snapshot` now.
     #[inline]
     pub fn activate(&mut self, slot: usize, snapshot: Timestamp) {
         self.held[slot] = Some(snapshot);
     }
 
-    /// The slot reads from no snapshot any more.
+    /// Records that the slot reads from no snapshot any more.
     #[inline]
     pub fn finish(&mut self, slot: usize) {
         self.held[slot] = None;
     }
 
-    /// A time that no snapshot here lies before, now or later. `issued` is a timestamp that is
-    /// known to be issued.
+    /// Time that no snapshot here lies before, now or later. `issued` is a timestamp that is known
+    /// to be issued.
     pub fn floor(&self, issued: Timestamp) -> Timestamp {
         self.held.iter().flatten().fold(issued, |floor, held| floor.min(*held))
     }
 }
 
-/// The horizon, as the floors of all say that are part of the cluster, each as the word that was
-/// published: zero where nobody has said anything yet, and then nothing is known.
+/// The horizon, computed from the published floor words of all live nodes. A floor of zero means
+/// that a node has published none yet; then the horizon is unknown and [`Timestamp::ZERO`].
 pub fn horizon(floors: impl IntoIterator<Item = u64>) -> Timestamp {
     let least = floors.into_iter().min().unwrap_or(0);
     Timestamp::new(least).unwrap_or(Timestamp::ZERO)
@@ -87,9 +88,9 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Event {
-        /// A timestamp is issued to somebody.
+        /// A timestamp is issued to some coordinator.
         Issue,
-        /// This coordinator learns of all that were issued.
+        /// This coordinator learns of all issued timestamps.
         Learn,
         Begin(usize),
         Drawn(usize),

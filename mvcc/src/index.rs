@@ -1,11 +1,11 @@
-//! The hash index: where a row's CVT is, and how to find it.
+//! The hash index: the place of a row's CVT, and the search for it.
 //!
 //! # Geometry
 //!
-//! In the region of every replica group a table has one array of home buckets. Shard `s` belongs
-//! to group `s % groups`; within a group, shards lie one after the other with the same number of
-//! buckets each, and a row's home bucket follows from its hash. A bucket that is full continues
-//! in overflow buckets, which belong to the same shard and never leave its chain.
+//! In the region of every replica group a table has one array of home buckets. Shard `s` belongs to
+//! group `s % groups`; within a group, shards lie one after the other with the same number of
+//! buckets each, and a row's home bucket follows from its hash. A bucket that is full continues in
+//! overflow buckets, which belong to the same shard and never leave its chain.
 //!
 //! ```text
 //! group g:  base | shard g: bucket 0, 1, ... | shard g + groups: bucket 0, 1, ... | ...
@@ -13,15 +13,15 @@
 //!
 //! # Lookup
 //!
-//! [`Lookup`] is a state machine over words that somebody else reads (LOTUS §5.1, "read CVT"):
-//! it names what to read, takes the words and says what is next. A cached address costs nothing
-//! if it is stale: the CVT names its row, so another row's is noticed and the bucket read.
+//! [`Lookup`] is a state machine over words that its caller reads (LOTUS §5.1, "read CVT"): it
+//! names what to read, takes the words and says what is next. A cached address costs nothing if it
+//! is stale: the CVT names its row, so another row's is noticed and the bucket read.
 //!
 //! # Inserting
 //!
 //! An insert holds the lock of the row *and* of the home bucket, whose name is
-//! [`IndexShape::bucket_key`] in the table's bucket space (LOTUS §4.1 locks the bucket's
-//! address; aligned addresses would name few shards). The one lock covers the whole chain.
+//! [`IndexShape::bucket_key`] in the table's bucket space (LOTUS §4.1 locks the bucket's address;
+//! aligned addresses would name few shards). The one lock covers the whole chain.
 
 use std::ops::Range;
 
@@ -32,11 +32,11 @@ use crate::layout::cvt::{Cell, Cvt, CvtHeader, HEADER_WORDS, Slot, cvt_words};
 use crate::layout::{LINE_BYTES, WORD_BYTES};
 use crate::table::{SpecError, TableDef, TableSpec};
 
-/// Home buckets are sized so that this share of their slots is used at a table's capacity: the
-/// other fifth keeps all but a few rows of an even spread out of overflow buckets.
+/// Share of the slots of home buckets, in percent, that is used at a table's capacity: the other
+/// fifth keeps all but a few rows of an even spread out of overflow buckets.
 pub const LOAD_FACTOR_PERCENT: u64 = 80;
 
-/// How a table's index divides into groups, shards and buckets.
+/// Division of a table's index into groups, shards and buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexShape {
     groups: u16,
@@ -46,10 +46,10 @@ pub struct IndexShape {
 }
 
 impl IndexShape {
-    /// The shape that `spec` takes in a cluster of `groups` replica groups.
+    /// Shape of a table with this `spec` in a cluster of `groups` replica groups.
     ///
     /// # Errors
-    /// What [`TableSpec::validate`] finds.
+    /// See [`TableSpec::validate`].
     ///
     /// # Panics
     /// If there is no group, or more groups than shards in the cluster.
@@ -66,13 +66,13 @@ impl IndexShape {
         })
     }
 
-    /// Home buckets of each shard; at least one.
+    /// Number of home buckets of each shard; at least one.
     #[inline]
     pub fn buckets_per_shard(&self) -> u64 {
         self.buckets_per_shard
     }
 
-    /// The replica group that `shard` belongs to.
+    /// Replica group that `shard` belongs to.
     #[inline]
     pub fn group(&self, shard: ShardId) -> usize {
         usize::from(shard.raw() % self.groups)
@@ -95,7 +95,7 @@ impl IndexShape {
         self.buckets_per_shard * self.bucket_bytes
     }
 
-    /// The number of the row's home bucket within its shard.
+    /// Number of the row's home bucket within its shard.
     #[inline]
     pub fn home_number(&self, key: Key) -> u64 {
         const HASH_BITS: u32 = 64 - ShardId::BITS;
@@ -103,14 +103,14 @@ impl IndexShape {
         ((u128::from(key.hash()) * u128::from(self.buckets_per_shard)) >> HASH_BITS) as u64
     }
 
-    /// The name of the lock of the row's home bucket, and so of its chain: the bucket's number
-    /// in place of a hash, in the row's own shard.
+    /// Name of the lock of the row's home bucket, and so of its chain: the bucket's number in place
+    /// of a hash, in the row's own shard.
     #[inline]
     pub fn bucket_key(&self, key: Key) -> Key {
         self.bucket_name(key.shard(), self.home_number(key))
     }
 
-    /// The same, of the home bucket with this number in its shard.
+    /// Name of the lock of the home bucket with this number in its shard.
     #[inline]
     pub fn bucket_name(&self, shard: ShardId, number: u64) -> Key {
         Key(number << ShardId::BITS | u64::from(shard.raw()))
@@ -124,7 +124,7 @@ impl IndexShape {
     }
 }
 
-/// A shape and where it lies: the offset of the home buckets in every group's region.
+/// A shape and its place: the offset of the home buckets in every group's region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexGeometry {
     shape: IndexShape,
@@ -132,7 +132,7 @@ pub struct IndexGeometry {
 }
 
 impl IndexGeometry {
-    /// The index of this shape, at `bases[g]` in group `g`.
+    /// Index of this shape, at `bases[g]` in group `g`.
     ///
     /// # Panics
     /// If there is not one base for each group, or one is 0 or not aligned to a cache line.
@@ -143,18 +143,18 @@ impl IndexGeometry {
         Self { shape, bases }
     }
 
-    /// Where it begins in each group.
+    /// Offset of the home buckets in each group.
     pub fn bases(&self) -> &[u64] {
         &self.bases
     }
 
-    /// How the index divides.
+    /// Division of the index into groups, shards and buckets.
     #[inline]
     pub fn shape(&self) -> &IndexShape {
         &self.shape
     }
 
-    /// The offset of the first home bucket of `shard`, in its group's region.
+    /// Offset of the first home bucket of `shard`, in its group's region.
     ///
     /// # Panics
     /// If the table has no such shard.
@@ -163,7 +163,7 @@ impl IndexGeometry {
         self.bases[self.shape.group(shard)] + self.shape.shard_offset(shard)
     }
 
-    /// The offset of the row's home bucket, in the region of the group of the row's shard.
+    /// Offset of the row's home bucket, in the region of the group of the row's shard.
     ///
     /// # Panics
     /// If the table has no such shard.
@@ -172,7 +172,7 @@ impl IndexGeometry {
         self.bucket_at(key.shard(), self.shape.home_number(key))
     }
 
-    /// The offset of the home bucket with this number in its shard, in the region of that's group.
+    /// Offset of the home bucket with this number in `shard`, in the region of the shard's group.
     ///
     /// # Panics
     /// If the table has no such shard.
@@ -185,16 +185,16 @@ impl IndexGeometry {
 /// Words to read from the region of the row's group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many words.
+    /// Number of words.
     pub words: usize,
 }
 
 /// A slot that an insert may take, under the lock of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeSlot {
-    /// Where the CVT would begin.
+    /// Offset of the CVT to be created.
     pub offset: u64,
     /// Its first cell, which may still be bound to a record slot by a row that is gone. The
     /// insert writes the header and this cell, as [`Cell::taken_by`] says, and leaves the other
@@ -202,16 +202,16 @@ pub struct FreeSlot {
     pub first_cell: Cell,
 }
 
-/// What a lookup wants or has found.
+/// Next action, or result, of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Read this and pass the words to [`Lookup::absorb`].
     Read(Read),
     /// The row's CVT.
     Found {
-        /// Where it is; worth remembering in the address cache.
+        /// Offset of the CVT; worth remembering in the address cache.
         offset: u64,
-        /// Which of the words last absorbed it is.
+        /// Its part of the words last absorbed.
         words: Range<usize>,
     },
     /// The row has no CVT. True only as of these reads, unless a lock keeps inserts away.
@@ -231,9 +231,9 @@ pub enum Step {
 pub struct Lookup {
     header: [u64; HEADER_WORDS],
     cells: usize,
-    /// The home bucket.
+    /// Offset of the home bucket.
     home: u64,
-    /// What the next words to absorb are.
+    /// Place of the next words to absorb.
     at: At,
     free: Option<FreeSlot>,
     torn: bool,
@@ -265,10 +265,10 @@ impl Lookup {
         self.pending()
     }
 
-    /// Takes the words that were asked for.
+    /// Takes the words that were read, as the last step asked.
     ///
     /// # Panics
-    /// If they are not as many as were asked for.
+    /// If their number differs from the one asked for.
     #[inline]
     pub fn absorb(&mut self, words: &[u64]) -> Step {
         self.absorb_except(words, |_| false)
@@ -305,7 +305,8 @@ impl Lookup {
         bucket: Bucket<'_>,
         claimed: impl Fn(u64) -> bool,
     ) -> Step {
-        // The header as a whole is compared, check word included: the row's own, whole.
+        // The header as a whole is compared, check word included: only the row's own, whole one
+        // matches.
         let found = bucket.slots().position(|slot| slot[..HEADER_WORDS] == self.header);
         if let Some(slot) = found {
             let start = slot * cvt_words(self.cells);
@@ -331,7 +332,7 @@ impl Lookup {
         }
     }
 
-    /// A free slot whose first cell is torn is being freed right now: no slot to take.
+    /// A free slot whose first cell is torn is being freed right now, and cannot be taken.
     #[inline]
     fn note_free(&mut self, offset: u64, words: &[u64]) {
         match Cvt::new(words).cell(0) {

@@ -1,12 +1,12 @@
 //! Primary keys, and the 64-bit LOTUS key derived from each.
 //!
-//! A [`PrimaryKey`] is what the application calls a row: up to 31 bytes, held inline. The LOTUS
-//! key is what locks, index and shard map call it: the low 12 bits are the shard, taken from the
-//! table's critical field, and the other 52 a hash of the whole primary key (LOTUS §4.2). The
-//! hash travels between hosts and outlives a process, so it is xxh3 and never a seeded one.
+//! A [`PrimaryKey`] is the application's name of a row: up to 31 bytes, held inline. The LOTUS key
+//! is its name for locks, index and shard map: the low 12 bits are the shard, taken from the
+//! table's critical field, and the other 52 a hash of the whole primary key (LOTUS §4.2). The hash
+//! travels between hosts and outlives a process, so it is xxh3 and never a seeded one.
 //!
-//! Numbers are encoded big-endian, so that the order of encoded keys is the order of the
-//! numbers, and a critical field has the same value whichever way the key was built.
+//! Numbers are encoded big-endian, so that the order of encoded keys is the order of the numbers,
+//! and a critical field has the same value whichever way the key was built.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -32,14 +32,14 @@ const LENGTH_AT: usize = PrimaryKey::MAX_BYTES;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrimaryKey {
-    /// The bytes in order; zeroes after the last; the length in the very last byte. Words
-    /// rather than bytes, so that copies, comparisons and 8-byte keys are single instructions.
+    /// The bytes in order; zeroes after the last; the length in the very last byte. Words rather
+    /// than bytes, so that copies, comparisons and 8-byte keys are single instructions.
     words: [u64; WORDS],
 }
 
 const _: () = assert!(size_of::<PrimaryKey>() == 32);
 
-/// Why bytes are not a primary key.
+/// Reason why bytes are not a primary key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -49,13 +49,13 @@ pub enum KeyError {
     /// Keys are held inline. The caller may use a digest of the long key instead.
     #[error("a primary key has at most {max} bytes, not {len}", max = PrimaryKey::MAX_BYTES)]
     TooLong {
-        /// How many bytes there were.
+        /// Number of bytes given.
         len: usize,
     },
 }
 
 impl PrimaryKey {
-    /// The most bytes a primary key can have.
+    /// Largest length of a primary key, in bytes.
     pub const MAX_BYTES: usize = 31;
 
     /// The key's bytes.
@@ -64,13 +64,13 @@ impl PrimaryKey {
         &self.words.as_bytes()[..self.byte_count()]
     }
 
-    /// How many bytes the key has, from 1 to [`Self::MAX_BYTES`].
+    /// Length of the key in bytes, from 1 to [`Self::MAX_BYTES`].
     #[inline]
     pub const fn byte_count(&self) -> usize {
         (self.words[WORDS - 1] >> 56) as usize
     }
 
-    /// How many 8-byte words the key fills in a record.
+    /// Number of 8-byte words that the key fills in a record.
     #[inline]
     pub(crate) const fn word_count(&self) -> usize {
         self.byte_count().div_ceil(8)
@@ -203,7 +203,7 @@ impl TryFrom<&[u8]> for PrimaryKey {
 }
 
 impl Ord for PrimaryKey {
-    /// The order of the bytes, which for keys built of numbers is the order of the numbers.
+    /// Compares the bytes, which for keys built of numbers is the order of the numbers.
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_bytes().cmp(other.as_bytes())
     }
@@ -222,18 +222,18 @@ impl fmt::Debug for PrimaryKey {
     }
 }
 
-/// Which part of a primary key decides the shard (LOTUS §4.2, the critical field).
+/// Part of a primary key that decides the shard (LOTUS §4.2, the critical field).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CriticalField {
-    /// None in particular: rows spread over all shards by the hash of the whole key.
+    /// No part: rows spread over all shards by the hash of the whole key.
     #[default]
     Hashed,
     /// A big-endian number inside the encoded key, such as a warehouse; its value modulo the
     /// table's shards is the shard. In a key that ends earlier, missing bytes read as zero.
     Bytes {
-        /// The field's first byte.
+        /// Index of the field's first byte.
         start: u8,
-        /// How many bytes it has, from 1 to 8.
+        /// Number of bytes, from 1 to 8.
         len: u8,
     },
 }

@@ -1,26 +1,25 @@
-//! Multi-version tables in remote memory: what the bytes are and what they mean.
+//! Multi-version tables in remote memory: their bytes and the rules for reading them.
 //!
 //! # What this crate is
 //!
 //! The pure half of LOTUS's memory store (LOTUS §4.4, §7.1): names ([`key`], [`table`]), bytes
-//! ([`layout`]), and the decisions taken over bytes that were read ([`index`],
-//! [`visibility`], [`acceptance`], [`chain`]).
-//! Beside them stand the few pieces of state that a compute node keeps about remote memory: the
-//! [`address_cache`], the [`version_table_cache`], the [`slab`] sub-allocator with the slots that
-//! [`retention`] keeps back, the snapshots that define its [`horizon`], and the embedded
-//! [`timestamp`] clock.
+//! ([`layout`]), and the decisions taken over bytes that were read ([`index`], [`visibility`],
+//! [`acceptance`], [`chain`]). Beside them stand the few pieces of state that a compute node keeps
+//! about remote memory: the [`address_cache`], the [`version_table_cache`], the [`slab`]
+//! sub-allocator with the slots that [`retention`] keeps back, the snapshots that define its
+//! [`horizon`], and the embedded [`timestamp`] clock.
 //!
 //! # What it is not
 //!
-//! Nothing here posts a verb, waits, takes a lock or asks for the time. The engine reads words,
-//! asks this crate what they say, and carries out the answer; so every rule below can be tested
-//! with a table of examples, and is.
+//! Nothing here posts a verb, waits, takes a lock or reads a clock. The engine reads words, calls
+//! this crate to interpret them, and carries out the answer; so every rule below can be tested with
+//! a table of examples, and is.
 //!
-//! # Who owns what
+//! # Ownership of words
 //!
-//! Remote memory belongs to no node: a word may be written only by whoever holds the lock that
-//! covers it. `docs/memory-layout.md` names that lock for every word. Offsets are bytes within
-//! the region of one replica group, alike on all of its replicas.
+//! Remote memory belongs to no node: a word may be written only by the holder of the lock that
+//! covers it. `docs/memory-layout.md` names that lock for every word. Offsets are bytes within the
+//! region of one replica group, alike on all of its replicas.
 
 #![forbid(unsafe_code)]
 

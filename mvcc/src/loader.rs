@@ -1,9 +1,9 @@
-//! Laying out the index of one shard before the first transaction.
+//! Layout of one shard's index before the first transaction.
 //!
-//! Rows that exist from the start need no locks and no protocol: whoever loads a shard is alone
-//! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then shows
-//! what to write where. It allocates nothing remote: the caller places the records, says where
-//! they are, and provides overflow buckets when asked to.
+//! Rows that exist from the start need no locks and no protocol: the loader of a shard is alone
+//! with it. [`ShardImage`] builds the shard's buckets in local memory, row by row, and then lists
+//! what to write where. It allocates nothing remote: the caller places the records, passes their
+//! offsets, and provides overflow buckets on request.
 
 use lotus_fabric::ids::{Key, ShardId};
 use thiserror::Error;
@@ -25,7 +25,7 @@ pub struct LoadedRow {
     pub length: u32,
 }
 
-/// Why a row was not placed.
+/// Reason why a row was not placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -42,24 +42,24 @@ pub enum PlaceError {
     NeedsOverflow,
 }
 
-/// The buckets of one shard of one table, in local memory.
+/// Buckets of one shard of one table, in local memory.
 #[derive(Debug)]
 pub struct ShardImage<'a> {
     table: &'a TableDef,
     shard: ShardId,
-    /// Home buckets, then overflow buckets, each as long as [`bucket_words`] says.
+    /// Home buckets, then overflow buckets, each [`bucket_words`] long.
     words: Vec<u64>,
-    /// For each bucket in `words`, the index of the next in its chain; 0 for none, which is a
-    /// home bucket and follows no other.
+    /// For each bucket in `words`, the index of the next in its chain; 0 for none: bucket 0 is a
+    /// home bucket, which follows no other.
     next: Vec<usize>,
-    /// The offsets of the overflow buckets in the group's region.
+    /// Offsets of the overflow buckets in the group's region.
     overflow: Vec<u64>,
-    /// How many of them are linked into a chain: the first so many.
+    /// Number of overflow buckets that are linked into a chain; they are the first ones.
     linked: usize,
 }
 
 impl<'a> ShardImage<'a> {
-    /// The empty home buckets of `shard`.
+    /// Empty home buckets of `shard`.
     pub fn new(table: &'a TableDef, shard: ShardId) -> Self {
         let buckets = table.geometry().shape().buckets_per_shard() as usize;
         let words = vec![0; buckets * table.bucket_words()];
@@ -105,7 +105,7 @@ impl<'a> ShardImage<'a> {
         self.words.resize(self.words.len() + self.bucket_words(), 0);
     }
 
-    /// What to write, as offsets in the group's region and words: all home buckets at once, then
+    /// Words to write, each with their offset in the group's region: all home buckets at once, then
     /// each overflow bucket, the unused ones too.
     pub fn images(&self) -> impl Iterator<Item = (u64, &[u64])> {
         let (homes, overflow) = self.words.split_at(self.home_count() * self.bucket_words());
@@ -114,7 +114,7 @@ impl<'a> ShardImage<'a> {
         std::iter::once((base, homes)).chain(self.overflow.iter().copied().zip(overflow))
     }
 
-    /// Goes along the chain, to its first free slot or its end.
+    /// Searches the chain for its first free slot or its end.
     fn search(&self, home: usize, key: Key) -> Result<Room, PlaceError> {
         let mut bucket = home;
         loop {
@@ -165,7 +165,7 @@ impl<'a> ShardImage<'a> {
     }
 }
 
-/// Where a row goes.
+/// Place found for a row.
 enum Room {
     In { bucket: usize, slot: usize },
     After { tail: usize },
@@ -191,7 +191,7 @@ mod tests {
         TableDef::new(TableId(9), spec.capacity(capacity), vec![1 << 18]).expect("valid")
     }
 
-    /// Places every row, giving as many overflow buckets as are asked for.
+    /// Places every row, giving as many overflow buckets as needed.
     fn place_all<'a>(table: &'a TableDef, rows: &[Key]) -> (ShardImage<'a>, Vec<u64>) {
         let mut image = ShardImage::new(table, ShardId::from_low_bits(0));
         let mut spill = SPILL;

@@ -1,17 +1,17 @@
 //! Timestamps from one node that serves all others by RPC (LOTUS §5, "timestamp service").
 //!
 //! # What it is
-//! [`OracleServer`] answers requests from one source of timestamps; [`OracleClient`] asks on
-//! behalf of all coroutines of one coordinator. Requests that arrive while one is under way share
-//! the *next* one: a timestamp that was perhaps issued before a coroutine asked would not be at
-//! least everything issued before (H18), so nobody joins a request that was already sent.
+//! [`OracleServer`] answers requests from one source of timestamps; [`OracleClient`] asks on behalf
+//! of all coroutines of one coordinator. Requests that arrive while one is under way share the
+//! *next* one: a timestamp that was perhaps issued before a coroutine asked would not be at least
+//! everything issued before (H18), so no coroutine joins a request that was already sent.
 //! Transactions that share a timestamp hold no lock in common, so their order does not matter;
 //! versions of one row still differ, because the second writer asks after the first unlocked.
 //!
 //! # When another node takes over
-//! Both sides know only their part: a server that may issue nothing yet keeps who asks waiting; a
-//! client that is told to ask another node ([`OracleClient::turn_to`]) takes no answer of the old
-//! one any more, also if it is on its way. Who serves when is decided elsewhere.
+//! Both sides know only their part: a server that may issue nothing yet keeps its askers waiting; a
+//! client that is turned to another node ([`OracleClient::turn_to`]) takes no answer of the old one
+//! any more, even if it is on its way. The engine decides which node serves when.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -30,36 +30,36 @@ use lotus_sabotage::{Rule, broken};
 
 use crate::timestamp::Timestamp;
 
-/// The RPC service under which an oracle answers.
+/// RPC service under which an oracle answers.
 pub const TIMESTAMP_SERVICE: Service = Service(2);
 
-/// A request that is not answered is sent again, first when its answer is late by the slowest one
-/// of late, and at last after so long.
+/// Longest interval between tries of a request. The first interval is shorter: the tolerance of the
+/// slowest recent answer.
 const RETRY_AT_MOST: Duration = Duration::from_millis(20);
-/// How often at that interval.
+/// Number of tries at that interval.
 const TRIES_AT_MOST: u32 = 50;
-/// An answer is not late before this, unless the cluster has a short lease.
+/// Time before which an answer is not late, unless the cluster has a short lease.
 const LEAST_TOLERANCE: Duration = Duration::from_micros(250);
-/// How often a server looks whether it may answer those who wait.
+/// Interval at which a server checks whether it may answer waiting requests.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// A coordinator that asks for a timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
-    /// Where it asks from.
+    /// Its address.
     pub at: Endpoint,
-    /// The life of its node.
+    /// Life of its node.
     pub life: Incarnation,
 }
 
-/// What becomes of a request for a timestamp.
+/// Answer of the source of timestamps to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// A timestamp later than every one before, on whichever lane it was issued.
     Issued(Timestamp),
-    /// The asker waits, or asks again.
+    /// No timestamp can be issued yet; the asker waits, or asks again.
     NotYet,
-    /// The asker is given none here.
+    /// The asker gets no timestamp from this node.
     Refused,
 }
 
@@ -69,12 +69,12 @@ struct Waiting {
     asker: Asker,
 }
 
-/// The serving side, for one coordinator.
+/// Serving side, for one coordinator.
 #[derive(Debug)]
 pub struct OracleServer;
 
 impl OracleServer {
-    /// Answers requests on `rpc` from `next`, which is given the asker and the physical time.
+    /// Answers requests on `rpc` from `next`, which gets the asker and the physical time.
     pub fn serve(rpc: &Rpc, next: impl Fn(Asker, Nanos) -> Answer + Clone + 'static) {
         let executor = rpc.lane().executor().clone();
         let waiting = Rc::new(RefCell::new(Vec::<Waiting>::new()));
@@ -82,7 +82,7 @@ impl OracleServer {
             TIMESTAMP_SERVICE,
             Box::new(move |responder, request| {
                 let life = request.try_into().ok().map(u16::from_le_bytes);
-                // What names no life is none of ours.
+                // A request that names no life is malformed, and is ignored.
                 let Some(life) = life.and_then(Incarnation::new) else { return };
                 let asker = Asker { at: responder.from(), life };
                 let Some(waits) = answer(Waiting { responder, asker }, &next, executor.now())
@@ -113,7 +113,7 @@ fn answer(request: Waiting, next: &impl Fn(Asker, Nanos) -> Answer, now: Nanos) 
     None
 }
 
-/// Answers those who wait as soon as that may be, or forgets them: they ask again.
+/// Answers waiting requests as soon as that is allowed, or drops them: their askers ask again.
 async fn attend(
     executor: Handle,
     waiting: Rc<RefCell<Vec<Waiting>>>,
@@ -133,7 +133,7 @@ async fn attend(
     waiting.borrow_mut().clear();
 }
 
-/// The asking side, shared by the coroutines of one coordinator.
+/// Asking side, shared by the coroutines of one coordinator.
 #[derive(Clone)]
 pub struct OracleClient {
     core: Rc<Core>,
@@ -141,28 +141,28 @@ pub struct OracleClient {
 
 struct Core {
     rpc: Rpc,
-    /// On behalf of which life of its node.
+    /// Life of the node that asks.
     life: Incarnation,
-    /// Whom to ask.
+    /// Coordinator to ask.
     oracle: Cell<Endpoint>,
-    /// Who waits for its answer.
+    /// Task that waits for its answer.
     asking: Cell<Option<TaskId>>,
-    /// How many requests have been sent.
+    /// Number of requests sent.
     sent: Cell<u64>,
     in_flight: Cell<bool>,
-    /// The last request that ended, and its answer.
+    /// Number of the last request that ended, and its answer.
     ended: Cell<(u64, Result<Timestamp, RpcError>)>,
-    /// The latest answer.
+    /// Latest timestamp received.
     latest: Cell<Timestamp>,
     slowest: Cell<Slowest>,
-    /// No answer is late before this.
+    /// Time before which no answer is late.
     least_tolerance: Duration,
     waiting: RefCell<Vec<TaskId>>,
 }
 
 impl OracleClient {
-    /// Asks the coordinator of `oracle` that has the same number as `rpc`'s own, on behalf of this
-    /// life of its node. The shorter the cluster's lease, the earlier it asks again.
+    /// Client that asks the coordinator of `oracle` with the same number as `rpc`'s own, on behalf
+    /// of this life of its node. The shorter the cluster's lease, the earlier it asks again.
     pub fn new(rpc: Rpc, oracle: NodeId, life: Incarnation, lease: Option<Duration>) -> Self {
         let oracle = Endpoint { node: oracle, lane: rpc.lane().at().lane };
         let core = Core {
@@ -181,8 +181,8 @@ impl OracleClient {
         Self { core: Rc::new(core) }
     }
 
-    /// Asks `oracle` from now on, and takes no answer of another node, also if it was asked for
-    /// before. Whether that is a change.
+    /// Asks `oracle` from now on, and takes no more answers of another node, even to earlier
+    /// requests. Returns whether that is a change.
     pub fn turn_to(&self, oracle: NodeId) -> bool {
         let core = &*self.core;
         let before = core.oracle.get();
@@ -196,15 +196,15 @@ impl OracleClient {
         true
     }
 
-    /// The latest timestamp that was received: all that are asked for from now on are later.
+    /// Latest timestamp that was received: all that are asked for from now on are later.
     pub fn latest(&self) -> Timestamp {
         self.core.latest.get()
     }
 
-    /// A timestamp later than every one issued before this call, by anybody.
+    /// Draws a timestamp later than every one issued before this call, on any node.
     ///
     /// # Errors
-    /// [`RpcError::TimedOut`] if the oracle does not answer, or gives this life none.
+    /// [`RpcError::TimedOut`] if the oracle does not answer, or refuses this life.
     pub async fn timestamp(&self) -> Result<Timestamp, RpcError> {
         let core = &*self.core;
         // The first request that is sent from now on.
@@ -243,7 +243,7 @@ impl<'a> Request<'a> {
 
     async fn answer(mut self) {
         let core = self.core;
-        // Until whoever was asked is still the one to ask.
+        // Until the answer comes from the node that is still the oracle.
         let reply = loop {
             if let Some(reply) = Self::ask(core, core.oracle.get()).await {
                 break reply;
@@ -252,12 +252,12 @@ impl<'a> Request<'a> {
         self.outcome = reply.and_then(|reply| {
             let bytes = reply.first_chunk::<8>().filter(|_| reply.len() == 8);
             let timestamp = bytes.and_then(|bytes| Timestamp::new(u64::from_le_bytes(*bytes)));
-            // A reply that is no timestamp is as good as none.
+            // A reply that is no timestamp counts as none.
             timestamp.ok_or(RpcError::TimedOut)
         });
     }
 
-    /// What `oracle` says; `None` if another one is to be asked meanwhile.
+    /// Reply of `oracle`; `None` if the client is turned to another node meanwhile.
     async fn ask(core: &Core, oracle: Endpoint) -> Option<Result<Reply, RpcError>> {
         let request = core.life.raw().to_le_bytes();
         let patience = core.patience();
@@ -276,7 +276,7 @@ impl<'a> Request<'a> {
 }
 
 impl Core {
-    /// For a request that is sent now: about a second altogether.
+    /// Retry policy of a request that is sent now: about a second altogether.
     fn patience(&self) -> Patience {
         let retry_after = self.slowest.get().tolerance(self.least_tolerance).min(RETRY_AT_MOST);
         let shorter = RETRY_AT_MOST.as_nanos() / retry_after.as_nanos().max(1);
@@ -284,7 +284,7 @@ impl Core {
         Patience { retry_after, retry_at_most: RETRY_AT_MOST, tries }
     }
 
-    /// The answer has come to a request that was sent then for the last time.
+    /// Records that the answer has come to a request that was last sent at `sent`.
     fn hear(&self, sent: Nanos) {
         let mut slowest = self.slowest.get();
         slowest.note(self.rpc.lane().executor().now().since(sent));

@@ -1,19 +1,19 @@
-//! How long a version that has left its CVT keeps its record slot.
+//! Retention of the record slots of versions that have left their CVT.
 //!
 //! # What this is
 //!
-//! A writer that displaces a version may write its record over that version's, or take another
-//! slot and leave the old one as it is. The second keeps the version for readers whose snapshot
-//! lies before its *successor* (DESIGN §7, H13), who find it by its link ([`crate::chain`]). The
-//! slot is *retired*: it waits here until the horizon has reached the successor, and is then the
-//! first to be used again. Each coordinator keeps its own, as it does slabs.
+//! A writer that displaces a version may write its record over that version's, or take another slot
+//! and leave the old one as it is. The second keeps the version for readers whose snapshot lies
+//! before its *successor* (DESIGN §7, H13), who find it by its link ([`crate::chain`]). The slot is
+//! *retired*: it waits here until the horizon has reached the successor, and is then the first to
+//! be used again. Each coordinator keeps its own retired slots, as it does slabs.
 //!
 //! # What it is not
 //!
-//! A promise. The slots that wait have a [`limit`]; beyond it, and where no slot is to be had,
-//! versions are overwritten in place as if nobody needed them. Whoever does is told that its
-//! snapshot is too old. Nor does safety rest on any of it: a reader recognises a slot that was
-//! reused too early.
+//! A promise. The number of waiting slots has a [`limit`]; beyond it, and where no slot is free,
+//! versions are overwritten in place although a snapshot may need them, and its transaction ends as
+//! too old. Nor does safety rest on any of it: a reader recognises a slot that was reused too
+//! early.
 
 use std::collections::VecDeque;
 
@@ -24,35 +24,35 @@ use crate::layout::region::SLAB_BYTES;
 use crate::slab::{Purpose, SlotKind};
 use crate::timestamp::Timestamp;
 
-/// Of a table's capacity, how many slots may wait, all coordinators and groups together.
+/// Share of a table's capacity, in percent, that may wait, all coordinators and groups together.
 const RETIRED_PERCENT: u64 = 10;
 
-/// For how many slots a queue has room from its first on: as many small ones as fill a slab.
+/// Initial capacity of a queue: the number of the smallest slots that fill a slab.
 const FIRST_SLOTS: usize = SLAB_BYTES as usize / LINE_BYTES;
 
-/// How many slots of a table and group one coordinator may keep waiting: its share of a tenth of
-/// the table's `capacity`, divided among `sharers` (coordinators × groups); but as many as fill a
-/// slab of its own, which it takes anyway with the first.
+/// Number of slots of a table and group that one coordinator may keep waiting: its share of a tenth
+/// of the table's `capacity`, divided among `sharers` (coordinators × groups), but no less than a
+/// slab's worth, since the coordinator takes a slab of its own with the first slot.
 ///
 /// # Panics
-/// If nobody shares, or a slot has no bytes.
+/// If `sharers` or `slot_bytes` is zero.
 pub fn limit(capacity: u64, sharers: u64, slot_bytes: u64) -> usize {
     let share = capacity / 100 * RETIRED_PERCENT / sharers;
     share.max(SLAB_BYTES / slot_bytes) as usize
 }
 
-/// The slots that wait at one coordinator.
+/// Slots that wait at one coordinator.
 #[derive(Debug)]
 pub struct Retired {
     groups: usize,
-    /// By table, then group.
+    /// Queues by table, then group.
     queues: Vec<Queue>,
 }
 
 #[derive(Clone, Default, Debug)]
 struct Queue {
-    /// Slots and the successors of what is in them, in the order in which they were retired: nearly
-    /// that of the successors, and a wait that is a little too long does no harm.
+    /// Slots, each with the successor of its version, in the order in which they were retired. That
+    /// is nearly the order of the successors, and a slightly longer wait does no harm.
     waiting: VecDeque<(Timestamp, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl Retired {
         Self { groups: usize::from(groups), queues: Vec::new() }
     }
 
-    /// Whether a version is kept whose slot could be overwritten now: if its `successor` is later
+    /// Whether to keep a version whose slot could be overwritten now: if its `successor` is later
     /// than the `horizon`, so that a snapshot before it may be in use, and fewer than `limit` slots
     /// wait.
     #[inline]
@@ -80,7 +80,7 @@ impl Retired {
         queue.is_none_or(|queue| queue.waiting.len() < limit)
     }
 
-    /// Lets `slot` wait until the horizon has reached the `successor` of the version in it.
+    /// Makes `slot` wait until the horizon has reached the `successor` of the version in it.
     pub fn retire(&mut self, purpose: Purpose, slot: u64, successor: Timestamp) {
         let waiting = &mut self.queue(purpose).waiting;
         if waiting.capacity() == 0 {
@@ -89,7 +89,7 @@ impl Retired {
         waiting.push_back((successor, slot));
     }
 
-    /// A slot that has waited long enough.
+    /// Takes a slot that has waited long enough.
     #[inline]
     pub fn reuse(&mut self, purpose: Purpose, horizon: Timestamp) -> Option<u64> {
         let index = self.index(purpose);
@@ -104,7 +104,7 @@ impl Retired {
         }
     }
 
-    /// Gives up all slots of a group that have waited long enough.
+    /// Passes all slots of a group that have waited long enough to `take`.
     pub fn reuse_all(
         &mut self,
         group: u16,
@@ -121,7 +121,7 @@ impl Retired {
         }
     }
 
-    /// How many slots wait.
+    /// Number of slots that wait.
     pub fn waiting(&self) -> usize {
         self.queues.iter().map(|queue| queue.waiting.len()).sum()
     }

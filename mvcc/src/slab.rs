@@ -1,19 +1,19 @@
 //! Sub-allocation of remote memory by one coordinator.
 //!
 //! A coordinator takes whole slabs from a group's region (one remote compare-and-swap each, see
-//! [`crate::layout::region`]) and cuts slots from them without asking anybody. This is the
-//! cutting; taking a slab is the engine's business, and so is naming it in the slab directory
-//! *before* any slot of it is used. Slots of one slab have one table, kind and size for ever, so
-//! a reader that follows a stale offset finds a record of the same table, or none (H13).
+//! [`crate::layout::region`]) and cuts slots from them locally. This module does the cutting; the
+//! engine takes slabs, and names each in the slab directory *before* any slot of it is used. Slots
+//! of one slab have one table, kind and size for ever, so a reader that follows a stale offset
+//! finds a record of the same table, or none (H13).
 //!
-//! # What is kept back
+//! # Reserved slots
 //!
-//! Rows must be updated in full memory as well: a row that was written once has one slot, and
-//! its next version needs another before the first can be given up. So inserts leave the last
-//! [`reserve`] slots alone. Slots that were got from another node for inserts are for these: what a
-//! node could spare would otherwise be kept back by the next one, and be of no use to inserts.
+//! Rows must be updatable in full memory as well: a row that was written once has one slot, and its
+//! next version needs another before the first can be given up. So inserts leave the last
+//! [`reserve`] slots alone. Slots that another node has given for inserts are exempt: otherwise the
+//! receiver would reserve what the giver could spare, and inserts could use it nowhere.
 //!
-//! # Whose a free slot is
+//! # Ownership of free slots
 //!
 //! Each coordinator has an allocator of its own, and each compute node one that its coordinators
 //! share. Slots move between them, and between nodes, by being taken out of one and put into
@@ -24,18 +24,18 @@ use lotus_fabric::ids::TableId;
 
 use crate::layout::region::{SLAB_BYTES, SlabKind};
 
-/// What slots are for: those of one purpose have one size.
+/// Table, group and kind that slots are used for: those of one purpose have one size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Purpose {
-    /// The table.
+    /// Table that uses them.
     pub table: TableId,
-    /// The replica group whose region they are in.
+    /// Replica group whose region they are in.
     pub group: u16,
-    /// What they hold.
+    /// Kind of their contents.
     pub slots: SlotKind,
 }
 
-/// What a slot holds.
+/// Kind of a slot's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotKind {
     /// A record.
@@ -45,7 +45,7 @@ pub enum SlotKind {
 }
 
 impl SlotKind {
-    /// What the directory says about slabs that such slots are cut from.
+    /// Kind of slab, as in the directory, that such slots are cut from.
     pub const fn slab(self) -> SlabKind {
         match self {
             Self::Record => SlabKind::Records,
@@ -54,12 +54,11 @@ impl SlotKind {
     }
 }
 
-/// The most slots that are kept back for updates.
+/// Largest number of slots that are kept back for updates.
 const MOST_RESERVED: u64 = 512;
 
 /// Number of record slots of this size that inserts leave for updates: a quarter of a slab, and at
-/// most
-/// 512.
+/// most 512.
 ///
 /// # Panics
 /// If a slot has no bytes.
@@ -73,25 +72,25 @@ pub const fn reserve(slot_bytes: u64) -> u64 {
 #[derive(Debug)]
 pub struct SlabAllocator {
     groups: usize,
-    /// By table, then group, then kind: found by arithmetic, not by hashing.
+    /// Pools by table, then group, then kind: found by arithmetic, not by hashing.
     pools: Vec<Pool>,
 }
 
 #[derive(Clone, Default, Debug)]
 struct Pool {
-    /// The rest of the current slab.
+    /// Unused rest of the current slab.
     next: u64,
     end: u64,
     /// Slots given back; as many as are missing from earlier slabs.
     free: Vec<u64>,
-    /// What is left of slabs that were added before the current one was used up.
+    /// Unused rests of slabs that were added before the current one was used up.
     spare: Vec<(u64, u64)>,
-    /// How many of the free slots are for inserts, even if no more than are kept back are left.
+    /// Number of free slots that inserts may take even if only the reserve is left.
     for_inserts: u64,
 }
 
 impl SlabAllocator {
-    /// An allocator without slabs, in a cluster of `groups` replica groups.
+    /// Allocator without slabs, in a cluster of `groups` replica groups.
     ///
     /// # Panics
     /// If there are none.
@@ -100,8 +99,8 @@ impl SlabAllocator {
         Self { groups: usize::from(groups), pools: Vec::new() }
     }
 
-    /// The offset of a slot of `slot_bytes` in the region of the purpose's group; `None` if the
-    /// coordinator must take another slab first and [`add`](Self::add_slab) it.
+    /// Takes a slot of `slot_bytes`; returns its offset in the region of the purpose's group, or
+    /// `None` if the coordinator must take another slab first and [`add`](Self::add_slab) it.
     ///
     /// `slot_bytes` is the same in every call for a purpose.
     #[inline]
@@ -110,7 +109,7 @@ impl SlabAllocator {
         self.pools.get_mut(index)?.alloc(slot_bytes)
     }
 
-    /// Takes back a slot that nothing names any more.
+    /// Takes back a slot that no cell or link names any more.
     #[inline]
     pub fn release(&mut self, purpose: Purpose, slot: u64) {
         self.pool(purpose).free.push(slot);
@@ -194,10 +193,10 @@ impl SlabAllocator {
         to.pool(purpose).free.extend(pool.free.drain(from..));
     }
 
-    /// Moves all that is free in a group to another allocator.
+    /// Moves all free slots and slabs of a group to another allocator.
     ///
     /// # Panics
-    /// If the other one is of another number of groups.
+    /// If the other one has another number of groups.
     pub fn hand_over(&mut self, group: u16, to: &mut Self) {
         assert_eq!(self.groups, to.groups, "both are of one cluster");
         let groups = self.groups;
@@ -242,7 +241,7 @@ impl Pool {
         self.free.is_empty() && self.spare.is_empty() && self.next == self.end
     }
 
-    /// True if more than `count` slots are free. It looks no further than it must.
+    /// Whether more than `count` slots are free. Stops counting as soon as that is known.
     #[inline]
     fn has_more_than(&self, count: u64, slot_bytes: u64) -> bool {
         self.free.len() as u64 > count
@@ -259,7 +258,7 @@ impl Pool {
     fn alloc(&mut self, slot_bytes: u64) -> Option<u64> {
         let slot = self.take(slot_bytes);
         if self.for_inserts > 0 {
-            // Updates may take any.
+            // Updates may take any slot.
             self.for_inserts = self.for_inserts.min(self.available(slot_bytes));
         }
         slot
@@ -334,7 +333,7 @@ mod tests {
         assert_eq!(slabs.available(RECORDS, 64), 0);
     }
 
-    /// Kept back by the receiver, they would be of no use to inserts anywhere.
+    /// If the receiver reserved them, no insert could use them anywhere.
     #[test]
     fn slots_that_were_got_for_inserts_are_for_inserts_and_updates() {
         let mut slabs = SlabAllocator::new(2);
@@ -350,7 +349,7 @@ mod tests {
             (2, 0)
         );
 
-        // An update takes any.
+        // An update takes any slot.
         slabs.release_for_inserts(RECORDS, 7000);
         assert_eq!([(); 4].map(|()| slabs.alloc(RECORDS, 64).is_some()), [true, true, true, false]);
         slabs.release(RECORDS, 8000);

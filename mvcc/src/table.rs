@@ -1,7 +1,7 @@
-//! Tables: what an application asks for, and what the cluster makes of it.
+//! Tables: the application's specification, and its place in the cluster.
 //!
-//! A [`TableSpec`] is the application's wish, built in a `const` if it likes. A [`TableDef`] is
-//! that wish validated, numbered, and placed in every replica group; it never changes after
+//! A [`TableSpec`] is the application's request, built in a `const` if it likes. A [`TableDef`] is
+//! that request validated, numbered, and placed in every replica group; it never changes after
 //! that, so coordinators share it without synchronisation. Neither touches remote memory.
 
 use std::borrow::Cow;
@@ -15,11 +15,11 @@ use crate::layout::bucket::bucket_words;
 use crate::layout::cvt::{Contents, CvtHeader, MAX_CELLS, MIN_CELLS, cvt_words};
 use crate::layout::record::{record_words, slot_bytes};
 
-/// The longest name of a table, in bytes.
+/// Largest length of a table's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// The longest value, in bytes.
+/// Largest length of a value, in bytes.
 pub const MAX_RECORD_BYTES: u32 = 8192;
-/// The most rows in a table.
+/// Largest number of rows in a table.
 pub const MAX_CAPACITY: u64 = 1 << 36;
 
 /// A table as the application asks for it.
@@ -44,19 +44,19 @@ pub struct TableSpec {
     pub record_bytes: u32,
     /// The longest primary key, in bytes: 1 to [`PrimaryKey::MAX_BYTES`]; 8 by default.
     pub key_bytes: u32,
-    /// How many rows the index is sized for: 1 to [`MAX_CAPACITY`]. There is no default.
+    /// Number of rows that the index is sized for: 1 to [`MAX_CAPACITY`]. There is no default.
     pub capacity: u64,
-    /// How many versions of a row are kept: [`MIN_CELLS`] to [`MAX_CELLS`]; 2 by default, as
+    /// Number of versions of a row that are kept: [`MIN_CELLS`] to [`MAX_CELLS`]; 2 by default, as
     /// in LOTUS §8.
     pub versions: u32,
-    /// Which part of the primary key decides the shard; none in particular by default.
+    /// Part of the primary key that decides the shard; by default the hash of the whole key does.
     pub critical_field: CriticalField,
-    /// How many shards rows spread over: 1 to 4096, the default. A table whose critical field
+    /// Number of shards that rows spread over: 1 to 4096, the default. A table whose critical field
     /// takes fewer values should say so, or the index keeps room in shards that stay empty.
     pub shards: u32,
 }
 
-/// What is wrong with a [`TableSpec`]. The caller must change the spec.
+/// Defect of a [`TableSpec`]. The caller must change the spec.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -72,13 +72,13 @@ pub enum SpecError {
     /// Set `record_bytes` within its range; keep larger values in several rows.
     #[error("record_bytes must be 1 to {MAX_RECORD_BYTES}, not {bytes}")]
     RecordBytes {
-        /// What was asked for.
+        /// Length given.
         bytes: u32,
     },
     /// Set `key_bytes` within its range; use a digest in place of longer keys.
     #[error("key_bytes must be 1 to {max}, not {bytes}", max = PrimaryKey::MAX_BYTES)]
     KeyBytes {
-        /// What was asked for.
+        /// Length given.
         bytes: u32,
     },
     /// Set `versions` within its range.
@@ -87,13 +87,13 @@ pub enum SpecError {
          writer would overwrite the committed value before it commits, and could not undo it"
     )]
     Versions {
-        /// What was asked for.
+        /// Number given.
         versions: u32,
     },
     /// Set `capacity` within its range.
     #[error("capacity must be 1 to 2^36 rows, not {rows}")]
     Capacity {
-        /// What was asked for.
+        /// Number given.
         rows: u64,
     },
     /// Let the critical field lie within the key and have 1 to 8 bytes.
@@ -102,17 +102,17 @@ pub enum SpecError {
          the key's {key_bytes}"
     )]
     CriticalField {
-        /// The field's first byte.
+        /// Index of the field's first byte.
         start: u8,
-        /// The field's bytes.
+        /// Number of the field's bytes.
         len: u8,
-        /// The longest primary key, in bytes.
+        /// Largest length of a primary key, in bytes.
         key_bytes: u32,
     },
     /// Set `shards` within its range.
     #[error("shards must be 1 to {max}, not {shards}", max = ShardId::COUNT)]
     Shards {
-        /// What was asked for.
+        /// Number given.
         shards: u32,
     },
 }
@@ -123,7 +123,7 @@ impl TableSpec {
         Self::of(Cow::Borrowed(name))
     }
 
-    /// Like [`Self::new`], for a name that is known only when the program runs.
+    /// Like [`Self::new`], for a name that is known only at run time.
     pub const fn named(name: String) -> Self {
         Self::of(Cow::Owned(name))
     }
@@ -154,28 +154,28 @@ impl TableSpec {
         self
     }
 
-    /// Sets how many rows the index is sized for.
+    /// Sets the number of rows that the index is sized for.
     #[must_use]
     pub const fn capacity(mut self, rows: u64) -> Self {
         self.capacity = rows;
         self
     }
 
-    /// Sets how many versions of a row are kept.
+    /// Sets the number of versions of a row that are kept.
     #[must_use]
     pub const fn versions(mut self, versions: u32) -> Self {
         self.versions = versions;
         self
     }
 
-    /// Sets which part of the primary key decides the shard.
+    /// Sets the part of the primary key that decides the shard.
     #[must_use]
     pub const fn critical_field(mut self, field: CriticalField) -> Self {
         self.critical_field = field;
         self
     }
 
-    /// Sets how many shards rows spread over.
+    /// Sets the number of shards that rows spread over.
     #[must_use]
     pub const fn shards(mut self, shards: u32) -> Self {
         self.shards = shards;
@@ -219,7 +219,7 @@ impl TableSpec {
     }
 }
 
-/// What is too large for its table.
+/// A value or key that is too large for its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SizeError {
@@ -228,7 +228,7 @@ pub enum SizeError {
     Value {
         /// Bytes of the value.
         bytes: usize,
-        /// The most that the table holds.
+        /// Largest length in this table.
         limit: u32,
     },
     /// The primary key exceeds the table's `key_bytes`; use a shorter one.
@@ -236,12 +236,12 @@ pub enum SizeError {
     Key {
         /// Bytes of the key.
         bytes: usize,
-        /// The most that the table holds.
+        /// Largest length in this table.
         limit: u32,
     },
 }
 
-/// A table of a cluster: a valid spec, its number, and where its index lies in every group.
+/// A table of a cluster: a valid spec, its number, and the offset of its index in every group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableDef {
     id: TableId,
@@ -250,11 +250,11 @@ pub struct TableDef {
 }
 
 impl TableDef {
-    /// The table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s
-    /// region. [`IndexShape::index_bytes`] says how much each needs.
+    /// Table `spec` under the number `id`, with its index at `bases[g]` of group `g`'s region.
+    /// [`IndexShape::index_bytes`] gives the size that each needs.
     ///
     /// # Errors
-    /// What [`TableSpec::validate`] finds.
+    /// See [`TableSpec::validate`].
     ///
     /// # Panics
     /// If there is no group, or a base is 0 or not aligned to a cache line.
@@ -263,31 +263,31 @@ impl TableDef {
         Ok(Self { id, spec, geometry: IndexGeometry::new(shape, bases) })
     }
 
-    /// The table's number.
+    /// Number of the table.
     #[inline]
     pub fn id(&self) -> TableId {
         self.id
     }
 
-    /// What the application asked for.
+    /// Specification that the application gave.
     #[inline]
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
 
-    /// Where the index lies.
+    /// Place of the index.
     #[inline]
     pub fn geometry(&self) -> &IndexGeometry {
         &self.geometry
     }
 
-    /// The LOTUS key of the row named `primary_key` (LOTUS §4.2).
+    /// LOTUS key of the row named `primary_key` (LOTUS §4.2).
     #[inline]
     pub fn key(&self, primary_key: &PrimaryKey) -> Key {
         primary_key.key(self.spec.critical_field, self.spec.shards as u16)
     }
 
-    /// The header of the CVT of row `key`.
+    /// Header of the CVT of row `key`.
     #[inline]
     pub fn header(&self, key: Key) -> CvtHeader {
         CvtHeader {
@@ -298,28 +298,28 @@ impl TableDef {
         }
     }
 
-    /// How many cells a CVT has.
+    /// Number of cells of a CVT.
     #[inline]
     pub fn cell_count(&self) -> usize {
         self.spec.versions as usize
     }
 
-    /// Words of a CVT.
+    /// Number of words of a CVT.
     #[inline]
     pub fn cvt_words(&self) -> usize {
         cvt_words(self.cell_count())
     }
 
-    /// Words of an index bucket.
+    /// Number of words of an index bucket.
     #[inline]
     pub fn bucket_words(&self) -> usize {
         bucket_words(self.cell_count())
     }
 
-    /// Words to read for a record with these contents.
+    /// Number of words to read for a record with these contents.
     ///
-    /// They suffice whatever the length of the row's primary key, so that the record of another
-    /// row with the same 64-bit key is recognised and not taken for a torn one.
+    /// They suffice whatever the length of the row's primary key, so that the record of another row
+    /// with the same 64-bit key is recognised and not taken for a torn one.
     #[inline]
     pub fn record_words(&self, contents: Contents) -> usize {
         record_words(self.spec.key_bytes as usize, contents.byte_count())
@@ -331,7 +331,7 @@ impl TableDef {
         slot_bytes(self.spec.key_bytes as usize, self.spec.record_bytes as usize) as u64
     }
 
-    /// Whether a value of `bytes` bytes fits.
+    /// Checks that a value of `bytes` bytes fits.
     ///
     /// # Errors
     /// [`SizeError::Value`] if it does not.
@@ -341,7 +341,7 @@ impl TableDef {
         if bytes <= limit as usize { Ok(()) } else { Err(SizeError::Value { bytes, limit }) }
     }
 
-    /// Whether `primary_key` fits.
+    /// Checks that `primary_key` fits.
     ///
     /// # Errors
     /// [`SizeError::Key`] if it does not.

@@ -1,9 +1,9 @@
 //! Timestamps, and the shared clock that issues them inside one process.
 //!
-//! A timestamp is 63 bits of physical nanoseconds made unique and strictly increasing, so that
-//! it can stand in a version word whose top bit means INVISIBLE. [`SharedClock`] is the embedded
-//! timestamp service: one atomic word. It never asks for the time; callers pass what their
-//! environment says, and a clock that jumps back merely makes timestamps advance by one.
+//! A timestamp is 63 bits of physical nanoseconds made unique and strictly increasing, so that it
+//! can stand in a version word whose top bit means INVISIBLE. [`SharedClock`] is the embedded
+//! timestamp service: one atomic word. It never reads a clock itself; callers pass the time of
+//! their environment, and a clock that jumps back merely makes timestamps advance by one.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Before every version; never the timestamp of one.
+    /// Earlier than every version; never the timestamp of one.
     pub const ZERO: Self = Self(0);
     /// The version of rows that were loaded before the first transaction.
     pub const LOADED: Self = Self(1);
-    /// At or after every version.
+    /// Later than or equal to every version.
     pub const MAX: Self = Self(u64::MAX >> 1);
 
     /// The timestamp with these 63 bits; `None` if the top bit is set.
@@ -64,7 +64,8 @@ impl SharedClock {
         self.next_within(physical_now_ns, Timestamp::MAX).expect("timestamps are exhausted")
     }
 
-    /// The same, but nothing later than `bound`; `None` if everything up to there was issued.
+    /// Like [`Self::next`], but issues nothing later than `bound`; `None` if everything up to there
+    /// was issued.
     #[inline]
     pub fn next_within(&self, physical_now_ns: u64, bound: Timestamp) -> Option<Timestamp> {
         let mut last = self.last.load(Ordering::Relaxed);
@@ -73,9 +74,9 @@ impl SharedClock {
             if next > bound.0 {
                 return None;
             }
-            // Release: whoever reads this timestamp as its snapshot also sees what the writer
-            // did before it drew it, the INVISIBLE cells above all (H1). Every store to the word
-            // is such a read-modify-write, so later ones keep that promise for earlier ones.
+            // Release: a reader with this timestamp as its snapshot also sees what the writer did
+            // before it drew it, the INVISIBLE cells above all (H1). Every store to the word is
+            // such a read-modify-write, so later ones keep that promise for earlier ones.
             match self.last.compare_exchange_weak(last, next, Ordering::Release, Ordering::Relaxed)
             {
                 Ok(_) => return Some(Timestamp(next)),

@@ -1,17 +1,17 @@
-//! The version table cache: the CVTs of rows whose locks this compute node keeps (LOTUS §4.4).
+//! The version table cache: CVTs of rows whose locks this compute node owns (LOTUS §4.4).
 //!
 //! # What it is
-//! A bounded map from rows to their CVTs, shared by the coordinators of one compute node. It is
-//! cut into sets of eight rows, each with a mutex and an order of use of its own: the paper's
+//! A bounded map from rows to their CVTs, shared by the coordinators of one compute node. It is cut
+//! into sets of eight rows, each with a mutex and an order of use of its own: the paper's
 //! hash-partitioned LRU sub-caches, as small as they get, so that two coordinators seldom meet in
 //! one. A row is found, kept, renewed or forgotten without an allocation.
 //!
 //! # What it is not
-//! It does not know whether what it is given is true, nor who may use it: that depends on locks,
-//! and is decided by whoever sees them (H11; `engine/src/version_tables.rs`). For that it promises
-//! two things. What happens to one row happens in one order, and [`VersionTableCache::keep`] asks
-//! its condition *inside* that order: whoever makes the condition false and then forgets the row
-//! finds it gone or keeps it out. And a CVT in which somebody is writing is never kept.
+//! It does not know whether a CVT that it is given is current, nor who may use it: that depends on
+//! locks, and is decided by their users (H11; `engine/src/version_tables.rs`). For that it promises
+//! two things. Operations on one row happen in one order, and [`VersionTableCache::keep`] evaluates
+//! its condition *inside* that order: a thread that makes the condition false and then forgets the
+//! row finds it gone or keeps it out. And a CVT that is being written is never kept.
 //!
 //! # Memory
 //! ```text
@@ -33,18 +33,18 @@ use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(lotus_loom))]
 use std::sync::{Mutex, MutexGuard};
 
-/// Rows in a set.
+/// Number of rows in a set.
 const WAYS: usize = 8;
-/// Words of cells in a row's own line.
+/// Number of words of cells in a row's own line.
 const INLINE_WORDS: usize = 2 * CELL_WORDS;
-/// Words of cells that a row may have besides.
+/// Largest number of words of cells that a row may have besides.
 const MORE_WORDS: usize = MAX_CELLS * CELL_WORDS - INLINE_WORDS;
 
 const _: () = assert!(size_of::<Line>() == LINE_BYTES && size_of::<Order>() == WAYS);
 #[cfg(not(lotus_loom))]
 const _: () = assert!(size_of::<Set>() == (1 + WAYS) * LINE_BYTES);
 
-/// See the module's essay.
+/// Cache of CVTs. See the module's documentation.
 pub struct VersionTableCache {
     sets: Box<[Set]>,
 }
@@ -55,7 +55,7 @@ struct Set(Mutex<Ways>);
 
 #[repr(C)]
 struct Ways {
-    /// A part of each row's hash, never zero; zero where there is no row.
+    /// Part of each row's hash, never zero; zero where there is no row.
     tags: [u32; WAYS],
     order: Order,
     more: Box<[[u64; MORE_WORDS]]>,
@@ -72,7 +72,7 @@ struct Line {
 }
 
 impl VersionTableCache {
-    /// A cache of `entries` rows, rounded up to whole sets of eight; at least one set.
+    /// Creates a cache of `entries` rows, rounded up to whole sets of eight; at least one set.
     pub fn with_entries(entries: usize) -> Self {
         let set = |_| {
             let (tags, more) = ([0; WAYS], Box::default());
@@ -81,15 +81,16 @@ impl VersionTableCache {
         Self { sets: (0..entries.div_ceil(WAYS).max(1)).map(set).collect() }
     }
 
-    /// How many rows there is room for.
+    /// Number of rows that there is room for.
     pub fn capacity(&self) -> usize {
         self.sets.len() * WAYS
     }
 
-    /// Copies the cells of a row's CVT into `cells`; where the CVT is, or `None` if it is not here.
+    /// Copies the cells of a row's CVT into `cells`; returns the CVT's offset, or `None` if the row
+    /// is not cached.
     ///
     /// # Panics
-    /// If `cells` has another length than what was kept.
+    /// If `cells` has another length than the kept ones.
     #[inline]
     pub fn lookup(&self, table: TableId, key: Key, cells: &mut [u64]) -> Option<u64> {
         let (tag, mut ways) = self.enter(table, key);
@@ -106,8 +107,8 @@ impl VersionTableCache {
         Some(field(place, 0, OFFSET_BITS))
     }
 
-    /// Keeps the CVT at `offset` with these `cells`, in the place of the row of its set that was
-    /// not used for longest, if `still` says so; returns whether it did.
+    /// Keeps the CVT at `offset` with these `cells`, in place of the least recently used row of its
+    /// set, if `still` returns true; returns whether it did.
     ///
     /// `still` runs with the set's mutex held: it must be brief and must not call the cache.
     ///
@@ -144,7 +145,7 @@ impl VersionTableCache {
         true
     }
 
-    /// Replaces cell `index` of the row's CVT, if that is here.
+    /// Replaces cell `index` of the row's CVT, if the row is cached.
     ///
     /// # Panics
     /// If the CVT has no such cell.
@@ -158,7 +159,7 @@ impl VersionTableCache {
         ways.write(way, first, &cell);
     }
 
-    /// Forgets the row.
+    /// Removes the row.
     #[inline]
     pub fn forget(&self, table: TableId, key: Key) {
         let (tag, mut ways) = self.enter(table, key);
@@ -167,10 +168,10 @@ impl VersionTableCache {
         }
     }
 
-    /// Forgets all rows of a shard, which this node has ceased to own (H19). Looks at every row.
+    /// Removes all rows of a shard that this node has ceased to own (H19). Visits every row.
     ///
-    /// Cease first, then forget: what is kept under a condition that looks at the ownership is
-    /// then either gone or not kept.
+    /// Give up the ownership first, then forget: a row that is kept under a condition on the
+    /// ownership is then either removed or not kept.
     pub fn forget_shard(&self, shard: ShardId) {
         for set in &self.sets {
             let mut ways = set.enter();
@@ -182,7 +183,7 @@ impl VersionTableCache {
         }
     }
 
-    /// Shows every row to `visit`: table, key, offset of the CVT, its cells. Set by set, with the
+    /// Calls `visit` with every row: table, key, offset of the CVT, its cells. Set by set, with the
     /// set's mutex held, so `visit` must not call the cache.
     pub fn for_each(&self, mut visit: impl FnMut(TableId, Key, u64, &[u64])) {
         let mut cells = [0; MAX_CELLS * CELL_WORDS];
@@ -201,7 +202,7 @@ impl VersionTableCache {
     }
 
     /// Hints that the row will be looked up soon. [`Self::prefetch_row`] is the second half, to be
-    /// called when this one has had the time of a cache miss.
+    /// called a cache miss later.
     #[inline]
     pub fn prefetch(&self, table: TableId, key: Key) {
         prefetch::read(self.set(mix(table, key)));
@@ -230,9 +231,11 @@ impl VersionTableCache {
 }
 
 impl Set {
+    /// Locks the set.
+    ///
     /// # Panics
     /// If another thread panicked inside, which only a violated assertion of a caller can cause:
-    /// what is here cannot be trusted then.
+    /// the contents cannot be trusted then.
     #[inline]
     fn enter(&self) -> MutexGuard<'_, Ways> {
         self.0.lock().expect("no thread panics inside a set")
@@ -271,7 +274,7 @@ impl Ways {
     }
 }
 
-/// The ways of a set in their order of use, a byte each, the one used last in the lowest. Those
+/// Ways of a set in their order of use, a byte each, the most recently used in the lowest. Ways
 /// without a row come last.
 #[derive(Clone, Copy)]
 struct Order(u64);
@@ -281,13 +284,13 @@ impl Order {
     /// A one in every byte.
     const ONES: u64 = u64::from_le_bytes([1; WAYS]);
 
-    /// The way that was not used for longest, or has no row.
+    /// The least recently used way, or one without a row.
     #[inline]
     const fn last(self) -> usize {
         (self.0 >> 56) as usize
     }
 
-    /// By how many bits the byte of a way is shifted.
+    /// Bit position of a way's byte.
     #[inline]
     const fn shift(self, way: usize) -> u32 {
         // Zero in that byte; a borrow from it spoils bytes above at most.
@@ -311,7 +314,7 @@ impl Order {
     }
 }
 
-/// How many words of cells the place of a row speaks of.
+/// Number of words of cells that a row has, from its place word.
 #[inline]
 fn cell_words(place: u64) -> usize {
     field(place, 40, 8) as usize * CELL_WORDS

@@ -1,23 +1,23 @@
-//! Which version of a row a transaction sees, and which one a writer replaces.
+//! Visibility: the version of a row that a transaction sees, and the cell that a writer replaces.
 //!
-//! Pure decisions over the words of one CVT; nothing here reads memory. Whether the *record*
-//! that a cell points at is the right one is decided by [`crate::acceptance`].
+//! Pure decisions over the words of one CVT; nothing here reads memory. Whether the *record* that a
+//! cell points at is the right one is decided by [`crate::acceptance`].
 //!
 //! # The history that a CVT shows
 //!
 //! Writers of a row are serialised by its lock, and each replaces [`victim`]: a cell without a
 //! version or else the oldest version. So the versions in a CVT are always the newest few of the
-//! row's history, without gaps. Whoever clears cells for another reason (reclamation) must also
+//! row's history, without gaps. Code that clears cells for another reason (reclamation) must also
 //! begin with the oldest, and never take the newest.
 //!
 //! # Reading at a snapshot
 //!
-//! Before a writer may draw its commit timestamp its cell stands INVISIBLE on every replica, and
-//! a snapshot is at least every timestamp issued before (H18). A reader that reads the CVT after
-//! it drew its snapshot therefore meets, for every version it must see, that version, or its
-//! writer's INVISIBLE word, or whatever replaced it later. Hence the rules: an INVISIBLE word
-//! decides nothing, even if it stands beside an older version that would do (H1); and the lack
-//! of a version says "not found" only if nothing can have been replaced (H13).
+//! Before a writer may draw its commit timestamp its cell stands INVISIBLE on every replica, and a
+//! snapshot is at least every timestamp issued before (H18). A reader that reads the CVT after it
+//! drew its snapshot therefore meets, for every version it must see, that version, or its writer's
+//! INVISIBLE word, or a later replacement. Hence the rules: an INVISIBLE word decides nothing, even
+//! if it stands beside an older version that would do (H1); and the lack of a version means "not
+//! found" only if nothing can have been replaced (H13).
 
 use lotus_fabric::ids::TxnId;
 use lotus_sabotage::{Rule, broken};
@@ -26,22 +26,22 @@ use crate::layout::Torn;
 use crate::layout::cvt::{Cell, CellState, Contents, Cvt, Version};
 use crate::timestamp::Timestamp;
 
-/// A committed version that a transaction may read, and where it is.
+/// A committed version that a transaction may read, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// The cell's index in its CVT.
+    /// Index of the cell in its CVT.
     pub index: usize,
-    /// When it was committed.
+    /// Its commit time.
     pub version: Timestamp,
     /// Offset of its record slot in the group's region; 0 for a deletion without a record.
     pub record: u64,
-    /// Whether it is a value, and of what length, or the row's deletion.
+    /// Value, with its length, or the row's deletion.
     pub contents: Contents,
-    /// The version before it, if the CVT still shows one.
+    /// Version before it, if the CVT still shows one.
     pub predecessor: Option<Timestamp>,
 }
 
-/// The newest committed version of a row, as its lock holder finds it.
+/// Newest committed version of a row, as its lock holder finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Newest {
     /// A value.
@@ -49,7 +49,7 @@ pub enum Newest {
     /// The row was deleted at this time. The lock keeps other writers away, so that this, unlike
     /// a deletion seen by a snapshot, may be believed without its record.
     Deleted {
-        /// The tombstone's version.
+        /// Version of the tombstone.
         version: Timestamp,
         /// Offset of its record slot; 0 if it has none.
         record: u64,
@@ -59,19 +59,19 @@ pub enum Newest {
     /// A transaction died in the middle of a commit and recovery has not reached this row: the
     /// caller aborts, and never overwrites the cell (H1).
     InDoubt {
-        /// Whose cell it is.
+        /// Writer of the cell.
         writer: TxnId,
     },
-    /// Somebody is writing the CVT. Under the row's lock that is recovery or a dead writer's
-    /// last verb: read again, or abort as in [`Newest::InDoubt`].
+    /// The CVT is being written. Under the row's lock that is recovery or a dead writer's last
+    /// verb: read again, or abort as in [`Newest::InDoubt`].
     Torn,
 }
 
 impl Newest {
-    /// The version that the next one follows: what its record names as the previous version,
-    /// and what snapshot isolation compares with its snapshot. Zero if there is none.
+    /// Version that the next one follows: the previous version that its record names, and the one
+    /// that snapshot isolation compares with its snapshot. Zero if there is none.
     ///
-    /// `None` if that cannot be said yet.
+    /// `None` if that is not known yet.
     #[inline]
     pub fn version(&self) -> Option<Timestamp> {
         match *self {
@@ -93,7 +93,7 @@ impl Newest {
     }
 }
 
-/// What a snapshot shows of a row.
+/// State of a row at a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
     /// This value or deletion, provided that its record is accepted. A deletion that names a record
@@ -103,9 +103,9 @@ pub enum Visible {
     /// The row did not exist; provided that the CVT, read again after this READ completed, still
     /// has the same words, since an absence has no record that could vouch for it.
     NotFound,
-    /// The version that the snapshot needs is no longer in the CVT, but records name those that
-    /// they follow: it may be found from this one on, which is newer than the snapshot. It counts
-    /// only if its record is accepted, with the predecessor that stands here ([`crate::chain`]).
+    /// The version that the snapshot needs is no longer in the CVT, but may be found by links,
+    /// starting from this one, which is newer than the snapshot. It counts only if its record is
+    /// accepted, with the predecessor that stands here ([`crate::chain`]).
     Displaced(Candidate),
     /// The version that the snapshot needs has been replaced: the transaction cannot go on, and
     /// may be run again with a newer snapshot.
@@ -113,14 +113,14 @@ pub enum Visible {
     /// A writer is committing, and may or may not come before the snapshot: read the CVT again
     /// a bounded number of times, then abort as retryable (H1).
     Undecided {
-        /// Who is committing.
+        /// Writer that is committing.
         writer: TxnId,
     },
     /// A cell was being written: read the CVT again, as in [`Visible::Undecided`].
     Torn,
 }
 
-/// The newest committed version, for a transaction that holds the row's lock and has not
+/// Finds the newest committed version, for a transaction that holds the row's lock and has not
 /// written the row itself.
 #[inline]
 pub fn newest(cvt: Cvt<'_>) -> Newest {
@@ -135,8 +135,8 @@ pub fn newest(cvt: Cvt<'_>) -> Newest {
     }
 }
 
-/// What a transaction without the row's lock sees at `snapshot`, which it drew before it read
-/// the CVT. A version is visible iff it is at most the snapshot (H1).
+/// Finds the version that a transaction without the row's lock sees at `snapshot`, which it drew
+/// before it read the CVT. A version is visible iff it is at most the snapshot (H1).
 #[inline]
 pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     let Ok(mut scan) = Scan::of(cvt, snapshot) else { return Visible::Torn };
@@ -153,9 +153,9 @@ pub fn visible_at(cvt: Cvt<'_>, snapshot: Timestamp) -> Visible {
     }
 }
 
-/// Where the search for a version older than all in the CVT begins: at the oldest but one. Its
-/// record names the oldest, and where that is; the cells' words may be torn and prove neither. A
-/// deletion without a record says nothing of earlier versions.
+/// Starting point of the search for a version older than all in the CVT: the oldest but one. Its
+/// record names the oldest, and its slot; the cells' words may be torn and prove neither. A
+/// deletion without a record names no earlier versions.
 #[cold]
 fn displaced(cvt: Cvt<'_>) -> Visible {
     let version = |cell: &Cell| match cell.version {
@@ -177,8 +177,8 @@ fn displaced(cvt: Cvt<'_>) -> Visible {
 
 /// Whether a CVT that shows a version for `snapshot` may have had a later one for it a moment
 /// before or after, where a READ may be torn: some cell shows something later than the snapshot, or
-/// nothing, because what it held was replaced, cleared or purged. Whoever reads without the lock
-/// then reads the CVT again behind the record, and believes the record only if nothing has changed
+/// nothing, because its version was replaced, cleared or purged. A reader without the lock then
+/// reads the CVT again behind the record, and believes the record only if nothing has changed
 /// ([`crate::acceptance`]).
 #[inline]
 pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
@@ -190,22 +190,22 @@ pub fn may_be_outdated(cvt: Cvt<'_>, snapshot: Timestamp) -> bool {
 /// The cell that a write takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Victim {
-    /// Its index in the CVT.
+    /// Index of the cell in the CVT.
     pub index: usize,
-    /// If it holds a version: the one that follows it, which the CVT keeps. Snapshots from there on
-    /// do not need what the cell held.
+    /// Version that follows the one in the cell, if it holds one; the CVT keeps it. Snapshots from
+    /// there on do not need the cell's version.
     pub successor: Option<Timestamp>,
 }
 
-/// The cell that the holder of the row's write lock overwrites: one without a version, best one
-/// that has a record slot already, or else the oldest version. Never the newest.
+/// Chooses the cell that the holder of the row's write lock overwrites: one without a version, best
+/// one that has a record slot already, or else the oldest version. Never the newest.
 ///
 /// `None` if the CVT is in doubt or torn, and so must not be written.
 #[inline]
 pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     // A cell without a version goes before the oldest version, a bound one before an unbound, and
-    // one that was never used before one that was trimmed, which tells that versions are missing.
-    // Version zero lies before all others, so one comparison says all.
+    // one that was never used before one that was trimmed, which shows that versions are missing.
+    // Version zero lies before all others, so one comparison decides.
     let mut best: Option<((Timestamp, u8), usize)> = None;
     let mut second = Timestamp::MAX;
     for (index, cell) in cvt.cells().enumerate() {
@@ -233,9 +233,9 @@ pub fn victim(cvt: Cvt<'_>) -> Option<Victim> {
     })
 }
 
-/// The cell whose slot the row can do without: a cleared one's, or else the oldest version's, which
-/// snapshots before its successor need. Never the newest version's, and none if the oldest is a
-/// deletion without a record.
+/// Chooses the cell whose slot the row can do without: a cleared one's, or else the oldest
+/// version's, which snapshots before its successor need. Never the newest version's, and none if
+/// the oldest is a deletion without a record.
 ///
 /// `None` if there is none, or if the CVT is in doubt or torn.
 pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
@@ -267,7 +267,7 @@ pub fn spare(cvt: Cvt<'_>) -> Option<Victim> {
     })
 }
 
-/// What one pass over the cells finds.
+/// Result of one pass over the cells.
 struct Scan {
     /// The newest version at or before the snapshot.
     seen: Option<Candidate>,
@@ -275,9 +275,9 @@ struct Scan {
     invisible: Option<TxnId>,
     /// Whether some cell was never used, so that no version was ever replaced.
     never_used: bool,
-    /// True if some cell's version was taken away nevertheless.
+    /// Whether some cell was trimmed: then a version was taken away nevertheless.
     trimmed: bool,
-    /// Whether some cell holds a committed version, of whatever time.
+    /// Whether some cell holds a committed version, of any time.
     any_version: bool,
 }
 
@@ -321,7 +321,7 @@ impl Scan {
 }
 
 impl Candidate {
-    /// The version that stands in `cell`.
+    /// Candidate of the version that stands in `cell`.
     #[inline]
     fn new(index: usize, version: Timestamp, cell: Cell, predecessor: Option<Timestamp>) -> Self {
         let contents = match cell.state {
@@ -341,9 +341,8 @@ mod tests {
         Timestamp::new(time).expect("63 bits")
     }
 
-    /// A cell in one letter: `.` never used, `_` cleared but bound, `-` trimmed, `?` invisible,
-    /// `~` torn, a digit is a value committed then, `x` after it a tombstone, `o` one without a
-    /// record.
+    /// A cell in one letter: `.` never used, `_` cleared but bound, `-` trimmed, `?` invisible, `~`
+    /// torn, a digit is a value committed then, `x` after it a tombstone, `o` one without a record.
     fn cvt(picture: &str) -> Vec<u64> {
         let mut words = vec![0; HEADER_WORDS];
         for (index, text) in picture.split(' ').enumerate() {
@@ -441,7 +440,7 @@ mod tests {
             ("5x 7", 6, Visible::Version(deletion(0, 5, None))),
             ("9 7 5", 8, Visible::Version(value(1, 7, Some(5)))),
             ("9 5 7", 8, Visible::Version(value(2, 7, Some(5)))),
-            // H1: not even where an older version stands beside it, or a newer one.
+            // H1: not even if an older version stands beside it, or a newer one.
             ("5 ?", 6, undecided),
             ("? .", 6, undecided),
             ("? 9", 6, undecided),

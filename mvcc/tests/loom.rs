@@ -3,8 +3,8 @@
 //!
 //! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-mvcc --release --test loom`
 //!
-//! Remote memory is one word, the version of the newest cell; a clock is another. What a thread
-//! does about locks and cache is what `engine/src/version_tables.rs` does.
+//! Remote memory is one word, the version of the newest cell; a clock is another. The threads use
+//! locks and cache as `engine/src/version_tables.rs` does.
 #![cfg(lotus_loom)]
 
 use loom::sync::Arc;
@@ -56,7 +56,7 @@ impl World {
         time
     }
 
-    /// A writer of this node. It believes what is cached, and renews it.
+    /// A writer of this node. It believes the cached version, and renews it.
     fn write_here(&self, slot: u16) {
         if self.locks.try_lock(txn(slot), LockRequest::write(ROW)).is_err() {
             return;
@@ -69,7 +69,7 @@ impl World {
         self.locks.unlock(txn(slot), &ROW);
     }
 
-    /// A writer of another node: its lock's grant forgets what is cached.
+    /// A writer of another node: the grant of its lock removes the cached row.
     fn write_from_afar(&self, slot: u16) {
         if self.locks.try_lock(txn(slot), LockRequest::write(ROW)).is_err() {
             return;
@@ -79,14 +79,14 @@ impl World {
         self.locks.unlock(txn(slot), &ROW);
     }
 
-    /// A reader without a lock that finds nothing cached, reads, and keeps what it has read.
+    /// A reader without a lock that finds nothing cached, reads memory, and keeps the result.
     fn fill(&self) {
         let watch = self.locks.watch(&ROW);
         let read = self.memory.load(Ordering::Relaxed);
         self.keep(read, || self.locks.unwritten_since(&ROW, watch));
     }
 
-    /// A snapshot that looks into the cache: what it finds is no older than the snapshot.
+    /// A snapshot that looks into the cache: a version found there is no older than the snapshot.
     fn look(&self) {
         let snapshot = self.clock.load(Ordering::Acquire);
         if !self.locks.is_write_locked(&ROW)
@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// Explores `threads` side by side, over a cache of one set that has the row or has not.
+/// Explores `threads` side by side, over a cache of one set, with and without the row.
 fn explore(threads: &'static [fn(&World)]) {
     for cached in [false, true] {
         let mut model = loom::model::Builder::new();

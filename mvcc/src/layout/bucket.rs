@@ -10,10 +10,10 @@
 use super::cvt::cvt_words;
 use super::{LINE_BYTES, WORD_BYTES};
 
-/// CVTs in a bucket.
+/// Number of CVTs in a bucket.
 pub const BUCKET_SLOTS: usize = 7;
 
-/// Words of a bucket whose CVTs have `cells` cells.
+/// Number of words of a bucket whose CVTs have `cells` cells.
 #[inline]
 pub const fn bucket_words(cells: usize) -> usize {
     let used = (BUCKET_SLOTS * cvt_words(cells) + 1) * WORD_BYTES;
@@ -45,7 +45,7 @@ pub struct Bucket<'a> {
 }
 
 impl<'a> Bucket<'a> {
-    /// The bucket in `words`, with CVTs of `cells` cells.
+    /// Bucket in `words`, with CVTs of `cells` cells.
     ///
     /// # Panics
     /// If there are not [`bucket_words`] of them.
@@ -55,13 +55,13 @@ impl<'a> Bucket<'a> {
         Self { words, cells }
     }
 
-    /// The words of every slot, in order.
+    /// Words of every slot, in order.
     #[inline]
     pub fn slots(self) -> impl Iterator<Item = &'a [u64]> {
         self.words.chunks_exact(cvt_words(self.cells)).take(BUCKET_SLOTS)
     }
 
-    /// The offset of the next bucket in the chain, in the group's region.
+    /// Offset of the next bucket in the chain, in the group's region; `None` at the end.
     #[inline]
     pub fn overflow(self) -> Option<u64> {
         let offset = self.words[self.words.len() - 1];

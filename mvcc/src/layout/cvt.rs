@@ -6,43 +6,43 @@
 //!              value limit:32                   w2  value length:32 0:24 tail CV:8
 //!          w2  check word
 //! ```
-//! Fields are listed from the low bits up. A header is written once, by the insert that takes
-//! the slot; a cell is written whole by each writer of the row, and afterwards its version word
-//! alone, when the writer commits.
+//! Fields are listed from the low bits up. A header is written once, by the insert that takes the
+//! slot; a cell is written whole by each writer of the row, and afterwards its version word alone,
+//! when the writer commits.
 //!
 //! # The version word
 //!
-//! Zero says that the cell holds no version. With the top bit set it is INVISIBLE and the rest
-//! is the writer's [`TxnId`]; otherwise it is the commit timestamp. One word therefore says who
-//! is writing *or* when it was written, and switching from one to the other cannot tear.
+//! Zero means that the cell holds no version. With the top bit set it is INVISIBLE and the rest is
+//! the writer's [`TxnId`]; otherwise it is the commit timestamp. So one word gives the writer *or*
+//! the commit time, and switching from one to the other cannot tear.
 //!
 //! # The record slot
 //!
 //! A cell names the slot that its version's record is in. A writer writes its record first, either
 //! over the displaced version's in the same slot, or into another one, which the cell then names:
-//! the displaced version stays where it is for those who may still need it
+//! the displaced version stays in its slot for snapshots that may still need it
 //! ([`crate::retention`]). A cell that was cleared keeps its slot, unless it was trimmed.
 //!
 //! A tombstone can do without a record. Where all memory is taken, a delete whose cell names no
-//! slot leaves none; such a cell had no version, or another tombstone of this kind, so no words of
-//! it and of the one before make a deletion that never was ([`crate::acceptance`]).
+//! slot writes none; such a cell had no version, or another tombstone of this kind, so no mix of
+//! its words with the earlier ones makes a deletion that never was ([`crate::acceptance`]).
 
 use lotus_fabric::ids::{Key, TableId, TxnId};
 
 use super::{OFFSET_BITS, Torn, WORD_BYTES, field, hash};
 use crate::timestamp::Timestamp;
 
-/// Words of a CVT's header.
+/// Number of words of a CVT's header.
 pub const HEADER_WORDS: usize = 3;
-/// Words of a cell.
+/// Number of words of a cell.
 pub const CELL_WORDS: usize = 3;
-/// The fewest cells: with a single one, the newest committed version would have to be
+/// Smallest number of cells: with a single one, the newest committed version would have to be
 /// overwritten before its successor commits, and an abort could not bring it back.
 pub const MIN_CELLS: usize = 2;
-/// The most cells.
+/// Largest number of cells.
 pub const MAX_CELLS: usize = 8;
 
-/// Words of a CVT with `cells` cells.
+/// Number of words of a CVT with `cells` cells.
 #[inline]
 pub const fn cvt_words(cells: usize) -> usize {
     HEADER_WORDS + CELL_WORDS * cells
@@ -60,19 +60,19 @@ const _: () = assert!(cell_offset(0) == 24 && cell_offset(1) == 48);
 const INVISIBLE: u64 = 1 << 63;
 const CHECK_SET: u64 = 1 << 63;
 
-/// What a version word says.
+/// Meaning of a version word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Version {
     /// The cell holds no version.
     None,
-    /// The writer has not committed yet, or died before it could say so.
+    /// The writer has not committed yet, or died before it could.
     Invisible(TxnId),
     /// The version was committed at this time.
     Committed(Timestamp),
 }
 
 impl Version {
-    /// The word that says this.
+    /// Encodes it as a word.
     ///
     /// # Panics
     /// If the commit timestamp is [`Timestamp::ZERO`], whose word means "no version".
@@ -93,7 +93,7 @@ impl Version {
         matches!(self, Self::Committed(own) if own > time)
     }
 
-    /// What `word` says.
+    /// Decodes a version word.
     #[inline]
     pub fn decode(word: u64) -> Self {
         match Timestamp::new(word) {
@@ -104,20 +104,20 @@ impl Version {
     }
 }
 
-/// What has become of a cell.
+/// State of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CellState {
     /// No writer ever took the cell, so no version was ever lost from it.
     NeverUsed = 0,
-    /// Its version is a value.
+    /// The version is a value.
     Valid = 1,
-    /// Its version is the row's deletion.
+    /// The version is the row's deletion.
     Tombstone = 2,
-    /// Emptied by an abort or by recovery; what stood there before is gone, if it was anything.
+    /// Emptied by an abort or by recovery; its earlier version, if any, is gone.
     Cleared = 3,
-    /// Its version and its slot were taken away. So a version was lost, even if there are cells
-    /// that no writer ever took; the next writer takes one of those.
+    /// Emptied, and its slot taken away. So a version was lost, even if there are cells that no
+    /// writer ever took; the next writer takes one of those.
     Trimmed = 4,
 }
 
@@ -144,17 +144,17 @@ impl CellState {
 /// One version of a row, as its CVT describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
-    /// The version word.
+    /// Version word of the cell.
     pub version: Version,
-    /// What has become of the cell.
+    /// State of the cell.
     pub state: CellState,
     /// Offset of the bound record slot in the group's region; 0 if none is bound. A value always
     /// has one.
     pub record: u64,
     /// Length of the version's value in bytes; 0 for a tombstone.
     pub length: u32,
-    /// The cacheline version (LOTUS §7.1): how often the cell was written, modulo 256. It
-    /// stands at both ends of the cell, as a cheap first test for a torn read.
+    /// Cacheline version (LOTUS §7.1): number of writes of the cell, modulo 256. It stands at both
+    /// ends of the cell, as a cheap first test for a torn read.
     pub writes: u8,
 }
 
@@ -168,7 +168,7 @@ impl Cell {
         writes: 0,
     };
 
-    /// The cell's words.
+    /// Encodes the cell as words.
     ///
     /// # Panics
     /// If the record offset does not fit in 40 bits.
@@ -183,7 +183,7 @@ impl Cell {
         ]
     }
 
-    /// The cell in `words`, which are [`CELL_WORDS`] long.
+    /// Decodes the cell in `words`, which are [`CELL_WORDS`] long.
     ///
     /// # Errors
     /// [`Torn`] if no writer ever left these three words side by side: the cacheline versions
@@ -209,7 +209,7 @@ impl Cell {
 
     /// This cell as the next writer stores it, INVISIBLE until it commits.
     ///
-    /// `record` is the slot that the version's record is in; 0 for a deletion without one.
+    /// `record` is the slot of the version's record; 0 for a deletion without one.
     ///
     /// # Panics
     /// If `record` is 0 and the version is a value, or the cell names a slot: the writer forgot to
@@ -248,20 +248,20 @@ impl Cell {
     }
 }
 
-/// What a write leaves behind.
+/// Contents that a write gives to a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// A value of this many bytes.
     Value {
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         length: u32,
     },
-    /// Nothing: the row is deleted.
+    /// No value: the row is deleted.
     Deleted,
 }
 
 impl Contents {
-    /// Bytes of the value; a deletion has none.
+    /// Length of the value in bytes; 0 for a deletion.
     #[inline]
     pub const fn byte_count(self) -> usize {
         match self {
@@ -271,23 +271,23 @@ impl Contents {
     }
 }
 
-/// The constant part of a CVT: whose versions these are.
+/// Constant part of a CVT, which names its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CvtHeader {
-    /// The row.
+    /// Key of the row.
     pub key: Key,
     /// The row's table.
     pub table: TableId,
-    /// How many cells follow.
+    /// Number of cells that follow.
     pub cells: u8,
-    /// The longest value, in bytes, that any of the record slots can hold.
+    /// Largest length of a value, in bytes, that any of the record slots can hold.
     pub value_limit: u32,
 }
 
-/// What stands in a bucket's slot.
+/// Contents of a bucket's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// Nothing; an insert may take it.
+    /// Free; an insert may take it.
     Free,
     /// The CVT of the row that the header names.
     Used(CvtHeader),
@@ -296,7 +296,7 @@ pub enum Slot {
 }
 
 impl CvtHeader {
-    /// The header's words, check word included.
+    /// Encodes the header as words, check word included.
     #[inline]
     pub fn encode(self) -> [u64; HEADER_WORDS] {
         let shape = u64::from(self.table.0)
@@ -305,7 +305,7 @@ impl CvtHeader {
         [self.key.0, shape, check_word(self.key.0, shape)]
     }
 
-    /// What the slot that begins with `words` holds.
+    /// Decodes the slot that begins with `words`.
     ///
     /// # Panics
     /// If there are fewer than [`HEADER_WORDS`].
@@ -342,7 +342,7 @@ pub struct Cvt<'a> {
 }
 
 impl<'a> Cvt<'a> {
-    /// The CVT in `words`.
+    /// CVT in `words`.
     ///
     /// # Panics
     /// If `words` are not a header and [`MIN_CELLS`] to [`MAX_CELLS`] whole cells.
@@ -360,19 +360,19 @@ impl<'a> Cvt<'a> {
         self.words
     }
 
-    /// Whose versions these are.
+    /// The header, decoded.
     #[inline]
     pub fn slot(self) -> Slot {
         CvtHeader::decode(self.words)
     }
 
-    /// How many cells there are.
+    /// Number of cells.
     #[inline]
     pub const fn cell_count(self) -> usize {
         (self.words.len() - HEADER_WORDS) / CELL_WORDS
     }
 
-    /// Cell `index`.
+    /// Decodes cell `index`.
     ///
     /// # Errors
     /// [`Torn`], as [`Cell::decode`] says.
@@ -382,7 +382,7 @@ impl<'a> Cvt<'a> {
         Cell::decode(&self.words[start..start + CELL_WORDS])
     }
 
-    /// Every cell in order.
+    /// Decodes every cell in order.
     #[inline]
     pub fn cells(self) -> impl Iterator<Item = Result<Cell, Torn>> + 'a {
         self.words[HEADER_WORDS..].chunks_exact(CELL_WORDS).map(Cell::decode)
@@ -490,7 +490,7 @@ mod tests {
             assert_eq!(Cell::decode(&taken.encode()), Ok(taken));
             let deleted = Cell { version: committed(5), ..taken };
             assert_eq!(Cell::decode(&deleted.encode()), Ok(deleted));
-            // Half of it beside half of what was there is no deletion.
+            // A mix of its words with the earlier ones is no deletion.
             let [_, place, size] = deleted.encode();
             assert_eq!(Cell::decode(&[before.encode()[0], place, size]), Err(Torn));
         }

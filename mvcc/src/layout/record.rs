@@ -1,4 +1,4 @@
-//! A record: the bytes of one version, and enough of a header to know whose they are.
+//! A record: the bytes of one version, with a header that identifies its row and writer.
 //!
 //! ```text
 //! w0  checksum of every word that follows,       w3  predecessor's record offset:40 zero:24
@@ -7,16 +7,16 @@
 //! w2  previous version, 0 for none
 //! primary key, padded with zeroes to 8 bytes | value, padded with zeroes to 8 bytes
 //! ```
-//! LOTUS puts a cacheline version at each 64-byte boundary of a record (§7.1); a one-byte
-//! counter wraps and a word is the unit that tears, so the checksum stands in for all of them. It
-//! covers writer and table and is seeded with the key: bytes of two writers, or of two rows, never
-//! add up. The key itself takes no word: whoever reads a record knows whose it should be.
+//! LOTUS puts a cacheline version at each 64-byte boundary of a record (§7.1); a one-byte counter
+//! wraps and a word is the unit that tears, so the checksum stands in for all of them. It covers
+//! writer and table and is seeded with the key: bytes of two writers, or of two rows, never add up.
+//! The key itself takes no word: the reader of a record knows which row it should be of.
 //!
 //! The previous version is the newest committed one when the record was written, and the
-//! predecessor's offset is the slot that it had. The one says whether a record is too new for what
-//! led to it ([`crate::acceptance`]), both together where an older version is ([`crate::chain`]).
-//! The full primary key is there to tell two rows with one 64-bit key apart. Every structure of a
-//! slot lies within whole cache lines of its own.
+//! predecessor's offset is the slot that it had. The version tells whether a record is too new for
+//! the cell or link that led to it ([`crate::acceptance`]), both together give the place of an
+//! older version ([`crate::chain`]). The full primary key is there to tell two rows with one 64-bit
+//! key apart. Every structure of a slot lies within whole cache lines of its own.
 
 use std::ops::Range;
 
@@ -29,17 +29,17 @@ use super::{LINE_BYTES, OFFSET_BITS, Torn, WORD_BYTES, field, hash_seeded};
 use crate::key::PrimaryKey;
 use crate::timestamp::Timestamp;
 
-/// Words of a record's header.
+/// Number of words of a record's header.
 pub const RECORD_HEADER_WORDS: usize = 5;
 
-/// Words to read or write for a record whose key and value have these many bytes.
+/// Number of words to read or write for a record whose key and value have these many bytes.
 #[inline]
 pub const fn record_words(key_bytes: usize, value_bytes: usize) -> usize {
     RECORD_HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES) + value_bytes.div_ceil(WORD_BYTES)
 }
 
-/// Bytes of a slot for records whose key and value have at most these many bytes: whole cache
-/// lines, so that writing one version never disturbs a reader of another.
+/// Number of bytes of a slot for records whose key and value have at most these many bytes: whole
+/// cache lines, so that writing one version never disturbs a reader of another.
 #[inline]
 pub const fn slot_bytes(key_bytes: usize, value_bytes: usize) -> usize {
     (record_words(key_bytes, value_bytes) * WORD_BYTES).next_multiple_of(LINE_BYTES)
@@ -48,22 +48,22 @@ pub const fn slot_bytes(key_bytes: usize, value_bytes: usize) -> usize {
 const _: () = assert!(slot_bytes(8, 16) == 64, "a SmallBank record fills one line");
 const _: () = assert!(slot_bytes(8, 17) == 128);
 
-/// Who wrote a record, over what, and for which row.
+/// Writer of a record, version that it follows, and table of its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// The attempt that wrote it; `None` for the loader.
+    /// Attempt that wrote it; `None` for the loader.
     pub writer: Option<TxnId>,
-    /// The row's newest committed version when it was written; [`Timestamp::ZERO`] for none.
+    /// Newest committed version of the row when it was written; [`Timestamp::ZERO`] for none.
     pub previous: Timestamp,
     /// Offset of that version's record slot in the group's region; 0 for none.
     pub predecessor: u64,
-    /// The row's table.
+    /// Table of the row.
     pub table: TableId,
 }
 
 impl RecordHeader {
     /// Writes a record of row `key` with this header, `primary_key` and `value` to the front of
-    /// `words`, and returns how many it took. `None` is a deletion.
+    /// `words`, and returns its length in words. `None` is a deletion.
     ///
     /// # Panics
     /// If they do not fit in `words`, if the predecessor's offset does not fit in 40 bits, or if
@@ -103,7 +103,7 @@ impl RecordHeader {
     }
 }
 
-/// Never 0, so that memory that was never written is no record.
+/// Checksum of a record; never 0, so that memory that was never written is no record.
 #[inline]
 fn checksum(key: Key, words: &[u64]) -> u64 {
     hash_seeded(words, key.0).max(1)
@@ -118,11 +118,11 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record of row `key` at the front of `words`; what follows it there is ignored.
+    /// Decodes the record of row `key` at the front of `words`; the words after it are ignored.
     ///
     /// # Errors
-    /// [`Torn`] if it does not end within `words` or its checksum does not hold, which also says
-    /// that it is another row's.
+    /// [`Torn`] if it does not end within `words` or its checksum does not hold, as for the record
+    /// of another row.
     ///
     /// # Panics
     /// If `words` are fewer than [`RECORD_HEADER_WORDS`].
@@ -147,7 +147,7 @@ impl<'a> Record<'a> {
         Ok(Self { words: &words[..used], key_bytes, contents })
     }
 
-    /// Who wrote it, over what, and for which row.
+    /// Writer, version that it follows, and table of its row.
     #[inline]
     pub fn header(&self) -> RecordHeader {
         let writer = self.words[1] & Timestamp::MAX.raw();
@@ -159,7 +159,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The row's newest committed version when the record was written.
+    /// Newest committed version of the row when the record was written.
     #[inline]
     pub fn previous(&self) -> Timestamp {
         Timestamp::new(self.words[2]).unwrap_or(Timestamp::MAX)
@@ -171,28 +171,28 @@ impl<'a> Record<'a> {
         field(self.words[3], 0, OFFSET_BITS)
     }
 
-    /// The row's table.
+    /// Table of the row.
     #[inline]
     pub fn table(&self) -> TableId {
         TableId(self.words[4] as u16)
     }
 
-    /// Whether it is a value, and of what length.
+    /// Value, with its length, or deletion.
     #[inline]
     pub fn contents(&self) -> Contents {
         self.contents
     }
 
-    /// The row's primary key.
+    /// Primary key of the row.
     ///
     /// # Errors
-    /// If the record has none of a possible length, which no writer leaves behind.
+    /// If the stored key has an impossible length, which no writer leaves behind.
     pub fn primary_key(&self) -> Result<PrimaryKey, crate::key::KeyError> {
         let start = RECORD_HEADER_WORDS * WORD_BYTES;
         PrimaryKey::try_from(&self.words.as_bytes()[start..start + self.key_bytes])
     }
 
-    /// Whether `primary_key` is the row's.
+    /// Whether the record's primary key is `primary_key`.
     #[inline]
     pub fn is_of(&self, primary_key: &PrimaryKey) -> bool {
         let key = self.words[RECORD_HEADER_WORDS..].iter();
@@ -203,7 +203,7 @@ impl<'a> Record<'a> {
                 .all(|(index, word)| *word == primary_key.padded_word(index))
     }
 
-    /// Where the value lies, in bytes from the record's start; `None` for a deletion.
+    /// Place of the value, in bytes from the record's start; `None` for a deletion.
     #[inline]
     pub fn value_range(&self) -> Option<Range<usize>> {
         let start = record_words(self.key_bytes, 0) * WORD_BYTES;

@@ -12,15 +12,15 @@
 //! 69632  one word for each 256 KiB of the region: kind:8 table:16 incarnation:16 0:24
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
-//! The cursor only grows, by compare-and-swap on the primary of the group; what it hands out is
-//! named in the directory before it is used, so that recovery can tell whose memory it was.
-//! Word `i` of the directory stands for the bytes from `i` times 256 KiB, the header's own slabs
+//! The cursor only grows, by compare-and-swap on the primary of the group; a slab that it hands out
+//! is named in the directory before it is used, so that recovery can tell whose memory it was. Word
+//! `i` of the directory stands for the bytes from `i` times 256 KiB, the header's own slabs
 //! included, so that a slab's word is found by one shift.
 //!
-//! Floors ([`crate::horizon`]) stand in the first group's region alone, and only its primary's are
-//! looked at. A node writes its own; after a promotion it does so again before it is missed. So it
-//! is with loads. Beats, by which compute nodes tell that they are alive, stand on every memory
-//! node, in the region of the group that it was the primary of at first.
+//! Floors ([`crate::horizon`]) stand in the first group's region only, and are read from its
+//! primary only. A node writes its own; after a promotion it writes it again before it is missed.
+//! The same holds for loads. Beats, by which compute nodes show that they are alive, stand on every
+//! memory node, in the region of the group that it was the primary of at first.
 //!
 //! Owners ([`OWNERS_OFFSET`]) stand in the first group's region as well, on every replica: the
 //! primary's decide, and the others follow before a new owner is told.
@@ -30,38 +30,38 @@ use thiserror::Error;
 
 use super::{FORMAT_VERSION, OFFSET_BITS, WORD_BYTES, field};
 
-/// Bytes of the header.
+/// Number of bytes of the header.
 pub const HEADER_BYTES: u64 = RATES_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
-/// Bytes of a slab, and the alignment of each.
+/// Number of bytes of a slab, and the alignment of each.
 pub const SLAB_BYTES: u64 = 256 << 10;
-/// The first word of every region: `LOTUSMEM` in memory order.
+/// First word of every region: `LOTUSMEM` in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"LOTUSMEM");
-/// The offset of the allocation cursor, in bytes.
+/// Offset of the allocation cursor, in bytes.
 pub const CURSOR_OFFSET: u64 = 2 * WORD_BYTES as u64;
 
-/// The offset of the purge time, in bytes: every row that was purged was deleted at this time or
+/// Offset of the purge time, in bytes: every row that was purged was deleted at this time or
 /// before. It only grows, on every replica before anything is purged.
 pub const PURGE_TIME_OFFSET: u64 = 4 * WORD_BYTES as u64;
-/// The offset of the life of the memory node, in bytes: 0 for its first one. It stands in the
-/// region of the group that the node was the primary of at first, and is the last word of blank
-/// memory that is made ready.
+/// Offset of the memory node's life, in bytes: 0 for its first one. It stands in the region of the
+/// group that the node was the primary of at first, and is written last when blank memory is made
+/// ready.
 pub const LIFE_OFFSET: u64 = 5 * WORD_BYTES as u64;
-/// The offset, in bytes, of the number of times that shards have changed owners. It is raised
-/// behind each change, and moves whoever looks at it to look at the owners.
+/// Offset, in bytes, of the number of times that shards have changed owners. It is raised after
+/// each change, and makes its readers read the owners again.
 pub const CHANGES_OFFSET: u64 = FLOORS_OFFSET - WORD_BYTES as u64;
-/// The offset of the first compute node's floor, in bytes; the others' follow.
+/// Offset of the first compute node's floor, in bytes; the others' follow.
 pub const FLOORS_OFFSET: u64 = 1024;
-/// How many compute nodes there is room for.
+/// Number of compute nodes that there is room for.
 pub const MAX_FLOORS: usize = 256;
-/// The offset of the first compute node's beat, in bytes; the others' follow.
+/// Offset of the first compute node's beat, in bytes; the others' follow.
 pub const BEATS_OFFSET: u64 = FLOORS_OFFSET + (MAX_FLOORS * WORD_BYTES) as u64;
-/// How many compute nodes there is room for.
+/// Number of compute nodes that there is room for.
 pub const MAX_BEATS: usize = 64;
-/// The offset of the first compute node's load, in bytes; the others' follow.
+/// Offset of the first compute node's load, in bytes; the others' follow.
 pub const LOADS_OFFSET: u64 = BEATS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
-/// The offset of the word of the first shard's owner, in bytes; the others' follow.
+/// Offset of the word of the first shard's owner, in bytes; the others' follow.
 pub const OWNERS_OFFSET: u64 = LOADS_OFFSET + (MAX_BEATS * WORD_BYTES) as u64;
-/// The offset of the first shard's rate of requests, in bytes; the others' follow.
+/// Offset of the first shard's rate of requests, in bytes; the others' follow.
 pub const RATES_OFFSET: u64 = OWNERS_OFFSET + ShardId::COUNT as u64 * WORD_BYTES as u64;
 
 const _: () = assert!(CURSOR_OFFSET == 16 && LIFE_OFFSET == 40);
@@ -69,7 +69,7 @@ const _: () = assert!(BEATS_OFFSET == 3072 && LOADS_OFFSET == 3584 && OWNERS_OFF
 const _: () = assert!(RATES_OFFSET == 36864 && HEADER_BYTES == 69632);
 const _: () = assert!(SLAB_BYTES.is_power_of_two() && HEADER_BYTES < SLAB_BYTES);
 
-/// Why a region cannot be used.
+/// Reason why a region cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -77,32 +77,32 @@ pub enum RegionError {
     /// caller has the wrong address, or must format it.
     #[error("not a LOTUS region: the first word is {found:#018x}")]
     NotARegion {
-        /// The word that was found.
+        /// First word found.
         found: u64,
     },
     /// Another version of this program formatted the region. The caller must use that one.
     #[error("the region has format version {found}, this program reads {FORMAT_VERSION}")]
     OtherFormat {
-        /// The version that was found.
+        /// Format version found.
         found: u64,
     },
     /// The size is not one or more slabs beyond the header, or offsets would not fit in 40
     /// bits. The caller must choose another size.
     #[error("a region cannot have {bytes} bytes")]
     Size {
-        /// The size asked for or found.
+        /// Size asked for or found.
         bytes: u64,
     },
 }
 
-/// Where things lie in a region of a given size.
+/// Offsets of the parts of a region of a given size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionLayout {
     bytes: u64,
 }
 
 impl RegionLayout {
-    /// The layout of a region of `bytes` bytes; what does not fill a slab is left unused.
+    /// Layout of a region of `bytes` bytes; a rest that does not fill a slab is left unused.
     ///
     /// # Errors
     /// [`RegionError::Size`] if that leaves no slab, or exceeds the 40 bits of an offset.
@@ -112,40 +112,40 @@ impl RegionLayout {
         if fits { Ok(layout) } else { Err(RegionError::Size { bytes }) }
     }
 
-    /// The region's size.
+    /// Size of the region in bytes.
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The offset of the first slab, where the cursor of a new region stands.
+    /// Offset of the first slab, where the cursor of a new region stands.
     #[inline]
     pub const fn first_slab(&self) -> u64 {
         let directory = self.bytes.div_ceil(SLAB_BYTES) * WORD_BYTES as u64;
         (HEADER_BYTES + directory).next_multiple_of(SLAB_BYTES)
     }
 
-    /// The end of the last whole slab: an allocation that passes it did not succeed.
+    /// End of the last whole slab: an allocation that passes it did not succeed.
     #[inline]
     pub const fn end(&self) -> u64 {
         self.bytes / SLAB_BYTES * SLAB_BYTES
     }
 
-    /// The offset of the directory word for the slab that holds byte `offset`.
+    /// Offset of the directory word for the slab that holds byte `offset`.
     #[inline]
     pub const fn directory_word(offset: u64) -> u64 {
         HEADER_BYTES + offset / SLAB_BYTES * WORD_BYTES as u64
     }
 
-    /// The header words of a freshly formatted region; all else in it is zero.
+    /// Header words of a freshly formatted region; all else in it is zero.
     pub const fn encode(&self) -> [u64; 4] {
         [MAGIC, FORMAT_VERSION, self.first_slab(), self.bytes]
     }
 
-    /// The layout of the region with these header words.
+    /// Reads the layout of the region with these header words.
     ///
     /// # Errors
-    /// A [`RegionError`] that says in what way they are not a region's.
+    /// A [`RegionError`] that says why they are not a region's.
     pub fn decode(words: [u64; 4]) -> Result<Self, RegionError> {
         match words {
             [MAGIC, FORMAT_VERSION, _, bytes] => Self::new(bytes),
@@ -155,7 +155,7 @@ impl RegionLayout {
     }
 }
 
-/// What a slab is used for.
+/// Use of a slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SlabKind {
@@ -167,25 +167,25 @@ pub enum SlabKind {
     Records = 3,
 }
 
-/// What the directory says about a slab. A word of 0 says that the slab was never taken.
+/// Directory entry of a slab. A word of 0 means that the slab was never taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlabEntry {
-    /// What it is used for; for ever (H13).
+    /// Use of the slab; for ever (H13).
     pub kind: SlabKind,
-    /// The table that it belongs to; for ever.
+    /// Table that it belongs to; for ever.
     pub table: TableId,
-    /// The life of the compute node that sub-allocates it, or adopted it.
+    /// Life of the compute node that sub-allocates it, or adopted it.
     pub owner: Incarnation,
 }
 
 impl SlabEntry {
-    /// The entry's word.
+    /// Encodes the entry as a word.
     #[inline]
     pub fn encode(self) -> u64 {
         self.kind as u64 | u64::from(self.table.0) << 8 | u64::from(self.owner.raw()) << 24
     }
 
-    /// The entry in `word`; `None` if the slab was never taken, or the word is no entry.
+    /// Decodes `word`; `None` if the slab was never taken, or the word is no entry.
     #[inline]
     pub fn decode(word: u64) -> Option<Self> {
         let kind = match field(word, 0, 8) {

@@ -1,4 +1,4 @@
-//! One row, one set, and a set against a list.
+//! One row, one set, and a set compared with a list.
 
 use lotus_fabric::ids::TxnId;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::layout::cvt::Contents;
 
 const TABLE: TableId = TableId(1);
 
-/// The cells of a CVT whose versions are `from`, `from + 1` and so on.
+/// Cells of a CVT whose versions are `from`, `from + 1` and so on.
 fn cells(count: usize, from: u64) -> Vec<u64> {
     let cell = |index: usize| {
         let contents = Contents::Value { length: 16 };
@@ -77,7 +77,7 @@ fn a_set_gives_up_the_row_that_was_not_used_for_longest() {
     assert!(lookup(&cache, 0, 2).is_some());
     assert!(keep(&cache, 100, 8, &cells(2, 1)));
     assert_eq!(lookup(&cache, 1, 2), None);
-    // A place that was given up is used before another row has to go.
+    // A place that was freed is used before another row has to go.
     cache.forget(TABLE, Key(5));
     assert!(keep(&cache, 101, 8, &cells(2, 1)));
     let kept = [0, 2, 3, 4, 6, 7, 100, 101].map(|key| lookup(&cache, key, 2).is_some());

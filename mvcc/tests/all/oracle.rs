@@ -1,4 +1,4 @@
-//! Who asks for timestamps while another node takes over: three nodes on virtual time.
+//! Requests for timestamps while another node takes over: three nodes on virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ const SUCCESSOR: NodeId = NodeId(2);
 
 const LEASE: Duration = Duration::from_micros(640);
 
-/// The life of the client's node that takes part.
+/// Life of the client's node that takes part.
 const LIFE: u16 = 3;
 
 fn life(number: u16) -> Incarnation {
@@ -39,7 +39,7 @@ fn core(world: &World, node: NodeId) -> (Executor, Rpc) {
     (executor, Rpc::new(lane))
 }
 
-/// A node that issues `timestamp` from `opens` on; how often it was asked.
+/// Starts a node that issues `timestamp` from `opens` on; returns the count of requests to it.
 fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) -> Rc<Cell<u64>> {
     let (executor, rpc) = core(world, node);
     let began = executor.handle().now();
@@ -53,7 +53,7 @@ fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) -> Rc
             true => Answer::Issued(Timestamp::new(timestamp).expect("63 bits")),
         }
     });
-    // What it serves ends with it.
+    // The service ends when `rpc` is dropped.
     executor.handle().spawn(async move {
         std::future::pending::<()>().await;
         drop(rpc);
@@ -62,7 +62,7 @@ fn serve(world: &mut World, node: NodeId, timestamp: u64, opens: Duration) -> Rc
     asked
 }
 
-/// Runs what `body` does with a client of the former oracle to its end.
+/// Runs `body` to its end with a client of the former oracle.
 fn client<F: Future<Output = ()> + 'static>(
     world: &mut World,
     body: impl FnOnce(OracleClient, Handle) -> F,
@@ -70,7 +70,7 @@ fn client<F: Future<Output = ()> + 'static>(
     client_of(world, LIFE, body);
 }
 
-/// The same of another life of the client's node.
+/// Like [`client`], for another life of the client's node.
 fn client_of<F: Future<Output = ()> + 'static>(
     world: &mut World,
     number: u16,
@@ -130,7 +130,7 @@ fn who_asks_too_early_is_answered_when_that_may_be() {
     });
 }
 
-/// Whoever is given none learns it at once, and may find out why.
+/// A refused client learns it at once, and may find out why.
 #[test]
 fn who_takes_no_part_is_refused_without_a_wait() {
     let mut world = World::new(Config::new(7, 3, Profile::ideal())).expect("valid");

@@ -1,14 +1,13 @@
 //! Tries to deceive a reader: the arguments of `acceptance` and `chain`, as a property.
 //!
-//! Remote memory is a history of every word. Writers of one row commit, delete and abort one
-//! after the other, in the protocol's steps, the words of each step landing in any order. They
-//! write over the version they displace or into another slot, and nobody waits before a slot that
-//! was left is written again, by them or for another row. Some deletions leave no record, and rows
-//! lose the slots of older versions. A reader draws a snapshot at some moment
-//! and then reads every word at a moment of its own, so that its CVT may hold words of several
-//! commits at once, and its records too. It follows links to versions that have left the CVT.
-//! Whatever it then believes must be what the row was at its snapshot; and once the writers have
-//! finished, it must believe something.
+//! Remote memory is a history of every word. Writers of one row commit, delete and abort one after
+//! the other, in the protocol's steps, the words of each step landing in any order. They write over
+//! the version they displace or into another slot, and a slot that was left may be written again at
+//! once, by them or for another row. Some deletions leave no record, and rows lose the slots of
+//! older versions. A reader draws a snapshot at some moment and then reads every word at a moment
+//! of its own, so that its CVT may hold words of several commits at once, and its records too. It
+//! follows links to versions that have left the CVT. Anything it then believes must be the state of
+//! the row at its snapshot; and once the writers have finished, it must believe something.
 
 use std::cell::Cell as Counter;
 
@@ -27,7 +26,7 @@ use zerocopy::IntoBytes;
 
 const SLOT_WORDS: usize = 8;
 const SLOTS: usize = 6;
-/// The longest that a reader takes, in word writes: a few whole transactions.
+/// Longest duration of a READ, in word writes: a few whole transactions.
 const READ_SPAN: usize = 120;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +41,7 @@ enum Outcome {
     Trim,
     Abort(u8),
     AbortBeforeRecord,
-    /// Somebody writes another row's record into a slot that no cell names.
+    /// Another row's record is written into a slot that no cell names.
     OtherRow,
 }
 
@@ -51,7 +50,7 @@ struct Memory {
     table: TableDef,
     now: Vec<u64>,
     writes: Vec<(usize, u64)>,
-    /// When each timestamp was drawn, and what the row was from then on.
+    /// Moments at which timestamps were drawn, each with the row's value from then on.
     commits: Vec<(usize, Timestamp, Option<u8>)>,
     rng: TestRng,
 }
@@ -64,7 +63,7 @@ fn primary_key() -> PrimaryKey {
     PrimaryKey::from(1)
 }
 
-/// What a value of this name holds: its length depends on it too.
+/// Value of this name: its length depends on the name too.
 fn value(name: u8) -> Vec<u8> {
     vec![name; 9 + usize::from(name % 2) * 7]
 }
@@ -84,7 +83,8 @@ impl Memory {
         Cvt::new(&self.now[..self.table.cvt_words()])
     }
 
-    /// Record slots are named by offsets from 64 on; slot `i` is at word `slot_word(64 (i+1))`.
+    /// Word index of a record slot. Slots are named by offsets from 64 on; slot `i` is at word
+    /// `slot_word(64 (i+1))`.
     fn slot_word(&self, record: u64) -> usize {
         self.table.cvt_words() + (record as usize / 64 - 1) * SLOT_WORDS
     }
@@ -179,8 +179,8 @@ impl Memory {
         self.write(cell_word, &[Version::Committed(time).encode()]);
     }
 
-    /// The words from `start` on, each as it was at a moment of its own between the two, which
-    /// count word writes.
+    /// Words from `start` on, each as it was at a random moment between `from` and `to`, counted in
+    /// word writes.
     fn read(&mut self, start: usize, words: usize, from: usize, to: usize) -> Vec<u64> {
         let mut read = Vec::with_capacity(words);
         for word in start..start + words {
@@ -193,20 +193,20 @@ impl Memory {
         read
     }
 
-    /// The newest timestamp drawn by then.
+    /// Newest timestamp drawn by then.
     fn snapshot(&self, moment: usize) -> Timestamp {
         let drawn = self.commits.iter().rev().find(|(when, ..)| *when <= moment);
         drawn.map_or(Timestamp::ZERO, |(_, time, _)| *time)
     }
 
-    /// What the row is at `snapshot`: the name of its value.
+    /// State of the row at `snapshot`: the name of its value.
     fn truth(&self, snapshot: Timestamp) -> Option<u8> {
         let newest = self.commits.iter().rev().find(|(_, time, _)| *time <= snapshot);
         newest.and_then(|(.., name)| *name)
     }
 
-    /// What a reader believes that begins at `from` and takes up to `span` for each READ;
-    /// `None` if it must read again.
+    /// Belief of a reader that begins at `from` and takes up to `span` for each READ; `None` if it
+    /// must read again.
     fn believe(&mut self, snapshot: Timestamp, from: usize, span: usize) -> Option<Belief> {
         let cvt_words = self.table.cvt_words();
         let first = self.read(0, cvt_words, from, from + span);
@@ -292,10 +292,10 @@ impl Memory {
 enum Belief {
     Value(Vec<u8>),
     Nothing,
-    /// Nothing, by a deletion without a record.
+    /// Absent, by a deletion without a record.
     Bare,
     TooOld,
-    /// That was found by links.
+    /// Found by links.
     Older(Box<Belief>),
 }
 
@@ -320,7 +320,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-/// How many readers believed what.
+/// Number of readers that got each answer.
 #[derive(Clone, Copy, Default, Debug)]
 struct Answers {
     values: u32,
@@ -329,7 +329,7 @@ struct Answers {
     older: u32,
 }
 
-/// Lets readers loose on a finished history.
+/// Runs readers on a finished history.
 fn deceive(memory: &mut Memory, answers: &mut Answers) -> Result<(), TestCaseError> {
     let end = memory.writes.len();
     for reader in 0..200 {
