@@ -42,8 +42,7 @@ pub const LOCK_SERVICE: Service = Service(1);
 
 /// Longest datagram in bytes: RPC needs its header, and one fragment is one chance to be lost.
 const DATAGRAM_BYTES: usize = MAX_MESSAGE_BYTES - 64;
-/// Largest number of locks in one datagram: they fill half of it, less its head and the request's
-/// own.
+/// Largest number of locks in one datagram: half of it, less its head and the request's own.
 const LOCKS_PER_DATAGRAM: usize = (DATAGRAM_BYTES / 2 - 64) / wire::LOCK_BYTES;
 /// Largest number of ends in the other half.
 const ENDS_BESIDE_LOCKS: usize = DATAGRAM_BYTES / 2 / wire::ITEM_BYTES;

@@ -26,8 +26,8 @@ pub trait LockRoutes {
     /// Owner of `shard` and the epoch since which it is, as far as this node knows. [`NO_OWNER`] if
     /// the owner was lost, or is about to change.
     fn owner(&self, shard: ShardId) -> (NodeId, u32);
-    /// Records that `owner` has `shard` since `shard_epoch`, as a node answered that was asked for
-    /// a lock.
+    /// Records that `owner` has `shard` since `shard_epoch`, according to a node that was asked for
+    /// a lock of it.
     fn learn(&self, shard: ShardId, owner: NodeId, shard_epoch: u32);
     /// Records that a coordinator of this node suspects `owner` of being dead, or does so no more.
     fn suspect(&self, owner: NodeId, suspicion: Suspicion) {

@@ -241,7 +241,7 @@ pub enum Answer {
         /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// The node does not own this lock's shard in this epoch: abort, learn who does, retry.
+    /// The node does not own this lock's shard in this epoch: abort, learn the owner, retry.
     WrongOwner {
         /// Index of the lock in the request.
         index: u16,
@@ -418,7 +418,7 @@ fn end_item(kind: u8, txn: TxnId) -> Item {
 pub struct RequestWriter<'a>(Writer<'a>);
 
 impl<'a> RequestWriter<'a> {
-    /// Starts a datagram in `buffer`, whose length is the longest that it may get.
+    /// Starts a datagram in `buffer`, which limits its length.
     ///
     /// # Panics
     /// If `buffer` is shorter than [`HEAD_BYTES`].

@@ -22,7 +22,7 @@ fn table(versions: u32) -> TableDef {
     TableDef::new(TableId(1), spec, vec![1 << 18]).expect("a valid spec")
 }
 
-/// A CVT whose cells were committed at 10, 20, 30 and so on.
+/// A CVT with cells that were committed at 10, 20, 30 and so on.
 fn cvt(table: &TableDef) -> Vec<u64> {
     let key = table.key(&PrimaryKey::from(1));
     let mut words = table.header(key).encode().to_vec();

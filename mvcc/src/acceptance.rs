@@ -67,7 +67,7 @@ use crate::layout::record::Record;
 use crate::timestamp::Timestamp;
 use crate::visibility::Candidate;
 
-/// Row whose record is expected.
+/// Row that a record is expected to be of.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The row's table.

@@ -4,9 +4,9 @@
 //!
 //! Each coordinator knows the snapshots of its own slots ([`Snapshots`]) and a timestamp that was
 //! issued already, which every later snapshot is at least (H18). The smaller of both is its
-//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: no snapshot
-//! needs a version whose successor is at most that (DESIGN §7, H13). A floor that is read late may
-//! be too small: that keeps versions longer, nothing else.
+//! *floor*. The smallest floor of all coordinators of all compute nodes is the horizon: a version
+//! with a successor at or below it is not needed by any snapshot (DESIGN §7, H13). A floor that is
+//! read late may be too small: that keeps versions longer, nothing else.
 //!
 //! # What it is not
 //!
@@ -16,8 +16,8 @@
 //! # A snapshot that is being drawn
 //!
 //! Between asking for a timestamp and getting it, a slot counts with the floor that it started
-//! from: its snapshot will be at least that, but perhaps less than what others have been issued
-//! meanwhile.
+//! from: its snapshot will be at least that, but perhaps less than timestamps that others have been
+//! issued in between.
 
 use crate::timestamp::Timestamp;
 
@@ -90,7 +90,7 @@ mod tests {
     enum Event {
         /// A timestamp is issued to some coordinator.
         Issue,
-        /// This coordinator learns of all issued timestamps.
+        /// The coordinator learns of all issued timestamps.
         Learn,
         Begin(usize),
         Drawn(usize),
@@ -111,8 +111,8 @@ mod tests {
     }
 
     proptest! {
-        /// A snapshot is drawn somewhere between the moment it is asked for and that at which it
-        /// arrives; here as early as possible, and it arrives much later.
+        /// A snapshot is drawn at some moment between its request and its arrival; here as early as
+        /// possible, and it arrives much later.
         #[test]
         fn no_snapshot_ever_lies_before_a_published_floor(
             events in prop::collection::vec(event(), 1..200),

@@ -19,7 +19,7 @@
 //!
 //! # Inserting
 //!
-//! An insert holds the lock of the row *and* of the home bucket, whose name is
+//! An insert holds the lock of the row *and* of the home bucket, which is named
 //! [`IndexShape::bucket_key`] in the table's bucket space (LOTUS §4.1 locks the bucket's address;
 //! aligned addresses would name few shards). The one lock covers the whole chain.
 
@@ -332,7 +332,7 @@ impl Lookup {
         }
     }
 
-    /// A free slot whose first cell is torn is being freed right now, and cannot be taken.
+    /// A free slot with a torn first cell is being freed right now, and cannot be taken.
     #[inline]
     fn note_free(&mut self, offset: u64, words: &[u64]) {
         match Cvt::new(words).cell(0) {

@@ -49,7 +49,7 @@ pub struct ShardImage<'a> {
     shard: ShardId,
     /// Home buckets, then overflow buckets, each [`bucket_words`] long.
     words: Vec<u64>,
-    /// For each bucket in `words`, the index of the next in its chain; 0 for none: bucket 0 is a
+    /// Index of the next bucket in the chain of each bucket in `words`; 0 for none: bucket 0 is a
     /// home bucket, which follows no other.
     next: Vec<usize>,
     /// Offsets of the overflow buckets in the group's region.

@@ -33,8 +33,8 @@ use crate::timestamp::Timestamp;
 /// RPC service under which an oracle answers.
 pub const TIMESTAMP_SERVICE: Service = Service(2);
 
-/// Longest interval between tries of a request. The first interval is shorter: the tolerance of the
-/// slowest recent answer.
+/// Longest interval between tries of a request; the first interval follows from the slowest recent
+/// answer.
 const RETRY_AT_MOST: Duration = Duration::from_millis(20);
 /// Number of tries at that interval.
 const TRIES_AT_MOST: u32 = 50;

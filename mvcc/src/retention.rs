@@ -62,7 +62,7 @@ impl Retired {
         Self { groups: usize::from(groups), queues: Vec::new() }
     }
 
-    /// Whether to keep a version whose slot could be overwritten now: if its `successor` is later
+    /// Whether to keep a version although its slot could be reused now: if its `successor` is later
     /// than the `horizon`, so that a snapshot before it may be in use, and fewer than `limit` slots
     /// wait.
     #[inline]

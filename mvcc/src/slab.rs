@@ -29,7 +29,7 @@ use crate::layout::region::{SLAB_BYTES, SlabKind};
 pub struct Purpose {
     /// Table that uses them.
     pub table: TableId,
-    /// Replica group whose region they are in.
+    /// Replica group of the region that they are in.
     pub group: u16,
     /// Kind of their contents.
     pub slots: SlotKind,

@@ -1,7 +1,7 @@
 //! Timestamps, and the shared clock that issues them inside one process.
 //!
 //! A timestamp is 63 bits of physical nanoseconds made unique and strictly increasing, so that it
-//! can stand in a version word whose top bit means INVISIBLE. [`SharedClock`] is the embedded
+//! can stand in a version word, where the top bit means INVISIBLE. [`SharedClock`] is the embedded
 //! timestamp service: one atomic word. It never reads a clock itself; callers pass the time of
 //! their environment, and a clock that jumps back merely makes timestamps advance by one.
 
@@ -50,7 +50,7 @@ pub struct SharedClock {
 }
 
 impl SharedClock {
-    /// A clock whose first timestamp lies after `last`.
+    /// A clock that issues its first timestamp after `last`.
     pub const fn after(last: Timestamp) -> Self {
         Self { last: AtomicU64::new(last.0) }
     }

@@ -96,7 +96,7 @@ impl Newest {
 /// State of a row at a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
-    /// This value or deletion, provided that its record is accepted. A deletion that names a record
+    /// A value or deletion, provided that its record is accepted. A deletion that names a record
     /// must not be believed without it; one that names none is believed as an absence is
     /// ([`Visible::NotFound`]).
     Version(Candidate),

@@ -34,15 +34,14 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Detector that suspects nodes whose beat does not move for `lease`.
+    /// Detector that suspects a node when its beat does not move for `lease`.
     pub fn new(lease: Duration) -> Self {
         Self { lease, heard: None, peers: Vec::new() }
     }
 
     /// Takes the beats of all compute nodes, read at time `asked`, and returns the places of
-    /// suspects. `takes_part` tells whether the life at a place is known to be live: its silence
-    /// counts from then on. A node that hears its own place suspected should assume that the others
-    /// suspect it.
+    /// suspects; the caller's own place is judged like the others. `takes_part` tells whether the
+    /// life at a place is known to be live: its silence counts from then on.
     pub fn hear(
         &mut self,
         asked: Nanos,

@@ -225,7 +225,7 @@ pub enum Repair {
         /// Word of the commit timestamp.
         to: u64,
     },
-    /// Swap the version word to 0, and mark the cell as one whose version is gone.
+    /// Swap the version word to 0, and mark the cell as one that lost its version.
     Empty {
         /// Word to swap from; if it is 0, the swap only proves that no later write has landed.
         from: u64,

@@ -192,7 +192,7 @@ impl EtcdAuthority {
         self.lineage.is_broken()
     }
 
-    /// Waits for an answer, whose header is `header`. After any failure the outcome is unknown.
+    /// Waits for an answer; `header` returns its header. After any failure the outcome is unknown.
     fn ask<T>(
         &self,
         question: impl Future<Output = Result<T, etcd_client::Error>>,

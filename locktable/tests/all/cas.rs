@@ -22,7 +22,7 @@ const WORDS: RegionId = RegionId(0);
 const MEMORY_NODE: NodeId = NodeId(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The lock whose word is the `index`th.
+/// The lock with the `index`th word.
 fn lock(index: u64) -> LockRequest {
     LockRequest { name: LockName::row(TableId(1), Key(index)), mode: LockMode::Write }
 }

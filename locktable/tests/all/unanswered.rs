@@ -1,5 +1,5 @@
-//! Owners of locks whose answers are lost for a while: lost requests are repeated within a part of
-//! the lease.
+//! Lock requests and ends that get no answers for a while: they are repeated within a part of the
+//! lease.
 #![cfg(not(lotus_loom))]
 
 use std::cell::Cell;

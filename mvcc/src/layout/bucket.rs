@@ -13,7 +13,7 @@ use super::{LINE_BYTES, WORD_BYTES};
 /// Number of CVTs in a bucket.
 pub const BUCKET_SLOTS: usize = 7;
 
-/// Number of words of a bucket whose CVTs have `cells` cells.
+/// Number of words of a bucket of CVTs with `cells` cells.
 #[inline]
 pub const fn bucket_words(cells: usize) -> usize {
     let used = (BUCKET_SLOTS * cvt_words(cells) + 1) * WORD_BYTES;

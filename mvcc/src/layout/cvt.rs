@@ -75,7 +75,7 @@ impl Version {
     /// Encodes it as a word.
     ///
     /// # Panics
-    /// If the commit timestamp is [`Timestamp::ZERO`], whose word means "no version".
+    /// If the commit timestamp is [`Timestamp::ZERO`]: its word means "no version".
     #[inline]
     pub fn encode(self) -> u64 {
         match self {
@@ -207,7 +207,7 @@ impl Cell {
         if whole { Ok(cell) } else { Err(Torn) }
     }
 
-    /// This cell as the next writer stores it, INVISIBLE until it commits.
+    /// Cell that the next writer stores in its place, INVISIBLE until it commits.
     ///
     /// `record` is the slot of the version's record; 0 for a deletion without one.
     ///
@@ -227,14 +227,14 @@ impl Cell {
         Self { version, state, record, length, writes: self.writes.wrapping_add(1) }
     }
 
-    /// This cell emptied and without its slot, which is free memory from then on.
+    /// The cell emptied and without its slot, which is free memory from then on.
     #[inline]
     #[must_use]
     pub fn trimmed(self) -> Self {
         Self { state: CellState::Trimmed, record: 0, ..self.cleared() }
     }
 
-    /// This cell emptied, by an abort or by recovery.
+    /// The cell emptied, by an abort or by recovery.
     #[inline]
     #[must_use]
     pub fn cleared(self) -> Self {

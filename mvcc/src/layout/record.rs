@@ -32,7 +32,7 @@ use crate::timestamp::Timestamp;
 /// Number of words of a record's header.
 pub const RECORD_HEADER_WORDS: usize = 5;
 
-/// Number of words to read or write for a record whose key and value have these many bytes.
+/// Number of words to read or write for a record with these lengths of key and value.
 #[inline]
 pub const fn record_words(key_bytes: usize, value_bytes: usize) -> usize {
     RECORD_HEADER_WORDS + key_bytes.div_ceil(WORD_BYTES) + value_bytes.div_ceil(WORD_BYTES)
@@ -109,7 +109,7 @@ fn checksum(key: Key, words: &[u64]) -> u64 {
     hash_seeded(words, key.0).max(1)
 }
 
-/// A record whose checksum holds: a view of its words.
+/// A record with a valid checksum: a view of its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     words: &'a [u64],

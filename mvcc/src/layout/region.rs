@@ -13,9 +13,9 @@
 //! then   slabs, each at a multiple of 256 KiB
 //! ```
 //! The cursor only grows, by compare-and-swap on the primary of the group; a slab that it hands out
-//! is named in the directory before it is used, so that recovery can tell whose memory it was. Word
-//! `i` of the directory stands for the bytes from `i` times 256 KiB, the header's own slabs
-//! included, so that a slab's word is found by one shift.
+//! is named in the directory before it is used, so that recovery can tell its owner. Word `i` of
+//! the directory stands for the bytes from `i` times 256 KiB, the header's own slabs included, so
+//! that a slab's word is found by one shift.
 //!
 //! Floors ([`crate::horizon`]) stand in the first group's region only, and are read from its
 //! primary only. A node writes its own; after a promotion it writes it again before it is missed.
@@ -23,7 +23,7 @@
 //! memory node, in the region of the group that it was the primary of at first.
 //!
 //! Owners ([`OWNERS_OFFSET`]) stand in the first group's region as well, on every replica: the
-//! primary's decide, and the others follow before a new owner is told.
+//! primary's decide, and the others follow before the new owner is told.
 
 use lotus_fabric::ids::{Incarnation, ShardId, TableId};
 use thiserror::Error;

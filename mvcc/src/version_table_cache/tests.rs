@@ -9,7 +9,7 @@ use crate::layout::cvt::Contents;
 
 const TABLE: TableId = TableId(1);
 
-/// Cells of a CVT whose versions are `from`, `from + 1` and so on.
+/// Cells of a CVT with the versions `from`, `from + 1` and so on.
 fn cells(count: usize, from: u64) -> Vec<u64> {
     let cell = |index: usize| {
         let contents = Contents::Value { length: 16 };

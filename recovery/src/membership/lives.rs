@@ -81,7 +81,7 @@ impl Membership {
                 member.incarnation = incarnation;
             }
             member.joined = joined;
-            // It knows what this membership says.
+            // It starts with this membership, so it knows all earlier losses.
             (member.acknowledged, member.stopped) = (self.epoch, self.epoch);
             member.standing = Standing::Live;
             next.complaints.retain(|one| one.by != *node);

@@ -6,8 +6,8 @@
 //!    it](Membership::found).
 //! 2. When all live nodes have, it *joins*: the epoch grows, and all nodes stop, finish and resume
 //!    as after a loss. From then on it gets every write, but does not count as a copy: no node
-//!    reads from it, no commit waits for it before it is reported, and it does not count in the
-//!    search for a group's last copy.
+//!    reads from it, no caller is told of a commit because this copy shows it, and it does not
+//!    count in the search for a group's last copy.
 //! 3. Shard by shard it is [filled](Membership::copied).
 //! 4. When it has every shard that it is to have, it is *whole*: the epoch grows once more, and all
 //!    nodes turn to the placement in which it has its original place.
@@ -36,7 +36,7 @@ impl Life {
         Self(u64::from(epoch.0) << 32 | u64::from(random))
     }
 
-    /// The life that this word names; `None` for the first life, whose word is 0.
+    /// The life that this word names; `None` for 0, the word of the first life.
     pub fn from_word(word: u64) -> Option<Self> {
         (word >> 32 != 0).then_some(Self(word))
     }

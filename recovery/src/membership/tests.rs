@@ -54,7 +54,7 @@ fn a_part_is_one_member_s_until_that_is_expelled() {
     assert_eq!(claimed.claim(NodeId(0), part(3, 1)), None, "claimed");
     assert_eq!(claimed.finish(NodeId(0), part(3, 1)), None, "not its own");
     assert_eq!(claimed.claimable(NodeId(1)), Some(part(3, 1)), "it goes on where it was");
-    // A node whose claim landed unanswered claims again: else the part would never be resolved.
+    // A node that lost the answer to its claim claims again: else the part would never be resolved.
     assert_eq!(claimed.claim(NodeId(1), part(3, 1)), Some(claimed.clone()), "its own");
     // Its holder dies: now any survivor may take it, and the late holder may not finish it.
     let orphaned = claimed.expel(NodeId(0), NodeId(1)).expect("both take part");
@@ -317,7 +317,7 @@ fn the_loss_of_the_last_whole_copy_is_none_that_a_joining_one_makes_up_for() {
     let now = settled(half.complain(NodeId(1), &[node], &first).expect("new"));
     let life = Life::new(now.epoch(), 1);
     let joined = nearly_joined(now, 10, life).found(NodeId(3), node, life).expect("the last");
-    // Groups 0 and 2 have a copy on 10, which is empty: what 11 and 12 have, they have alone.
+    // Groups 0 and 2 have a copy on 10, which is empty: 11 and 12 have the only whole copies.
     for last in [11, 12].map(NodeId) {
         let half = joined.complain(NodeId(0), &[last], &first).expect("new");
         let said = half.complain(NodeId(2), &[last], &first).expect("new");

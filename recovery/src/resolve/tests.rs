@@ -318,7 +318,7 @@ proptest! {
         while plans.iter().all(|steps| !steps.is_empty()) {
             steps_taken += 1;
             prop_assert!(steps_taken < 1000, "recovery gets nowhere");
-            // The numbers 1 to 3 of 60 lose a node, if it is there and not the last.
+            // Values 1 to 3 of 60 lose a node, unless it is lost already or the last one.
             let lost = tape.below(20 * REPLICAS).wrapping_sub(1);
             let is_there = nodes.get(lost).is_some_and(Option::is_some);
             if is_there && nodes.iter().flatten().count() > 1 {

@@ -232,7 +232,7 @@ pub struct Node {
     pub life: u8,
     /// Whether it has noted that the other node is out, and has not noted a return since.
     pub notices_loss: bool,
-    /// Number of lives of the other node whose locks it has dropped, once each.
+    /// Number of lives of the other node that it has dropped the locks of, once each.
     pub dropped: u8,
     /// The last attempt of this life that has begun.
     pub attempt: u8,
@@ -325,7 +325,7 @@ pub enum Stage {
     Record(u8),
     /// `landed` counts the swaps that have landed on each memory node.
     Repair { part: Replicas, landed: [u8; REPLICAS] },
-    /// Memory nodes whose logs say that it is done.
+    /// Memory nodes with logs that say that it is done.
     Finish([bool; REPLICAS]),
 }
 
