@@ -181,10 +181,10 @@ impl SessionView {
     /// Gives shards away as [`Cluster::start_move`](crate::Cluster::start_move) does.
     ///
     /// # Errors
-    /// As there.
+    /// The same ones.
     ///
     /// # Panics
-    /// As there.
+    /// In the same cases.
     pub fn start_move(&self, shards: &[ShardId], to: usize) -> Result<Moving, MoveError> {
         self.slot.coordinator.shared.start_move(shards, to)
     }

@@ -56,7 +56,7 @@ fn bit(node: NodeId) -> u64 {
 /// State of a memory node in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryStanding {
-    /// Used by all.
+    /// Used, with all its copies whole.
     Serving,
     /// Half of the compute nodes get no answer from it, and it has the last copies of some rows:
     /// these are lost, unless it comes back.

@@ -62,7 +62,7 @@ pub(crate) enum Mode {
     ReadOnly,
 }
 
-/// Access of a transaction to a row; later ones include the earlier.
+/// Access of a transaction to a row, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Access {
     Read,
