@@ -85,7 +85,7 @@ impl fmt::Debug for Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// None of the endpoints answered as etcd does.
+    /// No endpoint answered as etcd does.
     #[error("etcd does not answer at {}: {}", endpoints.join(", "), reason(source))]
     Unreachable {
         /// Endpoints that were tried.
@@ -101,7 +101,7 @@ pub enum ConnectError {
         /// Message of etcd.
         reason: String,
     },
-    /// None of the endpoints answered in time.
+    /// No endpoint answered in time.
     #[error("etcd does not answer at {} within {timeout:?}", endpoints.join(", "))]
     TimedOut {
         /// Endpoints that were tried.

@@ -49,7 +49,7 @@ impl Router {
     /// A router over `compute_nodes` that follows `shards`.
     ///
     /// # Errors
-    /// When the nodes are none, too many or named twice.
+    /// If there are no nodes, too many, or one is named twice.
     pub fn new(
         shards: Arc<ShardMap>,
         compute_nodes: &[NodeId],

@@ -90,7 +90,7 @@ impl ShardMap {
     /// evenly too.
     ///
     /// # Errors
-    /// When the nodes are none, too many or named twice.
+    /// If there are no nodes, too many, or one is named twice.
     pub fn even(compute_nodes: &[NodeId]) -> Result<Self, TopologyError> {
         check_nodes(Role::Compute, compute_nodes)?;
         let words = ShardId::all().map(|shard| {

@@ -7,10 +7,10 @@
 //! place, one gets it.
 //!
 //! # When
-//! [Only after](Membership::may_rejoin) everything that expelled nodes left behind is settled, and
-//! all live nodes know of the expulsions. So nothing of the previous life is under way anywhere
-//! that counts, its log slots are free, and no node still has its locks to drop or its requests to
-//! serve.
+//! A node [may rejoin](Membership::may_rejoin) only after everything that expelled nodes left
+//! behind is settled, and all live nodes know of the expulsions. So nothing of the previous life is
+//! under way anywhere that counts, its log slots are free, and no node still drops its locks or
+//! serves its requests.
 //!
 //! # What follows
 //! It is a [newcomer](Membership::is_newcomer) until all live nodes, itself included, have

@@ -13,7 +13,7 @@
 //! # Trust
 //! The rules are those of the `tcp` fabric, and so are keys and certificates ([`Security`]). Each
 //! side proves that it has the key by signing the whole handshake, under labels of its own, so no
-//! proof is good for anything else. A Unix socket is open to every process with access to it.
+//! proof is good for anything else. Only processes of the same user can connect to a Unix socket.
 //!
 //! # Bounds
 //! A frame has at most [`MAX_VALUE_BYTES`] and a little, 256 bytes before the handshake is over.
