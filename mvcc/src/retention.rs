@@ -3,8 +3,8 @@
 //! # What this is
 //!
 //! A writer that displaces a version may write its record over that version's, or take another slot
-//! and leave the old one as it is. The second keeps the version for readers whose snapshot lies
-//! before its *successor* (DESIGN §7, H13), who find it by its link ([`crate::chain`]). The slot is
+//! and leave the old one as it is. The second keeps the version for readers with a snapshot before
+//! its *successor* (DESIGN §7, H13); they find it by its link ([`crate::chain`]). The slot is
 //! *retired*: it waits here until the horizon has reached the successor, and is then the first to
 //! be used again. Each coordinator keeps its own retired slots, as it does slabs.
 //!

@@ -136,7 +136,7 @@ impl Placement {
     /// their numbers.
     ///
     /// # Errors
-    /// If the nodes cannot hold that many copies, or there are none, too many, or one is named twice.
+    /// If the nodes cannot hold that many copies, are too many or none, or one is named twice.
     pub fn new(memory_nodes: &[NodeId], replicas: usize) -> Result<Self, TopologyError> {
         check_nodes(Role::Memory, memory_nodes)?;
         match replicas {
