@@ -1,4 +1,4 @@
-//! Work requests for one doorbell: a list that is filled, linked and posted, then filled again.
+//! Work requests for one doorbell: a list that is filled, linked and posted, then reused.
 
 use std::ptr;
 
@@ -6,7 +6,7 @@ use ibverbs_sys as sys;
 
 use super::ffi::AddressHandle;
 
-/// A buffer of this node: where, how long, and the key of its registration.
+/// A buffer of this node: address, length, and the key of its registration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Local {
     pub address: u64,
@@ -21,11 +21,11 @@ pub(super) struct Remote {
     pub key: u32,
 }
 
-/// What a request asks for.
+/// Operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     Read,
-    /// Carried inside the request where it says so.
+    /// The data is in the request itself if `inline` is set.
     Write {
         inline: bool,
     },
@@ -38,7 +38,7 @@ pub(super) enum Action {
     },
 }
 
-/// See the module's essay. Allocates nothing once it has been as long as it will get.
+/// A list of work requests. Allocates nothing once it has reached its largest length.
 #[derive(Default)]
 pub(super) struct Chain {
     requests: Vec<sys::ibv_send_wr>,
@@ -147,7 +147,7 @@ impl Chain {
         sys::ibv_send_wr { wr_id: id, num_sge: 1, ..Default::default() }
     }
 
-    /// Links the requests to each other and to their buffers. The first, if there is one.
+    /// Links the requests to each other and to their buffers. Returns the first; `None` if empty.
     #[inline]
     pub fn link(&mut self) -> Option<*mut sys::ibv_send_wr> {
         let mut next = ptr::null_mut();

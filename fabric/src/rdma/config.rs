@@ -1,4 +1,4 @@
-//! What an RDMA fabric is told: where each node is, and how its connections behave.
+//! Configuration of an RDMA fabric: the nodes' places, and parameters of connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,49 +6,49 @@ use std::time::Duration;
 use super::SetupError;
 use super::device;
 
-/// Where a node is.
+/// Place of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In this process.
+    /// Served by this process.
     Here {
-        /// The device's name; `None` for the first one with an active port.
+        /// Name of the device; `None` for the first one with an active port.
         device: Option<String>,
-        /// The device's port, counted from one.
+        /// Port of the device, counted from one.
         port: u8,
-        /// Where other nodes ask for connections. Port 0 lets the system choose one.
+        /// Address at which other nodes request connections. Port 0 lets the system choose one.
         listen: SocketAddr,
     },
-    /// In another process.
+    /// Served by another process.
     There {
-        /// Where it listens.
+        /// Address at which it listens.
         at: SocketAddr,
     },
 }
 
-/// The configuration of an [`RdmaFabric`](super::RdmaFabric). The numbers are for any device:
-/// what one cannot do is lowered to what it can.
+/// Configuration of an [`RdmaFabric`](super::RdmaFabric). The numbers suit any device: values
+/// beyond its limits are lowered.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Every node of the cluster, by its number.
     pub nodes: Vec<Place>,
-    /// Entry of the port's table of addresses; `None` for the first that is an IPv4 address
-    /// reached by RoCE version 2, and 0 on InfiniBand.
+    /// Entry of the port's table of addresses; `None` for the first that is an IPv4 address for
+    /// RoCE version 2, and 0 on InfiniBand.
     pub gid_index: Option<u8>,
     /// Bytes of a packet: a power of two from 256 to 4096; `None` for the port's own.
     pub mtu: Option<u16>,
-    /// Verbs that one connection keeps with the device; the others wait.
+    /// Verbs that one connection may have with the device; further ones wait.
     pub send_queue: u32,
-    /// The most verbs of a connection between two that report their completion.
+    /// Largest number of verbs between two that report their completion.
     pub unsignalled: u32,
-    /// The most bytes that a WRITE carries inside its work request.
+    /// Largest number of bytes that a WRITE carries inside its work request.
     pub inline_bytes: u32,
-    /// Messages that wait at one lane before further ones are lost.
+    /// Messages that may wait at one lane; further ones are dropped.
     pub messages: u32,
-    /// How long a connection waits for an acknowledgement: 4.096 µs · 2^n.
+    /// Time for which a connection waits for an acknowledgement: 4.096 µs · 2^n.
     pub timeout: u8,
-    /// How often it repeats what was not acknowledged, at most 7. Soft-RoCE takes 7 for ever.
+    /// Number of retransmissions without acknowledgement, at most 7. Soft-RoCE takes 7 for ever.
     pub retries: u8,
-    /// How long a node waits for another one's answer when it asks for a connection.
+    /// Time for which a node waits for the reply to a connection request.
     pub handshake: Duration,
 }
 
@@ -69,12 +69,12 @@ impl Config {
         }
     }
 
-    /// A cluster of `nodes` nodes in this process, dealt out to `devices` in turn: names, each
-    /// with the number of a port behind a colon if it is not the first. Without names, to all
-    /// devices that have an active first port.
+    /// A cluster of `nodes` nodes in this process, assigned to `devices` in turn: names, each
+    /// followed by a colon and the number of a port if it is not the first. Without names, all
+    /// devices with an active first port are used.
     ///
     /// # Errors
-    /// If there is no device, or a name makes no sense.
+    /// There is no device, or a name is malformed.
     pub fn in_process(nodes: u16, devices: &[String]) -> Result<Self, SetupError> {
         let found = if devices.is_empty() { device::active()? } else { devices.to_vec() };
         let ports = found.iter().map(|name| parse_port(name)).collect::<Result<Vec<_>, _>>()?;
@@ -84,7 +84,7 @@ impl Config {
         Ok(Self::new(dealt.collect()))
     }
 
-    /// Refuses what no device could do.
+    /// Refuses values that no device supports.
     pub(super) fn check(&self) -> Result<(), SetupError> {
         let ranges = [
             ("send queue", u64::from(self.send_queue), 8, 1 << 15),
@@ -107,7 +107,7 @@ impl Config {
     }
 }
 
-/// A device's name, and its port.
+/// Splits a device's name from its port.
 fn parse_port(name: &str) -> Result<(String, u8), SetupError> {
     let (device, port) = name.split_once(':').unwrap_or((name, "1"));
     match port.parse() {

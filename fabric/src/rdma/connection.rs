@@ -1,16 +1,16 @@
-//! One lane's connection to one node: what waits, what the device has, and what became of it.
+//! One lane's connection to one node: queued verbs, verbs with the device, and their outcome.
 //!
-//! Verbs of one connection complete in posting order, so a completion says that all verbs before
-//! it are complete as well, and few of them need to report (*selective signalling*). What was
-//! posted for one batch with one doorbell is a [`Segment`]; the queue of segments mirrors the
-//! device's send queue.
+//! Verbs of one connection complete in posting order, so a completion covers all verbs before it as
+//! well, and few of them need to report (*selective signalling*). The verbs of one batch that were
+//! posted with one doorbell are a [`Segment`]; the queue of segments mirrors the device's send
+//! queue.
 //!
 //! # Breaking and re-making
-//! A refused verb breaks the connection for those behind it. If this side refused it, what was
-//! posted before completes normally. If the device reports an error, the queue pair is destroyed
-//! at once: then the device touches no buffer any more, and every batch can be given back.
-//! Batches and requests to reconnect wait in one queue, so a connection is re-made exactly between
-//! the verbs before and behind the request (H22).
+//! A refused verb breaks the connection for the verbs after it. If this side refused it, the verbs
+//! posted before complete normally. If the device reports an error, the queue pair is destroyed at
+//! once: then the device touches no buffer any more, and every batch can be returned. Batches and
+//! reconnects wait in one queue, so a connection is re-made exactly between the verbs before and
+//! after the request (H22).
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ use crate::region::WORD_BYTES;
 use crate::transport::Token;
 use crate::verbs::{Op, VerbError, Work, WorkRequest};
 
-/// A batch that is with the lane, by its place in [`Flights`].
+/// Index of a batch in [`Flights`].
 pub(super) type FlightId = u32;
 
 /// The batches of a lane that are not complete.
@@ -32,20 +32,20 @@ pub(super) type FlightId = u32;
 pub(super) struct Flights {
     slots: Vec<Flight>,
     free: Vec<FlightId>,
-    /// Complete, to be handed back.
+    /// Complete batches, to be returned.
     pub landed: Vec<FlightId>,
 }
 
 struct Flight {
     token: Token,
-    /// Taken out when the batch is complete.
+    /// `None` once the batch was returned.
     work: Option<Box<Work>>,
-    /// Nodes with verbs that have not ended.
+    /// Number of nodes with unfinished verbs.
     open_parts: u32,
 }
 
 impl Flights {
-    /// Takes a batch with verbs to so many nodes.
+    /// Adds a batch with verbs to `parts` nodes.
     #[inline]
     pub fn add(&mut self, token: Token, work: Box<Work>, parts: u32) -> FlightId {
         let flight = Flight { token, work: Some(work), open_parts: parts };
@@ -66,7 +66,7 @@ impl Flights {
         self.slots[id as usize].work.as_mut().expect("the batch has verbs that have not ended")
     }
 
-    /// All verbs to one more node have ended.
+    /// Records that all verbs to one more node have ended.
     #[inline]
     pub fn end_part(&mut self, id: FlightId) {
         let flight = &mut self.slots[id as usize];
@@ -76,7 +76,7 @@ impl Flights {
         }
     }
 
-    /// Gives a complete batch back.
+    /// Returns a complete batch.
     #[inline]
     pub fn take(&mut self, id: FlightId) -> (Token, Box<Work>) {
         let flight = &mut self.slots[id as usize];
@@ -85,14 +85,14 @@ impl Flights {
     }
 }
 
-/// What a connection works on, lent by the lane.
+/// State of the lane that its connections share.
 pub(super) struct Tools<'a> {
     pub flights: &'a mut Flights,
     pub arena: &'a mut Arena,
     pub chain: &'a mut Chain,
 }
 
-/// An established connection, and what may be done with it.
+/// An established connection, with the regions that it can reach.
 pub(super) struct Link {
     pub pair: QueuePair,
     /// By region number.
@@ -106,7 +106,7 @@ impl Link {
         Self { pair, keys: by_number }
     }
 
-    /// Where a request goes, if the region admits it.
+    /// Remote address and key of a request, if the region admits it.
     #[inline]
     fn resolve(&self, request: &WorkRequest) -> Result<Remote, VerbError> {
         let key = &self.keys[usize::from(request.addr.region().0)];
@@ -115,60 +115,60 @@ impl Link {
         Ok(Remote { address: key.address + (word * WORD_BYTES) as u64, key: key.key })
     }
 
-    /// Changes what this side believes of the regions. For tests of what the device refuses.
+    /// Changes this side's knowledge of the regions. For tests of refusals by the device.
     #[cfg(test)]
     pub fn distort(&mut self, change: impl Fn(&mut Key)) {
         self.keys.iter_mut().flatten().for_each(change);
     }
 }
 
-/// What waits its turn.
+/// A queued item.
 enum Item {
     /// The verbs of a batch to this node, from request `next` on.
     Part { flight: FlightId, next: usize },
-    /// To be answered when a new connection stands.
+    /// A reconnect, to be answered when the new connection is established.
     Reconnect(Token),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
-    /// Nobody has asked for it yet.
+    /// Not used yet.
     New,
-    /// The other node is being asked.
+    /// A connection request is in progress.
     Connecting,
     Sound,
-    /// A verb failed, or the other node refused. Verbs fail with this.
+    /// A verb failed, or the other node refused. New verbs fail with this error.
     Broken(VerbError),
 }
 
 /// Verbs of one batch that were posted together.
 struct Segment {
     flight: FlightId,
-    /// The batch's requests from here on that go to this node.
+    /// Index in the batch from which requests to this node belong to the segment.
     first: usize,
     verbs: u32,
-    /// The first request that this side refused, behind the posted ones.
+    /// The first request that this side refused, after the posted ones.
     refused: Option<(usize, VerbError)>,
-    /// Nothing of the batch's verbs to this node comes behind.
+    /// Whether the batch has no further verbs to this node.
     ends_part: bool,
 }
 
-/// See the module's essay.
+/// A lane's connection to one node.
 pub(super) struct Connection {
     node: NodeId,
     pub link: Option<Link>,
     condition: Condition,
-    /// Tells this life's completions from those of earlier ones.
+    /// Distinguishes this life's completions from those of earlier lives.
     generation: u16,
     waiting: VecDeque<Item>,
     segments: VecDeque<Segment>,
     depth: u32,
     unsignalled_most: u32,
-    /// Verbs that the device has.
+    /// Number of verbs that the device has.
     posted: u32,
-    /// The number of the next verb, in all lives.
+    /// Number of the next verb, counted over all lives.
     next: u32,
-    /// Verbs since the last one that reports.
+    /// Number of verbs since the last one that reports.
     unsignalled: u32,
     order: Order,
     ordering: Ordering,
@@ -184,7 +184,7 @@ impl Connection {
             waiting: VecDeque::new(),
             segments: VecDeque::new(),
             depth,
-            // A full queue has one that reports, whatever is at its head.
+            // A full queue then always has one that reports.
             unsignalled_most: unsignalled.min(depth),
             posted: 0,
             next: 0,
@@ -194,18 +194,19 @@ impl Connection {
         }
     }
 
-    /// Queues the verbs of a batch to this node, of which `first` is the first.
+    /// Queues the verbs of a batch to this node; `first` is the index of the first.
     #[inline]
     pub fn push(&mut self, flight: FlightId, first: usize) {
         self.waiting.push_back(Item::Part { flight, next: first });
     }
 
-    /// Queues a request to re-make the connection.
+    /// Queues a reconnect.
     pub fn push_reconnect(&mut self, token: Token) {
         self.waiting.push_back(Item::Reconnect(token));
     }
 
-    /// Does what can be done now. Whether the other node has to be asked for a connection.
+    /// Processes the queue as far as possible. Returns whether the caller must request a connection
+    /// from the other node.
     #[inline]
     #[must_use]
     pub fn pump(&mut self, tools: &mut Tools<'_>) -> bool {
@@ -223,7 +224,7 @@ impl Connection {
                 (Condition::Sound, &Item::Part { flight, next }) => {
                     if let Some(next) = self.post(tools, flight, next) {
                         self.waiting[0] = Item::Part { flight, next };
-                        // If the device has refused what was posted, nothing will come back, and
+                        // If the device has refused the posted verbs, no completion will come, and
                         // the rest fails now.
                         if self.condition == Condition::Sound {
                             return false;
@@ -239,12 +240,13 @@ impl Connection {
 
     fn start_connecting(&mut self) -> bool {
         self.condition = Condition::Connecting;
-        // Destroys the old queue pair, which has nothing left to do.
+        // Destroys the old queue pair, which has no verbs left.
         self.link = None;
         true
     }
 
-    /// Takes what came of asking; calls `reconnected` for those who wait for just that.
+    /// Takes the result of a connection request; calls `reconnected` for the reconnects at the
+    /// front.
     pub fn connected(
         &mut self,
         result: Result<Link, VerbError>,
@@ -266,8 +268,9 @@ impl Connection {
         }
     }
 
-    /// Posts the verbs of a batch to this node from `next` on, with one doorbell. Where to go on
-    /// when others are complete, if there is not room enough, or a verb has to wait for them.
+    /// Posts the verbs of a batch to this node from `next` on, with one doorbell. Returns the index
+    /// to continue from after completions, if there is not enough room, or a verb must wait for
+    /// others.
     #[inline]
     fn post(&mut self, tools: &mut Tools<'_>, flight: FlightId, next: usize) -> Option<usize> {
         let Some(link) = &self.link else { return None };
@@ -323,7 +326,7 @@ impl Connection {
         rest
     }
 
-    /// Rings the doorbell for what is in the chain, the verbs of `segment`.
+    /// Posts the chain, the verbs of `segment`, with one doorbell.
     #[inline]
     fn ring(&mut self, tools: &mut Tools<'_>, segment: Segment) {
         let Some(link) = &self.link else { return };
@@ -343,21 +346,21 @@ impl Connection {
             self.unsignalled = 0;
         }
         // SAFETY: the buffers belong to batches that `flights` holds until their segments have
-        // ended, and those end by a completion or after the queue pair was destroyed; words that
-        // travel inside requests are copied by the call. The arena keeps registrations for good.
+        // ended, and those end by a completion or after the queue pair was destroyed; words inside
+        // requests are copied by the call. The arena keeps registrations for good.
         let posted = unsafe { link.pair.post(tools.chain) };
         self.posted += verbs;
         self.segments.push_back(segment);
         if posted.is_err() {
-            // Nobody knows which of those before have taken effect.
+            // It is unknown which of the earlier verbs have taken effect.
             self.broke(tools.flights, self.oldest(), VerbError::Flushed);
         }
     }
 
-    /// Takes the completion of verb `number`: it and all before it are complete.
+    /// Takes the completion of a verb: it and all before it are complete.
     #[inline]
     pub fn completed(&mut self, flights: &mut Flights, id: u64, status: ibv_wc_status::Type) {
-        // What an earlier life left in the queue says nothing any more.
+        // Completions of an earlier life are ignored.
         if generation_of(id) != self.generation || self.link.is_none() {
             return;
         }
@@ -373,14 +376,14 @@ impl Connection {
             done -= verbs;
             self.posted -= verbs;
             if !ended {
-                // The rest of it is still with the device.
+                // The rest of the segment is still with the device.
                 segment.first = nth_to(self.node, flights.work(segment.flight), segment, verbs);
                 segment.verbs -= verbs;
                 return;
             }
             self.end_front(flights);
         }
-        // Refused ones right behind have nothing else to wait for.
+        // Segments of refused verbs only have nothing else to wait for.
         while self.segments.front().is_some_and(|segment| segment.verbs == 0) {
             self.end_front(flights);
         }
@@ -393,13 +396,13 @@ impl Connection {
         }
     }
 
-    /// The number of the oldest verb that the device has.
+    /// Number of the oldest verb that the device has.
     #[inline]
     fn oldest(&self) -> u32 {
         self.next.wrapping_sub(self.posted)
     }
 
-    /// All verbs of a segment took effect; one behind may have been refused.
+    /// Ends a segment: all its verbs took effect; one after them may have been refused.
     #[inline]
     fn end(&self, flights: &mut Flights, segment: &Segment) {
         if let Some((verb, error)) = segment.refused {
@@ -410,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Verb `number` failed, and with it the connection.
+    /// Fails verb `number`, and with it the connection.
     #[cold]
     fn broke(&mut self, flights: &mut Flights, number: u32, error: VerbError) {
         self.condition = Condition::Broken(VerbError::Broken);
@@ -434,7 +437,7 @@ impl Connection {
         self.posted = 0;
     }
 
-    /// Fails a batch's verbs to this node, but for the first `skip` from request `first` on.
+    /// Fails a batch's verbs to this node, except the first `skip` from request `first` on.
     #[cold]
     fn fail_verbs(
         &self,
@@ -450,7 +453,7 @@ impl Connection {
         }
     }
 
-    /// What an error of the device says about verb `number`.
+    /// Translates an error of the device about verb `number`.
     #[cold]
     fn meaning(
         &self,
@@ -478,7 +481,7 @@ fn fail(work: &mut Work, node: NodeId, verb: usize, error: VerbError) {
     }
 }
 
-/// The request number `skip` to `node`, counted from request `first` on.
+/// Index of request number `skip` to `node`, counted from request `first` on.
 fn nth(node: NodeId, work: &Work, first: usize, skip: u32) -> Option<usize> {
     let requests = work.requests().iter().enumerate().skip(first);
     let mut to_node = requests.filter(|(_, request)| request.addr.node() == node);
@@ -500,13 +503,13 @@ fn action(request: &WorkRequest, fits_inline: bool) -> Action {
     }
 }
 
-/// Node, life of the connection, number of the verb.
+/// Id of a verb: node, life of the connection, number of the verb.
 #[inline]
 fn verb_id(node: NodeId, generation: u16, number: u32) -> u64 {
     u64::from(node.0) << 48 | u64::from(generation) << 32 | u64::from(number)
 }
 
-/// The node whose connection a completion belongs to.
+/// Node of the connection that a completion belongs to.
 #[inline]
 pub(super) fn node_of(id: u64) -> NodeId {
     NodeId((id >> 48) as u16)
@@ -522,7 +525,7 @@ fn number_of(id: u64) -> u32 {
     id as u32
 }
 
-/// The local side of a request whose data is a word in the request itself.
+/// Local side of a request that carries its word itself.
 #[inline]
 pub(super) fn word_of(request: &WorkRequest) -> Option<Local> {
     let Op::WriteWord { value } = &request.op else { return None };

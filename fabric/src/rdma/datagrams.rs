@@ -1,16 +1,17 @@
 //! Messages of one lane, over an unreliable queue pair.
 //!
-//! A message longer than a packet travels in fragments, which arrive whole, in order, or the
-//! message is lost. Each fragment begins with twelve bytes:
+//! A message longer than a packet travels in fragments. They must all arrive, in order; otherwise
+//! the message is lost. Each fragment begins with twelve bytes:
 //!
 //! ```text
 //! node (2) lane (2) message number (4) index (2) count (2) | bytes
 //! ```
 //!
-//! # Whom to send to
-//! Where a lane receives is asked once and then believed. A lane that was closed and opened again
-//! receives elsewhere, and nothing tells: so after [`DOUBT`] messages without any from it, it is
-//! asked again. Each life of a lane has a key of its own, without which the device drops packets.
+//! # Finding a receiver
+//! The mailbox of a lane is looked up once and then cached. A lane that was closed and reopened has
+//! another mailbox, without notice: so after [`DOUBT`] messages without an answer, the mailbox is
+//! looked up again. Each life of a lane has a key of its own; the device drops packets with another
+//! key.
 
 use std::sync::Arc;
 
@@ -28,23 +29,23 @@ use crate::ids::{Endpoint, LaneId, NodeId};
 use crate::region::{Memory, Rights};
 use crate::transport::MAX_MESSAGE_BYTES;
 
-/// Marks the completion of a received datagram; no node has this number.
+/// Marks the id of a received datagram's completion; no node has this number.
 pub(super) const RECEIVED: u64 = 0xFFFF << 48;
-/// What the device puts before a received datagram.
+/// Bytes that the device puts before a received datagram.
 const ROUTING_BYTES: usize = 40;
 const HEADER_BYTES: usize = 12;
-/// Datagrams that the device has to send at most; further ones are lost.
+/// Datagrams that the device may have to send; further ones are dropped.
 const SENDS: u64 = 256;
-/// Of so many sends one reports.
+/// One send in this many reports its completion.
 const UNSIGNALLED: u64 = 32;
-/// Buffers are handed back to the device so many at a time.
+/// Buffers are returned to the device in groups of this size.
 const REPOST: usize = 16;
-/// Messages kept for a lane while it is being asked where it receives.
+/// Messages kept for a lane while its mailbox is being looked up.
 const HELD: usize = 16;
-/// Unanswered messages after which a lane is asked again where it receives.
+/// Unanswered messages after which a lane's mailbox is looked up again.
 const DOUBT: u32 = 256;
 
-/// See the module's essay. The queue pair comes first: it is destroyed before its buffers.
+/// The messages of one lane. The queue pair comes first: it is destroyed before its buffers.
 pub(super) struct Datagrams {
     pair: QueuePair,
     at: Endpoint,
@@ -64,14 +65,14 @@ struct Outgoing {
     chain: Chain,
     posted: u64,
     reaped: u64,
-    /// The number of the next message.
+    /// Number of the next message.
     message: u32,
 }
 
 struct Incoming {
     slots: MemoryRegion,
     slot_bytes: usize,
-    /// Not with the device.
+    /// Slots that the device does not have.
     empty: Vec<u32>,
     buffers: Vec<ibv_sge>,
     requests: Vec<ibv_recv_wr>,
@@ -80,7 +81,7 @@ struct Incoming {
 // SAFETY: the pointers in `requests` are written and used within `hand_over` alone.
 unsafe impl Send for Incoming {}
 
-/// The fragments of a message that have come.
+/// A message with some of its fragments.
 struct Partial {
     from: Endpoint,
     number: u32,
@@ -88,14 +89,14 @@ struct Partial {
     bytes: Vec<u8>,
 }
 
-/// A lane that was sent to.
+/// A lane that messages were sent to.
 struct Peer {
     at: Endpoint,
     route: Option<(AddressHandle, Mailbox)>,
-    /// Whether it is being asked where it receives.
+    /// Whether its mailbox is being looked up.
     asked: bool,
     held: Vec<Vec<u8>>,
-    /// Messages sent since it was last heard of.
+    /// Messages sent since the last one received from it.
     unheard: u32,
 }
 
@@ -128,8 +129,8 @@ impl Header {
 }
 
 impl Datagrams {
-    /// Makes the queue pair and gives the device all buffers for receiving. `life` differs from
-    /// that of earlier lanes at the same place.
+    /// Makes the queue pair and gives all receive buffers to the device. `life` must differ from
+    /// that of earlier lanes with the same number.
     pub fn open(
         node: &Arc<Node>,
         config: &Config,
@@ -176,12 +177,12 @@ impl Datagrams {
         Ok(datagrams)
     }
 
-    /// Where the lane receives.
+    /// The lane's own mailbox.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox
     }
 
-    /// Sends a message, or loses it. Whether the lane has to be asked where it receives.
+    /// Sends a message, or drops it. Returns whether the caller must look up the lane's mailbox.
     #[must_use]
     pub fn send(&mut self, to: Endpoint, bytes: &[u8]) -> bool {
         let known = self.peers.iter().position(|peer| peer.at == to);
@@ -204,11 +205,11 @@ impl Datagrams {
         ask
     }
 
-    /// Takes what a lane answered; `None` if there is no such lane.
+    /// Takes the result of a look-up; `None` if there is no such lane.
     pub fn found(&mut self, lane: Endpoint, mailbox: Option<Mailbox>) {
         let Some(index) = self.peers.iter().position(|peer| peer.at == lane) else { return };
         let Some(mailbox) = mailbox else {
-            // Whoever sends to it next asks again.
+            // The next message to it causes another look-up.
             self.peers.swap_remove(index);
             return;
         };
@@ -249,17 +250,17 @@ impl Datagrams {
             }
         }
         outgoing.message = outgoing.message.wrapping_add(1);
-        // SAFETY: the slots are registered and live as long as the queue pair; none is filled
-        // again before its send was reported, by itself or by a later one.
+        // SAFETY: the slots are registered and live as long as the queue pair; none is filled again
+        // before its send was reported, by itself or by a later one.
         let posted = unsafe { self.pair.post(&mut outgoing.chain) };
         if let Err(refused) = posted {
-            // The message is lost. What the device did not take will never be reported; the
-            // fragments before it will be, and have their slots until then.
+            // The message is lost. The fragments that the device did not take will never be
+            // reported; those before them will be, and keep their slots until then.
             outgoing.posted = refused.id;
         }
     }
 
-    /// Takes a received datagram; calls `deliver` if it makes a message whole.
+    /// Processes a received datagram; calls `deliver` if it completes a message.
     pub fn received(
         &mut self,
         id: u64,
@@ -286,7 +287,7 @@ impl Datagrams {
     }
 }
 
-/// Adds a fragment to what has come of its message.
+/// Adds a fragment to its message.
 fn assemble(
     partial: &mut Vec<Partial>,
     header: Header,
@@ -306,7 +307,7 @@ fn assemble(
     }
     let fits = message.bytes.len() + bytes.len() <= MAX_MESSAGE_BYTES;
     if message.number != number || message.fragments != index || !fits {
-        // One is missing: no later one may complete the message.
+        // A fragment is missing: no later one may complete the message.
         message.fragments = u16::MAX;
         return;
     }
@@ -325,7 +326,7 @@ impl Peer {
 }
 
 impl Outgoing {
-    /// Whether so many slots are free, after a look at what was sent if need be.
+    /// Whether `count` slots are free; polls for completed sends if necessary.
     fn has_room(&mut self, pair: &QueuePair, count: u64) -> bool {
         while self.posted + count > self.reaped + SENDS {
             self.queue.poll(&mut self.completions);
@@ -333,7 +334,7 @@ impl Outgoing {
             let Some(last) = found.last() else { return false };
             self.reaped = last.wr_id() + 1;
             if found.iter().any(|send| !send.is_valid()) {
-                // If the pair cannot go on, its messages are lost until the node is expelled.
+                // If the pair cannot resume, its messages are lost until the node is expelled.
                 let _ = pair.resume_datagrams();
             }
         }
@@ -345,7 +346,7 @@ impl Outgoing {
         let address = self.slots.address() + (self.posted % SENDS) * slot_bytes as u64;
         let place = address as *mut u8;
         // SAFETY: the slot is inside the registered memory, at least as long as header and bytes
-        // together, and the device is done with it; nobody else has access.
+        // together, and the device is done with it; nothing else has access.
         unsafe {
             place.copy_from_nonoverlapping(header.as_ptr(), header.len());
             place.add(header.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -387,24 +388,24 @@ impl Incoming {
                 num_sge: 1,
             });
         }
-        // SAFETY: the slots are registered, live as long as the queue pair, and are looked at only
-        // between a completion and the next call of this function.
-        // If the device refuses, messages are lost, which is what messages may be.
+        // SAFETY: the slots are registered, live as long as the queue pair, and are read only
+        // between a completion and the next call of this function. If the device refuses, messages
+        // are lost, which the contract allows.
         let _ = unsafe { pair.post_receives(&mut self.requests) };
     }
 
-    /// What was received in a slot, `bytes` with the routing bytes before it.
+    /// Datagram received in a slot; `bytes` includes the routing bytes before it.
     fn datagram(&self, slot: u32, bytes: usize) -> &[u8] {
         let length = bytes.min(self.slot_bytes).saturating_sub(ROUTING_BYTES);
         let place = self.slots.address() + u64::from(slot) * self.slot_bytes as u64;
         let first = (place as *const u8).wrapping_add(ROUTING_BYTES);
-        // SAFETY: inside the registered memory; the device has completed the slot and does not
-        // have it again before `hand_over`, which needs `&mut self`.
+        // SAFETY: inside the registered memory; the device has completed the slot and does not get
+        // it back before `hand_over`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(first, length) }
     }
 }
 
-/// Registered memory that only this node's device may touch.
+/// Registered memory that only this node's device may access.
 fn buffers(node: &Node, bytes: usize) -> Result<MemoryRegion, SetupError> {
     let memory = Memory::anonymous(bytes).map_err(|source| node.device.error("use", source))?;
     let nobody = Rights { read: false, write: false, atomic: false };
@@ -429,7 +430,8 @@ mod tests {
         assert_eq!(Header::decode(&datagram[..11]), None);
     }
 
-    /// Fragments as (sender, message, index); what is delivered of messages of three.
+    /// Takes fragments as (sender, message, index) and the expected deliveries; each message has
+    /// three.
     #[test]
     fn messages_arrive_whole_or_not_at_all() {
         type Case<'a> = (&'a [(u16, u32, u16)], &'a [&'a [u8]]);

@@ -1,4 +1,4 @@
-//! Set-up: choosing a device, its port and its address there, and what to ask of it.
+//! Set-up: choosing a device, a port and an address, and the parameters within its limits.
 
 use std::io;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::ffi::{Context, Gid, Limits, Port, ProtectionDomain, Route, device_nam
 
 /// Completions that a queue must hold besides those of verbs.
 const SPARE_COMPLETIONS: u32 = 64;
-/// The addresses of a port that are looked at.
+/// Number of a port's addresses that are examined.
 const GIDS: i32 = 256;
 
-/// A port of a device that can be used.
+/// A usable port of a device.
 pub(super) struct Device {
     pub name: String,
     pub context: Arc<Context>,
@@ -24,11 +24,11 @@ pub(super) struct Device {
     pub lid: u16,
     /// Whether packets carry global addresses, as they must on Ethernet.
     pub global: bool,
-    /// In the library's code.
+    /// The library's code.
     pub mtu: u8,
 }
 
-/// The devices whose first port is active.
+/// Names of the devices with an active first port.
 pub(super) fn active() -> Result<Vec<String>, SetupError> {
     let names = names()?;
     let active = |name: &&String| {
@@ -40,13 +40,13 @@ pub(super) fn active() -> Result<Vec<String>, SetupError> {
 }
 
 fn names() -> Result<Vec<String>, SetupError> {
-    // A kernel without the verbs drivers has no list at all.
+    // A kernel without the verbs drivers returns an error instead of a list.
     let names = device_names().unwrap_or_default();
     if names.is_empty() { Err(SetupError::NoDevice) } else { Ok(names) }
 }
 
 impl Device {
-    /// Opens a device and looks whether it will do.
+    /// Opens a device and checks that it is suitable.
     pub fn open(name: Option<&str>, port: u8, config: &Config) -> Result<Self, SetupError> {
         let known = names()?;
         let name = match name {
@@ -91,15 +91,15 @@ impl Device {
         Route { port: self.port, gid_index: self.gid_index, gid, lid, global: self.global }
     }
 
-    /// Work requests that each of `connections` connections may have in a lane whose completions
-    /// all go to one queue: in the worst case every one of them reports.
+    /// Depth of the send queue of each of `connections` connections of a lane, given that all their
+    /// completions go to one queue: in the worst case every verb reports.
     pub fn send_queue(&self, config: &Config, connections: usize) -> u32 {
         let room = self.limits.completions.saturating_sub(config.messages + SPARE_COMPLETIONS);
         let share = room / connections.max(1) as u32;
         config.send_queue.min(self.limits.send_queue).min(share).max(1)
     }
 
-    /// The completions of such a lane.
+    /// Capacity of such a lane's completion queue.
     pub fn completions(&self, config: &Config, connections: usize) -> u32 {
         let verbs = self.send_queue(config, connections) * connections as u32;
         verbs + config.messages + SPARE_COMPLETIONS
@@ -110,7 +110,7 @@ impl Device {
     }
 }
 
-/// The entry that was asked for, or the best there is.
+/// The wanted entry of the address table, or the best there is.
 fn choose_gid(
     context: &Context,
     device: &str,
@@ -126,7 +126,7 @@ fn choose_gid(
     let rank = |(_, (gid, version_2)): &(u8, (Gid, bool))| (*version_2, is_ipv4(gid));
     let chosen = match wanted {
         Some(wanted) => entries.iter().find(|(index, _)| *index == wanted),
-        // Of equal ones the first: `max_by_key` would take the last.
+        // The first of equal ones: `max_by_key` would take the last.
         None => entries.iter().rev().max_by_key(|entry| rank(entry)),
     };
     chosen.map(|(index, (gid, _))| (*index, *gid)).ok_or_else(|| SetupError::GidIndex {
@@ -137,7 +137,7 @@ fn choose_gid(
     })
 }
 
-/// Whether the address is an IPv4 one, as RoCE writes them.
+/// Whether the address is an IPv4 one, in the notation of RoCE.
 fn is_ipv4(gid: &Gid) -> bool {
     gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF])
 }

@@ -1,11 +1,11 @@
-//! Why an RDMA fabric could not be set up: one sentence each, with what to do about it.
+//! Errors of setting up an RDMA fabric, each with its remedy.
 
 use std::io;
 use std::net::SocketAddr;
 
 use crate::ids::NodeId;
 
-/// See the module's essay.
+/// Reason why an RDMA fabric could not be set up. The text of each variant is the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -15,7 +15,7 @@ pub enum SetupError {
     /// No port of any device is up; `ibv_devinfo` tells their states.
     #[error("no RDMA device of this machine has an active port (found {})", .0.join(", "))]
     NoActivePort(Vec<String>),
-    /// Name one of those there are.
+    /// Name one of the known devices.
     #[error("there is no RDMA device {name}; this machine has {}", list(.known))]
     UnknownDevice {
         /// The name.
@@ -64,9 +64,9 @@ pub enum SetupError {
          systemd unit"
     )]
     MemoryLock {
-        /// What was to be registered.
+        /// Bytes to be registered.
         bytes: u64,
-        /// What the process may lock.
+        /// Bytes that the process may lock.
         limit_bytes: u64,
     },
     /// Use another device: this one cannot keep the fabric's contract.
@@ -74,7 +74,7 @@ pub enum SetupError {
     Incapable {
         /// The device.
         device: String,
-        /// What it lacks, as the end of a sentence.
+        /// The missing capability, as the end of a sentence.
         lack: &'static str,
     },
     /// Run the same version everywhere.
@@ -82,7 +82,7 @@ pub enum SetupError {
     PeerVersion {
         /// The other node.
         node: NodeId,
-        /// Where it listens.
+        /// Address at which it listens.
         at: SocketAddr,
         /// Its version.
         theirs: u16,
@@ -94,17 +94,17 @@ pub enum SetupError {
     PeerSilent {
         /// The other node.
         node: NodeId,
-        /// Where it should listen.
+        /// Address at which it should listen.
         at: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else listens there; correct the address.
+    /// Another service listens there; correct the address.
     #[error("what answers at {at} is not {node:?} of this cluster")]
     PeerStrange {
         /// The other node.
         node: NodeId,
-        /// Where it should listen.
+        /// Address at which it should listen.
         at: SocketAddr,
     },
     /// Choose an address that is free and this machine's own.
@@ -112,35 +112,35 @@ pub enum SetupError {
     Listen {
         /// The address.
         at: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Ask the process that has the node.
+    /// Call this in the process of the node.
     #[error("{0:?} is in another process, which sets it up itself")]
     Elsewhere(NodeId),
     /// Correct the configuration.
     #[error("the {what} is {value}, and must be between {least} and {most}")]
     OutOfRange {
-        /// Which number.
+        /// Name of the parameter.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// The least that makes sense.
+        /// Smallest allowed value.
         least: u64,
-        /// The most.
+        /// Largest allowed value.
         most: u64,
     },
-    /// Choose one of those that InfiniBand knows.
+    /// Choose one of the packet sizes of InfiniBand.
     #[error("packets of {0} bytes do not exist; choose 256, 512, 1024, 2048 or 4096")]
     PacketSize(u16),
-    /// What the device or the system refused, and why.
+    /// The source gives the reason of the device or the system.
     #[error("cannot {what} RDMA device {device}: {source}")]
     Verbs {
-        /// What was tried, before the device's name in a sentence.
+        /// The attempted action, as it stands before the device's name in a sentence.
         what: &'static str,
         /// The device.
         device: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,7 +1,7 @@
 //! Waking lanes that sleep: a thread that waits for a device's completion events.
 //!
-//! A busy lane polls and needs no events. One that is about to sleep asks for the next one; the
-//! thread here takes it and wakes the lane's thread.
+//! A busy lane polls and needs no events. A lane that is about to sleep requests the next event;
+//! this thread receives it and wakes the lane's thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +15,10 @@ use super::ffi::{Context, EventChannel};
 use crate::env::Env;
 use crate::transport::Wake;
 
-/// Who is woken, by the cookie of the queue that has something.
+/// Lanes to wake, by the cookie of their queue.
 type Sleepers = Mutex<BTreeMap<usize, Arc<dyn Wake>>>;
 
-/// See the module's essay.
+/// Handle of the thread that wakes a device's lanes.
 pub(super) struct Events {
     channel: Arc<EventChannel>,
     sleepers: Arc<Sleepers>,
@@ -56,13 +56,13 @@ impl Drop for Events {
     fn drop(&mut self) {
         drop(self.running.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say; if it has panicked, lanes sleep at most a bounded time.
+            // A panic there only delays wakes: lanes sleep at most a bounded time.
             let _ = thread.join();
         }
     }
 }
 
-/// Until the other end of `end` is closed.
+/// Main loop of the thread; ends when the other end of `end` is closed.
 fn wake_sleepers(events: &EventChannel, sleepers: &Sleepers, end: &UnixStream) {
     loop {
         let mut ready = [PollFd::new(events, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
@@ -74,7 +74,7 @@ fn wake_sleepers(events: &EventChannel, sleepers: &Sleepers, end: &UnixStream) {
         }
         let cookie = match events.take() {
             Ok(Some(cookie)) => cookie,
-            // Its queue is gone, and the event with it.
+            // The event was withdrawn, because its queue is gone.
             Ok(None) => continue,
             Err(_) => return,
         };

@@ -1,9 +1,9 @@
 //! The calls of libibverbs, each wrapped once.
 //!
-//! Every object owns what it was made of, so destruction happens in the order that the library
-//! demands, whoever drops what. The library allows calls on one object from several threads.
-//! Nothing here decides anything; the only promises left to callers are those of
-//! [`QueuePair::post`] and [`QueuePair::post_receives`]: that buffers outlive their verbs.
+//! Every object owns the objects that it was made of, so destruction happens in the order that the
+//! library demands, whatever the order of drops. The library allows calls on one object from
+//! several threads. This module makes no decisions; its only obligation on callers is that of
+//! [`QueuePair::post`] and [`QueuePair::post_receives`]: buffers must outlive their verbs.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -25,17 +25,18 @@ use crate::region::{Memory, Rights};
 /// A port's address on the network.
 pub(super) type Gid = [u8; 16];
 
-/// What `call` returned, or why it returned nothing.
+/// A returned object, or the system's error if it is null.
 fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
-/// Calls that return an error number.
+/// Result of a call that returns an error number.
 fn done(error: c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error.abs())) }
 }
 
-/// Declares an object of the library: its fields besides the pointer, and how it is destroyed.
+/// Declares an object of the library: its fields besides the pointer, and the call that destroys
+/// it.
 macro_rules! object {
     ($(#[$doc:meta])* $name:ident($raw:ty) { $($field:ident: $kind:ty),* } by $destroy:path) => {
         $(#[$doc])*
@@ -49,9 +50,9 @@ macro_rules! object {
         unsafe impl Sync for $name {}
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: made by the matching call, destroyed once. What it was made of is in
-                // fields, which are dropped later. It fails only while something made of it
-                // lives, and that would hold a reference on it.
+                // SAFETY: made by the matching call, destroyed once. The objects that it was made
+                // of are in fields, which are dropped later. The call fails only while an object
+                // made of this one lives, and that would hold a reference on this one.
                 let _ = unsafe { $destroy(self.raw.as_ptr()) };
             }
         }
@@ -63,21 +64,21 @@ object! {
     Context(sys::ibv_context) {} by sys::ibv_close_device
 }
 object! {
-    /// What may be used together.
+    /// Objects that may be used together.
     ProtectionDomain(sys::ibv_pd) { _context: Arc<Context> } by sys::ibv_dealloc_pd
 }
 object! {
-    /// Memory that the device may touch.
+    /// Memory that the device may access.
     MemoryRegion(sys::ibv_mr) {
         _domain: Arc<ProtectionDomain>, memory: Arc<Memory>
     } by sys::ibv_dereg_mr
 }
 object! {
-    /// Where completion queues announce that they are no longer empty.
+    /// Channel on which completion queues announce that they are no longer empty.
     EventChannel(sys::ibv_comp_channel) { _context: Arc<Context> } by sys::ibv_destroy_comp_channel
 }
 object! {
-    /// Where completions wait to be polled.
+    /// Queue of completions to be polled.
     CompletionQueue(sys::ibv_cq) {
         _context: Arc<Context>, _channel: Option<Arc<EventChannel>>
     } by sys::ibv_destroy_cq
@@ -89,35 +90,35 @@ object! {
     } by sys::ibv_destroy_qp
 }
 object! {
-    /// Where datagrams go.
+    /// Address to send datagrams to.
     AddressHandle(sys::ibv_ah) { _domain: Arc<ProtectionDomain> } by sys::ibv_destroy_ah
 }
 
-/// What a device can do.
+/// Capabilities and limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub send_queue: u32,
     pub completions: u32,
-    /// READs and atomics that one connection may have under way, as initiator and as target.
+    /// READs and atomics that one connection may have in flight, as initiator and as target.
     pub initiated: u8,
     pub served: u8,
     pub atomics: bool,
-    /// Who made the device.
+    /// Vendor of the device.
     pub vendor: u32,
 }
 
-/// What a port says about itself.
+/// State of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Port {
     pub active: bool,
-    /// In the library's code: 1 is 256 bytes, 5 is 4096.
+    /// The library's code: 1 is 256 bytes, 5 is 4096.
     pub mtu: u8,
     pub lid: u16,
     pub gids: i32,
     pub ethernet: bool,
 }
 
-/// The names of all devices, in the library's order.
+/// Names of all devices, in the library's order.
 pub(super) fn device_names() -> io::Result<Vec<String>> {
     with_devices(|devices| devices.iter().map(|device| name_of(*device)).collect())
 }
@@ -182,12 +183,12 @@ impl Context {
         })
     }
 
-    /// An entry of the port's table of addresses, and whether it speaks RoCE version 2.
+    /// Entry of the port's table of addresses, and whether it is for RoCE version 2.
     pub fn gid(&self, port: u8, index: u8) -> io::Result<(Gid, bool)> {
         // SAFETY: plain integers, for which zero is a value.
         let mut entry: sys::ibv_gid_entry = unsafe { zeroed() };
         let size = size_of_val(&entry);
-        // SAFETY: fills in the structure whose size it is told.
+        // SAFETY: fills in a structure of the size that it is given.
         done(unsafe {
             sys::_ibv_query_gid_ex(
                 self.raw.as_ptr(),
@@ -213,8 +214,8 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// Registers the first `bytes` of `memory`. Other nodes get `remote` rights on it, this one
-    /// all. All of it becomes resident.
+    /// Registers the first `bytes` of `memory`. Other nodes get `remote` rights on it, this one all
+    /// rights. All of it becomes resident.
     pub fn new(
         domain: &Arc<ProtectionDomain>,
         memory: Arc<Memory>,
@@ -240,13 +241,13 @@ impl MemoryRegion {
         &self.memory
     }
 
-    /// Names the region in this node's own work requests.
+    /// Key of the region in this node's own work requests.
     pub fn local_key(&self) -> u32 {
         // SAFETY: alive as long as `self`.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// Names the region in other nodes' verbs.
+    /// Key of the region in other nodes' verbs.
     pub fn remote_key(&self) -> u32 {
         // SAFETY: alive as long as `self`.
         unsafe { self.raw.as_ref() }.rkey
@@ -262,14 +263,14 @@ impl EventChannel {
         // SAFETY: the context is open.
         let raw = made(unsafe { sys::ibv_create_comp_channel(context.raw.as_ptr()) })?;
         let channel = Self { raw, _context: Arc::clone(context) };
-        // An event is withdrawn when its queue is destroyed, also after it was announced: whoever
-        // came for it would wait for the next one, perhaps for ever.
+        // An event is withdrawn when its queue is destroyed, even after it was announced: a
+        // blocking read would then wait for the next event, perhaps for ever.
         let flags = fcntl_getfl(&channel)? | OFlags::NONBLOCK;
         fcntl_setfl(&channel, flags)?;
         Ok(channel)
     }
 
-    /// Takes one event, if there is one; returns the cookie of the queue that it is about.
+    /// Takes one event, if there is one; returns the cookie of its queue.
     pub fn take(&self) -> io::Result<Option<usize>> {
         let (mut queue, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive; both pointers are filled in on success.
@@ -292,17 +293,17 @@ impl AsFd for EventChannel {
     }
 }
 
-/// Room for what one poll finds. An empty one, by `Default`, gets its room when it is polled into.
+/// Buffer for the results of one poll. The default has no capacity until the first poll.
 #[derive(Default)]
 pub(super) struct Completions {
     entries: Vec<ibv_wc>,
 }
 
 impl Completions {
-    /// The most that one poll takes.
+    /// Largest number of completions that one poll takes.
     pub const MOST: usize = 32;
 
-    /// What the last poll found.
+    /// Completions of the last poll.
     #[inline]
     pub fn found(&self) -> &[ibv_wc] {
         &self.entries
@@ -310,7 +311,7 @@ impl Completions {
 }
 
 impl CompletionQueue {
-    /// A queue of at least `capacity` entries that announces itself on `channel` by `cookie`.
+    /// A queue of at least `capacity` entries that sends events with `cookie` to `channel`.
     pub fn new(
         context: &Arc<Context>,
         capacity: u32,
@@ -328,27 +329,26 @@ impl CompletionQueue {
         Ok(Self { raw: made(raw)?, _context: Arc::clone(context), _channel: channel })
     }
 
-    /// Takes completions, in their order.
+    /// Takes completions, in order.
     #[inline]
     pub fn poll(&self, into: &mut Completions) {
         let (queue, most) = (self.raw.as_ptr(), Completions::MOST as c_int);
         into.entries.clear();
         into.entries.reserve(Completions::MOST);
         // SAFETY: the queue and its context are alive; a provider always has the operation, and
-        // fills in as many entries as it says, of those that there is room for.
+        // fills in as many entries as it returns, at most the number that there is room for.
         unsafe {
             let poll = (*(*queue).context).ops.poll_cq.expect("every provider polls");
             let found = poll(queue, most, into.entries.as_mut_ptr());
-            // A queue that cannot be polled any more shows nothing; its connections time out.
+            // If a queue can no longer be polled it yields nothing, and its connections time out.
             into.entries.set_len(found.max(0) as usize);
         }
     }
 
-    /// Asks for an event when the next completion comes. What came before is not announced.
+    /// Asks for an event at the next completion. Completions already in the queue cause none.
     pub fn request_event(&self) {
         let queue = self.raw.as_ptr();
-        // SAFETY: as in `poll`. A failure costs a late wake, which the executor's bound on sleep
-        // makes good.
+        // SAFETY: as in `poll`. A failure delays a wake, at most by the executor's bound on sleep.
         let _ = unsafe {
             let request = (*(*queue).context).ops.req_notify_cq.expect("every provider notifies");
             request(queue, 0)
@@ -356,7 +356,7 @@ impl CompletionQueue {
     }
 }
 
-/// How a queue pair is to be made.
+/// Parameters of a queue pair.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub datagrams: bool,
@@ -365,7 +365,7 @@ pub(super) struct Shape {
     pub inline_bytes: u32,
 }
 
-/// The far end of a reliable connection, and how to reach it.
+/// The far end of a reliable connection, and the path to it.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub port: u8,
@@ -375,13 +375,13 @@ pub(super) struct Route {
     pub global: bool,
 }
 
-/// What both ends of a connection agreed upon.
+/// Parameters that both ends of a connection agreed upon.
 #[derive(Clone, Copy)]
 pub(super) struct Agreement {
     pub mtu: u8,
     pub peer_number: u32,
     pub peer_first_packet: u32,
-    /// READs and atomics that the other side may have under way here.
+    /// READs and atomics that the other side may have in flight here.
     pub served: u8,
 }
 
@@ -400,8 +400,8 @@ impl Route {
 }
 
 impl QueuePair {
-    /// Makes a queue pair; `sends` and `receives` take its completions. The bytes that it carries
-    /// inline may be fewer than asked for.
+    /// Makes a queue pair; its completions go to `sends` and `receives`. Its limit of inline bytes
+    /// may be lower than asked for.
     pub fn new(
         domain: &Arc<ProtectionDomain>,
         sends: &Arc<CompletionQueue>,
@@ -429,7 +429,7 @@ impl QueuePair {
             // SAFETY: domain and queues are alive, and kept so by the fields.
             let raw = made(unsafe { sys::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) });
             match raw {
-                // Nothing tells what a device can carry inline but trying.
+                // Trial is the only way to find a device's limit of inline bytes.
                 Err(error) if error.raw_os_error() == Some(EINVAL) && inline_bytes > 8 => {
                     inline_bytes /= 2;
                 }
@@ -448,7 +448,7 @@ impl QueuePair {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
-    /// The most bytes that a work request carries itself.
+    /// Largest number of bytes that a work request can carry itself.
     #[inline]
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
@@ -469,8 +469,8 @@ impl QueuePair {
         done(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut attributes, mask) })
     }
 
-    /// First step of a connection. Verbs of the other side are admitted; what they may do is said
-    /// by each region.
+    /// First step of a connection. Admits verbs of the other side, within the rights of each
+    /// region.
     pub fn admit_verbs(&self, port: u8) -> io::Result<()> {
         use sys::ibv_access_flags as Access;
         use sys::ibv_qp_attr_mask as Mask;
@@ -485,7 +485,7 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_INIT, fill, mask)
     }
 
-    /// Second step: the other side's requests are answered from now on.
+    /// Second step: answers the other side's requests from now on.
     pub fn receive_from(&self, route: &Route, agreed: Agreement) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
@@ -505,7 +505,7 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTR, fill, mask)
     }
 
-    /// Third step, for the side that issues verbs.
+    /// Third step, on the initiating side: may send from now on.
     pub fn send(&self, first_packet: u32, initiated: u8, patience: Patience) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
@@ -523,7 +523,7 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, fill, mask)
     }
 
-    /// All steps for datagrams.
+    /// All steps for a datagram pair.
     pub fn open_datagrams(&self, port: u8, queue_key: u32) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as Mask;
         let fill = |attributes: &mut sys::ibv_qp_attr| {
@@ -536,13 +536,13 @@ impl QueuePair {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, |_| {}, Mask::IBV_QP_SQ_PSN)
     }
 
-    /// Lets a datagram pair send again whose sends one error has stopped; receiving never stopped.
+    /// Re-enables sending on a datagram pair after an error; receiving is not affected by errors.
     pub fn resume_datagrams(&self) -> io::Result<()> {
         self.modify(sys::ibv_qp_state::IBV_QPS_RTS, |_| {}, sys::ibv_qp_attr_mask(0))
     }
 
-    /// Posts the requests of a chain, all at once. If the device refuses one, it and those behind
-    /// it are not posted.
+    /// Posts the requests of a chain with one doorbell. If the device refuses one, that one and
+    /// those after it are not posted.
     ///
     /// # Safety
     /// Until its request has completed or the queue pair is destroyed, every buffer that the chain
@@ -552,9 +552,9 @@ impl QueuePair {
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), Refused> {
         let Some(first) = chain.link() else { return Ok(()) };
         let (pair, mut refused) = (self.raw.as_ptr(), ptr::null_mut());
-        // SAFETY: the pair and its context are alive, a provider always has the operation, and
-        // the chain is linked through requests and buffers lists that it owns. What the provider
-        // names as refused is a request of the chain, which is still there.
+        // SAFETY: the pair and its context are alive, a provider always has the operation, and the
+        // chain is linked through lists of requests and buffers that it owns. The request that the
+        // provider returns as refused is one of the chain, which still exists.
         unsafe {
             let post = (*(*pair).context).ops.post_send.expect("every provider sends");
             if post(pair, first, &mut refused) == 0 {
@@ -564,10 +564,10 @@ impl QueuePair {
         }
     }
 
-    /// Hands buffers for datagrams to the device, one for each request.
+    /// Gives receive buffers for datagrams to the device, one for each request.
     ///
     /// # Safety
-    /// As for [`QueuePair::post`]. Each request names one buffer; both lists are as long.
+    /// As for [`QueuePair::post`]. Each request names exactly one buffer.
     pub unsafe fn post_receives(&self, requests: &mut [ibv_recv_wr]) -> io::Result<()> {
         for index in 1..requests.len() {
             requests[index - 1].next = &raw mut requests[index];
@@ -582,14 +582,14 @@ impl QueuePair {
     }
 }
 
-/// A device did not take all of a chain.
+/// Error: the device did not take all of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Refused {
-    /// Of the first request that it did not take.
+    /// Id of the first request that it did not take.
     pub id: u64,
 }
 
-/// How long a connection tries.
+/// Time-out and retries of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     pub timeout: u8,

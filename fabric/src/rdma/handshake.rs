@@ -1,8 +1,7 @@
-//! Asking other nodes, and being asked: the TCP side of setting up connections.
+//! Requests to other nodes, and the service that answers theirs: connection set-up over TCP.
 //!
-//! Every question has a connection of its own and a limit on its time, so that a peer that is
-//! slow, silent or hostile holds up nobody but the thread that serves it. What the messages say
-//! is in `wire`; what is answered is decided by `node`.
+//! Every request has a connection of its own and a time-out, so that a slow, silent or hostile peer
+//! only blocks the thread that serves it. The messages are in `wire`; `node` decides the replies.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +15,7 @@ use super::node::Node;
 use super::wire::{MAX_BYTES, PREAMBLE_BYTES, Reply, Request, VERSION, version_of};
 use crate::env::Env;
 
-/// Sends `request` to whoever listens at `at`, and waits for the reply.
+/// Sends `request` to the node at `at`, and waits for the reply.
 pub(super) fn ask(at: SocketAddr, request: &Request, limit: Duration) -> Result<Reply, SetupError> {
     let node = request.of();
     let message = exchange(at, request, limit).map_err(|source| SetupError::PeerSilent {
@@ -43,7 +42,7 @@ fn exchange(at: SocketAddr, request: &Request, limit: Duration) -> io::Result<Ve
     read_message(&stream)
 }
 
-/// All that comes until the other side has no more to say.
+/// Reads all bytes until the other side closes its end.
 fn read_message(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut message = Vec::new();
     stream.take(MAX_BYTES as u64).read_to_end(&mut message)?;
@@ -53,7 +52,7 @@ fn read_message(stream: &TcpStream) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Listens for a node's peers until it is dropped.
+/// Answers a node's peers until it is dropped.
 pub(super) struct Service {
     at: SocketAddr,
     ended: Arc<AtomicBool>,
@@ -75,7 +74,7 @@ impl Service {
                     return;
                 }
                 let (Ok(stream), node) = (stream, Arc::clone(&node)) else { continue };
-                // Without a thread the peer gets no answer, as if this node were gone.
+                // If no thread can be started the peer gets no answer, as if this node were gone.
                 let _ = spawner.spawn("rdma-answer", move || answer(&node, &stream, limit));
             }
         };
@@ -83,7 +82,7 @@ impl Service {
         Ok(Self { at, ended, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn at(&self) -> SocketAddr {
         self.at
     }
@@ -92,7 +91,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // The thread looks at the flag when somebody calls.
+        // The thread checks the flag after accepting a connection, so connect to it.
         let called = TcpStream::connect_timeout(&self.at, Duration::from_secs(1));
         if let (Ok(_), Some(thread)) = (called, self.thread.take()) {
             let _ = thread.join();
@@ -100,7 +99,7 @@ impl Drop for Service {
     }
 }
 
-/// Serves one question. Whatever goes wrong is the asking side's to notice.
+/// Answers one request. Errors are left to the asking side, which gets no reply.
 fn answer(node: &Node, stream: &TcpStream, limit: Duration) {
     let serve = || -> io::Result<()> {
         stream.set_read_timeout(Some(limit))?;
@@ -110,7 +109,7 @@ fn answer(node: &Node, stream: &TcpStream, limit: Duration) {
             Some((preamble, body)) if version_of(*preamble) == Some(VERSION) => {
                 Request::decode(body).map_or(Some(Reply::Unknown), |request| node.serve(&request))
             }
-            // The preamble of the reply tells another version which one this is.
+            // The preamble of the reply tells the other version which version this is.
             Some((preamble, _)) if version_of(*preamble).is_some() => Some(Reply::Unknown),
             _ => None,
         };
@@ -128,7 +127,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(200);
     const NODE: NodeId = NodeId(4);
 
-    /// What `ask` makes of a peer that does this with its caller.
+    /// Error that `ask` returns when the peer treats the connection so.
     fn refusal(peer: impl FnOnce(TcpStream) + Send + 'static) -> SetupError {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let at = listener.local_addr().expect("bound");
@@ -157,7 +156,7 @@ mod tests {
     #[test]
     fn a_peer_that_says_nothing_is_named() {
         let hangs_up = refusal(drop);
-        // Keeps the connection open until the caller has given up.
+        // Keeps the connection open until the client has given up.
         let waits = refusal(|stream| {
             read_message(&stream).expect("a request");
             std::thread::park_timeout(3 * LIMIT);

@@ -1,9 +1,9 @@
 //! The data path of one lane: batches to connections, completions back, messages both ways.
 //!
-//! All completions of a lane come to one queue. An id names the connection and the verb, or a
-//! buffer for datagrams. What takes time (asking another node for a connection, or where a lane
-//! receives) is an errand: a thread that reports back as news. So polling never blocks, and a
-//! node that does not answer holds up only those who wait for it.
+//! All completions of a lane arrive in one queue. An id identifies the connection and the verb, or
+//! a buffer for datagrams. Slow work (requesting a connection from another node, or looking up a
+//! lane's mailbox) is an errand: a thread that reports its result as news. So polling never blocks,
+//! and a node that does not answer delays only the verbs and messages to it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::region::Rights;
 use crate::transport::{FabricError, Sink, Token, Transport, Wake};
 use crate::verbs::{Capabilities, VerbError, Work, WorkRequest};
 
-/// See the module's essay. Queue pairs come first: they are destroyed before the buffers that
-/// the device may touch because of them.
+/// The data path of one lane. Queue pairs come first: they are destroyed before the buffers that
+/// the device may access through them.
 pub(super) struct RdmaLane {
     pub(super) connections: Vec<Connection>,
     datagrams: Datagrams,
@@ -36,7 +36,7 @@ pub(super) struct RdmaLane {
     arena: Arena,
     chain: Chain,
     queue: Arc<CompletionQueue>,
-    /// What was found when the lane looked before going to sleep, and whether that was anything.
+    /// Completions found by the look before going to sleep, and whether there were any.
     early: RefCell<Completions>,
     has_early: Cell<bool>,
     completions: Completions,
@@ -45,7 +45,7 @@ pub(super) struct RdmaLane {
     addressed: Vec<bool>,
 }
 
-/// What an errand found out.
+/// Result of an errand.
 enum News {
     Connected(NodeId, Result<Link, VerbError>),
     Found(Endpoint, Option<Mailbox>),
@@ -58,8 +58,8 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Where a request's local side is. Registers memory that was not seen before: the lane's
-    /// pool grows by slabs, rarely.
+    /// Address and key of a request's local side. Registers memory that was not seen before: the
+    /// lane's pool grows by slabs, rarely.
     #[inline]
     pub fn local(&mut self, work: &Work, request: &WorkRequest) -> Result<Local, VerbError> {
         if let Some(word) = word_of(request) {
@@ -78,14 +78,14 @@ impl Arena {
     fn grow(&mut self, memory: &Arc<crate::region::Memory>) -> Result<u32, VerbError> {
         let nobody = Rights { read: false, write: false, atomic: false };
         let slab = MemoryRegion::new(&self.domain, Arc::clone(memory), memory.bytes(), nobody);
-        // The verb was not posted, so it has no effect; reconnecting tries again.
+        // The verb was not posted, so it has no effect; a reconnect tries again.
         let slab = slab.map_err(|_| VerbError::Broken)?;
         self.slabs.push(slab);
         Ok(self.slabs[self.slabs.len() - 1].local_key())
     }
 }
 
-/// Whom errands are run for.
+/// Context that errands need, cloned into their threads.
 #[derive(Clone)]
 struct Errands {
     shared: Arc<Shared>,
@@ -98,12 +98,12 @@ struct Errands {
 }
 
 impl Errands {
-    /// Runs an errand on a thread of its own. Without a thread, `failed` is the news.
+    /// Runs an errand on a thread of its own. If none can be started, reports `failed`.
     fn run(&self, failed: News, errand: impl FnOnce(&Self) -> News + Send + 'static) {
         let own = self.clone();
         let started = self.shared.env.spawn("rdma-ask", move || {
             let news = errand(&own);
-            // Nobody listens any more when the lane is gone.
+            // Fails if the lane is gone.
             let _ = own.report.send(news);
             own.wake.wake();
         });
@@ -135,13 +135,13 @@ impl Errands {
         });
     }
 
-    /// Makes this end of a connection, has the other one made, and joins them.
+    /// Makes this end of a connection, requests the other end, and joins them.
     fn make_link(&self, to: NodeId) -> Result<Link, Refusal> {
         let (config, device) = (&self.shared.config, &self.node.device);
         let shape = self.node.connection_shape(config);
         let pair = QueuePair::new(&device.domain, &self.queue, &self.queue, shape)?;
         pair.admit_verbs(device.port)?;
-        // Any number will do; another one each time keeps strays of an earlier life out.
+        // Any number will do; a different one each time rejects strays of an earlier life.
         let first_packet = self.shared.env.now().0 as u32 & 0xFF_FFFF;
         let card = Card {
             queue_pair: pair.number(),
@@ -161,7 +161,7 @@ impl Errands {
             mtu: theirs.mtu,
             peer_number: theirs.queue_pair,
             peer_first_packet: theirs.first_packet,
-            // The other end issues nothing.
+            // The other end issues no verbs.
             served: 1,
         };
         pair.receive_from(&device.route_to(theirs.gid, theirs.lid), agreed)?;
@@ -171,7 +171,7 @@ impl Errands {
     }
 }
 
-/// Why there is no connection.
+/// Reason why a connection could not be made.
 enum Refusal {
     Revoked,
     Failed,
@@ -190,7 +190,7 @@ impl From<FabricError> for Refusal {
 }
 
 impl RdmaLane {
-    /// Makes the lane's queues. Connections are made when they are first used.
+    /// Makes the lane's queues. Connections are made when first used.
     pub fn open(
         shared: Arc<Shared>,
         node: &Arc<Node>,
@@ -257,7 +257,7 @@ impl RdmaLane {
         }
     }
 
-    /// Deals with what one poll found. Whether there may be more.
+    /// Processes the results of one poll. Returns whether there may be more.
     #[inline]
     fn take_completions(&mut self, completions: &Completions, sink: &mut dyn Sink) -> bool {
         for completion in completions.found() {
@@ -308,7 +308,7 @@ impl Transport for RdmaLane {
                 None => work.fail(index, VerbError::Unreachable),
             }
         }
-        // One more, so that the batch stays while its parts are dealt out.
+        // One more part, so that the batch stays while its parts are queued.
         let flight = self.flights.add(token, work, parts + 1);
         for index in 0..nodes {
             if std::mem::take(&mut self.addressed[index]) {
@@ -364,8 +364,8 @@ impl Transport for RdmaLane {
         }
     }
 
-    /// Asks for an event as well, for the lane may go to sleep now; what came before that is found
-    /// by the look that follows.
+    /// Also requests an event, because the lane may go to sleep now; the poll that follows finds
+    /// the completions that came before it.
     fn has_input(&self) -> bool {
         let ready = !self.flights.landed.is_empty()
             || !self.reconnected.is_empty()

@@ -1,32 +1,31 @@
-//! The `rdma` back end: memory and compute nodes with devices that carry out verbs themselves.
+//! The `rdma` back end: devices (NICs) of memory and compute nodes carry out verbs themselves.
 //!
 //! # What it is
 //! The fabric's contract on `libibverbs`: a reliable connection between each lane and each node
-//! that it reads or writes, unreliable datagrams for messages. The target's processor takes no
-//! part in a verb. It makes the connection when it is asked to, over TCP, and destroys it to
-//! fence a node out.
+//! that it reads or writes, unreliable datagrams for messages. The target's processor takes no part
+//! in a verb. It only makes the connection on request, over TCP, and destroys it to fence a node.
 //!
 //! # What it is not
-//! It is no daemon and knows no cluster beyond its [`Config`]: which nodes are here, and where
-//! the others listen. It encrypts nothing; whoever can reach the handshake's port or forge
-//! packets on the network is trusted, as is usual with RDMA.
+//! It is no daemon and knows no cluster beyond its [`Config`]: the nodes of this process, and the
+//! addresses of the others. It encrypts nothing; any process that can reach the handshake's port or
+//! forge packets on the network is trusted, as is usual with RDMA.
 //!
 //! # Where to look
 //! * Set-up: `config`, `device` (choosing), `node` (a node as its peers see it), `handshake` and
-//!   `wire` (asking other nodes), `events` (waking lanes that sleep), `error`.
+//!   `wire` (requests to other nodes), `events` (waking lanes that sleep), `error`.
 //! * Data path: `lane`, `connection` (verbs), `datagrams` (messages), `chain` (work requests),
 //!   `rules` (order and errors).
 //! * `ffi`: every call of the library, wrapped once.
 //!
-//! # Who owns what
+//! # Ownership
 //! A lane's thread owns its ends of connections and its queues. Their far ends belong to the
-//! target's [`Fabric`] and are made and destroyed under one lock with the fences. Registered
-//! memory is kept alive by its registration.
+//! target's [`Fabric`] and are made and destroyed under one lock with the fences. Registered memory
+//! is kept alive by its registration.
 //!
-//! # What is known of a verb that failed
-//! The device reports refusals of the target precisely. When the target falls silent, verbs under
-//! way are unknown, also if it was a fence that silenced it: only the next handshake says
-//! `Revoked` (H24).
+//! # Failed verbs
+//! The device reports refusals of the target precisely. When the target stops answering, the
+//! outcome of verbs in flight is unknown, even if a fence was the cause: only the next handshake
+//! returns `Revoked` (H24).
 
 mod chain;
 mod config;
@@ -61,7 +60,7 @@ use crate::ids::{Endpoint, Epoch, NodeId, RegionId};
 use crate::region::{Memory, Rights};
 use crate::transport::{Fabric, FabricError, Transport, Wake};
 
-/// The control path. Clones share one fabric.
+/// Control path of the back end. Clones share one fabric.
 #[derive(Clone)]
 pub struct RdmaFabric {
     shared: Arc<Shared>,
@@ -73,23 +72,23 @@ struct Shared {
     nodes: Vec<Peer>,
 }
 
-/// A node, as this process reaches it.
+/// A node of the fabric, as this process reaches it.
 struct Peer {
     at: SocketAddr,
     here: Option<Here>,
 }
 
-/// A node of this process. The service ends before the node does.
+/// A node of this process. Its service is dropped before the node.
 struct Here {
     _service: Service,
     node: Arc<Node>,
 }
 
 impl RdmaFabric {
-    /// Opens the devices of the nodes that are here, and listens for their peers.
+    /// Opens the devices of this process's nodes, and listens for their peers.
     ///
     /// # Errors
-    /// [`SetupError`] says what is wrong with the configuration or the machine.
+    /// [`SetupError`]: an error in the configuration or of the machine.
     pub fn new(config: Config, env: Env) -> Result<Self, SetupError> {
         config.check()?;
         let nodes = (0..).map(NodeId).zip(&config.nodes);
@@ -98,15 +97,15 @@ impl RdmaFabric {
         Ok(Self { shared: Arc::new(Shared { config, env, nodes }) })
     }
 
-    /// Where a node listens for its peers; `None` if there is no such node.
+    /// Address at which a node listens for its peers; `None` if there is no such node.
     pub fn listens_at(&self, node: NodeId) -> Option<SocketAddr> {
         self.shared.nodes.get(usize::from(node.0)).map(|peer| peer.at)
     }
 
-    /// Asks a node whether it is there and speaks the same version.
+    /// Checks that a node answers and speaks the same version.
     ///
     /// # Errors
-    /// Unknown node, or what is wrong with it.
+    /// Unknown node, or the reason why it does not answer properly.
     pub fn greet(&self, node: NodeId) -> Result<(), FabricError> {
         let at = self.shared.peer(node)?.at;
         match self.shared.ask(node, &Request::Greet { of: node })? {
@@ -115,11 +114,11 @@ impl RdmaFabric {
         }
     }
 
-    /// Makes a node of this process answer nobody, as if it had died, or answer again. For tests:
-    /// it shares the process, so it cannot die alone.
+    /// Makes a node of this process stop answering, as if it had died, or answer again. For tests:
+    /// the node shares the process, so it cannot fail alone.
     ///
     /// # Errors
-    /// If the node is not here.
+    /// The node is not in this process.
     pub fn set_reachable(&self, node: NodeId, reachable: bool) -> Result<(), FabricError> {
         self.shared.here(node)?.set_reachable(reachable);
         Ok(())

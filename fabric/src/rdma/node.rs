@@ -1,9 +1,9 @@
 //! A node of this process as its peers see it: registered regions, the far ends of their
-//! connections, and who is fenced out.
+//! connections, and fences.
 //!
-//! The far end of a connection issues nothing; the device answers for it. All that software does
-//! here is to make it and to destroy it. Both happen under one lock with the fences, so a
-//! connection is either seen by a fence or refused because of it (H2).
+//! The far end of a connection issues nothing; the device answers for it. Software only makes and
+//! destroys it. Both happen under one lock with the fences, so a connection is either seen by a
+//! fence or refused because of it (H2).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,25 +20,26 @@ use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::{Memory, Rights};
 use crate::transport::FabricError;
 
-/// See the module's essay.
+/// A node of this process.
 pub(super) struct Node {
     pub id: NodeId,
     pub device: Device,
     pub events: Events,
     regions: RwLock<BTreeMap<RegionId, (Key, MemoryRegion)>>,
     far_ends: Mutex<FarEnds>,
-    /// Never has anything to say: far ends issue nothing.
+    /// Completion queue of the far ends; always empty, because they issue nothing.
     silent: Arc<CompletionQueue>,
-    /// Where the lanes that are open receive; `None` while one is being opened.
+    /// Mailboxes of the open lanes; `None` while a lane is being opened.
     lanes: Mutex<BTreeMap<LaneId, Option<Mailbox>>>,
     reachable: AtomicBool,
 }
 
 #[derive(Default)]
 struct FarEnds {
-    /// Older epochs of the node are refused.
+    /// By node: epoch below which its connections are refused.
     fences: BTreeMap<NodeId, Epoch>,
-    /// By initiating lane. Dropping one destroys it: its verbs find nothing from then on.
+    /// By initiating lane. Dropping a queue pair destroys it: no later verb of the lane takes
+    /// effect.
     open: BTreeMap<Endpoint, (Epoch, QueuePair)>,
 }
 
@@ -56,7 +57,7 @@ impl Node {
         })
     }
 
-    /// What the node answers; `None` if it does not.
+    /// Answers a request; `None` if the node counts as unreachable.
     pub fn serve(&self, request: &Request) -> Option<Reply> {
         if !self.is_reachable() {
             return None;
@@ -82,7 +83,8 @@ impl Node {
         if far_ends.fences.get(&from.node).is_some_and(|fence| *fence > epoch) {
             return Ok(Reply::Revoked);
         }
-        // Before anything else: what was posted on it must not take effect any more (H22).
+        // Before anything else: verbs posted on the old connection must not take effect any more
+        // (H22).
         drop(far_ends.open.remove(&from));
         let device = &self.device;
         let shape = Shape { datagrams: false, send_queue: 1, receive_queue: 1, inline_bytes: 0 };
@@ -110,7 +112,7 @@ impl Node {
         Ok(Reply::Connected { card, keys: regions.values().map(|(key, _)| *key).collect() })
     }
 
-    /// Refuses older epochs of `expelled`, and destroys what they have.
+    /// Refuses older epochs of `expelled`, and destroys their connections.
     pub fn fence(&self, expelled: NodeId, epoch: Epoch) {
         let mut far_ends = self.far_ends.lock().unwrap_or_else(PoisonError::into_inner);
         let fence = far_ends.fences.entry(expelled).or_default();
@@ -137,7 +139,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets the device touch memory.
+    /// Registers memory, so that the device may access it.
     pub fn register_memory(
         &self,
         memory: Arc<Memory>,
@@ -155,13 +157,13 @@ impl Node {
         })
     }
 
-    /// Forgets a region: the device refuses its key from now on.
+    /// Removes a region: the device refuses its key from now on.
     #[cfg(test)]
     pub fn deregister(&self, region: RegionId) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
     }
 
-    /// Reserves the lane. Whether it was free.
+    /// Reserves the lane. Returns whether it was free.
     pub fn open_lane(&self, lane: LaneId) -> bool {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let free = !lanes.contains_key(&lane);
@@ -187,7 +189,7 @@ impl Node {
         self.reachable.load(Ordering::Relaxed)
     }
 
-    /// Makes the node answer nobody, as if it had died, or answer again.
+    /// Makes the node stop answering, as if it had died, or answer again.
     pub fn set_reachable(&self, reachable: bool) {
         self.reachable.store(reachable, Ordering::SeqCst);
         if !reachable {
@@ -195,7 +197,7 @@ impl Node {
         }
     }
 
-    /// The configured depth of a lane's queues on this device.
+    /// Parameters of a lane's queue pairs on this device.
     pub fn connection_shape(&self, config: &Config) -> Shape {
         Shape {
             datagrams: false,

@@ -1,32 +1,32 @@
-//! What a device has to be told about order, and what its errors mean: decisions over plain values.
+//! Rules of ordering verbs on a device, and of translating its errors: decisions over plain values.
 
 use super::ffi::ibv_wc_status;
 use crate::verbs::{VerbError, VerbKind};
 
-/// How a verb is kept behind those before it that it could overtake.
+/// Method of keeping a verb behind earlier verbs that it could overtake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ordering {
-    /// The device does it, told by the fence flag.
+    /// The device does, told by the fence flag.
     Flag,
-    /// It is posted when they are complete.
+    /// The verb is posted only when they are complete.
     Wait,
 }
 
 impl Ordering {
-    /// The one for devices of this vendor. Soft-RoCE gets flags wrong as of Linux 6.1: when it has
-    /// to repeat a verb with the flag, that waits for itself if it is an atomic, and else for READs
-    /// and atomics *behind* it; nothing on the connection completes any more, not even with an
-    /// error.
+    /// Method for devices of this vendor. Soft-RoCE handles the flag wrongly as of Linux 6.1: when
+    /// it repeats a verb with the flag, that verb waits for itself if it is an atomic, and
+    /// otherwise for READs and atomics *behind* it; then nothing on the connection completes any
+    /// more, not even with an error.
     pub fn of_vendor(vendor: u32) -> Self {
         if vendor == SOFT_ROCE { Self::Wait } else { Self::Flag }
     }
 }
 
-/// What Soft-RoCE has for the number of its vendor.
+/// Vendor number of Soft-RoCE.
 const SOFT_ROCE: u32 = 0xFF_FFFF;
 
-/// What a verb may overtake on a NIC unless told otherwise (H24): an atomic or a WRITE a READ
-/// before it, a WRITE an atomic before it.
+/// Verbs in flight that later verbs may overtake on a NIC without a fence (H24): an atomic or a
+/// WRITE may overtake a READ before it, a WRITE an atomic before it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Order {
     read: bool,
@@ -34,7 +34,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Whether a verb could overtake one of those under way.
+    /// Whether a verb of this kind could overtake one in flight.
     #[inline]
     pub fn could_overtake(self, kind: VerbKind) -> bool {
         match kind {
@@ -44,7 +44,7 @@ impl Order {
         }
     }
 
-    /// Takes note of a verb that is under way now. If it is fenced, it waits for all before it.
+    /// Adds a verb in flight. A fenced verb waits for all before it.
     #[inline]
     pub fn add(&mut self, kind: VerbKind, fenced: bool) {
         if fenced {
@@ -58,19 +58,19 @@ impl Order {
     }
 }
 
-/// What an error of the device means in the fabric's terms, for a verb of this kind.
+/// Translates a completion error of the device to the fabric's, for a verb of this kind.
 pub(super) fn meaning(status: ibv_wc_status::Type, kind: Option<VerbKind>) -> VerbError {
     use ibv_wc_status as Status;
     let atomic = matches!(kind, Some(VerbKind::CompareAndSwap | VerbKind::FetchAndAdd));
     match status {
-        // The target looked at the request and refused all of it.
+        // The target examined the request and refused all of it.
         Status::IBV_WC_REM_ACCESS_ERR => VerbError::AccessDenied,
         Status::IBV_WC_REM_INV_REQ_ERR if atomic => VerbError::Misaligned,
         Status::IBV_WC_REM_INV_REQ_ERR => VerbError::AccessDenied,
         Status::IBV_WC_WR_FLUSH_ERR => VerbError::Flushed,
         Status::IBV_WC_RESP_TIMEOUT_ERR => VerbError::TimedOut,
-        // No acknowledgement, or nobody ready to give one; and whatever else may go wrong: the
-        // request may have been carried out.
+        // No acknowledgement, receiver not ready, or any other error: the request may have been
+        // carried out.
         _ => VerbError::Unreachable,
     }
 }

@@ -1,4 +1,4 @@
-//! What only devices can tell. Run where there are some: `just rdma-test`.
+//! Tests that need devices. Run where there are some: `just rdma-test`.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -61,10 +61,10 @@ const CLIENT: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
 const REGION: RegionId = RegionId(3);
 const REGION_BYTES: u64 = 1 << 16;
 
-/// The longest that anything here may take.
+/// Time limit of every wait here.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A lane without an executor, so that its connections can be tampered with.
+/// A lane without an executor, so that its connections can be manipulated.
 struct Probe {
     lane: RdmaLane,
     fabric: RdmaFabric,
@@ -72,7 +72,7 @@ struct Probe {
     chunks: Vec<Chunk>,
 }
 
-/// What came out of polling.
+/// Events collected by polling.
 #[derive(Default)]
 struct Ended {
     batches: Vec<(Token, Box<Work>)>,
@@ -148,7 +148,7 @@ impl Probe {
         }
     }
 
-    /// How a posted batch failed: the verb, and why.
+    /// First failure of a posted batch, as the verb's index and its error.
     fn outcome(&mut self, token: u32) -> Option<(usize, VerbError)> {
         let is_it = |(known, _): &(Token, Box<Work>)| *known == Token(token);
         self.poll_until(|done| done.batches.iter().any(is_it));
@@ -185,7 +185,7 @@ const WRITE: Op = Op::WriteWord { value: 7 };
 const SWAP: Op = Op::CompareAndSwap { expected: 0, new: 9 };
 const ADD: Op = Op::FetchAndAdd { addend: 9 };
 
-/// What this side believes is wrong, so that the device at the other end has to refuse.
+/// This side has wrong data about the region, so that the device at the other end must refuse.
 #[test]
 #[ignore = "needs RDMA devices"]
 fn the_target_s_device_refuses_what_this_side_let_through() {
@@ -225,7 +225,7 @@ fn a_region_that_is_gone_is_refused() {
     assert_eq!(probe.run(2, &[(0, WRITE)]), Some((0, VerbError::OutOfBounds)));
 }
 
-/// Verbs behind a failed one, in their own batches: unknown, each of them.
+/// The outcome of verbs behind a failed one, in their own batches, is unknown.
 #[test]
 #[ignore = "needs RDMA devices"]
 fn what_was_under_way_is_flushed() {
@@ -298,15 +298,15 @@ fn a_node_tells_other_versions_which_one_it_is() {
     assert_eq!(reply[4..6], VERSION.to_le_bytes());
 }
 
-/// Where the process of [`a_process_that_is_killed_leaves_verbs_unknown`] listens.
+/// Address of the process of [`a_process_that_is_killed_leaves_verbs_unknown`].
 const OTHER_PROCESS: &str = "127.0.0.1:47811";
 
-/// A process that does not outlive the test, also if that fails.
+/// A process that does not outlive the test, even if the test fails.
 struct KilledOnDrop(Child);
 
 impl KilledOnDrop {
     fn kill(&mut self) {
-        // It may have ended by itself.
+        // Fails if it has ended by itself.
         let _ = self.0.kill();
         self.0.wait().expect("it is this process's own");
     }
@@ -318,7 +318,7 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// Two processes: the one that has the memory is killed.
+/// Two processes: the one with the memory is killed.
 #[test]
 #[ignore = "needs RDMA devices"]
 fn a_process_that_is_killed_leaves_verbs_unknown() {
@@ -359,7 +359,7 @@ fn has_memory_until_it_is_killed() {
     *listen = OTHER_PROCESS.parse().expect("an address");
     let fabric = RdmaFabric::new(config, Env::real(0)).expect("the devices work");
     fabric.register(MEMORY, REGION, REGION_BYTES, Rights::ALL).expect("memory");
-    // Whoever should kill this process may be gone.
+    // The process that should kill this one may be gone.
     let env = Env::real(0);
     let deadline = env.now().after(4 * LIMIT);
     while env.now() < deadline {

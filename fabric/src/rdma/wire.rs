@@ -1,8 +1,8 @@
-//! The handshake's messages, byte by byte.
+//! The codec of the handshake's messages.
 //!
-//! A node that wants something of another one opens a TCP connection, sends one request, reads
-//! one reply, and closes. Everything is little-endian. Both messages begin with the same six
-//! bytes, in every version there will ever be, so that nodes of different versions can say so:
+//! A node opens a TCP connection to another, sends one request, reads one reply, and closes.
+//! Everything is little-endian. Both messages begin with the same six bytes in every version, so
+//! that nodes of different versions can report the mismatch:
 //!
 //! ```text
 //! magic (4) version (2) | kind or status (1) | body
@@ -13,27 +13,27 @@ use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId};
 use crate::region::Rights;
 
 pub(super) const MAGIC: [u8; 4] = *b"LoRD";
-/// Raised whenever a message changes.
+/// Version of the handshake; raised whenever a message changes.
 pub(super) const VERSION: u16 = 1;
-/// Magic and version.
+/// Length of magic and version.
 pub(super) const PREAMBLE_BYTES: usize = 6;
-/// The longest message: a reply that names every region a node can have.
+/// Length of the longest message: a reply that names every region a node can have.
 pub(super) const MAX_BYTES: usize = 64 + 256 * 22;
 
-/// What one end of a connection tells the other.
+/// Parameters that one end of a connection sends to the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Card {
     pub queue_pair: u32,
     pub first_packet: u32,
     pub gid: Gid,
     pub lid: u16,
-    /// In the library's code.
+    /// The library's code.
     pub mtu: u8,
-    /// READs and atomics under way: that a target serves, or that an initiator will issue.
+    /// READs and atomics in flight that a target serves, or that an initiator will issue.
     pub reads: u8,
 }
 
-/// A region as other nodes see it.
+/// A region as other nodes see it: address, size, rights and key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub region: RegionId,
@@ -43,7 +43,7 @@ pub(super) struct Key {
     pub key: u32,
 }
 
-/// Where a lane receives datagrams.
+/// Address at which a lane receives datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mailbox {
     pub queue_pair: u32,
@@ -52,33 +52,33 @@ pub(super) struct Mailbox {
     pub lid: u16,
 }
 
-/// What is asked of node `of`.
+/// A request to node `of`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
-    /// Are you there?
+    /// Asks whether the node answers.
     Greet { of: NodeId },
-    /// A connection for one-sided verbs, in place of the one that the lane has.
+    /// Asks for a connection for one-sided verbs, in place of the lane's current one.
     Connect { of: NodeId, from: Endpoint, epoch: Epoch, card: Card },
-    /// Where does this lane receive?
+    /// Asks for the mailbox of this lane.
     Find { lane: Endpoint },
-    /// Refuse this node's older epochs.
+    /// Fences older epochs of a node.
     Fence { of: NodeId, expelled: NodeId, epoch: Epoch },
 }
 
-/// What is answered.
+/// Reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
     /// Done.
     Yes,
-    /// Connected.
+    /// The connection is made.
     Connected { card: Card, keys: Vec<Key> },
-    /// There it is.
+    /// The lane's mailbox.
     Found(Mailbox),
-    /// The asking node's epoch is fenced out.
+    /// The initiator's epoch is fenced.
     Revoked,
     /// No such node or lane here.
     Unknown,
-    /// The device refused.
+    /// The device returned an error.
     Failed,
 }
 
@@ -118,7 +118,7 @@ impl Request {
         out.0
     }
 
-    /// The request behind the preamble.
+    /// Decodes a request, without its preamble.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut body = Reader(body);
         let request = match body.u8()? {
@@ -166,7 +166,7 @@ impl Reply {
         out.0
     }
 
-    /// The reply behind the preamble.
+    /// Decodes a reply, without its preamble.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut body = Reader(body);
         let reply = match body.u8()? {
@@ -192,7 +192,7 @@ impl Reply {
     }
 }
 
-/// The version of whoever sent this preamble; `None` if it is not one.
+/// Version in a preamble; `None` if it is not one.
 pub(super) fn version_of(preamble: [u8; PREAMBLE_BYTES]) -> Option<u16> {
     let [a, b, c, d, low, high] = preamble;
     ([a, b, c, d] == MAGIC).then(|| u16::from_le_bytes([low, high]))

@@ -1,4 +1,4 @@
-//! The data path against a device that only remembers.
+//! The data path against a device that only records requests.
 
 use std::mem::{ManuallyDrop, take};
 
@@ -21,7 +21,8 @@ fn ids_keep_their_parts() {
     );
 }
 
-/// A connection to a fake device, and what it works with. Never dropped, as the device demands.
+/// A connection to a fake device, with the state that it needs. Never dropped, as the device
+/// demands.
 struct Bench {
     connection: ManuallyDrop<Connection>,
     flights: Flights,
@@ -40,7 +41,7 @@ impl Bench {
 
     fn ordered(depth: u32, unsignalled: u32, ordering: Ordering) -> Self {
         let fake = Fake::new();
-        // All of one mapping.
+        // All chunks are of one mapping.
         let chunks = Chunk::carve(8, CHUNK_WORDS).expect("memory");
         let slabs = vec![fake.region(chunks[0].memory())];
         let Fake { domain, queue, pair } = fake;
@@ -87,7 +88,7 @@ impl Bench {
         assert!(!asks, "the connection stands");
     }
 
-    /// Takes completions until there are none; how many batches they completed.
+    /// Takes completions until there are none; returns the number of batches completed.
     fn poll(&mut self) -> usize {
         let mut landed = 0;
         loop {
@@ -159,9 +160,9 @@ fn only_reads_under_way_are_fenced() {
     assert_eq!(bench.poll(), 1);
 }
 
-/// Soft-RoCE never completes what is behind a fenced verb that it had to repeat. A lane whose
-/// verbs were lost on the way stood still for ever, asleep: the first of them was a WRITE with the
-/// fence flag, repeated, and waited for an atomic behind it. So no flag is used there.
+/// Regression test: Soft-RoCE never completes a verb behind a fenced one that it had to repeat. A
+/// lane with lost packets once stood still for ever: the first lost verb was a WRITE with the fence
+/// flag, was repeated, and waited for an atomic behind it. So no flag is used there.
 #[test]
 fn without_flags_a_verb_waits_until_it_can_overtake_nothing() {
     let mut bench = Bench::ordered(64, 64, Ordering::Wait);

@@ -1,7 +1,7 @@
-//! A device that only remembers what it was asked to do, to look at the data path without one.
+//! A device that only records requests, for testing the data path without hardware.
 //!
-//! It completes at once whatever reports its completion. Its objects must never be dropped: the
-//! library would take them for its own.
+//! It completes at once each request that reports its completion. Its objects must never be
+//! dropped: the library would treat them as its own.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub(in crate::rdma) struct Seen {
     pub inline: bool,
 }
 
-/// What the device of this thread was asked for.
+/// Requests to the device of this thread.
 #[derive(Default)]
 pub(in crate::rdma) struct Log {
     pub doorbells: usize,
@@ -28,7 +28,7 @@ thread_local! {
     static LOG: RefCell<Log> = RefCell::default();
 }
 
-/// What was asked since the last call.
+/// Requests since the last call.
 pub(in crate::rdma) fn take_log() -> Log {
     LOG.with_borrow_mut(|log| {
         let reported = std::mem::take(&mut log.reported);
@@ -65,8 +65,8 @@ unsafe extern "C" fn poll_cq(_: *mut sys::ibv_cq, most: c_int, into: *mut ibv_wc
     LOG.with_borrow_mut(|log| {
         let found = log.reported.len().min(most as usize);
         for (place, id) in log.reported.drain(..found).enumerate() {
-            // SAFETY: there is room for `most`; a completion begins with its id, and all zeroes
-            // are one that succeeded.
+            // SAFETY: there is room for `most`; a completion begins with its id, and all zeroes are
+            // one that succeeded.
             unsafe {
                 let entry = into.add(place);
                 entry.write(zeroed());
@@ -88,7 +88,7 @@ fn leaked<T>(value: T) -> NonNull<T> {
     NonNull::from(Box::leak(Box::new(value)))
 }
 
-/// An object of the library with nothing in it.
+/// An object of the library, all zeroes.
 fn blank<T>() -> T {
     // SAFETY: called for structures of pointers, integers and optional functions only, for which
     // zero is a value.
