@@ -296,8 +296,7 @@ impl Shared {
                 now = self.env.now();
                 continue;
             };
-            // Only the presumed owner has to check that it owns the shard; a stand-in serves any
-            // shard.
+            // Only the presumed owner checks that it owns the shard; a stand-in serves any.
             let asked = shard.filter(|_| preferred && owner.is_some());
             let op = op(asked, u32::try_from(left.as_micros()).unwrap_or(u32::MAX));
             let answered = self.try_once(node, &map.nodes[node], &op, deadline.after(GRACE)).await;
@@ -320,8 +319,7 @@ impl Shared {
                 }
                 Next::Reroute { shard, owner, epoch } => {
                     map.learn(shard, owner, epoch);
-                    // The shard has no owner, or two nodes name each other as the owner: give them
-                    // time.
+                    // No owner, or two nodes that name each other: give them time.
                     if owner.is_none() || map.owner(shard) == Some(node) {
                         self.pause(&mut pauses).await;
                     }
@@ -406,7 +404,7 @@ impl Drop for Shared {
     }
 }
 
-/// Reason why a node has not answered.
+/// Reason for a node's missing answer.
 enum Unreached {
     Not(String),
     Lost,

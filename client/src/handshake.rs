@@ -73,7 +73,7 @@ pub fn greet(out: &mut Vec<u8>, greeting: &Greeting) {
     frame::append(out, |out| frame::write(out, greeting));
 }
 
-/// The client's side.
+/// The client's side of a handshake.
 #[derive(Debug)]
 pub struct Guest {
     key: Option<Key>,
@@ -126,7 +126,7 @@ impl Guest {
     }
 }
 
-/// The server's side.
+/// The server's side of a handshake.
 #[derive(Debug, Default)]
 pub enum Doorkeeper {
     /// No frame has come yet.

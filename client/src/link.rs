@@ -1,10 +1,11 @@
 //! The loop of one connection: writes what is queued and takes in what comes.
 //!
 //! Clients and servers run the same loop, each with its own [`Receiver`] and over its own [`Wire`]:
-//! a client on its `tokio` runtime, a server on a coordinator's executor. Any thread may queue
-//! bytes in the [`Outbox`]; the loop is woken for the first of them and then writes all that has
-//! gathered with one call, so the busier a connection is, the fewer wakes and calls a message
-//! takes. There is one task for a connection, and one buffer in each direction.
+//! a client on its `tokio` runtime, a server on a coordinator's executor or, within TLS, on a `tokio`
+//! runtime of its own. Any thread may queue bytes in the [`Outbox`]; the loop is woken for the first
+//! of them and then writes all that has gathered with one call, so the busier a connection is, the
+//! fewer wakes and calls a message takes. Each connection has one task, and one buffer in each
+//! direction.
 //!
 //! # What bounds it
 //! Frames have a limit, and the receiver decides when there is enough in flight or unsent

@@ -1,7 +1,7 @@
 //! Messages between applications and compute nodes.
 //!
 //! A connection begins with the handshake (`crate::handshake`). After that the client sends
-//! requests and the server answers each of them once, in any order. Both are frames
+//! requests and the server answers each but [`Op::Abandon`] once, in any order. Both are frames
 //! ([`crate::frame`]) of a number, four bytes little-endian, which the client chooses and the
 //! answer repeats, and a message in `postcard`'s encoding: an [`Op`] or an [`Answer`].
 //!
@@ -59,7 +59,7 @@ pub enum Op<'a> {
     /// `Failed`; after the last two the transaction is over.
     #[serde(borrow)]
     Step(Step<'a>),
-    /// Gives up an interactive transaction. Answered by `Ended`.
+    /// Gives up an interactive transaction. Not answered.
     Abandon {
         /// The client's number for it.
         txn: u32,
@@ -187,7 +187,7 @@ pub enum Answer<'a> {
     Executed(Vec<Option<Bytes<'a>>>),
     /// The interactive transaction has committed, with this timestamp if it wrote anything.
     Committed(Option<u64>),
-    /// The interactive transaction is over.
+    /// The interactive transaction is over. No server sends it at present.
     Ended,
     /// The directory.
     Directory(Box<Directory>),

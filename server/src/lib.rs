@@ -7,13 +7,14 @@
 //!
 //! # What it is not
 //! It starts no node and owns no data. Its work runs in the coordinators' coroutine slots like any
-//! other job, and connections are tasks beside them; `tokio` never reaches either.
+//! other job. Connections are tasks beside them; only those within TLS are served by `tokio`, on
+//! the server's thread.
 //!
 //! # Ownership
-//! The server's thread owns the door (`server`). A client that was let in belongs to one
-//! coordinator, whose thread reads and writes its socket (`connection`). A coordinator's *workers*
-//! take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is answered
-//! exactly once whatever becomes of them. Records of calls with an id live in the cluster
+//! The server's thread owns the door (`server`), and clients within TLS. Any other client belongs
+//! to one coordinator, and its thread reads and writes the socket (`connection`). A coordinator's
+//! *workers* take requests from its queue (`queue`, `worker`) and answer by a `ticket`, which is
+//! answered exactly once whatever becomes of them. Records of calls with an id live in the cluster
 //! (`calls`). Counters belong to one thread each (`counters`) and are added up by a scrape
 //! (`metrics`), in the format that the scraper asks for (`exposition`, `http`). A process without a
 //! server shows its figures by [`Metrics`].

@@ -47,7 +47,7 @@ impl Peer {
 
     /// Requests that are not answered.
     pub(crate) fn in_flight(&self) -> usize {
-        // Acquire pairs with the release in `send`.
+        // Acquire pairs with the release in `push`.
         self.in_flight.load(Ordering::Acquire)
     }
 }
