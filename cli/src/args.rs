@@ -260,8 +260,7 @@ pub struct CheckArgs {
     /// The history, one attempt of a transaction a line; - is the standard input.
     #[arg(value_name = "FILE")]
     pub history: PathBuf,
-    /// Demands real-time order as well: a transaction that ended before another started comes
-    /// first.
+    /// Demands real-time order as well: a transaction that ended before another began comes first.
     #[arg(long)]
     pub strict: bool,
     /// Writes the result as JSON to a file; - is the standard output.

@@ -1,5 +1,4 @@
-//! `lotus figures`: experiments of the papers, run again in simulation, beside the published
-//! results.
+//! `lotus figures`: experiments of the papers, simulated, beside the published results.
 //!
 //! An experiment is a file in `cli/figures`: series of benchmarks that differ in a flag or two.
 //! All run on the simulated testbed of LOTUS (§8.1) with everything divided by ten: data, caches,

@@ -28,8 +28,7 @@ pub struct Findings {
     read_s: f64,
     /// Time that checking took, in seconds.
     check_s: f64,
-    /// Number of violations found of each kind, most basic kinds first; kinds without any are left
-    /// out.
+    /// Number of violations of each kind, most basic kinds first; kinds without any are left out.
     #[serde(serialize_with = "as_object")]
     anomalies: Vec<(&'static str, u64)>,
     /// The first few of each kind.

@@ -1,7 +1,6 @@
 //! The `lotus` command: argument parsing, output and the exit code. Work is done elsewhere.
 //!
-//! It is a library so that the files that it reads can be fuzzed; the program is [`main`] and
-//! nothing else.
+//! It is a library so that the files that it reads can be fuzzed; the program is only [`main`].
 //!
 //! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation or a cluster
 //! is not healthy; 2 when the command could not do what it was asked: then one sentence on the

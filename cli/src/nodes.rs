@@ -116,8 +116,7 @@ impl Drop for MemoryNodes {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         for process in &mut self.processes {
-            // They leave nothing behind, so they need not be asked to end. Errors mean that one has
-            // ended already.
+            // They leave nothing behind. Errors mean that one has ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -153,8 +152,7 @@ fn until_ready(
     Err(NodesError::NotReady { node, why })
 }
 
-/// Processor time that all threads of a process have used; `None` where the kernel does not report
-/// it.
+/// Processor time of a process's live threads; `None` where the kernel does not report it.
 pub fn processor_time(process: u32) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for thread in fs::read_dir(format!("/proc/{process}/task")).ok()? {

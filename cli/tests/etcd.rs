@@ -103,8 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Transactions that the compute nodes have committed for applications; `None` if one does not
-    /// answer.
+    /// Transactions that applications have committed; `None` if a compute node does not answer.
     fn committed(&self) -> Option<u64> {
         (0..COMPUTE_NODES).map(|node| committed_at(self.host, METRICS + node)).sum()
     }
@@ -219,8 +218,7 @@ fn memory_node_0_returns_to_a_cluster_that_goes_on() {
         now if now["epoch"].as_u64() >= Some(begun + changes) => Ok(()),
         now => Err(now.to_string()),
     };
-    // Lost, joined, whole. The audit runs afterwards: it needs all locks free, and filling takes
-    // some.
+    // Lost, joined, whole. Only then the audit: it needs all locks free, and filling takes some.
     eventually(|| has_come_to(3));
     // All rows are there; another life would have none.
     cluster.is_sound();

@@ -94,8 +94,7 @@ impl Client {
         self.shared.map().table(name)
     }
 
-    /// Fetches the directory again, to learn of tables and stored transactions added since the
-    /// client connected.
+    /// Fetches the directory again, to learn of tables and stored transactions added since then.
     ///
     /// # Errors
     /// [`CallError`] if no server answers.

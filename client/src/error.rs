@@ -26,8 +26,7 @@ pub enum CallError {
     /// The transaction's own code gave up, with an error that the application decodes.
     #[error("the transaction was rejected by its own code")]
     Rejected(Rejection),
-    /// The server's failure. What could be cured by trying again was tried again, as long as there
-    /// was time.
+    /// The server's failure. What could be cured by trying again was tried while there was time.
     #[error(transparent)]
     Failed(#[from] Failure),
     /// The transaction may or may not have committed, and may commit yet: the connection was lost,

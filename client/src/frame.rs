@@ -58,8 +58,7 @@ impl Incoming {
         &mut self.bytes
     }
 
-    /// Bytes known to be missing of a frame that has begun; zero if none has begun, or if one is
-    /// whole.
+    /// Bytes known to be missing of a frame that has begun; zero if none has, or if one is whole.
     pub fn missing(&self) -> usize {
         let begun = &self.bytes[self.taken..];
         match begun.split_first_chunk::<HEADER_BYTES>() {

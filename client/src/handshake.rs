@@ -97,8 +97,7 @@ impl Guest {
         Ok(Self { key: key.cloned(), hello, trusts: key.is_none() })
     }
 
-    /// Takes a frame; returns the directory once the server has welcomed this client. `out` is what
-    /// to send.
+    /// Takes a frame; returns the directory once the client is welcomed. `out` is what to send.
     ///
     /// # Errors
     /// The server's refusal, or the client's own.

@@ -1,11 +1,11 @@
 //! The loop of one connection: writes what is queued and takes in what comes.
 //!
 //! Clients and servers run the same loop, each with its own [`Receiver`] and over its own [`Wire`]:
-//! a client on its `tokio` runtime, a server on a coordinator's executor or, within TLS, on a `tokio`
-//! runtime of its own. Any thread may queue bytes in the [`Outbox`]; the loop is woken for the first
-//! of them and then writes all that has gathered with one call, so the busier a connection is, the
-//! fewer wakes and calls a message takes. Each connection has one task, and one buffer in each
-//! direction.
+//! a client on its `tokio` runtime, a server on a coordinator's executor or, within TLS, on a
+//! `tokio` runtime of its own. Any thread may queue bytes in the [`Outbox`]; the loop is woken for
+//! the first of them and then writes all that has gathered with one call, so the busier a
+//! connection is, the fewer wakes and calls a message takes. Each connection has one task, and one
+//! buffer in each direction.
 //!
 //! # What bounds it
 //! Frames have a limit, and the receiver decides when there is enough in flight or unsent
@@ -51,8 +51,7 @@ pub trait Receiver {
     /// Called after the frames that came together have been taken.
     fn received(&mut self) {}
 
-    /// Whether enough messages are on their way that the `_waiting` queued ones should wait for
-    /// them.
+    /// Whether enough messages are under way that the `_waiting` ones should wait for them.
     fn has_more_coming(&self, _waiting: usize) -> bool {
         false
     }
@@ -68,8 +67,7 @@ pub trait Receiver {
 pub struct Bounds {
     /// The longest frame that is taken, in bytes.
     pub frame_bytes: usize,
-    /// Least speed at which the peer has to take what waits for it, and send a frame that it has
-    /// begun.
+    /// Least speed at which the peer must take what waits for it, and send a frame it has begun.
     pub patience: Patience,
 }
 
@@ -249,8 +247,7 @@ impl<W: Wire, R: Receiver> Exchange<'_, W, R> {
         Ok(())
     }
 
-    /// Writes what is queued, as much of it as can be written now. Ready only when the connection
-    /// ends.
+    /// Writes what is queued, as much as can be written now. Ready only when the connection ends.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if self.written == self.outgoing.len() {
@@ -325,8 +322,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::Waker;
 
-    /// Takes all that is written, in batches; nothing ever comes, and gathering never ends by
-    /// itself.
+    /// Takes all that is written, in batches; nothing ever comes, and gathering never ends.
     #[derive(Default)]
     struct Sink(Vec<Vec<u8>>);
 
@@ -364,8 +360,7 @@ mod tests {
         }
     }
 
-    /// A peer that has sent much, sends no more, and takes a little at a time; its clock is set by
-    /// hand.
+    /// A peer that has sent much and takes a little at a time, with a clock that is set by hand.
     #[derive(Clone, Default)]
     struct Peer(Rc<PeerState>);
 

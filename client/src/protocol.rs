@@ -78,8 +78,7 @@ pub struct Call<'a> {
     pub arguments: Bytes<'a>,
     /// Time that the server may take, in microseconds.
     pub timeout_us: u32,
-    /// The shard whose owner is asked; any other node answers `WrongOwner`. `None` if any node will
-    /// do.
+    /// The shard whose owner is asked; other nodes answer `WrongOwner`. `None` asks any node.
     pub shard: Option<u16>,
     /// Id under which it takes effect at most once.
     pub id: Option<CallId>,
@@ -129,8 +128,7 @@ pub enum Kind {
     Snapshot,
 }
 
-/// A change or a new row in a step. New rows are items, numbered from zero through the whole
-/// transaction.
+/// A change or a new row in a step. New rows are items, numbered from zero per transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action<'a> {
     /// A row to read.

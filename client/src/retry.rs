@@ -149,8 +149,8 @@ mod tests {
     }
 
     /// Regression: a call with an id was lost with its connection, and the node that was asked next
-    /// could not carry it out. The caller was told that nothing had been changed, but the first node
-    /// had committed it, or did so later.
+    /// could not carry it out. The caller was told that nothing had been changed, but the first
+    /// node had committed it, or did so later.
     #[test]
     fn a_call_that_may_have_been_carried_out_is_unknown_whatever_later_tries_say() {
         let unknown = Answer::Failed(Failure::Unknown);

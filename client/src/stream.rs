@@ -1,5 +1,4 @@
-//! Byte stream between a client and a server: TCP, plain or within TLS, or a Unix socket of this
-//! host.
+//! Byte stream between a client and a server: TCP, plain or within TLS, or a Unix socket.
 //!
 //! TLS is that of the nodes (`lotus_fabric::tcp::Stream`), which reads and writes without waiting;
 //! this module adds the waiting for `tokio`. TLS may hold bytes that the socket no longer has; they
@@ -235,8 +234,7 @@ impl AsyncRead for Sealed {
 }
 
 impl AsyncWrite for Sealed {
-    /// Bytes that were not written must be offered again first, unchanged: TLS may have sealed them
-    /// already.
+    /// Unwritten bytes must be offered again first, unchanged: TLS may have sealed them already.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -124,8 +124,7 @@ impl Transaction {
         self.values.get(item.0 as usize)?.as_deref()
     }
 
-    /// Locks and reads the rows added since the last execution. May be called again after adding
-    /// more.
+    /// Locks and reads the rows added since the last execution. May be called repeatedly.
     ///
     /// # Errors
     /// [`CallError`]; the transaction is then over and had no effect. After

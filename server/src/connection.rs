@@ -188,8 +188,7 @@ pub(crate) async fn attend(newcomer: Newcomer, home: usize, executor: Handle) {
     }
 }
 
-/// Serves a client to its end; its requests go to coordinator `home` as long as that has idle
-/// workers.
+/// Serves a client to its end; its requests go to coordinator `home` while that has idle workers.
 pub(crate) async fn serve(
     wire: &mut impl Wire,
     mut incoming: Incoming,

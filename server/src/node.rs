@@ -331,8 +331,7 @@ impl Shown for Node {
     }
 }
 
-/// The workers of one coordinator. When the last one is gone, for whatever reason, its queue is
-/// abandoned.
+/// The workers of one coordinator. When the last one is gone, its queue is abandoned.
 struct Crew {
     node: Arc<Node>,
     thread: usize,

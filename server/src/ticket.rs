@@ -1,5 +1,4 @@
-//! Tickets, by which each request is answered exactly once, even if the job that serves it is
-//! dropped.
+//! Tickets, by which each request is answered exactly once, even if its job is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
-//! Runs other authors' code in a coroutine slot, within a deadline and without letting a panic out
-//! of it.
+//! Runs foreign code in a coroutine slot, within a deadline and without letting a panic out.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -181,8 +181,7 @@ fn measure(case: &Case) -> Result<Measured, BenchError> {
     options.cluster.lease_us = Some(case.lease_ms * 1_000);
     let memory_nodes = options.cluster.mns as u16;
     let compute = memory_nodes + options.cluster.cns as u16;
-    // The last nodes of their kind: losing the first oracle or the first primary is not measured
-    // here.
+    // The last nodes of their kind: the loss of the oracle or the first primary is not measured.
     let lost_compute = compute - case.compute_nodes..compute;
     let lost_memory = memory_nodes - case.memory_nodes..memory_nodes;
     let schedule = schedule(case, lost_memory.clone(), lost_compute.clone());

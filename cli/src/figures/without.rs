@@ -1,5 +1,4 @@
-//! Rules of the protocol that a point of an experiment breaks while it runs, to measure what they
-//! cost.
+//! Rules of the protocol that a point of an experiment breaks, to measure what they cost.
 //!
 //! An engine with broken rules is unsafe to use, so this takes a build in which rules can be
 //! broken; other builds refuse such experiments.

@@ -13,8 +13,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A lease in which a few beats come.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// A bank of one compute node with a lease and a gauge of its program's own, and the address of its
-/// metrics.
+/// A bank of one compute node with a lease and a gauge of its own, and its metrics address.
 fn watched() -> (Bank, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

@@ -19,8 +19,7 @@ pub(super) struct Awaited {
     pub lost_at_ms: f64,
     /// Indices of the compute nodes that are lost.
     pub dead: Vec<usize>,
-    /// Index of the memory node that is started again, and when, in milliseconds after the world
-    /// began.
+    /// Index of the memory node that is started again, and its time in milliseconds, as above.
     pub made_anew: Option<(usize, f64)>,
 }
 

@@ -420,8 +420,7 @@ fn memory_nodes_disappear(described: &Described, host: Ipv4Addr) {
     assert!(!described.logs().contains("panicked"), "{}", described.logs());
 }
 
-/// A node with the last copies is not given up: the error of a write names the node that is
-/// missing.
+/// A node with the last copies is not given up: the error of a write names the missing node.
 fn last_copies_disappear(described: &Described, host: Ipv4Addr) {
     let bench = || {
         let file = described.file();
