@@ -184,8 +184,8 @@ impl Procedures {
     }
 }
 
-/// Starts a server for each compute node. Returns the servers, the address of the first one's socket
-/// in `directory`, and their key: other users of the machine reach the ports, too.
+/// Starts a server for each compute node. Returns the servers, the first one's address at its
+/// socket in `directory`, and their key: other users of the machine reach the ports, too.
 fn serve<M, W>(
     cluster: &Embedded<M>,
     workload: &Arc<W>,
