@@ -1,12 +1,13 @@
-//! What a READ through the back ends that copy, `local` and `shm`, costs above a bare copy of the
-//! same bytes. On `shm` the memory belongs to a host in this process, which makes no difference.
+//! Cost of a READ through the back ends that copy, `local` and `shm`, compared with a bare copy of
+//! the same bytes. On `shm` the memory belongs to a host in this process, which makes no
+//! difference.
 //!
 //! Every benchmark fetches random 64-byte records from a mapping far larger than the caches:
 //!
 //! * `raw`: sixteen addresses at a time, all prefetched, then all copied. The floor.
 //! * `read/1`: one coroutine, each READ awaited before the next. Nothing hides the latency.
-//! * `read/16`: sixteen coroutines on one executor and lane. What it is above `raw` is what the
-//!   executor, the lane and the transport cost; the aim is as much again.
+//! * `read/16`: sixteen coroutines on one executor and lane. The excess over `raw` is the cost of
+//!   executor, lane and transport; the aim is at most twice `raw`.
 //!
 //! `executor/yield` is one suspension and resumption of a coroutine among sixteen.
 
@@ -124,7 +125,7 @@ fn yields(criterion: &mut Criterion) {
     });
 }
 
-/// Runs `count` coroutines to their end and tells how long that took.
+/// Runs `count` coroutines to their end and returns the time taken.
 fn on_coroutines<Work: Future<Output = ()> + 'static>(
     executor: &mut Executor,
     count: u64,
@@ -160,7 +161,7 @@ fn lane(fabric: &dyn Fabric) -> (Executor, Lane) {
     (executor, lane)
 }
 
-/// Makes the system back the region with memory now: a fault costs more than many READs.
+/// Makes the system allocate the region's pages now: a fault costs more than many READs.
 fn touch_every_page(executor: &mut Executor, lane: &Lane) {
     let lane = lane.clone();
     executor.run(async move {

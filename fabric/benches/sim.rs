@@ -1,9 +1,9 @@
-//! How many verbs a second of wall time the simulator carries out.
+//! Verbs per second of wall time that the simulator carries out.
 //!
-//! The cluster of LOTUS's figures: nine compute nodes with ten cores and six coroutines each,
-//! three memory nodes. A transaction of a coroutine is what SmallBank does to the fabric: READs of
-//! two version tables, of two records, then three WRITEs to every replica and a word to every
-//! replica; no engine. `per_verb` and `per_batch` are the two interleavings.
+//! The cluster of LOTUS's figures: nine compute nodes with ten cores and six coroutines each, three
+//! memory nodes. A transaction of a coroutine has the verbs of SmallBank: READs of two version
+//! tables, of two records, then three WRITEs to every replica and a word to every replica; no
+//! engine. `per_verb` and `per_batch` are the two interleavings.
 
 use std::cell::Cell;
 use std::rc::Rc;

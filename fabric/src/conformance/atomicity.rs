@@ -1,4 +1,4 @@
-//! What stays whole while others write.
+//! Atomicity of words, stable READs and atomics under concurrent writers.
 
 use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, word};
 use crate::ids::{Endpoint, LaneId};
@@ -14,7 +14,7 @@ properties! {
 
 const ROUNDS: u64 = 20_000;
 
-/// Writers store words whose halves agree; no reader sees halves that differ.
+/// Writers store words with two equal halves; no reader sees halves that differ.
 fn a_word_never_tears(cluster: &Cluster) {
     let (writers, done) = writers(cluster, async |lane, round| {
         let half = round & 0xFFFF_FFFF;
@@ -37,8 +37,8 @@ fn a_word_never_tears(cluster: &Cluster) {
     cluster.with_regions().run(writers.into_iter().chain([reader]));
 }
 
-/// One writer stores the round into one word after the other. A state of that memory is a prefix
-/// of one round before a suffix of the round before it; anything else mixes two moments (H14).
+/// One writer stores the round into one word after the other. At any moment the memory holds a
+/// prefix of one round before a suffix of the previous one; any other data mixes two moments (H14).
 fn a_stable_read_is_a_snapshot(cluster: &Cluster) {
     const WORDS: usize = 24;
     let (done, rounds) = (Flag::default(), cluster.rounds(ROUNDS));
@@ -79,7 +79,7 @@ fn concurrent_adds_all_count(cluster: &Cluster) {
     });
 }
 
-/// Everybody raises a word by compare-and-swap and counts the successes beside it.
+/// All coordinators increment a word by compare-and-swap and count their successes in another.
 fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
     let (swappers, _) = writers(cluster, async |lane, _| {
         let seen = read(lane, word(MEMORY[0], 0)).await;
@@ -101,8 +101,8 @@ fn compare_and_swap_lets_one_of_many_through(cluster: &Cluster) {
     });
 }
 
-/// Three coordinators on two nodes, each writing its rounds; and a flag that says when the
-/// first of them has finished.
+/// Three coordinators on two nodes that write their rounds; and a flag that is set once the first
+/// of them has finished.
 fn writers(
     cluster: &Cluster,
     write: impl AsyncFn(&Lane, u64) + Copy + Send + 'static,

@@ -23,13 +23,13 @@ properties! {
 
 /// Answers with the request.
 const ECHO: Service = Service(0);
-/// Tells how many messages did not parse.
+/// Returns the number of messages that did not parse.
 const MALFORMED: Service = Service(1);
-/// Keeps the first request and the first retry, and answers both when the second has come.
+/// Keeps the first request and the first retry, and answers both when the retry has come.
 const TWICE: Service = Service(2);
 /// Answers from another task, after the handler has returned.
 const LATER: Service = Service(3);
-/// Served by nobody.
+/// No handler is registered for it.
 const NOBODY: Service = Service(200);
 
 /// The second answer of [`TWICE`].
@@ -181,7 +181,7 @@ fn late_and_duplicate_replies_are_dropped(cluster: &Cluster) {
         for round in 0..20 {
             let request = payload(round);
             let reply = rpc.call(PEER, TWICE, &request, PATIENT).await.expect("answered twice");
-            // The duplicate may have overtaken the first reply, or that may be lost.
+            // The duplicate may have overtaken the first reply, or the first may be lost.
             assert!(*reply == *request || *reply == *DUPLICATE, "the reply to another call");
             echo(&rpc, b"the next call").await;
         }
@@ -193,7 +193,7 @@ fn garbage_is_counted_and_dropped(cluster: &Cluster) {
         let deadline = rpc.lane().executor().now().after(super::LIMIT);
         loop {
             for bytes in [1, 5, 15, 16, 17, 4096] {
-                // The version byte of no version, then everything else.
+                // An invalid version byte, and more of the same.
                 rpc.lane().send(PEER, &vec![0xFF; bytes]);
             }
             let reply = rpc.call(PEER, MALFORMED, b"", PATIENT).await.expect("the server answers");

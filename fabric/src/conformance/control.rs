@@ -1,4 +1,4 @@
-//! The control path: what is refused when a cluster is set up, and what can be done again.
+//! The control path: refusals during set-up, and operations that may be repeated.
 
 use super::{CLIENT, Cluster, Coordinator, LIMIT, MEMORY, PEER, REGION, REGION_BYTES, properties};
 use crate::exec::Executor;
@@ -17,7 +17,7 @@ fn a_region_is_registered_once(cluster: &Cluster) {
     let again = cluster.harness.fabric().register(MEMORY[0], REGION, 64, Rights::READ_ONLY);
     let taken = |error: FabricError| matches!(error, FabricError::RegionTaken(..));
     assert!(again.is_err_and(taken), "registered twice");
-    // The first one stands, with its size and its rights.
+    // The first region stays, with its size and rights.
     cluster.solo(async |lane| super::write(&lane, super::word(MEMORY[0], 100), 1).await);
 }
 
@@ -36,7 +36,7 @@ fn a_lane_has_one_owner_at_a_time(cluster: &Cluster) {
             drop(lane);
         });
     };
-    // Twice: a lane is free again when its executor is gone, whatever tasks were left on it.
+    // Twice: a lane is free again once its executor is gone, even with tasks left on it.
     cluster.run([Coordinator::new(CLIENT, body.clone())]);
     cluster.run([Coordinator::new(CLIENT, body)]);
 }

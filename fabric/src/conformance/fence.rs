@@ -18,15 +18,15 @@ properties! {
     a_lane_opened_late_is_fenced_as_well,
 }
 
-/// Lanes of the expelled node, all hammering at once.
+/// Number of lanes of the expelled node that write concurrently.
 const HAMMERS: u16 = 2;
-/// Words in one batch of a hammer: enough that a fence nearly always finds one half-way.
+/// Words in one batch of a hammer: enough that a fence nearly always comes in the middle of one.
 const WORDS: u64 = 1000;
-/// How often the node is expelled, each time in a newer epoch.
+/// Number of times that the node is expelled, each time in a newer epoch.
 const ROUNDS: u32 = 20;
 
-/// What a fence makes of a verb to its target: `error`, or what reconnecting says if all that is
-/// known of the verb is that nobody knows, and the back end may say so.
+/// Outcome of a verb after a fence of its target: `error`, or the reconnect's error if the verb's
+/// outcome is unknown and the back end need not report the fence itself.
 async fn settled(lane: &Lane, error: VerbError, told: bool) -> VerbError {
     if told || !error.outcome_unknown() {
         return error;
@@ -34,7 +34,8 @@ async fn settled(lane: &Lane, error: VerbError, told: bool) -> VerbError {
     lane.reconnect(MEMORY[0]).await.expect_err("the target has fenced this node out")
 }
 
-/// Writes ever larger numbers to both memory nodes until the first refuses; returns the refusal.
+/// Writes ever larger numbers to both memory nodes until the first one refuses; returns the
+/// failure.
 async fn hammer(lane: &Lane, started: &Flag, fencer_done: &Flag) -> Failure {
     let first = u64::from(lane.at().lane.0) * WORDS;
     for value in 1.. {
@@ -43,7 +44,7 @@ async fn hammer(lane: &Lane, started: &Flag, fencer_done: &Flag) -> Failure {
             batch.write_word(word(MEMORY[0], index), value);
         }
         batch.write_word(word(MEMORY[1], first), value);
-        // Asked before it is posted: what has landed in time may be noticed late.
+        // Read before posting: a batch posted in time may complete after the fence.
         let too_late = fencer_done.is_set();
         if let Err(error) = batch.post().await {
             return error.first();
@@ -61,7 +62,7 @@ fn nothing_takes_effect_after_a_fence(cluster: &Cluster) {
     }
 }
 
-/// Fences the hammering node out of `epoch` at the first memory node.
+/// Fences the hammering node at the first memory node, for epochs up to `epoch`.
 fn expel_once(cluster: &Cluster, epoch: Epoch) {
     let (done, told) = (Flag::default(), cluster.harness.tells_of_fences());
     let finish = done.set_on_drop();
@@ -74,7 +75,7 @@ fn expel_once(cluster: &Cluster, epoch: Epoch) {
                 let refusal = hammer(&lane, &started, &done).await;
                 let error = settled(&lane, refusal.error, told).await;
                 assert_eq!((refusal.node, error), (MEMORY[0], VerbError::Revoked));
-                // Where it was not fenced, the node goes on.
+                // The node continues at the memory node that has not fenced it.
                 write(&lane, word(MEMORY[1], 1), 1).await;
             });
             hammer.with_epoch(epoch)
@@ -163,7 +164,7 @@ fn a_lane_opened_late_is_fenced_as_well(cluster: &Cluster) {
 
 fn check_first_word(cluster: &Cluster, expected: u64) {
     let at = Endpoint { lane: LaneId(9), ..CLIENT };
-    // A newer epoch than any that a property has fenced.
+    // A newer epoch than any that a property fences.
     let check = Coordinator::new(at, async move |lane: Lane| {
         assert_eq!(super::read(&lane, word(MEMORY[0], 0)).await, expected);
     });

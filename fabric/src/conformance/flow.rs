@@ -28,7 +28,7 @@ fn a_dropped_future_cancels_nothing_and_leaks_nothing(cluster: &Cluster) {
     let rounds = cluster.rounds(10_000);
     cluster.with_regions().solo(async move |lane| {
         let mut arena_bytes = 0;
-        // A batch keeps its buffers while a connection is being made.
+        // Connects first, because a batch keeps its buffers while a connection is being made.
         for node in MEMORY {
             read(&lane, word(node, 0)).await;
         }
@@ -43,7 +43,7 @@ fn a_dropped_future_cancels_nothing_and_leaks_nothing(cluster: &Cluster) {
                 poll_once(&mut posted).await;
             }
             drop(posted);
-            // On the same connection, so the write above has taken effect before.
+            // On the same connection, so the write above has taken effect.
             assert_eq!(read_words(&lane, word(MEMORY[0], 0), 8).await, [round; 8]);
             if round == 100 {
                 arena_bytes = lane.arena_bytes();
@@ -103,7 +103,7 @@ fn a_batch_larger_than_the_queue_completes(cluster: &Cluster) {
     });
 }
 
-/// Also not the batches that waited for room in the queue when the reconnect was asked for (H22).
+/// Includes batches that waited for room in the queue when the reconnect was requested (H22).
 fn nothing_posted_before_a_reconnect_takes_effect_after_it(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         let outside = RemoteAddr::new(MEMORY[0], REGION, super::REGION_BYTES);

@@ -1,4 +1,4 @@
-//! Datagrams: whole or not at all, and nobody is hurt by those that are lost.
+//! Datagrams: they arrive whole or not at all, and losses do no harm.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ properties! {
     messages_flow_again_after_a_partition,
 }
 
-/// Sends `message` to `to` until `received` is set: any single one may be lost.
+/// Sends `message` to `to` until `received` is set, because any single message may be lost.
 async fn insist(lane: &Lane, to: Endpoint, message: &[u8], received: &Flag) {
     let deadline = lane.executor().now().after(super::LIMIT);
     while !received.is_set() {
@@ -26,7 +26,7 @@ async fn insist(lane: &Lane, to: Endpoint, message: &[u8], received: &Flag) {
     }
 }
 
-/// A coordinator that sets a flag when it has received exactly the message that goes with it.
+/// A coordinator that sets each flag when it has received exactly its message.
 fn receiver(at: Endpoint, from: Endpoint, expected: Vec<(Vec<u8>, Flag)>) -> Coordinator {
     Coordinator::new(at, move |lane: Lane| async move {
         let flags: Vec<_> = expected.iter().map(|(_, flag)| flag.clone()).collect();
@@ -105,7 +105,7 @@ fn messages_flow_again_after_a_partition(cluster: &Cluster) {
         insist(&lane, PEER, &before.0, &before.1).await;
         for node in [PEER.node, CLIENT.node] {
             harness.set_reachable(node, false);
-            // Lost, every one of them: the receiver would stumble over strange bytes.
+            // All of them are lost: the receiver panics at unexpected bytes.
             (0..100).for_each(|_| lane.send(PEER, b"lost"));
             lane.executor().sleep(Duration::from_millis(1)).await;
             harness.set_reachable(node, true);

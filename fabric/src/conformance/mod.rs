@@ -5,15 +5,14 @@
 //! implements [`Harness`] and calls [`run`] in a test of its own.
 //!
 //! # What it is not
-//! A measure of speed, or a test of one back end's insides. It asks only what the contract
+//! A measure of speed, or a test of one back end's internals. It only requires what the contract
 //! promises: where a failed verb's outcome is unknown, either outcome passes.
 //!
-//! # How properties run
+//! # Running properties
 //! A property describes [`Coordinator`]s: a lane and a coroutine each. The harness runs them, on
-//! threads of their own where time is real. A simulator overrides [`Harness::run`], starts them
-//! all on its own thread and turns their executors as virtual time advances. Properties therefore
-//! wait only in ways that an executor sees, and talk to each other through flags and the
-//! fabric itself.
+//! threads of their own where time is real. A simulator overrides [`Harness::run`], starts them all
+//! on its own thread and turns their executors as virtual time advances. Properties therefore wait
+//! only in ways that an executor sees, and communicate through flags and the fabric itself.
 
 mod atomicity;
 mod calls;
@@ -41,32 +40,32 @@ use crate::region::{Rights, WORD_BYTES};
 use crate::transport::Fabric;
 use crate::verbs::VerbError;
 
-/// Nodes that the fabric under test must have, numbered from zero. All of them can hold regions
-/// and open lanes.
+/// Number of nodes that the fabric under test must have, numbered from zero. All of them can hold
+/// regions and open lanes.
 pub const NODES: u16 = 4;
 
-/// What the suite needs to know about a back end.
+/// Access of the suite to a back end.
 pub trait Harness: Send + Sync + 'static {
     /// The fabric under test, with no region registered and no lane open at first.
     fn fabric(&self) -> Arc<dyn Fabric>;
 
-    /// How many nodes it has, at least [`NODES`].
+    /// Number of nodes of the fabric, at least [`NODES`].
     fn node_count(&self) -> u16 {
         NODES
     }
 
-    /// Makes `node` stop answering verbs and losing all messages to and from it, or heals it.
-    /// Takes effect for whatever is posted or sent after the call.
+    /// Makes `node` unreachable, so that verbs to it fail and all its messages are lost, or
+    /// reachable again. Takes effect for verbs and messages posted after the call.
     fn set_reachable(&self, node: NodeId, reachable: bool);
 
-    /// How many rounds a property that hunts for a race may take where others take `rounds`. Fewer
+    /// Number of rounds for a property that hunts for a race and normally takes `rounds`. Fewer
     /// where a verb takes a millisecond, as on an emulated machine.
     fn rounds(&self, rounds: u64) -> u64 {
         rounds
     }
 
-    /// Whether a verb posted after a fence is always refused as `Revoked`. Where the target just
-    /// falls silent, its outcome is unknown, and only reconnecting tells.
+    /// Whether a verb posted after a fence always fails as `Revoked`. False where the target just
+    /// stops answering: the verb's outcome is unknown then, and only a reconnect reports the fence.
     fn tells_of_fences(&self) -> bool {
         true
     }
@@ -98,7 +97,8 @@ pub trait Harness: Send + Sync + 'static {
 /// Runs every property, each on a fabric fresh from `make`.
 ///
 /// # Panics
-/// If a property does not hold, or comes to no end; the message names all that failed, and how.
+/// If a property does not hold or does not end; the message names all failed properties and their
+/// errors.
 pub fn run<H: Harness>(make: impl Fn() -> H) {
     let families = [
         control::PROPERTIES,
@@ -120,14 +120,14 @@ pub fn run<H: Harness>(make: impl Fn() -> H) {
     assert!(failures.is_empty(), "properties that do not hold:\n{}", failures.join("\n"));
 }
 
-/// How a property fails on this fabric, which is taken down after it. It has a thread of its own,
-/// which is left behind if it stands still.
+/// Runs a property on this fabric, which is dropped after it; returns the failure, if any. The
+/// property has a thread of its own, which is abandoned if it does not end in time.
 fn failure_of(property: fn(&Cluster), harness: Arc<dyn Harness>) -> Option<String> {
     let (report, outcome) = crossbeam_channel::bounded(1);
     let body = move || {
         let cluster = Cluster { harness };
         let result = catch_unwind(AssertUnwindSafe(move || property(&cluster)));
-        // Nobody listens when it is too late.
+        // Fails if the time is already over.
         let _ = report.send(result.err().map(|cause| message_of(&*cause).to_owned()));
     };
     Env::real(0).spawn("property", body).expect("the system has a thread left");
@@ -140,10 +140,10 @@ fn message_of(cause: &(dyn Any + Send)) -> &str {
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
-/// A name, and a function that panics if the property does not hold.
+/// Name of a property, and a function that panics if it does not hold.
 type Property = (&'static str, fn(&Cluster));
 
-/// Lists the functions of a family under their own names.
+/// Lists the functions of a family with their names.
 macro_rules! properties {
     ($($name:ident),+ $(,)?) => {
         pub(super) const PROPERTIES: &[super::Property] =
@@ -155,7 +155,7 @@ use properties;
 /// A coroutine that stays on one thread.
 pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// One lane, and what a property does with it.
+/// One lane, and the body that a property runs on it.
 pub struct Coordinator {
     at: Endpoint,
     epoch: Epoch,
@@ -174,7 +174,7 @@ impl Coordinator {
         Self { epoch, ..self }
     }
 
-    /// Opens the lane on a new executor, which then has to run the returned body to its end. Both
+    /// Opens the lane on a new executor, which then must run the returned body to its end. Both
     /// stay on the calling thread.
     ///
     /// # Panics
@@ -192,16 +192,16 @@ impl Coordinator {
 
 /// Nodes that hold regions.
 const MEMORY: [NodeId; 2] = [NodeId(0), NodeId(1)];
-/// Where the only coordinator of a property runs, or the one that checks.
+/// Lane of a property's only coordinator, or of the one that checks.
 const CLIENT: Endpoint = Endpoint { node: NodeId(2), lane: LaneId(0) };
-/// Where its counterpart runs, on a node of its own.
+/// Lane of its counterpart, on a node of its own.
 const PEER: Endpoint = Endpoint { node: NodeId(3), lane: LaneId(0) };
 const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 16;
-/// The longest that anything promised may take.
+/// Time limit for any event that the contract promises.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The longest that a property may take in all, on the slowest machine.
+/// Time limit of a whole property, on the slowest machine.
 const STANDSTILL: Duration = Duration::from_secs(240);
 
 /// The fabric of one property.
@@ -238,7 +238,7 @@ impl Cluster {
     }
 }
 
-/// Something that one coordinator tells the others, once.
+/// A signal from one coordinator to the others, sent once.
 #[derive(Clone, Default)]
 struct Flag(Arc<AtomicBool>);
 
@@ -251,7 +251,7 @@ impl Flag {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Sets the flag when dropped, so also when its holder panics and others would wait for ever.
+    /// Sets the flag when dropped, so also when its holder panics: the others would wait for ever.
     fn set_on_drop(&self) -> SetOnDrop {
         SetOnDrop(self.clone())
     }
@@ -297,7 +297,7 @@ async fn write(lane: &Lane, addr: RemoteAddr, value: u64) {
     batch.post().await.unwrap_or_else(|error| panic!("WRITE at {addr:?}: {error}"));
 }
 
-/// The error of a batch whose verbs all go to one node and one of which must fail.
+/// Error of a batch to one node in which one verb must fail.
 async fn error_of(lane: &Lane, build: impl FnOnce(&mut Batch)) -> VerbError {
     let mut batch = lane.batch();
     build(&mut batch);

@@ -1,4 +1,4 @@
-//! What the fabric refuses, and what becomes of the connection and of the verbs behind.
+//! Refusals of the fabric, and the state of the connection and of later verbs afterwards.
 
 use super::{
     CLIENT, Cluster, Coordinator, MEMORY, PEER, REGION, REGION_BYTES, error_of, properties, read,
@@ -20,7 +20,7 @@ properties! {
     an_unknown_node_is_reported,
 }
 
-/// Every kind of verb that writes at least `addr`, and every one that reads it.
+/// Every kind of verb that writes at least `addr`, and every kind that reads it.
 const WRITERS: [fn(&mut Batch, RemoteAddr); 2] = [
     |batch, addr| batch.write_word(addr, !0),
     |batch, addr| {
@@ -77,7 +77,7 @@ fn verbs_out_of_bounds_are_not_applied(cluster: &Cluster) {
                 expect_refusal(&lane, verb, addr, VerbError::OutOfBounds).await;
             }
         }
-        // Two words of which only the first is inside; nothing may be applied in part.
+        // Two words of which only the first is inside; no part may be applied.
         for verb in 0..2 {
             expect_refusal(&lane, wide(verb), last, VerbError::OutOfBounds).await;
         }
@@ -125,7 +125,7 @@ fn verbs_behind_a_failed_one_do_not_take_effect(cluster: &Cluster) {
         batch.write_word(word(MEMORY[0], 0), 3);
         batch.write_word(word(MEMORY[1], 1), 3);
         let failing = batch.post();
-        // Posted before anybody knows of the failure: flushed or refused, but never applied.
+        // Posted before the failure is known: flushed or refused, but never applied.
         let mut batch = lane.batch();
         batch.write_word(word(MEMORY[0], 0), 4);
         batch.write_word(word(MEMORY[1], 2), 4);

@@ -1,4 +1,4 @@
-//! What one verb does, and one batch of them, when nothing fails.
+//! Effects of a verb, and of a batch of verbs, when nothing fails.
 
 use super::{Cluster, MEMORY, REGION, properties, read, read_words, word, write};
 use crate::ids::RemoteAddr;
@@ -26,7 +26,7 @@ fn fresh_memory_is_zero(cluster: &Cluster) {
 fn a_read_returns_what_a_write_stored(cluster: &Cluster) {
     cluster.with_regions().solo(async |lane| {
         for (round, bytes) in (1_u64..).zip([8, 16, 56, 64, 72, 1000, 4096, MAX_VERB_BYTES]) {
-            // Off the line boundary, and another place each time.
+            // Not on a line boundary, and at another address each time.
             let addr = word(MEMORY[0], 3 * round);
             let pattern: Vec<u64> =
                 (0..bytes / WORD_BYTES).map(|i| i as u64 ^ round << 32).collect();

@@ -1,7 +1,7 @@
-//! The conformance suite must notice a back end that breaks the contract.
+//! The conformance suite must detect a back end that breaks the contract.
 //!
 //! Each test wraps the `local` back end, breaks one promise on purpose, and expects the suite to
-//! name a property that stands for it.
+//! name a property of that promise.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use lotus_fabric::region::Rights;
 use lotus_fabric::transport::{Fabric, FabricError, Sink, Token, Transport, Wake};
 use lotus_fabric::verbs::{Capabilities, Work};
 
-/// The promise that is broken.
+/// The broken promise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sabotage {
     /// A fence does nothing.
     FenceNothing,
     /// Every region grants every right.
     GrantEverything,
-    /// Of two batches posted in a row, the second is started first.
+    /// The second of two batches posted in a row is started first.
     SwapBatches,
-    /// A connection is re-made by doing nothing.
+    /// A reconnect does nothing.
     ReconnectNothing,
 }
 

@@ -1,4 +1,4 @@
-//! Faults that lanes once had, each told as a test.
+//! Regression tests of lanes.
 
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -27,8 +27,8 @@ fn lane() -> (Executor, Lane) {
     (executor, lane)
 }
 
-/// The future of a finished reconnect was kept while its token named the next batch. Dropping it
-/// then abandoned that batch, whose own future would have waited for ever.
+/// The future of a finished reconnect was kept while its token was reused for the next batch.
+/// Dropping the future then abandoned that batch, and the batch's own future waited for ever.
 #[test]
 fn a_finished_reconnect_has_no_hold_on_the_next_batch() {
     let (mut executor, lane) = lane();
@@ -43,7 +43,7 @@ fn a_finished_reconnect_has_no_hold_on_the_next_batch() {
     });
 }
 
-/// A batch that was done, but whose future was dropped before it learnt of that, kept its buffers.
+/// A completed batch whose future was dropped before it was polled again kept its buffers.
 #[test]
 fn a_batch_dropped_between_completion_and_notice_gives_its_buffers_back() {
     let (mut executor, lane) = lane();
@@ -61,7 +61,7 @@ fn a_batch_dropped_between_completion_and_notice_gives_its_buffers_back() {
     });
 }
 
-/// Several futures of one task may wait at once; each completion wakes the task once at most.
+/// Several futures of one task may wait at once; each completion wakes the task at most once.
 #[test]
 fn one_task_may_wait_for_several_batches() {
     let (mut executor, lane) = lane();
@@ -95,8 +95,8 @@ fn a_buffer_of_another_batch_is_refused_before_it_is_posted() {
     lane.batch().write(word(0), foreign);
 }
 
-/// What was done between transactions was missing from recordings, so that a replay had less to do
-/// than the run that it stood for.
+/// Work done between transactions was missing from recordings, so that a replay did less than the
+/// run it was recorded from.
 #[test]
 fn an_errand_is_recorded_with_the_next_transaction() {
     let (mut executor, lane) = lane();

@@ -1,4 +1,4 @@
-//! The fabric's integration tests, as one program; `rdma` needs devices and is apart.
+//! The fabric's integration tests, as one program; `rdma` needs devices and is separate.
 
 mod common;
 mod conformance_teeth;

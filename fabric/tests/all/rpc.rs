@@ -20,7 +20,7 @@ const SILENT: Service = Service(4);
 const PATIENT: Patience = Patience::constant(Duration::from_millis(100), 100);
 const HASTY: Patience = Patience::constant(Duration::from_millis(1), 3);
 
-/// A client, and a server that echoes, or counts requests and keeps silent.
+/// A client, and a server that echoes, or counts requests without answering.
 struct Pair {
     executor: Executor,
     client: Rpc,
@@ -69,7 +69,7 @@ fn calls_to_a_node_that_is_given_up_end_at_once_and_are_not_sent_again() {
         assert_eq!(call.await.err(), Some(RpcError::TimedOut));
         client.lane().executor().sleep(3 * PATIENT.retry_after).await;
         assert_eq!(silent_requests.get(), 1);
-        // Later ones are sent as ever.
+        // Later calls are sent as usual.
         let reply = client.call(SERVER, ECHO, b"back", PATIENT).await.expect("answered");
         assert_eq!(*reply, *b"back");
     });
@@ -111,7 +111,7 @@ fn too_many_calls_are_refused_and_the_others_go_on() {
     });
 }
 
-/// Its node could not be started again: the lane would be taken.
+/// Otherwise its node could not be restarted: the lane would be taken.
 #[test]
 fn whom_a_handler_keeps_waiting_does_not_keep_the_lane() {
     const KEPT: Service = Service(5);
@@ -134,11 +134,11 @@ fn whom_a_handler_keeps_waiting_does_not_keep_the_lane() {
     assert_eq!(handler.upgrade().map(|kept| kept.borrow().len()), Some(2));
     drop((executor, server));
     assert!(handler.upgrade().is_none(), "the handler is still there");
-    // Whoever answers now answers nobody.
+    // A responder that answers now reaches no lane.
     outside.take().expect("it was asked").respond(b"too late");
 }
 
-/// A reply counts only if it comes from the node that was asked.
+/// A reply counts only if it comes from the endpoint that was asked.
 #[test]
 fn a_stranger_s_reply_is_ignored() {
     let Pair { mut executor, client, server, .. } = pair();
@@ -150,7 +150,7 @@ fn a_stranger_s_reply_is_ignored() {
             reply[16..].copy_from_slice(b"forged");
             reply
         };
-        // Asks a lane that is not there, while the server claims to answer whatever is pending.
+        // Calls a lane that is not open, while the server forges replies with many ids.
         let nobody = Endpoint { lane: LaneId(9), ..SERVER };
         let mut call = Box::pin(client.call(nobody, ECHO, b"", HASTY));
         let executor = client.lane().executor().clone();
@@ -168,7 +168,7 @@ fn a_stranger_s_reply_is_ignored() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever bytes arrive, on either side, a proper call still gets its reply.
+    /// Arbitrary bytes may arrive on either side; a proper call still gets its reply.
     #[test]
     fn arbitrary_datagrams_harm_nobody(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..64), 0..50),
@@ -178,7 +178,7 @@ proptest! {
         let malformed = executor.run(async move {
             for mut bytes in datagrams {
                 client.lane().send(SERVER, &bytes);
-                // Now as one that passes for a fragment of a reply.
+                // The same bytes, changed to pass for a fragment of a reply.
                 let plausible = [1, 1, 0, 0, 0, 0, 1, 0];
                 let fixed = bytes.len().min(plausible.len());
                 bytes[..fixed].copy_from_slice(&plausible[..fixed]);

@@ -1,5 +1,5 @@
-//! Memory nodes in a process of their own, reached over sockets: the same contract, and what only
-//! another process can do: die, stall, and come back.
+//! Memory nodes in a process of their own, reached over sockets: the same contract, and the death,
+//! stall and return of that process.
 //!
 //! The test binary starts itself again as that process.
 
@@ -23,7 +23,7 @@ use lotus_fabric::verbs::VerbError;
 
 const MEMORY: [NodeId; 2] = [NodeId(0), NodeId(1)];
 const CLIENTS: [NodeId; 2] = [NodeId(2), NodeId(3)];
-/// Tells the child that it is one.
+/// Environment variable that makes the program the child.
 const CHILD: &str = "LOTUS_TEST_MEMORY_NODES";
 const FREE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const KEY: [u8; 16] = *b"a key for a test";
@@ -38,7 +38,7 @@ fn config(served: &[NodeId]) -> Config {
     }
 }
 
-/// Serves memory nodes until its input ends; a test only when it is started by [`Nodes::start`].
+/// Serves memory nodes until its input ends; does nothing unless started by [`Nodes::start`].
 #[test]
 fn child_memory_nodes() {
     if std::env::var_os(CHILD).is_none() {
@@ -56,7 +56,7 @@ type Lines = std::io::Lines<BufReader<ChildStdout>>;
 /// A process that serves memory nodes, and a fabric of this process that reaches them.
 struct Nodes {
     child: Child,
-    /// Kept open: the child has more to say when it ends.
+    /// Kept open: the child still writes when it ends.
     _output: Lines,
     fabric: TcpFabric,
 }
@@ -83,7 +83,8 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        // Killed: a test that fails may leave it stopped, and such a process ends by nothing else.
+        // Killed, because a failing test may leave it stopped, and a stopped process ends in no
+        // other way.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -99,9 +100,8 @@ impl Harness for Nodes {
     }
 }
 
-/// Memory in one process, lanes in another. Where the suite registers memory on a node of the
-/// lanes' process, or opens lanes on one of the memory nodes, it would need both in one; it does
-/// neither.
+/// Memory in one process, lanes in another. The suite neither registers memory on a node of the
+/// lanes' process nor opens lanes on a memory node, which would need both in one process.
 #[test]
 fn memory_nodes_in_another_process_keep_the_contract() {
     conformance::run(|| Nodes::start(Limits::default()));
@@ -130,7 +130,7 @@ async fn read(lane: &Lane) -> u64 {
     batch.post().await.expect("the node answers").words(buffer)[0]
 }
 
-/// Short enough to wait for; how long does not matter where nobody answers at all.
+/// Short enough to wait for; any time does where the peer does not answer at all.
 fn impatient() -> Limits {
     Limits {
         verb: Duration::from_millis(200),
@@ -159,9 +159,9 @@ fn a_memory_node_that_is_killed_is_unreachable() {
 }
 
 /// H22: a WRITE of a live lane is stalled with its memory node, times out, and must not land after
-/// what the lane does next. The target finds the WRITE in its socket when it wakes up, and the
-/// lane's new connection in its listener; it may carry the WRITE out or drop it, but not after it
-/// has welcomed the new connection.
+/// the lane's next write. When it wakes up, the target finds the WRITE in its socket and the lane's
+/// new connection in its listener; it may carry the WRITE out or drop it, but not after it has
+/// welcomed the new connection.
 #[test]
 fn a_stalled_write_does_not_land_after_the_reconnect() {
     let nodes = Nodes::start(impatient());
@@ -201,7 +201,7 @@ fn whoever_has_another_key_is_told_so() {
     }
 }
 
-/// A peer that leaves in the middle of a frame takes nothing with it.
+/// A connection that ends in the middle of a frame has no effect.
 #[test]
 fn half_a_frame_does_nothing() {
     let nodes = Nodes::start(Limits::default());

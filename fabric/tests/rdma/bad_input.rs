@@ -1,4 +1,4 @@
-//! What is wrong with a configuration or a machine is said in one sentence.
+//! Errors in a configuration or of a machine are reported in one sentence.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::devices::on_a_machine_with;
 use super::{MEMORY, REGION, fabric};
 
-/// Why there is no fabric of one node on these devices.
+/// Error of making a fabric of one node on these devices.
 fn refusal(devices: &[&str], change: fn(&mut Config)) -> String {
     let devices: Vec<_> = devices.iter().map(|name| (*name).to_owned()).collect();
     let made = Config::in_process(1, &devices).and_then(|mut config| {
@@ -49,7 +49,7 @@ fn listen_where_somebody_does(config: &mut Config) {
     let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let Place::Here { listen, .. } = &mut config.nodes[0] else { panic!("all nodes are here") };
     *listen = other.local_addr().expect("it listens");
-    // For as long as the tests run.
+    // Kept as long as the tests run.
     std::mem::forget(other);
 }
 
@@ -65,7 +65,7 @@ fn a_machine_without_devices_says_so() {
 
 #[test]
 fn a_limit_on_locked_memory_is_named_and_how_to_raise_it() {
-    // What the message tells; the device decides by itself.
+    // Only for the message; the device has a limit of its own.
     let limit = Rlimit { current: Some(65_536), ..getrlimit(Resource::Memlock) };
     setrlimit(Resource::Memlock, limit).expect("a limit may be lowered");
     let registered = fabric(1, &["tight0"]).register(MEMORY, REGION, 1 << 26, Rights::ALL);

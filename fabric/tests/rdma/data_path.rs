@@ -1,4 +1,4 @@
-//! What verbs cost on the data path: no allocation, and instructions for callgrind to count.
+//! Costs of verbs on the data path: no allocations, and instructions for callgrind to count.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,7 +16,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is being torn down counts no more.
+    // A thread that is being torn down no longer counts.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
@@ -50,8 +50,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One of every kind of verb, WRITEs short enough to be carried inline and too long for that; more
-/// than fit into the queue together, so that some wait.
+/// One of every kind of verb, with WRITEs short enough to be inline and too long for that; together
+/// more than fit into the queue, so that some wait.
 async fn one_of_everything(lane: &Lane) -> Completed {
     let mut batch = lane.batch();
     for size in [64, 4096] {
@@ -75,7 +75,8 @@ fn no_verb_allocates() {
             for _ in 0..100 {
                 one_of_everything(&lane).await;
             }
-            // The thread remembers who it is when it first goes to sleep, which it may at any time.
+            // A thread initialises its own handle when it first sleeps, which it may do at any
+            // time.
             lane.executor().sleep(Duration::from_millis(20)).await;
             let before = ALLOCATIONS.get();
             for _ in 0..100 {
@@ -87,7 +88,7 @@ fn no_verb_allocates() {
     }
 }
 
-/// For `scripts/rdma-instructions.sh`: batches of as many verbs as it says.
+/// For `scripts/rdma-instructions.sh`: the number of batches and verbs that it sets.
 #[test]
 #[ignore = "to be run under callgrind"]
 fn many_batches() {

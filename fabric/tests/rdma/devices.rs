@@ -1,22 +1,22 @@
-//! The machine that the tests pretend to be on: which devices it has, and what is wrong with them.
+//! The simulated machine: its devices, and their faults.
 
 use std::cell::Cell;
 
 /// A device.
 pub struct Model {
     pub name: &'static str,
-    /// Soft-RoCE's own number, or a maker of cards.
+    /// Vendor number of Soft-RoCE, or of a card's maker.
     pub vendor: u32,
     pub active: bool,
     pub atomics: bool,
     pub lockable_bytes: usize,
     pub refuses_posts: bool,
-    /// Takes two requests of a longer chain, as if its queue were full.
+    /// Takes only two requests of a longer chain, as if its queue were full.
     pub takes_two: bool,
-    /// The first datagram of a pair cannot be sent.
+    /// Fails the first datagram of a pair.
     pub fails_a_datagram: bool,
-    /// Events are announced, and gone when somebody comes for them: as if the queue that they were
-    /// about had been destroyed meanwhile.
+    /// Announces events that are gone when they are read, as if their queue had been destroyed
+    /// meanwhile.
     pub withdraws_events: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn visible(model: &Model) -> bool {
     VISIBLE.get()(model)
 }
 
-/// Runs `body` on a machine that has only some of the devices.
+/// Runs `body` on a machine with only some of the devices.
 pub fn on_a_machine_with<T>(some: fn(&Model) -> bool, body: impl FnOnce() -> T) -> T {
     VISIBLE.set(some);
     let result = body();

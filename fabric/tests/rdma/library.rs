@@ -1,18 +1,19 @@
-//! A libibverbs of the tests' own: devices in software, inside this process.
+//! The tests' own libibverbs: software devices inside this process.
 //!
 //! # What it is
 //! The functions that the back end calls, under the library's own names: a program's definitions
-//! go before those of a shared library. A device carries out a verb while it is being posted, on
-//! the memory of whatever is registered under the request's key, and reports to the completion
-//! queue. It checks keys, bounds, rights and alignment, and counts what a queue has room for.
+//! take precedence over those of a shared library. A device carries out a verb while it is being
+//! posted, on the memory registered under the request's key, and reports to the completion queue.
+//! It checks keys, bounds, rights and alignment, and counts against the capacity of queues.
 //!
 //! # What it is not
-//! It has no network and no time: nothing is lost, late or repeated. What Soft-RoCE and real
-//! devices do with packets is tested on them.
+//! It has no network and no time: nothing is lost, late or repeated. Behaviour that depends on
+//! packets is tested on Soft-RoCE and real devices.
 //!
-//! # Who owns what
+//! # Ownership
 //! Objects are boxes that the matching call destroys. Queue pairs and regions are also listed in
-//! one [`Network`]; whoever carries out a verb holds its lock, so destroying either waits for that.
+//! one [`Network`]; its lock is held while a verb is carried out, so destroying either waits for
+//! that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -29,11 +30,11 @@ use super::verbs::carry_out;
 
 pub type Status = ibv_wc_status::Type;
 
-/// Everything that verbs can reach, by number.
+/// All queue pairs and regions that verbs can reach, by number.
 pub struct Network {
     pub pairs: BTreeMap<u32, &'static Pair>,
     pub regions: BTreeMap<u32, Region>,
-    /// The number of the next object.
+    /// Number of the next object.
     next: u32,
 }
 
@@ -47,7 +48,7 @@ pub struct Region {
     pub access: c_int,
 }
 
-/// Where completions are announced: the number in `ready` is never less than that of `events`.
+/// Channel of completion events: the count in `ready` is never less than the number of `events`.
 #[repr(C)]
 struct Channel {
     raw: ibv_comp_channel,
@@ -67,7 +68,7 @@ struct QueueState {
     armed: bool,
 }
 
-/// The beginning of an [`ibv_wc`], whose fields are private.
+/// The first fields of an [`ibv_wc`], which has private fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Entry {
@@ -84,7 +85,7 @@ pub struct Pair {
     model: &'static Model,
     pub peer: AtomicU32,
     pub queue_key: AtomicU32,
-    /// Since the last one that reported.
+    /// Number of requests since the last one that reported.
     unreported: AtomicU32,
     most_unreported: u32,
     broken: AtomicBool,
@@ -92,8 +93,8 @@ pub struct Pair {
     pub receives: Mutex<VecDeque<(u64, ibv_sge)>>,
 }
 
-// SAFETY: the pointers inside are written when the pair is made, and name objects that lock what
-// changes.
+// SAFETY: the pointers inside are written when the pair is made, and point to objects that lock
+// their mutable state.
 unsafe impl Sync for Pair {}
 
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -104,7 +105,7 @@ fn network() -> std::sync::RwLockReadGuard<'static, Network> {
     NETWORK.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds an object to the network under a number of its own.
+/// Adds an object to the network under a new number.
 fn enter(add: impl FnOnce(&mut Network, u32)) -> u32 {
     let mut network = NETWORK.write().unwrap_or_else(PoisonError::into_inner);
     let number = network.next;
@@ -117,7 +118,7 @@ fn leave(remove: impl FnOnce(&mut Network)) {
     remove(&mut NETWORK.write().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// A structure of the library with nothing in it.
+/// A structure of the library, all zeroes.
 fn blank<T>() -> T {
     // SAFETY: called for structures of integers, pointers and optional functions only.
     unsafe { std::mem::zeroed() }
@@ -141,7 +142,7 @@ unsafe extern "C" {
 /// # Safety
 /// `context` was made by [`ibv_open_device`].
 unsafe fn model_of(context: *mut ibv_context) -> &'static Model {
-    // SAFETY: the number of a model was put there.
+    // SAFETY: `ibv_open_device` stores a model's index there.
     &DEVICES[unsafe { (*context).cmd_fd } as usize]
 }
 
@@ -196,7 +197,7 @@ extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     boxed(context)
 }
 
-/// Defines calls that destroy what is only a box.
+/// Defines destroying calls for objects that are only a box.
 macro_rules! destroys {
     ($($name:ident($kind:ty)),+ $(,)?) => {$(
         #[unsafe(no_mangle)]
@@ -257,7 +258,7 @@ extern "C" fn _ibv_query_gid_ex(
     _flags: u32,
     _size: usize,
 ) -> c_int {
-    // Entries 0 and 1 are filled, the first of them for the first version of RoCE.
+    // Entries 0 and 1 are filled, the first of them for RoCE version 1.
     if index > 1 {
         return rustix::io::Errno::NODATA.raw_os_error();
     }
@@ -312,7 +313,7 @@ extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
         Err(error) => return refuse(error),
     };
     let raw = ibv_comp_channel { context, fd: ready.as_raw_fd(), refcnt: 0 };
-    // Room for more queues than a test has: announcing must not allocate where that is counted.
+    // Room for more queues than a test has: some tests count allocations.
     let events = Mutex::new(VecDeque::with_capacity(64));
     boxed(Channel { raw, ready, events })
 }
@@ -338,8 +339,7 @@ extern "C" fn ibv_create_cq(
     boxed(Queue { raw, state: Mutex::new(state), capacity })
 }
 
-/// Withdraws the queue's events, as the kernel does: whoever waits for them may have been told
-/// already that there are some.
+/// Withdraws the queue's events, as the kernel does, even after they were announced.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: made by `ibv_create_cq`, destroyed once; its channel is still alive.
@@ -351,7 +351,7 @@ extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     0
 }
 
-/// Waits for an event, unless the descriptor says not to wait.
+/// Waits for an event, unless the descriptor is non-blocking.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -391,7 +391,7 @@ extern "C" fn poll_cq(queue: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_i
     let mut state = lock(unsafe { &(*queue.cast::<Queue>()).state });
     let found = state.entries.len().min(most as usize);
     for (place, entry) in state.entries.drain(..found).enumerate() {
-        // SAFETY: the caller has room for `most`; an entry is how each of them begins.
+        // SAFETY: the caller has room for `most`; each completion begins with an entry.
         unsafe {
             let place = into.add(place);
             place.write(blank());
@@ -401,7 +401,7 @@ extern "C" fn poll_cq(queue: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_i
     found as c_int
 }
 
-/// Puts a completion into a queue, and announces it if somebody asked for that.
+/// Puts a completion into a queue, and announces it if an event was requested.
 ///
 /// # Safety
 /// The queue is alive.
@@ -416,8 +416,8 @@ pub unsafe fn complete(queue: *mut ibv_cq, id: u64, status: Status, bytes: u32) 
     if let (true, Some(channel)) = (std::mem::take(&mut state.armed), channel) {
         let event = queue.expose_provenance();
         let events = &mut *lock(&channel.events);
-        // One event of a queue is enough until it is taken; a list of all that were announced would
-        // grow while the thread that takes them does not run.
+        // One event of a queue is enough until it is taken; otherwise the list would grow while the
+        // thread that takes them does not run.
         if events.contains(&event) {
             return;
         }
@@ -462,13 +462,13 @@ extern "C" fn ibv_create_qp(domain: *mut ibv_pd, attributes: *mut ibv_qp_init_at
     pair.cast()
 }
 
-/// Returns when no verb uses the pair any more.
+/// Destroys a pair; returns when no verb uses it any more.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: made by `ibv_create_qp`, alive until the end of this function.
     let number = unsafe { (*pair).qp_num };
     leave(|network| _ = network.pairs.remove(&number));
-    // SAFETY: nobody finds it in the network any more, and nobody holds its lock.
+    // SAFETY: it is no longer in the network, and its lock is not held.
     drop(unsafe { Box::from_raw(pair.cast::<Pair>()) });
     0
 }
@@ -506,7 +506,7 @@ extern "C" fn post_recv(
     0
 }
 
-/// Carries out the requests, one by one, and names the first that it does not take.
+/// Carries out the requests one by one; returns the first that it does not take in `refused`.
 extern "C" fn post_send(
     pair: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -544,7 +544,7 @@ extern "C" fn post_send(
     0
 }
 
-/// Carries out a request, unless the pair is broken or its device breaks it.
+/// Carries out a request, unless the pair is broken or the device fails it.
 ///
 /// # Safety
 /// The request names one buffer, which the caller keeps for the device.

@@ -1,9 +1,9 @@
-//! The `rdma` back end on devices in software: the whole contract, every bad input, and what the
-//! data path costs, on any machine.
+//! The `rdma` back end on software devices: the whole contract, every bad input, and the costs of
+//! the data path, on any machine.
 //!
-//! The devices come in by the front door: `library` is a libibverbs of this program's own, and what
-//! is tested is all of the back end, raw calls included. What only packets can show is tested on
-//! Soft-RoCE (`just rdma-test`).
+//! The devices replace the library: `library` defines the functions of libibverbs in this program,
+//! so all of the back end is tested, raw calls included. Behaviour that depends on packets is
+//! tested on Soft-RoCE (`just rdma-test`).
 
 mod bad_input;
 mod data_path;
@@ -32,14 +32,14 @@ const CLIENT: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(0) };
 const REGION: RegionId = RegionId(3);
 const REGION_BYTES: u64 = 1 << 16;
 
-/// The longest that anything here may take.
+/// Time limit of every test here.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A fabric of so many nodes, dealt out to these devices.
+/// A fabric of `nodes` nodes, assigned to these devices in turn.
 fn fabric(nodes: u16, devices: &[&str]) -> RdmaFabric {
     let devices: Vec<_> = devices.iter().map(|name| (*name).to_owned()).collect();
     let config = Config::in_process(nodes, &devices).expect("the names make sense");
-    // Small queues, so that they are filled.
+    // Small queues, so that they fill up.
     let config = Config { send_queue: 64, unsignalled: 16, ..config };
     RdmaFabric::new(config, Env::real(0)).expect("the devices work")
 }
@@ -65,12 +65,12 @@ fn word(index: u64) -> RemoteAddr {
     RemoteAddr::new(MEMORY, REGION, index * 8)
 }
 
-/// Runs `body` on a thread of its own, and fails if it does not end.
+/// Runs `body` on a thread of its own, and fails if it does not end in time.
 fn within_the_limit(what: &str, body: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let run = move || {
         body();
-        // Nobody listens when it is too late.
+        // Fails if the time is already over.
         let _ = ended.send(());
     };
     Env::real(0).spawn("bounded", run).expect("the system has a thread left");
@@ -107,8 +107,9 @@ fn the_contract_holds_where_this_side_keeps_verbs_in_order() {
     conformance::run(|| Software(fabric(conformance::NODES, &["soft0"])));
 }
 
-/// A batch larger than the queue goes to the device in parts. When the device refused one, the rest
-/// waited for completions of which none was to come, and its coordinator with it.
+/// Regression test: a batch larger than the queue goes to the device in parts. When the device
+/// refused one part, the rest waited for completions that never came, and the coordinator waited
+/// for the rest.
 #[test]
 fn a_device_that_takes_nothing_fails_batches_whole() {
     let fabric = pair_on("full0");
@@ -126,15 +127,16 @@ fn a_device_that_takes_nothing_fails_batches_whole() {
     });
 }
 
-/// The thread that waits for events was told of one, and the queue that it was about was destroyed
-/// before it came for it. It waited for the next event, and a fabric being dropped for the thread.
+/// Regression test: the thread that waits for events was told of one, but the queue of that event
+/// was destroyed before the thread read it. The thread then waited for the next event, and blocked
+/// the drop of the fabric.
 #[test]
 fn an_event_that_is_withdrawn_holds_up_nobody() {
     let fabric = pair_on("fickle0");
     within_the_limit("dropping the fabric", move || {
         let (mut executor, lane) = open(&fabric);
         executor.run(async {
-            // Long enough for the lane to fall asleep, having asked for an event.
+            // Long enough for the lane to fall asleep after requesting an event.
             lane.executor().sleep(Duration::from_millis(20)).await;
             let peer = Endpoint { lane: LaneId(1), ..CLIENT };
             let mut executor = Executor::new(Env::real(0));
@@ -152,20 +154,21 @@ fn an_event_that_is_withdrawn_holds_up_nobody() {
     });
 }
 
-/// A message of several fragments cannot be sent if the device takes two of them, and its slots
-/// were counted as free although the device had them: soon the device took nothing any more.
+/// Regression test: when the device takes only two fragments of a message, the message is lost, but
+/// its slots were counted as free although the device had them: soon the device took nothing any
+/// more.
 #[test]
 fn a_device_that_takes_part_of_a_message_goes_on_sending() {
     within_the_limit("messages after refused ones", || whole_messages_pass("short0"));
 }
 
-/// An error stops the sends of a datagram pair until it is told to go on.
+/// An error stops a datagram pair from sending until software resumes it.
 #[test]
 fn a_message_that_cannot_be_sent_does_not_stop_those_after_it() {
     within_the_limit("messages after one that failed", || whole_messages_pass("bad0"));
 }
 
-/// Sends long messages in between short ones until three of the short ones came.
+/// Sends long messages between short ones until three of the short ones have arrived.
 fn whole_messages_pass(device: &str) {
     let fabric = pair_on(device);
     let (mut executor, lane) = open(&fabric);

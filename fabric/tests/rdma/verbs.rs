@@ -1,4 +1,4 @@
-//! What a device in software does with a verb: checks it as a real one would, then carries it out.
+//! Verbs on a software device: checked as on a real one, then carried out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use ibverbs_sys::*;
 
 use super::library::{Network, Pair, Status, complete, lock};
 
-/// Carries out one request of `pair`; the status of its completion if it fails.
+/// Carries out one request of `pair`; the error is the status of its completion.
 ///
 /// # Safety
-/// The request's buffer must be the device's to use.
+/// The device must be allowed to use the request's buffer.
 pub unsafe fn carry_out(
     network: &Network,
     pair: &Pair,
@@ -19,7 +19,7 @@ pub unsafe fn carry_out(
     // SAFETY: the caller's promise.
     let buffer = unsafe { *request.sg_list };
     if request.opcode == Opcode::IBV_WR_SEND {
-        // SAFETY: the operation says which member of the union is filled in.
+        // SAFETY: the opcode says which member of the union is filled in.
         let to = unsafe { request.wr.ud };
         // SAFETY: the caller's promise.
         unsafe { deliver(network, to.remote_qpn, to.remote_qkey, buffer) };
@@ -54,7 +54,7 @@ pub unsafe fn carry_out(
     if address % 8 != 0 {
         return Err(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
     }
-    // SAFETY: both sides were checked; regions are not taken away while the network is locked.
+    // SAFETY: both sides were checked; regions are not removed while the network is locked.
     unsafe { act(request, address, buffer) };
     Ok(())
 }
@@ -70,7 +70,7 @@ fn reaches(network: &Network, key: u32, address: u64, bytes: u32, right: ibv_acc
 }
 
 /// # Safety
-/// Both addresses name `buffer.length` bytes of whole, aligned words, which others access as
+/// Both addresses name `buffer.length` bytes of whole, aligned words, which other code accesses as
 /// atomics only.
 unsafe fn act(request: &ibv_send_wr, address: u64, buffer: ibv_sge) {
     use ibv_wr_opcode as Opcode;
@@ -78,7 +78,7 @@ unsafe fn act(request: &ibv_send_wr, address: u64, buffer: ibv_sge) {
         // SAFETY: the caller's promise.
         let word = |first: u64| unsafe { AtomicU64::from_ptr((first + offset) as *mut u64) };
         let (far, near) = (word(address), word(buffer.addr));
-        // SAFETY: the operation says which member of the union is filled in.
+        // SAFETY: the opcode says which member of the union is filled in.
         let atomic = unsafe { request.wr.atomic };
         match request.opcode {
             Opcode::IBV_WR_RDMA_WRITE => far.store(near.load(SEEN), SEEN),
@@ -95,16 +95,16 @@ unsafe fn act(request: &ibv_send_wr, address: u64, buffer: ibv_sge) {
     }
 }
 
-/// What devices do to memory happens in one order.
+/// Devices access memory in one total order.
 const SEEN: Ordering = Ordering::SeqCst;
 
-/// What a device puts before a received datagram.
+/// Bytes that a device puts before a received datagram.
 const ROUTING_BYTES: u32 = 40;
 
-/// Puts a datagram into the next buffer of its receiver; without one it is lost.
+/// Puts a datagram into the next buffer of its receiver; if there is none, it is lost.
 ///
 /// # Safety
-/// The buffer must be the device's to read.
+/// The device must be allowed to read the buffer.
 unsafe fn deliver(network: &Network, to: u32, queue_key: u32, buffer: ibv_sge) {
     let Some(pair) = network.pairs.get(&to) else { return };
     if pair.queue_key.load(Ordering::SeqCst) != queue_key {
@@ -113,7 +113,7 @@ unsafe fn deliver(network: &Network, to: u32, queue_key: u32, buffer: ibv_sge) {
     let Some((id, place)) = lock(&pair.receives).pop_front() else { return };
     let bytes = buffer.length + ROUTING_BYTES;
     assert!(bytes <= place.length, "a datagram is longer than a packet");
-    // SAFETY: the buffer that was handed over for receiving is as long; nobody else has it.
+    // SAFETY: the buffer that was posted for receiving is as long; nothing else uses it.
     unsafe {
         let into = (place.addr + u64::from(ROUTING_BYTES)) as *mut u8;
         into.copy_from_nonoverlapping(buffer.addr as *const u8, buffer.length as usize);

@@ -1,17 +1,17 @@
-//! What tests with processes of their own share.
+//! Helpers of tests with processes of their own.
 
 use std::process::Child;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// Stops a child with all its threads, and returns when the last of them stands still: until then
-/// it may carry out what is asked of it after the signal.
+/// Stops a child with all its threads, and returns when the last of them has stopped: until then it
+/// may still carry out requests that come after the signal.
 pub fn stop(child: &Child) {
     signal(child, Signal::STOP);
     waitid(WaitId::Pid(Pid::from_child(child)), WaitIdOptions::STOPPED).expect("it is ours");
 }
 
-/// Lets a stopped child go on.
+/// Continues a stopped child.
 pub fn resume(child: &Child) {
     signal(child, Signal::CONT);
 }

@@ -1,4 +1,4 @@
-//! Processes of one test: its own program, with a role.
+//! Child processes of a test: its own program, with a role.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,16 +11,15 @@ use lotus_fabric::shm::Host;
 use super::{REGION_BYTES, at, env, join, on_lane, word};
 use crate::common;
 
-/// Says what a process is to be; not set in the test itself.
+/// Environment variable with the role of a process; not set in the test itself.
 const ROLE: &str = "LOTUS_SHM_ROLE";
 
-/// What a process does until its standard input ends, or it is killed.
+/// Task of a process until its standard input ends, or it is killed.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
     /// Hosts its node.
     Memory,
-    /// Hosts its node, and writes ever larger numbers to all of node 0's memory until it is
-    /// fenced out.
+    /// Hosts its node, and writes ever larger numbers to all of node 0's memory until it is fenced.
     Hammer,
     /// Hosts its node, and sends every message back.
     Echo,
@@ -28,10 +27,10 @@ pub enum Role {
 
 const ROLES: [Role; 3] = [Role::Memory, Role::Hammer, Role::Echo];
 
-/// A process that has begun what it is for. Killed when dropped.
+/// A process that has begun its task. Killed when dropped.
 pub struct Child {
     process: Process,
-    /// Not read any more, but open: what writes to a closed pipe fails.
+    /// No longer read, but kept open: writing to a closed pipe fails.
     _output: BufReader<ChildStdout>,
 }
 
@@ -58,7 +57,7 @@ impl Child {
         self.process.id()
     }
 
-    /// Stops it, and returns when it has stopped.
+    /// Stops the process, and returns when it has stopped.
     pub fn stop(&self) {
         common::stop(&self.process);
     }
@@ -67,7 +66,7 @@ impl Child {
         common::resume(&self.process);
     }
 
-    /// Kills it, and returns when it has ended.
+    /// Kills the process, and returns when it has ended.
     pub fn kill(&mut self) -> ExitStatus {
         self.process.kill().expect("it is ours");
         self.wait()
@@ -85,7 +84,7 @@ impl Drop for Child {
     }
 }
 
-/// No test: what the other processes run.
+/// Not a test: the program of the other processes.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(ROLE) else { return };

@@ -1,5 +1,5 @@
-//! The contract, with all nodes in one process and with every node in a process or a share of its
-//! own.
+//! The contract, with all nodes in one process, and with a process or a fabric of its own for each
+//! node.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use lotus_fabric::transport::{Fabric, FabricError, Transport, Wake};
 use super::children::{Child, Role};
 use super::{Directory, env, join};
 
-/// All nodes in this process, in one share of the fabric.
+/// All nodes in this process, in one fabric object.
 struct OneProcess {
     fabric: ShmFabric,
     _directory: Directory,
@@ -42,16 +42,16 @@ fn one_process_keeps_the_contract() {
     conformance::run(OneProcess::new);
 }
 
-/// Memory nodes are processes, which the compute nodes share nothing with but the directory. The
-/// compute nodes share nothing with each other, though the suite's coroutines are threads of one
-/// process.
+/// Memory nodes are processes that share nothing with the compute nodes but the directory. The
+/// compute nodes share nothing with each other either, though the suite's coroutines are threads of
+/// one process.
 struct Processes {
     nodes: Shares,
     _memory: [Child; 2],
     _directory: Directory,
 }
 
-/// Each compute node's own share of the fabric: nodes 2 and 3.
+/// Fabrics of the two compute nodes, 2 and 3.
 #[derive(Clone)]
 struct Shares([ShmFabric; 2]);
 

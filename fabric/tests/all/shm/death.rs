@@ -1,4 +1,4 @@
-//! Processes that end, or stop, in the middle of something.
+//! Processes that end or stop during an operation.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::children::{Child, Role};
 use super::{Directory, REGION, REGION_BYTES, at, env, join, on_lane, read, word, write};
 
-/// Memory is node 0, the test is node 1, and whoever misbehaves is node 2.
+/// Node 0 has the memory, the test is node 1, and node 2 misbehaves.
 const NODES: u16 = 3;
 const MISBEHAVER: u16 = 2;
 
@@ -25,7 +25,7 @@ fn with_memory(directory: &Directory) -> (Child, ShmFabric) {
     (memory, fabric)
 }
 
-/// Whether no word that a hammer writes changes any more.
+/// Whether the words that a hammer writes no longer change.
 async fn is_quiet(lane: &Lane) -> bool {
     let mut before = None;
     for _ in 0..5 {
@@ -51,7 +51,7 @@ fn a_memory_node_that_dies_is_unreachable_and_comes_back_empty() {
     let test = on_lane(&fabric, at(1), Epoch(1), async move |lane| {
         write(&lane, word(0, 0), 7).await.expect("node 0 lives");
         memory.kill();
-        // Until its end is noticed, verbs reach memory that nobody will see again.
+        // Until its end is noticed, verbs reach memory that is never read again.
         let error = loop {
             if let Err(error) = read(&lane, word(0, 0), 1).await {
                 break error;
@@ -59,7 +59,7 @@ fn a_memory_node_that_dies_is_unreachable_and_comes_back_empty() {
         };
         assert_eq!(error, VerbError::Unreachable);
         assert_eq!(lane.reconnect(NodeId(0)).await, Err(VerbError::Unreachable));
-        // Its socket is still there.
+        // Its socket file is still there.
         let _memory = Child::start(Role::Memory, &path, 0, NODES);
         lane.reconnect(NodeId(0)).await.expect("node 0 is back");
         let nothing = read(&lane, word(0, 0), 1).await;
@@ -82,9 +82,9 @@ fn a_fence_ends_what_a_killed_process_was_doing() {
     assert!(quiet.expect("a lane"), "a store came after the fence");
 }
 
-/// A process that is stopped inside a round of copies would go on with it when it is continued: it
-/// has to be killed. One that is stopped between two rounds need not be, and finds itself fenced.
-/// Which of the two is met is chance, so this is repeated until it was the first.
+/// A process that is stopped inside a round of copies would finish it when it is continued, so it
+/// must be killed. One that is stopped between two rounds need not be, and finds itself fenced.
+/// Which of the two happens is chance, so this repeats until it was the first.
 #[test]
 fn a_fence_kills_whoever_is_stopped_in_the_middle_of_copying() {
     for _ in 0..100 {
@@ -119,7 +119,7 @@ fn a_lane_is_free_when_its_process_has_died() {
     on_lane(&successor, at(MISBEHAVER), Epoch(1), async |_| ()).expect("the lane is free");
 }
 
-/// Sends to the echo and sleeps until the answer comes, ten times. Also when it is a new echo, in
+/// Sends to the echo and sleeps until the answer comes, ten times. Also works with a new echo in
 /// another process than the last one.
 async fn ten_times(lane: &Lane) {
     let (heard, hear) = async_channel::unbounded();
@@ -130,8 +130,8 @@ async fn ten_times(lane: &Lane) {
     let executor = lane.executor().clone();
     let again = lane.clone();
     for round in 0..10_u8 {
-        // Sent again while there is no answer: the first one may find nobody, or a ring of a
-        // process that has died.
+        // Sent again while there is no answer: the first message may find no open lane, or a ring
+        // of a process that has died.
         while !hear.try_recv().is_ok_and(|answer| answer == [round; 100]) {
             again.send(at(MISBEHAVER), &[round; 100]);
             executor.sleep(Duration::from_millis(1)).await;

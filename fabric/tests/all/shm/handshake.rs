@@ -1,4 +1,4 @@
-//! Whoever finds the socket and is not one of ours, or not quite; and hosts that are none.
+//! Strangers at a host's socket, peers that do not match, and sockets that no real host serves.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ fn send(socket: &OwnedFd, bytes: &[u8]) {
     sent.expect("the host has not hung up yet");
 }
 
-/// The words of a reply; empty when the other end hung up instead.
+/// Words of a reply; empty when the other end hung up instead.
 fn reply(socket: &OwnedFd) -> Vec<u64> {
     let mut bytes = [0; 100];
     let (_, length) =
@@ -74,10 +74,10 @@ fn a_host_survives_whatever_connects() {
         send(&socket, bytes);
         assert!(reply(&socket).is_empty(), "{} bytes were answered", bytes.len());
     }
-    // Gone before a word, and gone before the answer.
+    // One hangs up before its hello, one before the answer.
     drop(connect(directory.path()));
     send(&connect(directory.path()), &hello(VERSION, 2, 0));
-    // Silent for ever; nobody waits for them.
+    // Silent for ever; the host waits for none of them.
     let _silent: Vec<_> = (0..50).map(|_| connect(directory.path())).collect();
     let fabric = join(directory.path(), 1, 2);
     fabric.register(NodeId(0), REGION, 4096, Rights::ALL).expect("still served");
@@ -87,7 +87,7 @@ fn a_host_survives_whatever_connects() {
 fn a_process_of_another_version_or_cluster_is_told_so() {
     let directory = Directory::new();
     let _host = Host::start(directory.path(), NodeId(0), 2, &env()).expect("hosts");
-    // Refused, by version and as a member of another cluster; the second field is the version.
+    // Refused for the version, or as a member of another cluster; the second field is the version.
     let cases =
         [(hello(77, 2, 0), 1, VERSION), (hello(VERSION, 3, 0), 2, 0), (hello(VERSION, 2, 1), 2, 0)];
     for (hello, code, detail) in cases {
@@ -109,7 +109,7 @@ fn too_many_processes_are_refused() {
     let fabric = ShmFabric::join(directory.path(), 2, &env()).expect("joins");
     assert!(matches!(fabric.attach(NodeId(0)), Err(ShmError::Crowded)));
     drop(waiting);
-    // The host hears of the hang-ups in no particular order.
+    // The host notices the hang-ups in no particular order.
     while fabric.attach(NodeId(0)).is_err() {
         std::thread::yield_now();
     }
@@ -145,7 +145,7 @@ fn a_host_that_hangs_up_or_talks_nonsense_is_an_error() {
         (None, "HungUp"),
         (Some(b"220 ready".to_vec()), "Nonsense"),
         (Some(packet([!0; 6])), "Nonsense"),
-        // Welcome, and no board.
+        // A welcome without a board.
         (Some(packet([1, MAGIC, 0, 0, 0, 0])), "Nonsense"),
         (Some(packet([2, 0, 0, 0, 0, 0])), "Nonsense"),
         (Some(packet([7, MAGIC, 1, 9, 0, 0])), "Version { ours: 2, theirs: 9 }"),

@@ -1,4 +1,4 @@
-//! A memory node does nothing while others use its memory.
+//! A memory node's process does not run while other nodes use its memory.
 
 use lotus_fabric::ids::{Epoch, NodeId};
 use lotus_fabric::region::Rights;
@@ -7,7 +7,7 @@ use lotus_fabric::transport::Fabric;
 use super::children::{Child, Role};
 use super::{Directory, REGION, REGION_BYTES, at, join, on_lane, word};
 
-/// How often each thread of a process went from running to waiting, or back.
+/// Number of context switches of each thread of a process.
 fn switches(process: u32) -> Vec<(String, String)> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
     let mut counts = Vec::new();
@@ -30,7 +30,7 @@ fn a_memory_node_is_never_scheduled_while_verbs_run() {
     fabric.register(NodeId(0), REGION, REGION_BYTES, Rights::ALL).expect("a region");
     let process = memory.id();
     let counted = on_lane(&fabric, at(1), Epoch(1), async move |lane| {
-        // The host goes back to sleep some time after it has answered.
+        // The host goes back to sleep some time after its answer.
         let mut before = switches(process);
         loop {
             lane.executor().sleep(std::time::Duration::from_millis(20)).await;

@@ -1,5 +1,5 @@
 //! The `shm` back end with real processes: this test's program started again, as memory nodes that
-//! only lend their memory and as compute nodes that are stopped and killed.
+//! only host their memory and as compute nodes that are stopped and killed.
 
 mod children;
 mod conformance;
@@ -22,7 +22,7 @@ use lotus_fabric::verbs::VerbError;
 const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 20;
 
-/// A directory of its own for the sockets of one fabric; removed with all that is in it.
+/// A directory for the sockets of one fabric; removed with its contents when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -65,7 +65,7 @@ fn join(directory: &Path, node: u16, nodes: u16) -> ShmFabric {
     fabric
 }
 
-/// Runs `body` with a lane of its own.
+/// Runs `body` with a new lane.
 fn on_lane<T, F: Future<Output = T>>(
     fabric: &ShmFabric,
     at: Endpoint,

@@ -10,17 +10,17 @@ use lotus_fabric::verbs::{VerbError, Work};
 
 use super::{Directory, at, env, join};
 
-/// A lane that was not woken by then never is.
+/// A lane that was not woken by then never will be.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// No thread of this process has anything to say.
+/// Waker of lanes that no thread of this process wakes.
 struct Nobody;
 
 impl Wake for Nobody {
     fn wake(&self) {}
 }
 
-/// Keeps what came.
+/// Collects the received messages.
 #[derive(Default)]
 struct Inbox(Vec<(Endpoint, Vec<u8>)>);
 
@@ -36,7 +36,7 @@ fn open(fabric: &ShmFabric, node: u16) -> Box<dyn Transport> {
     fabric.open_lane(at(node), Epoch(1), Arc::new(Nobody)).expect("a lane")
 }
 
-/// Sleeps as an executor does; it ends because somebody has rung.
+/// Sleeps as an executor does, and expects to be woken.
 fn sleep(lane: &dyn Transport) {
     let sleeper = lane.sleeper().expect("a way to sleep");
     let clock = env();
@@ -45,7 +45,7 @@ fn sleep(lane: &dyn Transport) {
     assert!(clock.now().since(before) < PATIENCE, "the lane is not woken");
 }
 
-/// Sleeps whenever there is nothing to do until a message has come.
+/// Sleeps whenever there is no input, until a message has arrived.
 fn next_message(lane: &mut dyn Transport) -> (Endpoint, Vec<u8>) {
     let mut inbox = Inbox::default();
     while inbox.0.is_empty() {
@@ -57,15 +57,15 @@ fn next_message(lane: &mut dyn Transport) -> (Endpoint, Vec<u8>) {
     inbox.0.pop().expect("there is one")
 }
 
-/// Two shares know as little of each other as two processes do. What is sent while the receiver
-/// sleeps rings its bell; nobody else has to be awake for that.
+/// Two fabrics share no more than two processes do. A message sent while the receiver sleeps rings
+/// its bell; no other thread has to be awake for that.
 #[test]
 fn a_sleeping_lane_is_woken_by_a_message() {
     let directory = Directory::new();
     let shares = [0, 1].map(|node| join(directory.path(), node, 2));
     let mut receiver = open(&shares[0], 0);
     let mut sender = open(&shares[1], 1);
-    // The first one waits in the sender until the receiver is found.
+    // The first message waits in the sender until the receiver is found.
     sender.send(at(0), b"first");
     while !receiver.has_input() {
         sender.poll(&mut Inbox::default());
@@ -76,7 +76,7 @@ fn a_sleeping_lane_is_woken_by_a_message() {
         let message = round.to_le_bytes();
         assert!(!receiver.has_input(), "round {round}");
         sender.send(at(0), &message);
-        // It may have been for an earlier message, which was there when it looked.
+        // The wake may be for an earlier message, which was received already.
         sleep(&*receiver);
         assert_eq!(next_message(&mut *receiver), (at(1), message.to_vec()));
     }

@@ -13,7 +13,7 @@ use lotus_fabric::ids::NodeId;
 use lotus_fabric::sim::{Config, Fault, Interleaving, Profile, Rates, SimFabric, World};
 use lotus_fabric::transport::Fabric;
 
-/// The fabric; every run of coordinators is a world over it.
+/// The fabric; every run of coordinators uses a new world over it.
 struct Simulated(SimFabric);
 
 impl Simulated {
@@ -40,8 +40,8 @@ impl Harness for Simulated {
         self.0.env(NodeId(0))
     }
 
-    /// Turns all executors on this thread. Which node a coordinator is charged to does not matter
-    /// here, so all are cores of one.
+    /// Turns all executors on this thread. The node that a coordinator is charged to does not
+    /// matter here, so all are cores of one node.
     fn run(&self, coordinators: Vec<Coordinator>) {
         let mut world = World::over(self.0.clone());
         let running = Rc::new(Cell::new(coordinators.len()));

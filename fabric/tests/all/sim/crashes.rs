@@ -17,7 +17,7 @@ use super::{
 
 const TIME: Duration = Duration::from_millis(20);
 
-/// Writes 1, 2, 3 … to as many words, in batches of four.
+/// Writes 1, 2, 3 … to successive words, in batches of four.
 async fn count_up(lane: Lane) {
     for first in (0..).step_by(4) {
         let batch = |batch: &mut lotus_fabric::lane::Batch| {
@@ -36,7 +36,7 @@ fn crashing(seed: u64, when: When) -> World {
     world
 }
 
-/// How many words were written: always a prefix, for they go over one connection.
+/// Number of words written: always a prefix, because all go over one connection.
 fn written(world: &World) -> u64 {
     let count = (0..).find(|index| peek(world, *index) == 0).expect("the count ends");
     assert_eq!(peek(world, count + 1), 0, "a later verb landed without an earlier one");
@@ -112,7 +112,7 @@ fn a_memory_node_crashes_and_loses_its_memory_or_not() {
         world.restart(MEMORY).expect("the node exists");
         let again = world.fabric().register(MEMORY, REGION, REGION_BYTES, Rights::ALL);
         assert_eq!(again.is_ok(), memory == MemoryFate::Lost);
-        // Fences are the process's own, as memory is.
+        // Fences are state of the process, as memory is.
         let fence = world.fabric().refused_below(MEMORY, OTHER);
         assert_eq!(fence, Some(if memory == MemoryFate::Lost { Epoch(0) } else { Epoch(2) }));
         let found = run_alone(&mut world, at(CLIENT, 0), async |lane| read(&lane, word(0)).await);
@@ -120,7 +120,7 @@ fn a_memory_node_crashes_and_loses_its_memory_or_not() {
     }
 }
 
-/// However quickly it comes back: its queue pairs are gone.
+/// Even after the quickest restart its queue pairs are gone.
 #[test]
 fn connections_do_not_survive_a_restart_of_the_target() {
     let down = Scheduled {

@@ -1,4 +1,4 @@
-//! One seed gives one run: equal traces for equal seeds, others for others.
+//! One seed gives one run: equal seeds give equal traces, other seeds others.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const ECHO: Service = Service(1);
 const CLIENTS: u16 = 3;
 const LANES: u16 = 2;
 
-/// Everything that chance has to offer.
+/// A configuration with every random fault.
 fn stormy(seed: u64) -> Config {
     let micros = Duration::from_micros;
     let rates = Rates {
@@ -61,7 +61,7 @@ fn random_verb(batch: &mut Batch, rng: &mut SmallRng) {
     }
 }
 
-/// Random verbs, calls and naps. Whatever fails is followed by a reconnect.
+/// Random verbs, calls and sleeps. Every failure is followed by a reconnect.
 async fn wander(rpc: Rpc, mut rng: SmallRng) {
     let lane = rpc.lane().clone();
     loop {
@@ -100,7 +100,7 @@ fn populate(world: &mut World) {
     }
 }
 
-/// The hash, the number of events, and what went wrong.
+/// Runs a seed: the trace hash, the number of events, and the faults.
 fn run(seed: u64, time: Duration) -> (u64, u64, String) {
     let mut world = world(stormy(seed));
     populate(&mut world);
@@ -119,8 +119,8 @@ fn one_seed_gives_one_run() {
     }
 }
 
-/// The same in debug and in release, today and next year: it changes only with the model, with
-/// what is hashed, or with this test.
+/// The hash is the same in debug and release builds: it changes only with the model, the hashed
+/// values, or this test.
 #[test]
 fn the_hash_does_not_depend_on_how_it_was_compiled() {
     let (hash, events, _) = run(1, Duration::from_millis(20));

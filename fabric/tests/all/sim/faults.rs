@@ -1,4 +1,4 @@
-//! Every kind of fault can be seen by those whom it strikes.
+//! Every kind of fault is visible to its victims.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -78,7 +78,8 @@ fn a_cut_stops_one_direction_until_it_is_mended() {
     assert!((690..710).contains(&heard.len()), "{} heard", heard.len());
 }
 
-/// The way there is cut: nothing lands. The way back is cut: the verb landed, and nobody knows.
+/// If the path to the target is cut, nothing lands. If the path back is cut, the verb has landed,
+/// but the initiator does not know.
 #[test]
 fn a_verb_across_a_cut_has_an_unknown_outcome() {
     for (from, to, landed) in [(CLIENT, MEMORY, 0), (MEMORY, CLIENT, 7)] {
@@ -98,7 +99,7 @@ fn a_verb_across_a_cut_has_an_unknown_outcome() {
     }
 }
 
-/// A cut that heals in time is only a delay: the NIC tries again.
+/// A cut that is repaired in time is only a delay: the NIC tries again.
 #[test]
 fn a_short_cut_only_delays() {
     let mut world = world(ideal(1, 3));
@@ -113,8 +114,8 @@ fn a_short_cut_only_delays() {
     assert!(world.now() > micros(1500) && world.now() < micros(4000), "{:?}", world.now());
 }
 
-/// H22: a WRITE is held up, its initiator times out, and then it lands: over what was written
-/// since, unless the connection was made anew first.
+/// H22: a WRITE is held up, its initiator times out, and then it lands over a later write, unless
+/// the connection was re-made first.
 #[test]
 fn a_stalled_write_lands_late_unless_the_connection_was_made_anew() {
     for reconnect in [false, true] {
@@ -156,7 +157,7 @@ fn a_fence_refuses_stragglers() {
     assert_eq!((peek(&world, 0), world.faults().stragglers_refused), (0, 1));
 }
 
-/// A connection that delays one batch delays those behind it, and changes no order.
+/// A delayed batch delays those behind it on the connection, and changes no order.
 #[test]
 fn delayed_verbs_keep_their_order() {
     let rates = Rates { verb_delay: 0.3, verb_delay_max: micros(100), ..Rates::default() };
@@ -176,7 +177,7 @@ fn delayed_verbs_keep_their_order() {
     assert!(world.faults().verbs_delayed > 200);
 }
 
-/// How many of a thousand READs of a record mix two states of it.
+/// Number of READs of a record, of a thousand, that mix two states of it.
 fn mixtures(rates: Rates) -> usize {
     const WORDS: usize = 12;
     let mut world = with_rates(rates);
@@ -244,7 +245,7 @@ fn clocks_jump_forwards_and_never_back() {
     world.inject(Fault::ClockJump { node: CLIENT, nanos: 1_000_000 }).expect("it exists");
     assert_eq!(here.now().since(there.now()), micros(1000));
     world.inject(Fault::ClockJump { node: CLIENT, nanos: -1_500_000 }).expect("it exists");
-    // It has shown more, and stands still until the time is there again.
+    // The clock has shown a later time, and stands still until that is reached again.
     assert_eq!(here.now().since(there.now()), micros(1000));
     world.run_until(micros(1400)).expect("no limit");
     assert_eq!(there.now().since(here.now()), micros(400));
@@ -330,7 +331,7 @@ fn a_deadlock_is_named() {
     assert_eq!(world.now(), micros(5000));
 }
 
-/// A span beyond all time means "never", and overflows nothing.
+/// The longest durations mean "never", and cause no overflow.
 #[test]
 fn endless_delays_and_timeouts_never_end() {
     let rates = Rates {

@@ -1,4 +1,4 @@
-//! The `sim` back end: the contract, the NIC model, faults, and that a seed says it all.
+//! The `sim` back end: the contract, the NIC model, faults, and runs determined by their seed.
 
 mod conformance;
 mod crashes;
@@ -19,9 +19,9 @@ use lotus_fabric::transport::Fabric;
 
 const REGION: RegionId = RegionId(0);
 const REGION_BYTES: u64 = 1 << 20;
-/// Where the memory is.
+/// Node with the memory.
 const MEMORY: NodeId = NodeId(0);
-/// Where the first client runs; others follow.
+/// Node of the first client; others follow.
 const CLIENT: NodeId = NodeId(1);
 /// Another compute node.
 const OTHER: NodeId = NodeId(2);
@@ -45,7 +45,7 @@ fn word(index: u64) -> RemoteAddr {
     RemoteAddr::new(MEMORY, REGION, index * 8)
 }
 
-/// An executor with a lane on it.
+/// An executor with a lane.
 fn open(fabric: &SimFabric, at: Endpoint) -> (Executor, Lane) {
     let mut executor = Executor::new(fabric.env(at.node));
     let opened = fabric.open_lane(at, Epoch(1), executor.handle().waker());
@@ -54,12 +54,12 @@ fn open(fabric: &SimFabric, at: Endpoint) -> (Executor, Lane) {
     (executor, lane)
 }
 
-/// How many coroutines still run.
+/// Number of coroutines still running.
 #[derive(Clone, Default)]
 struct Running(Rc<Cell<usize>>);
 
 impl Running {
-    /// Makes a core at `at` that runs `body`.
+    /// Adds a core at `at` that runs `body`.
     fn start<F: Future<Output = ()> + 'static>(
         &self,
         world: &mut World,
@@ -83,7 +83,7 @@ impl Running {
     }
 }
 
-/// Runs one coroutine on a core of its own to its end; returns what it returned.
+/// Runs one coroutine on a core of its own to its end; returns its result.
 fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     world: &mut World,
     at: Endpoint,
@@ -100,7 +100,7 @@ fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     result.take().expect("the body has ended")
 }
 
-/// What a word of [`MEMORY`] holds, without time passing.
+/// Value of a word of [`MEMORY`], without time passing.
 fn peek(world: &World, index: u64) -> u64 {
     let (mut executor, lane) =
         open(world.fabric(), at(NodeId(world.fabric().node_count() - 1), 99));

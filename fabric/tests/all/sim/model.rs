@@ -1,4 +1,4 @@
-//! The NIC model gives back the figures that the profile was calibrated on (DESIGN §9).
+//! The NIC model reproduces the figures that the profile was calibrated on (DESIGN §9).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use lotus_fabric::sim::{Config, Fault, Interleaving, Profile, Report, Resource, 
 
 use super::{CLIENT, MEMORY, Running, at, post, run_alone, word, world};
 
-/// Enough clients that the memory node is what bounds.
+/// Enough clients to make the memory node the bottleneck.
 const CLIENTS: u16 = 4;
 const LANES: u16 = 4;
 const COROUTINES: usize = 4;
@@ -21,10 +21,10 @@ fn cx3(interleaving: Interleaving) -> World {
     world(Config { interleaving, ..Config::new(1, 1 + CLIENTS, profile) })
 }
 
-/// Adds a verb to a batch, at the word of that number.
+/// Adds a verb on the word of that number to a batch.
 type Verb = fn(&mut Batch, u64);
 
-/// What many coroutines reach that post batches of the same verb for ever.
+/// Throughput of many coroutines that post batches of the same verb for ever.
 struct Flood {
     mops: f64,
     report: Report,
@@ -144,7 +144,7 @@ fn cpu_time_is_charged_and_reported() {
             lane.executor().yield_now().await;
         }
     });
-    // A hundred times 3 us, and 1 us for the logic of a transaction.
+    // A hundred times 3 us, and 1 us for a transaction's computation.
     assert_near(world.now().as_secs_f64() * 1e6, 400.0, 0.03);
     assert!(world.report().busy(core) > 0.99, "{:?}", world.report().bound());
     assert_eq!(world.report().bound().map(|most| most.resource), Some(core));
