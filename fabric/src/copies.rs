@@ -8,7 +8,7 @@
 //!
 //! # What it is not
 //! It does not know where the memory comes from, which process may map it, or how lanes send
-//! messages: the back ends do, and provide it through [`Targets`].
+//! messages: the back ends know, and provide access through [`Targets`].
 //!
 //! # Fencing
 //! Checking an epoch and then copying would race with the fencer. So a lane publishes that it is

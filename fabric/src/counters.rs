@@ -7,7 +7,7 @@ use crate::verbs::{VerbKind, WorkRequest};
 pub struct Lent {
     /// Bytes of its regions.
     pub registered_bytes: u64,
-    /// Bytes of them that have been touched, and so take memory; `None` where the host cannot tell
+    /// Registered bytes that were touched, and so take memory; `None` where the host cannot tell
     /// them from other memory of its process.
     pub used_bytes: Option<u64>,
     /// Established connections (`tcp`), or attached processes (`shm`).

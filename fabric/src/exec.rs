@@ -11,7 +11,7 @@
 //! of this crate must be polled by its own task: combinators that hand out wakers of their own
 //! (`FuturesUnordered`) would wait for ever.
 //!
-//! # Drivers of the executor
+//! # Running it
 //! [`Executor::run`] on a real machine: poll, spin briefly, then park, so that more coordinators
 //! than cores stay usable. A simulator calls [`Executor::turn`] itself, on virtual time.
 

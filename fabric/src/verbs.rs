@@ -55,14 +55,14 @@ pub enum Op {
         /// The word.
         value: u64,
     },
-    /// Compare-and-swap one word; the buffer receives its previous value.
+    /// Compare-and-swap one word; the buffer receives the word's previous value.
     CompareAndSwap {
         /// Value that the word must hold for the swap to happen.
         expected: u64,
         /// Value stored by the swap.
         new: u64,
     },
-    /// Add to one word, wrapping; the buffer receives its previous value.
+    /// Add to one word, wrapping; the buffer receives the word's previous value.
     FetchAndAdd {
         /// The summand.
         addend: u64,

@@ -36,7 +36,7 @@ pub(super) struct RdmaLane {
     arena: Arena,
     chain: Chain,
     queue: Arc<CompletionQueue>,
-    /// Completions found by the look before going to sleep, and whether there were any.
+    /// Completions found by the poll before going to sleep, and whether there were any.
     early: RefCell<Completions>,
     has_early: Cell<bool>,
     completions: Completions,

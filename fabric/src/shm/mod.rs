@@ -90,7 +90,7 @@ struct Shared {
 #[derive(Default)]
 struct Node {
     attachment: Mutex<Option<Arc<Attachment>>>,
-    /// Whether an attempt to attach was made. Opening a lane makes at most one for each node.
+    /// Whether an attempt to attach was made; opening a lane then makes no further one.
     tried: AtomicBool,
     /// Whether a test has made the node unreachable.
     cut: Arc<AtomicBool>,

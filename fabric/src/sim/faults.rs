@@ -210,7 +210,7 @@ pub struct FaultCounts {
     pub connections_timed_out: u64,
     /// Verbs that took effect after the initiator had given up on them (H22).
     pub stragglers_landed: u64,
-    /// Stragglers among them that were reported as flushed, behind a verb that failed (H24).
+    /// Landed stragglers that were reported as flushed, behind a verb that failed (H24).
     pub flushed_landed: u64,
     /// Verbs that arrived after the initiator had given up, and were refused.
     pub stragglers_refused: u64,

@@ -63,7 +63,7 @@ pub(super) struct Nic {
 /// Time span in which the NIC serves an operation.
 #[derive(Clone, Copy)]
 pub(super) struct Service {
-    /// Begin of the service, when the operation takes effect.
+    /// Start of the service, when the operation takes effect.
     pub(super) start: Picos,
     pub(super) end: Picos,
 }

@@ -45,7 +45,7 @@ pub(super) struct Worker {
     /// the next tick.
     deaf: bool,
     connections: Slab<Connection>,
-    /// Connection of each lane, by the place of the target node and the lane.
+    /// Key of each lane's connection, by the index of the target node and the lane.
     lanes: BTreeMap<(usize, Endpoint), usize>,
     guests: usize,
     /// Number of connections with unsent answers.

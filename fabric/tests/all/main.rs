@@ -1,4 +1,4 @@
-//! The fabric's integration tests, as one program; `rdma` needs devices and is separate.
+//! The fabric's integration tests, as one program; `rdma` defines a libibverbs and is separate.
 
 mod common;
 mod conformance_teeth;

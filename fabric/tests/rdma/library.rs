@@ -468,7 +468,7 @@ extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: made by `ibv_create_qp`, alive until the end of this function.
     let number = unsafe { (*pair).qp_num };
     leave(|network| _ = network.pairs.remove(&number));
-    // SAFETY: it is no longer in the network, and its lock is not held.
+    // SAFETY: it is no longer in the network, and `leave` has waited for verbs that use it.
     drop(unsafe { Box::from_raw(pair.cast::<Pair>()) });
     0
 }
