@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod callgrind;
 mod clients;
 pub mod config;
 pub mod deployment;

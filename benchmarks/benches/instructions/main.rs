@@ -1,0 +1,150 @@
+//! Instructions that a committed transaction executes, by layer, counted with callgrind.
+//!
+//! `cargo bench --bench instructions` runs each workload on one coordinator of a simulated cluster,
+//! where time is virtual: nothing is polled in vain, and the same program executes the same
+//! instructions. Loading and start-up are left out, as what a longer run has in common with a
+//! shorter one. Prints a table, and how the counts compare with those of `recorded.json`;
+//! `-- --record` writes that file. Needs valgrind.
+
+mod counts;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use lotus_benchmarks::callgrind::{self, Layers};
+use lotus_benchmarks::config::{ClusterConfig, Fabric, LoadConfig, Routing};
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::{self, Options};
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::lotus::{Embedded, builder};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::{Critical, Scale, Tpcc};
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+
+use crate::counts::Counts;
+
+type Error = Box<dyn std::error::Error>;
+
+const SEED: u64 = 1;
+/// Seconds of virtual time of the shorter and of the longer run.
+const SECS: [f64; 2] = [0.02, 0.12];
+const WORKLOADS: [&str; 4] = ["smallbank", "kvs", "tatp", "tpcc"];
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/recorded.json");
+
+fn main() -> Result<(), Error> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--bench"] => count(false),
+        ["--record", "--bench"] => count(true),
+        ["--run", workload, secs] => {
+            let committed = run(workload, secs.parse()?)?;
+            Ok(writeln!(io::stdout(), "{committed}")?)
+        }
+        // Tests of benchmarks ask only whether they run.
+        [] => WORKLOADS.iter().try_for_each(|workload| run(workload, SECS[0]).map(drop)),
+        _ => Err("usage: cargo bench --bench instructions [-- --record]".into()),
+    }
+}
+
+/// Counts all workloads, and shows or records what came of it.
+fn count(record: bool) -> Result<(), Error> {
+    let mut workloads = BTreeMap::new();
+    for workload in WORKLOADS {
+        let [(shorter, fewer), (longer, more)] =
+            [measure(workload, SECS[0])?, measure(workload, SECS[1])?];
+        let each = longer.beyond(&shorter, (more - fewer) as f64);
+        let rounded = each.iter().map(|(layer, count)| (layer.to_owned(), count.round() as u64));
+        workloads.insert(workload.to_owned(), rounded.collect());
+    }
+    let version = Command::new("rustc").arg("--version").output()?;
+    let compiler = String::from_utf8(version.stdout)?.trim().to_owned();
+    let counts = Counts { compiler, workloads };
+    if record {
+        std::fs::write(RECORDED, serde_json::to_string_pretty(&counts)? + "\n")?;
+    }
+    let recorded: Counts = serde_json::from_slice(&std::fs::read(RECORDED)?)?;
+    let mut out = io::stdout();
+    writeln!(out, "{}", counts.table(&WORKLOADS, &recorded))?;
+    if !counts.is_comparable(&recorded) {
+        writeln!(out, "Not compared: {RECORDED} is of {}.", recorded.compiler)?;
+    }
+    Ok(())
+}
+
+/// Runs a workload under callgrind for these seconds of virtual time: its instructions by layer, and
+/// number of transactions that committed.
+fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
+    let folder = tempfile::tempdir()?;
+    let profile = folder.path().join("profile");
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", "--quiet"])
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(std::env::current_exe()?)
+        .args(["--run", workload, &secs.to_string()])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("valgrind, which counts instructions, does not run: {error}"))?;
+    if !run.status.success() {
+        return Err(format!("{workload} under valgrind: {}", run.status).into());
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in a workspace");
+    let layers = callgrind::layers(&std::fs::read_to_string(profile)?, workspace)?;
+    Ok((layers, String::from_utf8(run.stdout)?.trim().parse()?))
+}
+
+/// Runs a workload for these seconds of virtual time: number of transactions that committed.
+fn run(workload: &str, secs: f64) -> Result<u64, Error> {
+    let scale = Scale { warehouses: 8, customers: 60, items: 1_000 };
+    match workload {
+        "smallbank" => run_on_one_coordinator(SmallBank::new(20_000, 800, 0.9, SEED), secs),
+        "kvs" => run_on_one_coordinator(Kvs::new(20_000, 0.5, 0.99), secs),
+        "tatp" => run_on_one_coordinator(Tatp::new(5_000, SEED), secs),
+        "tpcc" => run_on_one_coordinator(Tpcc::new(scale, Critical::Warehouse, SEED), secs),
+        other => Err(format!("there is no workload {other:?}").into()),
+    }
+}
+
+fn run_on_one_coordinator<W: Workload>(workload: W, secs: f64) -> Result<u64, Error> {
+    let options = options(secs);
+    let world = |nodes| {
+        let profile = Profile::named("cx3-56g").map_err(refused)?;
+        let interleaving = Interleaving::PerBatch;
+        let config = Config { interleaving, ..Config::new(SEED, nodes, profile) };
+        Ok(SimMachines::new(World::new(config).map_err(refused)?))
+    };
+    let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
+    let progress = Arc::new(Progress::new(1, |_| ()));
+    Ok(harness::run(&mut cluster, workload, &options, &progress)?.tally.all_committed)
+}
+
+fn refused(error: impl std::fmt::Display) -> DeployError {
+    DeployError::Refused(error.to_string())
+}
+
+fn options(secs: f64) -> Options {
+    Options {
+        cluster: ClusterConfig { fabric: Fabric::Sim, cns: 1, ..ClusterConfig::default() },
+        load: LoadConfig {
+            isolation: Isolation::Serializable,
+            other_isolation: 0.0,
+            routing: Routing::Hybrid,
+            secs,
+            warmup_secs: 0.0,
+            rate_tps: None,
+            seed: SEED,
+            in_flight: None,
+            move_us: None,
+            timeline_us: None,
+        },
+        audit: false,
+        floor: false,
+        history: false,
+    }
+}
