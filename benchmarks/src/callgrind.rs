@@ -1,11 +1,10 @@
 //! Profiles of callgrind, summed up by layer.
 //!
 //! # What it is
-//! A reader of the files that `valgrind --tool=callgrind` writes. Every instruction is counted for
-//! the source file that it was compiled from, also where the compiler has inlined it elsewhere, and
-//! files are put together in layers by their crate. Code from outside of the workspace (the standard
-//! library, dependencies, libc) is counted for the layers that call it, in proportion to what their
-//! calls cost.
+//! A reader of the files that `valgrind --tool=callgrind` writes. Every instruction counts for the
+//! source file that it was compiled from, also where the compiler has inlined it elsewhere; files
+//! form layers by their crate. Code from outside of the workspace (the standard library,
+//! dependencies, libc) counts for the layers that call it, in proportion to what their calls cost.
 //!
 //! # What it is not
 //! A reader of everything that the format allows: costs are one event, instructions, and positions

@@ -150,6 +150,7 @@ pub fn run_by<D: Deployment, W: Workload>(
 
     progress.enter(Phase::Running);
     let (before, caches_before) = (deployment.traffic(), deployment.caches());
+    let ownership_before = deployment.ownership();
     let started = wall.now();
     let driven = drive(deployment, &workload)?;
     let wall_s = wall.now().since(started).as_secs_f64();
@@ -157,7 +158,7 @@ pub fn run_by<D: Deployment, W: Workload>(
     let (traffic, caches) = (deployment.traffic() - before, deployment.caches() - caches_before);
     let simulation =
         used.map(|used| Simulation::new(&used, options.cluster.mns, traffic.verbs(), wall_s));
-    let (memory, ownership) = (deployment.memory(), deployment.ownership());
+    let (memory, ownership) = (deployment.memory(), deployment.ownership().since(ownership_before));
 
     let mut checks = options.audit.then(Vec::new);
     if let Some(checks) = &mut checks {

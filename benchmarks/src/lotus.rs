@@ -339,12 +339,12 @@ async fn replay_for(
     }
 }
 
-/// Resident memory of this process in bytes, from the kernel's count of pages.
+/// Resident memory of this process in bytes, which the kernel gives in KiB.
 fn resident_bytes() -> Option<u64> {
-    const PAGE_BYTES: u64 = 4096;
-    let counts = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = counts.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * PAGE_BYTES)
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 /// One coroutine slot of a coordinator.

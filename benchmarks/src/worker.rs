@@ -98,13 +98,15 @@ struct Flight {
     kind: usize,
     start_ns: u64,
     isolation: Isolation,
+    /// Whether its call was issued after the warm-up.
+    counts: bool,
 }
 
 impl<W: Workload, H: Host> Drop for Worker<'_, W, H> {
     /// Hands in the counts however the worker ends, as its node may be lost under it.
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
-            self.tally.by_transaction[flight.kind].unknown += 1;
+            self.tally.by_transaction[flight.kind].unknown += u64::from(flight.counts);
             self.tally.effects.add_unknown(self.effect.get());
             self.note(flight, Status::Info, Receipt::default(), self.host.now_ns());
         }
@@ -186,7 +188,7 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
     /// Runs a call to its end; returns the time of that end.
     async fn serve(&mut self, call: &Call<W::Request>) -> u64 {
         let kind = W::kind(&call.request);
-        let counts = call.issued_ns >= self.window.counts_from_ns;
+        let counts = self.counts(call);
         let coordinator = self.run.coordinator(self.seat);
         let mut aborts = 0;
         loop {
@@ -228,6 +230,11 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         }
     }
 
+    /// Whether a call is part of what is measured: it was issued after the warm-up.
+    fn counts(&self, call: &Call<W::Request>) -> bool {
+        call.issued_ns >= self.window.counts_from_ns
+    }
+
     /// Whether to give up instead of starting another attempt. Calls queued by an open loop are
     /// served however long that takes, unless the run is stopped.
     fn is_over(&self, call: &Call<W::Request>, now_ns: u64) -> bool {
@@ -250,7 +257,8 @@ impl<W: Workload, H: Host> Worker<'_, W, H> {
         let id = txn.id();
         let session = call.session(self.run.worker(self.seat) as u32);
         let kind = W::kind(&call.request);
-        self.flight = Some(Flight { id, session, kind, start_ns, isolation });
+        let counts = self.counts(call);
+        self.flight = Some(Flight { id, session, kind, start_ns, isolation, counts });
         self.effect.set(0);
         let (workload, effect) = (&*self.run.workload, &self.effect);
         let (outcome, receipt) = match self.log.as_mut() {

@@ -49,6 +49,9 @@ pub enum Refusal {
     /// The server has as many connections as it takes. Try again, or another one.
     #[error("the server has as many connections as it takes")]
     Full,
+    /// The server's node is ending, or takes no part in the cluster. Try another one.
+    #[error("the server's node takes no part in the cluster any more, or does not yet")]
+    Leaving,
 }
 
 /// A frame that a server sends before it takes requests. The first variant keeps its place in all

@@ -62,18 +62,18 @@ impl Turned {
     }
 }
 
-/// Lets a client in, or tells it why not. `is_full` says whether there is no room for it.
+/// Lets a client in, or tells it why not; `room` says why there is no place for it, if so.
 pub(crate) async fn admit(
     node: &Node,
     stream: &mut Stream,
     origin: Origin,
     key: Option<&Key>,
-    is_full: impl Fn() -> bool,
+    room: impl Fn() -> Result<(), Refusal>,
 ) -> Result<Incoming, Turned> {
     let mut incoming = Incoming::new(HANDSHAKE_BYTES);
     let shaken = tokio::time::timeout(
         node.limits.greeting,
-        shake_hands(node, stream, &mut incoming, origin, key, is_full),
+        shake_hands(node, stream, &mut incoming, origin, key, room),
     );
     match shaken.await {
         Ok(Ok(())) => Ok(incoming),
@@ -101,7 +101,7 @@ async fn shake_hands(
     incoming: &mut Incoming,
     origin: Origin,
     key: Option<&Key>,
-    is_full: impl Fn() -> bool,
+    room: impl Fn() -> Result<(), Refusal>,
 ) -> Result<(), Turned> {
     let mut doorkeeper = Doorkeeper::default();
     let mut out = Vec::new();
@@ -109,10 +109,8 @@ async fn shake_hands(
         // An oversized frame is no hello of this protocol.
         if let Some(frame) = incoming.take_frame().map_err(|_| Refusal::Garbage)? {
             let admitted = doorkeeper.step(frame, key, &mut out)?;
-            if admitted && is_full() {
-                return Err(Refusal::Full.into());
-            }
             if admitted {
+                room()?;
                 greet(&mut out, &Greeting::Welcome(node.directory(origin)));
             }
             stream.write_all(&out).await?;

@@ -183,7 +183,7 @@ impl Scrape {
     /// Time left until the node is taken for dead.
     fn lease(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(lease) = self.node.host().config().lease else { return Ok(()) };
-        let help = "How long the node may be silent before it is suspected";
+        let help = "How long the node may be silent before it is expelled";
         gauge(encoder, "lease_seconds", help, lease.as_secs_f64())?;
         let Some(left) = self.figures.lease_left else { return Ok(()) };
         let help = "How much of that is left since the last beat that has landed";

@@ -215,7 +215,8 @@ impl Node {
 
     /// Checks that a request may begin here; `shard` is the one whose owner was asked, if it was.
     pub(crate) fn check(&self, shard: Option<u16>) -> Result<(), Failure> {
-        let host = self.host();
+        // A node that drains may outlive its cluster.
+        let Some(host) = self.host.upgrade() else { return Err(Failure::Leaving) };
         if self.draining.load(Ordering::Relaxed) || !host.takes_part(self.index) {
             return Err(Failure::Leaving);
         }

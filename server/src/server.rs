@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lotus::{Cluster, ClusterError, Machines, TableId, TableSpec};
+use lotus_client::handshake::Refusal;
 use lotus_client::stream::Stream;
 use lotus_fabric::env::Env;
 use lotus_fabric::tcp::Security;
@@ -299,11 +300,14 @@ async fn receive(
             return;
         }
     };
-    let is_full = || {
-        let is_open = !node.is_draining() && node.host().takes_part(node.index);
-        !is_open || node.connections() >= node.limits.connections
+    let room = || {
+        if node.is_draining() || !node.host().takes_part(node.index) {
+            return Err(Refusal::Leaving);
+        }
+        let has_room = node.connections() < node.limits.connections;
+        has_room.then_some(()).ok_or(Refusal::Full)
     };
-    let admitted = connection::admit(&node, &mut stream, client, security.key(), is_full);
+    let admitted = connection::admit(&node, &mut stream, client, security.key(), room);
     let incoming = match admitted.await {
         Ok(incoming) => incoming,
         Err(turned) => return connection::note_turned(&node, &turned, client),

@@ -78,8 +78,8 @@ fn count(record: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a workload under callgrind for these seconds of virtual time: its instructions by layer, and
-/// number of transactions that committed.
+/// Runs a workload under callgrind for these seconds of virtual time. Returns its instructions by
+/// layer, and the number of transactions that committed.
 fn measure(workload: &str, secs: f64) -> Result<(Layers, u64), Error> {
     let folder = tempfile::tempdir()?;
     let profile = folder.path().join("profile");

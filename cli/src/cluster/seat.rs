@@ -333,7 +333,10 @@ impl Host {
                         tracing::warn!(%error, "etcd does not know that the cluster has ended");
                     }
                 }
-                others => tracing::info!(?others, "the cluster goes on without this node"),
+                Ok(others) => tracing::info!(?others, "the cluster goes on without this node"),
+                Err(error) => {
+                    tracing::warn!(%error, "etcd does not say whether the cluster goes on");
+                }
             },
         }
     }

@@ -173,7 +173,7 @@ fn a_node_that_has_left_lets_nobody_in() {
         raw.greeting().map(|refusal| (raw, refusal))
     };
     let (mut raw, refusal) = (0..10_000).find_map(try_again).expect("it lets everybody in");
-    assert_eq!(refusal, Refusal::Full);
+    assert_eq!(refusal, Refusal::Leaving);
     assert_eq!(raw.next(), None);
 }
 
