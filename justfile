@@ -48,6 +48,11 @@ fuzz-one target seconds="60" max_len="4096" samples="":
     RUSTC_BOOTSTRAP=1 cargo fuzz run {{target}} fuzz/corpus/{{target}} {{samples}} -- \
         -max_total_time={{seconds}} -max_len={{max_len}} -rss_limit_mb=1024 -malloc_limit_mb=64
 
+# Instructions of a committed transaction, by workload and layer, against those on record. Needs
+# valgrind.
+instructions:
+    cargo bench --bench instructions
+
 # Micro-benchmarks, then the whole engine on SmallBank.
 bench:
     cargo bench --workspace

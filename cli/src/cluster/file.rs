@@ -45,6 +45,8 @@ const BALANCE_US: u64 = 100_000;
 const MIN_LEASE_MS: u64 = 20;
 /// Permitted bytes of a row that remembers calls: from room for one call to the largest row.
 const CALL_BYTES: RangeInclusive<u64> = 256..=8192;
+/// Records of calls take one part in this many of the memory, unless the file says otherwise.
+const CALLS_PART: u64 = 8;
 
 /// Invalid cluster file. The message names what to correct.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +127,7 @@ struct Written {
     calls: Option<WrittenCalls>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenCalls {
     rows: Option<Spanned<u64>>,
@@ -294,7 +296,7 @@ impl ClusterFile {
             load.as_ref().check().map_err(|why| reader.wrong(load.span(), &why))?;
         }
         let snapshots = reader.snapshots(&written)?;
-        let calls = reader.calls(&written)?;
+        let calls = reader.calls(&written, &settings)?;
         let load = written.load.map(Spanned::into_inner);
         let path = path.to_owned();
         let file = Self {
@@ -452,12 +454,16 @@ impl Reader<'_> {
         Ok(Some(Snapshots { directory, keep, if_damaged: IfDamaged::Stop }))
     }
 
-    fn calls(&self, written: &Written) -> Result<CallRecords, FileError> {
+    /// Records of calls: by default few enough to take at most an eighth of the memory.
+    fn calls(&self, written: &Written, cluster: &ClusterConfig) -> Result<CallRecords, FileError> {
         let usual = CallRecords::default();
-        let Some(WrittenCalls { rows, row_bytes }) = &written.calls else { return Ok(usual) };
-        let rows = self.number(rows, usual.rows, 1..=1 << 24, "rows")?;
+        let unwritten = WrittenCalls::default();
+        let WrittenCalls { rows, row_bytes } = written.calls.as_ref().unwrap_or(&unwritten);
         let usual_bytes = usual.row_bytes.into();
         let row_bytes = self.number(row_bytes, usual_bytes, CALL_BYTES, "row_bytes")?;
+        let memory = cluster.memory_limit_bytes.unwrap_or(u64::MAX);
+        let fit = memory / CALLS_PART / (u64::from(cluster.versions) * row_bytes);
+        let rows = self.number(rows, usual.rows.min(fit).max(1), 1..=1 << 24, "rows")?;
         Ok(CallRecords { rows, row_bytes: row_bytes as u32, ..usual })
     }
 

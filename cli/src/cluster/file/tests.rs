@@ -123,6 +123,20 @@ fn applications_have_a_secret_of_their_own() {
 }
 
 /// One replacement in a file, the line that is wrong then, and the error.
+/// A benchmark filled a memory of 64 MiB with records of its calls.
+#[test]
+fn records_of_calls_take_a_small_part_of_the_memory_unless_the_file_says_otherwise() {
+    let calls = |to: &str| read(&SHM.replacen("memory = \"64M\"", to, 1)).expect(to).calls;
+    let versions = read(SHM).expect("sound").settings.versions;
+    for (memory, bytes) in [("64M", 64 << 20), ("256M", 256 << 20)] {
+        let CallRecords { rows, row_bytes, .. } = calls(&format!("memory = {memory:?}"));
+        let taken = rows * u64::from(row_bytes) * u64::from(versions);
+        assert!((bytes / 9..=bytes / 8).contains(&taken), "{memory}: {taken}");
+    }
+    assert_eq!(calls("memory = \"4G\"").rows, CallRecords::default().rows);
+    assert_eq!(calls("memory = \"64M\"\ncalls = { rows = 30000 }").rows, 30_000);
+}
+
 #[test]
 fn whatever_is_wrong_is_named_with_its_line() {
     let cases: &[(&str, &str, &str, usize, &str)] = &[
