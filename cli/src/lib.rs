@@ -5,54 +5,58 @@
 //! Exit codes: 0 when all is well; 1 when an audit failed, a history has a violation or a cluster
 //! is not healthy; 2 when the command could not do what it was asked: then one sentence on the
 //! standard error says why, and no file has been touched.
+//!
+//! # Floors
+//! A room imports only from rooms on lower floors:
+//! * this file, `cluster` and `fuzzing`: from arguments to the commands, and entry points for fuzz
+//!   targets;
+//! * `figures`;
+//! * `bench`, `chaos`, `check`, `sim`: the commands that run load, or judge it;
+//! * `operate`: an operator's commands for a cluster of processes;
+//! * `node`: one node of such a cluster;
+//! * `apps`, `agree`: applications outside of the nodes, and values at the authority;
+//! * `host`: processes and sockets of this host;
+//! * `config`: the description of a cluster;
+//! * `args`, `show`: the command line, and what is shown.
 
 #![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod check;
+mod figures;
+mod host;
+mod show;
+mod sim;
+
+#[cfg(feature = "tcp")]
+mod agree;
+#[cfg(feature = "tcp")]
+mod apps;
+#[cfg(feature = "tcp")]
+mod chaos;
+#[cfg(feature = "tcp")]
+mod cluster;
+#[cfg(feature = "tcp")]
+mod config;
+#[cfg(feature = "tcp")]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(feature = "tcp")]
+mod node;
+#[cfg(feature = "tcp")]
+mod operate;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-#[cfg(feature = "tcp")]
-mod applications;
-mod args;
-mod bench;
-mod check;
-#[cfg(feature = "tcp")]
-mod cluster;
-mod deploy;
-mod figures;
-mod findings;
-mod nodes;
-mod outputs;
-mod screen;
-mod sim;
-#[cfg(feature = "tcp")]
-mod steps;
-#[cfg(feature = "tcp")]
-mod traced;
-mod watch;
-
-#[cfg(feature = "tcp")]
-#[doc(hidden)]
-pub mod fuzzing {
-    pub use crate::cluster::fuzzing::*;
-    pub use lotus::fuzzing::{catalogue, catalogue_sample, snapshot, snapshot_sample};
-}
-
 use args::{Cli, Command};
+use show::Verdict;
 
 const UNSOUND: u8 = 1;
 const REFUSED: u8 = 2;
-
-/// Result of a command that did its work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    /// No fault was found.
-    Sound,
-    /// An audit failed, a history has a violation, or a node of a cluster does not serve.
-    Unsound,
-}
 
 /// Carries out the command line of this process.
 pub fn main() -> ExitCode {
@@ -75,7 +79,7 @@ pub fn main() -> ExitCode {
         Command::Mn(args) => cluster::lend_memory(args).map(|()| Verdict::Sound),
         #[cfg(feature = "tcp")]
         Command::Cn(args) => cluster::compute(args).map(|()| Verdict::Sound),
-        Command::Host(args) => nodes::serve(args).map(|()| Verdict::Sound),
+        Command::Host(args) => bench::memory_nodes::serve(args).map(|()| Verdict::Sound),
     };
     match result {
         Ok(Verdict::Sound) => ExitCode::SUCCESS,

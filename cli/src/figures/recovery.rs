@@ -30,7 +30,8 @@ use serde::Serialize;
 
 use super::plot::{Line as Curve, Plot};
 use super::{Failure, Line, TESTBED, announce};
-use crate::{bench, screen};
+use crate::bench;
+use crate::show::screen;
 use watched::{Awaited, Seen, Watched};
 
 pub(super) const NAME: &str = "recovery";

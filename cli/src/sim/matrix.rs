@@ -9,8 +9,8 @@ use lotus_points::FaultPoint;
 use lotus_sim::matrix::{Cell, Coordinate, SEEDS, all, short, strike_all};
 
 use super::{Failure, bar};
-use crate::Verdict;
 use crate::args::MatrixArgs;
+use crate::show::Verdict;
 
 /// Strikes at every coordinate, and shows the results.
 ///

@@ -8,8 +8,8 @@ use lotus_sabotage::Rule;
 use lotus_sim::sabotage::{FalseAlarm, Row, Verdict as Hunted, control, controlled, hunt_all};
 
 use super::{Failure, bar};
-use crate::Verdict;
 use crate::args::SabotageArgs;
+use crate::show::Verdict;
 
 /// Hunts for every rule, then runs the same seeds with nothing broken.
 ///

@@ -1,0 +1,15 @@
+//! The nodes' side of a mailbox, as a daemon polls it.
+
+use lotus_router::Authority;
+
+use super::rest::Rest;
+
+/// Part of a daemon that answers questions when it is polled.
+pub trait Look {
+    /// Reports, before the node begins to serve, that all nodes are ordered to rest. Ignored by
+    /// default.
+    fn find(&mut self, _rest: Rest) {}
+
+    /// Answers the next unanswered question, if there is one.
+    fn look(&mut self, authority: &dyn Authority);
+}

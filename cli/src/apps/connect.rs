@@ -1,0 +1,50 @@
+//! Connection of applications to a running cluster.
+
+use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::workload::Workload;
+use lotus_client::{Client, Config};
+use lotus_fabric::ids::TableId;
+
+use super::load::{failed, local_address};
+use crate::config::file::{ClusterFile, Net};
+
+/// Gives a workload the ids of its tables; returns them with their names.
+///
+/// # Errors
+/// The cluster lacks one of the tables.
+pub fn attach<W: Workload>(
+    client: &Client,
+    workload: &mut W,
+    file: &ClusterFile,
+) -> Result<Vec<(TableId, String)>, BenchError> {
+    let specs = workload.tables(&file.settings).into_iter();
+    let missing = |name: &str| failed(&format!("the cluster has no table {name}"));
+    let table = |name: &str| client.table(name).ok_or_else(|| missing(name));
+    let tables = specs.map(|spec| Ok((table(&spec.name)?, spec.name.into_owned())));
+    let tables: Vec<(TableId, String)> = tables.collect::<Result<_, BenchError>>()?;
+    workload.attach(&tables.iter().map(|(table, _)| *table).collect::<Vec<_>>());
+    Ok(tables)
+}
+
+/// Connects to a running cluster as an application.
+///
+/// # Errors
+/// No compute node lets it in.
+pub async fn connect(file: &ClusterFile) -> Result<Client, BenchError> {
+    let mut config = Config::new("");
+    config.servers = addresses(file);
+    config.security = file.as_application().map_err(|error| failed(&error))?;
+    Client::connect(config).await.map_err(|error| failed(&error))
+}
+
+/// Addresses at which compute nodes serve applications; sockets of this host come first.
+pub fn addresses(file: &ClusterFile) -> Vec<String> {
+    let here = match &file.net {
+        Net::Shm { directory } => {
+            (0..file.compute_nodes.len()).map(|node| local_address(directory, node)).collect()
+        }
+        Net::Tcp { .. } => Vec::new(),
+    };
+    let servers = file.compute_nodes.iter().filter_map(|node| node.client.as_ref());
+    here.into_iter().chain(servers.map(|client| client.address.to_string())).collect()
+}

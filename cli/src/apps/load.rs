@@ -1,0 +1,566 @@
+//! Load from applications: requests that come to the compute nodes from outside, through the
+//! client library, as calls of stored transactions. The compute nodes are threads of this process
+//! ([`run`]), or those of a running cluster (`bench::drive`).
+//!
+//! The workload is the one that runs inside: its code is registered with a server at each compute
+//! node, and the clients here only draw requests, call, and count. Attempts that abort are retried
+//! by the server; they are counted where the workload's code runs.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lotus::{Cluster, Machines, Transaction};
+use lotus_benchmarks::AbortReason;
+use lotus_benchmarks::config::Routing;
+use lotus_benchmarks::deployment::DeployError;
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::{self, BenchError, Driven, Options, Outcome, Unanswered};
+use lotus_benchmarks::lotus::{Embedded, Lapse, abort_reason, attempt_in, traced_in};
+use lotus_benchmarks::progress::{Phase, Progress};
+use lotus_benchmarks::stats::Tally;
+use lotus_benchmarks::workload::{Access, Workload};
+use lotus_client::stream::LOCAL;
+use lotus_client::{CallError, CallId, Client, Effect, Failure, Kind};
+use lotus_fabric::env::{Env, Nanos, SmallRng};
+use lotus_router::remote::listen_unix;
+use lotus_server::{Abort, Config, Key, LocalDoor, Registry, Security, Server};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::traced::Traced;
+use crate::host::sockets::{Sockets, client_socket};
+
+/// Time-out of a call: a transaction that takes longer means that something is broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for finding out the outcomes of calls once the load has ended.
+pub const LOOKING_UP: Duration = Duration::from_secs(60);
+
+/// Runs a workload on a cluster that has [`SPARE_COROUTINES`](crate::args::SPARE_COROUTINES) more
+/// per coordinator than the options say, with `in_flight` requests in flight.
+///
+/// # Errors
+/// Those of [`harness::run`].
+pub fn run<M, W>(
+    cluster: &mut Embedded<M>,
+    workload: W,
+    options: &Options,
+    in_flight: usize,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    Cluster<M>: Send + Sync,
+{
+    harness::run_by(cluster, workload, options, progress, |cluster, workload| {
+        let aborts = Arc::new(Aborts::new(W::TRANSACTIONS.len()));
+        let sockets = Sockets::new(options.cluster.cns as u16).map_err(|error| failed(&error))?;
+        let (servers, address, key) = serve(cluster, workload, options, sockets.path(), &aborts)?;
+        let clock = cluster.cluster().machines().outside();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed(&error))?;
+        let mut config = lotus_client::Config::new(address);
+        (config.security, config.seed) = (Security::SharedKey(key), options.load.seed);
+        let load = Load {
+            workload: Arc::clone(workload),
+            options: options.clone(),
+            clock,
+            progress: Arc::clone(progress),
+            ids: None,
+        };
+        let mut driven = runtime.block_on(async {
+            let client = Client::connect(config).await.map_err(|error| failed(&error))?;
+            load.generate(&client, in_flight).await.outcome()
+        })?;
+        for server in servers {
+            server.stop().map_err(|error| failed(&error))?;
+        }
+        cluster.cluster().settle().map_err(|error| failed(&error))?;
+        aborts.counts().add_to(&mut driven.tally);
+        Ok(driven)
+    })
+}
+
+/// The workload's own refusals, as sent to clients.
+#[derive(Serialize, Deserialize)]
+enum Refusal {
+    Logic,
+    Fatal(String),
+}
+
+/// Running counts of aborted attempts, by type of transaction and reason.
+pub struct Aborts(Vec<[AtomicU64; AbortReason::ALL.len()]>);
+
+impl Aborts {
+    /// Counts at zero, for this many types of transactions.
+    pub fn new(types: usize) -> Self {
+        Self((0..types).map(|_| Default::default()).collect())
+    }
+
+    fn count(&self, kind: usize, reason: AbortReason) {
+        self.0[kind][reason.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the reason why an attempt did not commit, and converts it for the server.
+    fn explain(&self, kind: usize, lapse: Lapse) -> Abort<Refusal> {
+        match lapse {
+            Lapse::Engine(error) => {
+                if let Some(reason) = abort_reason(&error) {
+                    self.count(kind, reason);
+                }
+                Abort::Engine(error)
+            }
+            Lapse::Logic => {
+                self.count(kind, AbortReason::Logic);
+                Abort::Application(Refusal::Logic)
+            }
+            Lapse::Fatal(why) => Abort::Application(Refusal::Fatal(why)),
+        }
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> AbortCounts {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AbortCounts(self.0.iter().map(|counts| counts.iter().map(now).collect()).collect())
+    }
+}
+
+/// Counts of aborted attempts, by type of transaction and reason.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AbortCounts(Vec<Vec<u64>>);
+
+impl AbortCounts {
+    /// The aborts since `earlier`.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        let pairs = self.0.iter_mut().zip(&earlier.0);
+        let counts = pairs.flat_map(|(now, then)| now.iter_mut().zip(then));
+        counts.for_each(|(now, then)| *now = now.saturating_sub(*then));
+        self
+    }
+
+    /// Adds the counts to the clients' tally. Those of the warm-up are included: the servers do not
+    /// know when it ended.
+    pub fn add_to(&self, tally: &mut Tally) {
+        for (counts, aborts) in tally.by_transaction.iter_mut().zip(&self.0) {
+            counts.aborted.iter_mut().zip(aborts).for_each(|(sum, more)| *sum += more);
+        }
+    }
+}
+
+/// Names of the stored transactions that run a workload's requests.
+pub struct Procedures {
+    read: String,
+    write: String,
+}
+
+impl Procedures {
+    /// Stored transactions of a workload, with writes under this isolation. They return by how much
+    /// they moved the balance.
+    pub fn of<W: Workload>(isolation: Isolation) -> Self {
+        let level = match isolation {
+            Isolation::Serializable => "sr",
+            Isolation::Snapshot => "si",
+        };
+        Self { read: format!("{}.read", W::NAME), write: format!("{}.write.{level}", W::NAME) }
+    }
+
+    /// The variants that also return what they read and wrote: [`Traced`].
+    pub fn traced<W: Workload>(isolation: Isolation) -> Self {
+        let Self { read, write } = Self::of::<W>(isolation);
+        Self { read: format!("{read}.traced"), write: format!("{write}.traced") }
+    }
+
+    /// Name of the stored transaction that runs a request.
+    pub fn serving(&self, access: Access) -> &str {
+        match access {
+            Access::ReadOnly => &self.read,
+            Access::ReadWrite => &self.write,
+        }
+    }
+}
+
+/// Starts a server for each compute node. Returns the servers, the first one's address at its
+/// socket in `directory`, and their key: other users of the machine reach the ports, too.
+fn serve<M, W>(
+    cluster: &Embedded<M>,
+    workload: &Arc<W>,
+    options: &Options,
+    directory: &Path,
+    aborts: &Arc<Aborts>,
+) -> Result<(Vec<Server>, String, Key), BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    Cluster<M>: Send + Sync,
+{
+    let key = Key::random().map_err(|error| failed(&error))?;
+    let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listeners: Result<Vec<_>, _> = (0..options.cluster.cns).map(bind).collect();
+    let listeners = listeners.map_err(|error| failed(&error))?;
+    let address = |listener: &TcpListener| listener.local_addr().map(|at| at.to_string());
+    let addresses: Result<Vec<_>, _> = listeners.iter().map(address).collect();
+    let addresses = addresses.map_err(|error| failed(&error))?;
+    let mut servers = Vec::new();
+    for (node, listener) in listeners.into_iter().enumerate() {
+        let mut config = Config::new(listener, addresses.clone());
+        let door = local_door(directory, node, options.cluster.cns);
+        config.local = Some(door.map_err(|error| failed(&error))?);
+        config.security = Security::SharedKey(key.clone());
+        config.workers = Some(options.cluster.coroutines);
+        let registry = registry(workload, aborts);
+        let server = Server::start(cluster.shared(), node, registry, config);
+        servers.push(server.map_err(|error| failed(&error))?);
+    }
+    Ok((servers, local_address(directory, 0), key))
+}
+
+/// The door of compute node `node`, one of `nodes` on this host, for clients on this host.
+///
+/// # Errors
+/// The path is too long, or another process listens there.
+pub fn local_door(directory: &Path, node: usize, nodes: usize) -> io::Result<LocalDoor> {
+    Ok(LocalDoor {
+        listener: listen_unix(&directory.join(client_socket(node)))?,
+        nodes: (0..nodes).map(|node| local_address(directory, node)).collect(),
+    })
+}
+
+/// Address at which clients on this host reach compute node `node`.
+pub fn local_address(directory: &Path, node: usize) -> String {
+    format!("{LOCAL}{}", directory.join(client_socket(node)).display())
+}
+
+/// The workload's transactions, registered as stored ones.
+pub fn registry<W: Workload>(workload: &Arc<W>, aborts: &Arc<Aborts>) -> Registry {
+    let levels = [Isolation::Serializable, Isolation::Snapshot];
+    let [sr, si] = levels.map(Procedures::of::<W>);
+    let mut registry = Registry::new();
+    for (name, kind) in kinds(sr, si) {
+        let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
+        let run = async move |txn: &mut Transaction, request: W::Request| {
+            let outcome = attempt_in(&*workload, txn, &request).await;
+            outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))
+        };
+        registry.register_as(kind, &name, run);
+    }
+    let [sr, si] = levels.map(Procedures::traced::<W>);
+    for (name, kind) in kinds(sr, si) {
+        let (workload, aborts) = (Arc::clone(workload), Arc::clone(aborts));
+        let run = async move |txn: &mut Transaction, request: W::Request| {
+            let outcome = traced_in(&*workload, txn, &request).await;
+            let (effect, operations) =
+                outcome.map_err(|lapse| aborts.explain(W::kind(&request), lapse))?;
+            Ok(Traced::new(effect, txn.id(), &operations))
+        };
+        registry.register_as(kind, &name, run);
+    }
+    registry
+}
+
+/// Names of the stored transactions, with the kind of each.
+fn kinds(sr: Procedures, si: Procedures) -> [(String, Kind); 3] {
+    [(sr.read, Kind::ReadOnly), (sr.write, Kind::Serializable), (si.write, Kind::Snapshot)]
+}
+
+/// The load that applications generate.
+pub struct Load<W> {
+    /// Workload that requests are drawn from.
+    pub workload: Arc<W>,
+    /// Options of the run.
+    pub options: Options,
+    /// Clock of the applications.
+    pub clock: Env,
+    /// Progress to report to.
+    pub progress: Arc<Progress>,
+    /// Ids for calls that write. With them the load outlasts the loss of nodes, and the outcomes of
+    /// unanswered calls are asked for afterwards; without, the first call that fails ends it.
+    pub ids: Option<Ids>,
+}
+
+/// Ids for calls, as many as the servers have room to remember.
+pub struct Ids {
+    /// Number that distinguishes this load from others.
+    run: u64,
+    room: u64,
+    given: AtomicU64,
+}
+
+impl Ids {
+    /// Ids for the load `run`, a number that no other load has.
+    pub fn new(run: u64, room: u64) -> Self {
+        Self { run, room, given: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> Option<CallId> {
+        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        let id = u128::from(self.run) << 64 | u128::from(number);
+        (number < self.room).then(|| CallId::from(id))
+    }
+
+    fn used(&self) -> u64 {
+        self.given.load(Ordering::Relaxed).min(self.room)
+    }
+}
+
+/// Result of a load.
+pub struct Generated {
+    /// Counts of the load.
+    pub driven: Driven,
+    /// Calls that ended without a result.
+    pub unanswered: Unanswered,
+    /// Number of ids given to calls.
+    pub ids: u64,
+    /// Error that ended the load before its time.
+    pub stopped: Option<BenchError>,
+}
+
+impl Generated {
+    /// The counts, if the load ran to its end.
+    ///
+    /// # Errors
+    /// The error that ended the load before its time.
+    pub fn outcome(self) -> Result<Driven, BenchError> {
+        self.stopped.map_or(Ok(self.driven), Err)
+    }
+}
+
+/// Times of a load: its start, the start of counting, and its end.
+#[derive(Clone, Copy)]
+struct Window {
+    started: Nanos,
+    counts_from: Nanos,
+    until: Nanos,
+}
+
+/// A call that was made.
+#[derive(Clone, Copy)]
+struct Made {
+    id: Option<CallId>,
+    kind: usize,
+}
+
+/// Totals over all applications.
+struct Seen {
+    tally: Tally,
+    unanswered: Unanswered,
+    /// Calls with an outcome that is still to be asked for.
+    doubtful: Vec<Made>,
+    stopped: Option<BenchError>,
+}
+
+impl<W: Workload> Load<W> {
+    /// Keeps `in_flight` requests in flight until the time is up, or a call fails for good; then
+    /// asks for the outcome of every call that had an id and no answer.
+    pub async fn generate(self, client: &Client, in_flight: usize) -> Generated {
+        let now = self.clock.now();
+        let counts_from = now.after(Duration::from_secs_f64(self.options.load.warmup_secs));
+        let until = counts_from.after(Duration::from_secs_f64(self.options.load.secs));
+        self.progress.set_span(now.0, until.0);
+        let window = Window { started: now, counts_from, until };
+        // One `Seen` for all: the applications share this thread, and its cache.
+        let (load, seen) = (Arc::new(self), Arc::new(Mutex::new(Seen::new::<W>())));
+        let mut applications = JoinSet::new();
+        for application in 0..in_flight {
+            let (load, seen, client) = (Arc::clone(&load), Arc::clone(&seen), client.clone());
+            let rng = load.clock.rng(application as u64);
+            applications.spawn(async move {
+                load.keep_asking(&client, rng, window, &seen).await;
+            });
+        }
+        while let Some(ended) = applications.join_next().await {
+            let mut seen = lock(&seen);
+            if let Err(panicked) = ended {
+                seen.stopped.get_or_insert_with(|| failed(&panicked));
+            }
+            if load.ids.is_none() && seen.stopped.is_some() {
+                // The run has failed, so the others need not finish.
+                break;
+            }
+        }
+        applications.shutdown().await;
+        let mut seen = std::mem::replace(&mut *lock(&seen), Seen::new::<W>());
+        load.settle(client, &mut seen).await;
+        let Seen { tally, unanswered, stopped, .. } = seen;
+        let elapsed_s = Nanos(tally.last_end_ns).since(counts_from).as_secs_f64();
+        let driven = Driven { tally, elapsed_s, logs: Vec::new() };
+        let ids = load.ids.as_ref().map_or(0, Ids::used);
+        Generated { driven, unanswered, ids, stopped }
+    }
+
+    /// Asks for the outcomes of the calls in doubt, all at the same time: a cluster that has lost
+    /// rows answers none of them.
+    async fn settle(&self, client: &Client, seen: &mut Seen) {
+        if seen.doubtful.is_empty() {
+            return;
+        }
+        self.progress.enter(Phase::LookingUp);
+        let patience = if seen.stopped.is_some() { Duration::ZERO } else { LOOKING_UP };
+        let deadline = self.clock.now().after(patience);
+        let mut asked = JoinSet::new();
+        for Made { id, kind } in seen.doubtful.drain(..) {
+            let (Some(id), client, clock) = (id, client.clone(), self.clock.clone()) else {
+                continue;
+            };
+            asked.spawn(async move { (kind, look_up::<i64>(&client, id, &clock, deadline).await) });
+        }
+        while let Some(outcome) = asked.join_next().await {
+            match outcome {
+                Ok((kind, Some(Some(effect)))) => {
+                    seen.unanswered.committed += 1;
+                    seen.tally.commit(kind, None, effect);
+                }
+                Ok((_, Some(None))) => {}
+                Ok((_, None)) | Err(_) => seen.is_unknown(),
+            }
+        }
+    }
+
+    /// One application: a request at a time.
+    async fn keep_asking(
+        &self,
+        client: &Client,
+        mut rng: SmallRng,
+        window: Window,
+        seen: &Mutex<Seen>,
+    ) {
+        let procedures = Procedures::of::<W>(self.options.load.isolation);
+        let mut now = self.clock.now();
+        while now < window.until && self.progress.failure().is_none() {
+            let request = self.workload.draw_at(&mut rng, now.since(window.started));
+            let access = W::access(&request);
+            let mut call = client.call::<_, i64>(procedures.serving(access), &request);
+            call = call.timeout(PATIENCE);
+            if self.options.load.routing == Routing::Hybrid {
+                let (table, key) = self.workload.first_record(&request);
+                call = call.at(table, key);
+            }
+            let ids = self.ids.as_ref().filter(|_| access == Access::ReadWrite);
+            let id = ids.and_then(Ids::next);
+            if let Some(id) = id {
+                call = call.idempotent(id);
+            }
+            let called = call.send().await;
+            let issued = std::mem::replace(&mut now, self.clock.now());
+            let made = Made { id, kind: W::kind(&request) };
+            let mut seen = lock(seen);
+            seen.tally.last_end_ns = now.0;
+            seen.unanswered.without_id += u64::from(ids.is_some() && id.is_none());
+            match called {
+                Ok(effect) => {
+                    let latency_ns = now.0.saturating_sub(issued.0);
+                    let counts = issued >= window.counts_from;
+                    seen.tally.commit(made.kind, counts.then_some(latency_ns), effect);
+                    // All applications share this thread, so one progress counter serves all.
+                    self.progress.tick(0, now.0, true);
+                }
+                Err(error) => {
+                    let goes_on = self.ids.is_some() && a_fault_explains(&error);
+                    seen.fails(&error, made, access);
+                    if !goes_on && let Err(fatal) = forgive(error) {
+                        seen.stopped.get_or_insert(fatal);
+                    }
+                }
+            }
+            if seen.stopped.is_some() {
+                return;
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn new<W: Workload>() -> Self {
+        Self {
+            tally: Tally::new(W::TRANSACTIONS.len()),
+            unanswered: Unanswered::default(),
+            doubtful: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// Counts a call without a result. Its error may be that of a repetition, so a call with an id
+    /// stays in doubt whatever the error.
+    fn fails(&mut self, error: &CallError, made: Made, access: Access) {
+        if matches!(error, CallError::Rejected(_)) {
+            return;
+        }
+        self.unanswered.calls += 1;
+        match (access, made.id, error.effect()) {
+            (Access::ReadOnly, ..) | (_, None, Effect::Nothing) => {}
+            (_, Some(_), _) => self.doubtful.push(made),
+            (_, None, _) => self.is_unknown(),
+        }
+    }
+
+    /// Counts a writing call with an unknown outcome.
+    fn is_unknown(&mut self) {
+        self.unanswered.unknown += 1;
+        self.tally.effects.unjudged += 1;
+    }
+}
+
+/// Outcome of a call: its result, or an inner `None` if it never commits. The outer `None` means
+/// that no server could tell by `deadline`.
+pub async fn look_up<R: DeserializeOwned>(
+    client: &Client,
+    id: CallId,
+    clock: &Env,
+    deadline: Nanos,
+) -> Option<Option<R>> {
+    loop {
+        match client.outcome(id).await {
+            Ok(outcome) => return Some(outcome),
+            Err(_) if clock.now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether the loss of nodes explains a call's error. Any other error is a defect.
+pub fn a_fault_explains(error: &CallError) -> bool {
+    match error {
+        CallError::Unknown | CallError::Unreachable(_) => true,
+        CallError::Failed(failure) => matches!(
+            failure,
+            Failure::Busy(_)
+                | Failure::Conflict(_)
+                | Failure::Leaving
+                | Failure::Timeout
+                | Failure::Unknown
+                | Failure::WrongOwner { .. }
+        ),
+        _ => false,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Accepts the workload's own refusals; any other error ends the run.
+///
+/// # Errors
+/// Every other error.
+pub fn forgive(error: CallError) -> Result<(), BenchError> {
+    let fatal = match &error {
+        CallError::Rejected(rejection) => match rejection.decode() {
+            Some(Refusal::Logic) => return Ok(()),
+            Some(Refusal::Fatal(why)) => why,
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    };
+    Err(BenchError::Fatal(fatal))
+}
+
+/// Wraps an error that leaves no result to report.
+pub fn failed(error: &dyn std::fmt::Display) -> BenchError {
+    DeployError::Failed(error.to_string()).into()
+}

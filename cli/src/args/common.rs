@@ -1,0 +1,357 @@
+//! Flags that all workloads of `lotus bench` have: the cluster, the load, and the results.
+//!
+//! Flags that are wrong only together are refused by [`CommonArgs::check`], and so is a fabric that
+//! this build does not have.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lotus_benchmarks::config::{
+    ClusterConfig, Fabric, LoadConfig, Locks, ReadRule, Retention, Routing, Sharding, Timestamps,
+    Visible,
+};
+use lotus_benchmarks::engine::Isolation;
+use lotus_benchmarks::harness::Options;
+
+use super::values::{count, lock_table_bytes, memory_bytes, one_of, positive_secs, rate, secs};
+
+/// Coroutines that serve applications on each coordinator beside those that run their calls: one
+/// for an interactive transaction and one for the engine's errands.
+pub const SPARE_COROUTINES: usize = 2;
+
+/// Most coroutines on one compute node: they are numbered in ten bits.
+const MAX_COROUTINES_PER_CN: usize = 1024;
+/// Default profile of a simulated cluster: the testbed of LOTUS.
+const DEFAULT_PROFILE: &str = "cx3-56g";
+
+/// Use of the machine's RDMA devices.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Args)]
+pub struct RdmaArgs {
+    /// RDMA devices, with the port behind a colon if it is not the first; nodes are dealt out to
+    /// them in turn, memory nodes first [default: all with an active port].
+    #[arg(long, value_name = "NAME[:PORT]", value_delimiter = ',')]
+    pub rdma_devices: Vec<String>,
+    /// Entry of the ports' tables of addresses [default: the first of RoCE version 2].
+    #[arg(long, value_name = "N")]
+    pub rdma_gid_index: Option<u8>,
+    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096 [default: the port's].
+    #[arg(long, value_name = "BYTES")]
+    pub rdma_mtu: Option<u16>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CommonArgs {
+    /// Fabric that connects the nodes.
+    #[arg(long, default_value = "local", value_parser = one_of(FABRICS))]
+    pub fabric: Fabric,
+    /// Network cards, links and cores of the simulated fabric: a built-in profile, or a file
+    /// [default: cx3-56g].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub profile: Option<String>,
+    #[command(flatten)]
+    pub rdma: RdmaArgs,
+    /// Description of a running cluster, which applications drive through the client library; sizes
+    /// and shapes are taken from it.
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
+    /// Compute nodes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count(64))]
+    pub cns: usize,
+    /// Coordinators on each compute node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(64))]
+    pub threads: usize,
+    /// Coroutines on each coordinator.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count(64))]
+    pub coroutines: usize,
+    /// Memory nodes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(64))]
+    pub mns: usize,
+    /// Copies of each record.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(8))]
+    pub replicas: usize,
+    /// Time in which transactions count, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = positive_secs)]
+    pub secs: f64,
+    /// Warm-up before that, in seconds [default: a tenth of --secs, at most 1].
+    #[arg(long, value_name = "SECONDS", value_parser = secs)]
+    pub warmup: Option<f64>,
+    /// Transactions a second in an open loop [default: a closed loop].
+    #[arg(long, value_name = "TPS", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Lets applications outside of the compute nodes generate the load, through the client
+    /// library, with this many requests in flight [default: 64].
+    #[arg(long, value_name = "IN_FLIGHT", num_args = 0..=1, default_missing_value = "64")]
+    #[arg(value_parser = count(4096))]
+    pub through_client: Option<usize>,
+    /// Seed of all randomness.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Serializable or snapshot isolation.
+    #[arg(long, default_value = "sr", value_parser = one_of(ISOLATIONS))]
+    pub isolation: Isolation,
+    /// Versions of each record.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
+    pub versions: u32,
+    /// Version that a serializable read-write transaction reads.
+    #[arg(long, default_value = "latest", value_parser = one_of(READ_RULES))]
+    pub read_rule: ReadRule,
+    /// Lock table of each compute node, in bytes (K, M and G are understood).
+    #[arg(long, value_name = "BYTES", default_value = "32M", value_parser = lock_table_bytes)]
+    pub lock_table: u64,
+    /// Rows whose version tables each compute node caches; 0 for none.
+    #[arg(long, value_name = "ENTRIES", default_value_t = 64 << 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    pub vt_cache: u32,
+    /// Whether shards follow the application's keys or a hash.
+    #[arg(long, default_value = "app", value_parser = one_of(SHARDINGS))]
+    pub sharding: Sharding,
+    /// Whether writers go to the owner of their first record, or anywhere.
+    #[arg(long, default_value = "hybrid", value_parser = one_of(ROUTINGS))]
+    pub routing: Routing,
+    /// Lock tables on the compute nodes, or spin locks in remote memory.
+    #[arg(long, default_value = "lotus", value_parser = one_of(LOCKS))]
+    pub locks: Locks,
+    /// A clock that all coordinators share, or an oracle on one compute node.
+    #[arg(long, default_value = "clock", value_parser = one_of(TIMESTAMPS))]
+    pub timestamps: Timestamps,
+    /// Order in which a commit becomes visible on the replicas.
+    #[arg(long, default_value = "backups-first", value_parser = one_of(VISIBLES))]
+    pub visible: Visible,
+    /// Whether displaced versions are kept while a snapshot may need them.
+    #[arg(long, default_value = "on", value_parser = one_of(ON_OFF))]
+    pub retain_versions: Retention,
+    /// Lets overloaded compute nodes give shards away, and compares loads at this interval, in
+    /// milliseconds [default without a number: 100, as in LOTUS §4.3; without the flag: never].
+    #[arg(long, value_name = "MS", num_args = 0..=1, default_missing_value = "100",
+          value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub balance: Option<u64>,
+    /// Goes on without a node that is silent for this long, in milliseconds [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub lease: Option<u64>,
+    /// Gives the shard of some request to the next compute node at this interval, in milliseconds:
+    /// to measure the cost of a move [default: never].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub move_shards: Option<u64>,
+    /// Counts commits in steps of this many milliseconds as well [default: none].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub timeline: Option<u64>,
+    /// Memory limit of each memory node, in bytes [default: as much as is needed].
+    #[arg(long, value_name = "BYTES", value_parser = memory_bytes)]
+    pub memory_limit: Option<u64>,
+    /// Whether all data is checked afterwards.
+    #[arg(long, default_value = "yes", value_parser = one_of(YES_NO))]
+    #[arg(action = clap::ArgAction::Set)]
+    pub audit: bool,
+    /// Measures the throughput of the fabric alone as well.
+    #[arg(long)]
+    pub floor: bool,
+    /// Writes every attempt of a transaction to a file, for `lotus check`.
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// Writes the result as JSON to a file; - is the standard output.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Names of the flags on the command line.
+    #[arg(skip)]
+    pub(super) given: Vec<String>,
+}
+
+/// Flags allowed for a benchmark of a running cluster. All else is given by the cluster's file and
+/// by the data that it was loaded with.
+const OF_RUNNING_CLUSTERS: &[&str] = &[
+    "cluster",
+    "secs",
+    "warmup",
+    "through-client",
+    "isolation",
+    "routing",
+    "audit",
+    "json",
+    // The shape of requests.
+    "update-ratio",
+    "zipf",
+    "hot-shards",
+    "hot-ratio",
+    "jump",
+    "hot-accounts",
+];
+
+const FABRICS: &[(&str, Fabric)] = &[
+    ("local", Fabric::Local),
+    ("shm", Fabric::Shm),
+    ("tcp", Fabric::Tcp),
+    ("rdma", Fabric::Rdma),
+    ("sim", Fabric::Sim),
+];
+const ISOLATIONS: &[(&str, Isolation)] =
+    &[("sr", Isolation::Serializable), ("si", Isolation::Snapshot)];
+const READ_RULES: &[(&str, ReadRule)] =
+    &[("latest", ReadRule::Latest), ("snapshot", ReadRule::Snapshot)];
+const SHARDINGS: &[(&str, Sharding)] = &[("app", Sharding::App), ("hash", Sharding::Hash)];
+const ROUTINGS: &[(&str, Routing)] = &[("hybrid", Routing::Hybrid), ("random", Routing::Random)];
+const LOCKS: &[(&str, Locks)] = &[("lotus", Locks::Lotus), ("cas", Locks::Cas)];
+const TIMESTAMPS: &[(&str, Timestamps)] =
+    &[("clock", Timestamps::Clock), ("oracle", Timestamps::Oracle)];
+const VISIBLES: &[(&str, Visible)] =
+    &[("backups-first", Visible::BackupsFirst), ("all-at-once", Visible::AllAtOnce)];
+const ON_OFF: &[(&str, Retention)] = &[("on", Retention::On), ("off", Retention::Off)];
+const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
+
+impl CommonArgs {
+    /// Checks for flags that are wrong only together; the error says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.replicas > self.mns {
+            return Err(format!(
+                "{} replicas do not fit on {} memory nodes",
+                self.replicas, self.mns
+            ));
+        }
+        // An open loop's pacer takes a place beside the coroutines of its coordinator, and so does
+        // the task that moves shards.
+        let helpers = usize::from(self.rate.is_some()) + usize::from(self.move_shards.is_some());
+        let per_cn = self.threads * (self.coroutines + helpers);
+        if per_cn > MAX_COROUTINES_PER_CN {
+            return Err(format!(
+                "{} threads of {} coroutines are more than the {MAX_COROUTINES_PER_CN} that one \
+                 compute node can have (pacers of an open loop and movers of shards included)",
+                self.threads, self.coroutines
+            ));
+        }
+        if self.profile.is_some() && self.fabric != Fabric::Sim {
+            return Err("--profile makes sense with --fabric sim only".to_owned());
+        }
+        if self.floor && self.fabric == Fabric::Sim {
+            return Err("--floor measures a real fabric, not --fabric sim".to_owned());
+        }
+        if self.move_shards.is_some() && self.locks == Locks::Cas {
+            return Err(
+                "--move-shards makes no sense with --locks cas, which have no owners".to_owned()
+            );
+        }
+        if self.cluster.is_some() {
+            self.check_running_cluster()?;
+        }
+        if self.rdma != RdmaArgs::default() && self.fabric != Fabric::Rdma {
+            return Err("--rdma-devices, --rdma-gid-index and --rdma-mtu make sense with \
+                        --fabric rdma only"
+                .to_owned());
+        }
+        if self.through_client.is_some() {
+            self.check_applications()?;
+        }
+        if !has(self.fabric) {
+            return Err(lacks(self.fabric));
+        }
+        Ok(())
+    }
+
+    /// Checks the flags for a cluster that runs already.
+    fn check_running_cluster(&self) -> Result<(), String> {
+        if !cfg!(feature = "tcp") {
+            return Err("--cluster is not available in this build".to_owned());
+        }
+        let is_said = |flag: &&String| !OF_RUNNING_CLUSTERS.contains(&flag.as_str());
+        match self.given.iter().find(is_said) {
+            None => Ok(()),
+            Some(flag) => Err(format!(
+                "--{flag} makes no sense with --cluster: a running cluster is as its file says, \
+                 and has the data that it was loaded with"
+            )),
+        }
+    }
+
+    /// Checks the flags for load from applications.
+    fn check_applications(&self) -> Result<(), String> {
+        if !cfg!(feature = "tcp") {
+            return Err("--through-client is not available in this build".to_owned());
+        }
+        if self.fabric == Fabric::Sim {
+            return Err("--through-client measures a real fabric, not --fabric sim".to_owned());
+        }
+        if self.rate.is_some() || self.history.is_some() {
+            return Err("--through-client makes no sense with --rate or --history".to_owned());
+        }
+        if self.move_shards.or(self.timeline).is_some() {
+            let flags = "--move-shards or --timeline";
+            return Err(format!("--through-client makes no sense with {flags}"));
+        }
+        let per_cn = self.threads * (self.coroutines + SPARE_COROUTINES);
+        if per_cn > MAX_COROUTINES_PER_CN {
+            return Err(format!(
+                "{} threads of {} coroutines, and {} more for applications, are more than the \
+                 {MAX_COROUTINES_PER_CN} that one compute node can have",
+                self.threads, self.coroutines, SPARE_COROUTINES
+            ));
+        }
+        Ok(())
+    }
+
+    /// The profile of a simulated cluster.
+    fn profile(&self) -> Option<String> {
+        let default = || DEFAULT_PROFILE.to_owned();
+        (self.fabric == Fabric::Sim).then(|| self.profile.clone().unwrap_or_else(default))
+    }
+
+    /// Options for the harness.
+    pub fn options(&self) -> Options {
+        Options {
+            cluster: ClusterConfig {
+                fabric: self.fabric,
+                profile: self.profile(),
+                cns: self.cns,
+                threads: self.threads,
+                coroutines: self.coroutines,
+                mns: self.mns,
+                replicas: self.replicas,
+                versions: self.versions,
+                read_rule: self.read_rule,
+                lock_table_bytes: self.lock_table,
+                vt_cache: self.vt_cache as usize,
+                sharding: self.sharding,
+                locks: self.locks,
+                timestamps: self.timestamps,
+                visible: self.visible,
+                retain_versions: self.retain_versions,
+                balance_us: self.balance.map(|ms| ms * 1_000),
+                horizon_us: ClusterConfig::default().horizon_us,
+                lease_us: self.lease.map(|ms| ms * 1_000),
+                memory_limit_bytes: self.memory_limit,
+            },
+            load: LoadConfig {
+                isolation: self.isolation,
+                other_isolation: 0.0,
+                routing: self.routing,
+                secs: self.secs,
+                warmup_secs: self.warmup.unwrap_or_else(|| (self.secs / 10.0).min(1.0)),
+                rate_tps: self.rate,
+                seed: self.seed,
+                in_flight: self.through_client,
+                move_us: self.move_shards.map(|ms| ms * 1_000),
+                timeline_us: self.timeline.map(|ms| ms * 1_000),
+            },
+            audit: self.audit,
+            floor: self.floor,
+            history: self.history.is_some(),
+        }
+    }
+}
+
+/// Whether this build has a fabric.
+pub const fn has(fabric: Fabric) -> bool {
+    match fabric {
+        Fabric::Local | Fabric::Shm | Fabric::Sim => true,
+        Fabric::Tcp => cfg!(feature = "tcp"),
+        Fabric::Rdma => cfg!(feature = "rdma"),
+    }
+}
+
+/// Error message for a fabric that this build does not have.
+pub fn lacks(fabric: Fabric) -> String {
+    match fabric {
+        Fabric::Rdma => "the rdma fabric is not available in this build; it needs the feature \
+                         rdma: cargo build --release --features rdma"
+            .to_owned(),
+        other => format!("the {} fabric is not available in this build", other.name()),
+    }
+}

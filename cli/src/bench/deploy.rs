@@ -1,0 +1,223 @@
+//! The cluster that a benchmark runs on.
+//!
+//! No other module knows which fabrics this build has.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use lotus_benchmarks::config::{ClusterConfig, Fabric};
+use lotus_benchmarks::deployment::{DeployError, MemoryNodesUse};
+use lotus_benchmarks::harness::{self, BenchError, Options, Outcome};
+use lotus_benchmarks::lotus::{Embedded, builder};
+use lotus_benchmarks::progress::Progress;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::NodeId;
+use lotus_fabric::machines::{Machines, Threads};
+#[cfg(feature = "rdma")]
+use lotus_fabric::rdma::{self, RdmaFabric};
+use lotus_fabric::shm::{ShmError, ShmFabric};
+use lotus_fabric::sim::{Config, Interleaving, Profile, SimMachines, World};
+#[cfg(feature = "tcp")]
+use lotus_fabric::tcp::{self, TcpFabric};
+
+#[cfg(feature = "tcp")]
+use super::drive;
+use super::memory_nodes::MemoryNodes;
+#[cfg(feature = "tcp")]
+use crate::apps::load;
+use crate::args::{RdmaArgs, SPARE_COROUTINES};
+#[cfg(feature = "tcp")]
+use crate::config::file::ClusterFile;
+use crate::host::sockets::Sockets;
+
+/// Default size of a memory node of the `rdma` fabric, in bytes. Devices need all of it resident
+/// and locked from the start, so it cannot be the most that might ever be needed.
+#[cfg(feature = "rdma")]
+const RDMA_MEMORY_BYTES: u64 = 512 << 20;
+
+/// Parts of a benchmark's deployment that its options do not hold.
+pub struct Place<'a> {
+    /// Use of RDMA devices.
+    pub rdma: &'a RdmaArgs,
+    /// A cluster that runs already.
+    #[cfg(feature = "tcp")]
+    pub cluster: Option<&'a ClusterFile>,
+}
+
+/// Starts the cluster that the options ask for and runs a workload on it.
+///
+/// # Errors
+/// Those of the harness; [`DeployError::Refused`] if this build does not have the fabric.
+pub fn run<W: Workload>(
+    workload: W,
+    options: &Options,
+    place: &Place<'_>,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    #[cfg(feature = "tcp")]
+    if let Some(file) = place.cluster {
+        return drive::drive(file, workload, options, progress);
+    }
+    match options.cluster.fabric {
+        Fabric::Local => {
+            let mut cluster = Embedded::start(&shape(options), &options.load)?;
+            drive(&mut cluster, workload, options, progress)
+        }
+        Fabric::Sim => {
+            let profile = profile(options.cluster.profile.as_deref().unwrap_or_default())?;
+            let world = |nodes| {
+                let interleaving = Interleaving::PerBatch;
+                let config =
+                    Config { interleaving, ..Config::new(options.load.seed, nodes, profile) };
+                let world = World::new(config).map_err(|error| refused(&error))?;
+                Ok(SimMachines::new(world))
+            };
+            let mut cluster = Embedded::start_on(builder(&options.cluster, &options.load), world)?;
+            harness::run(&mut cluster, workload, options, progress)
+        }
+        #[cfg(feature = "rdma")]
+        Fabric::Rdma => {
+            let machines = |nodes| rdma_machines(nodes, place.rdma, options.load.seed);
+            let mut config = shape(options);
+            config.memory_limit_bytes.get_or_insert(RDMA_MEMORY_BYTES);
+            let mut cluster = Embedded::start_on(builder(&config, &options.load), machines)?;
+            drive(&mut cluster, workload, options, progress)
+        }
+        Fabric::Shm => on_processes(workload, options, progress),
+        #[cfg(feature = "tcp")]
+        Fabric::Tcp => {
+            let machines = |nodes| tcp_machines(nodes, options.load.seed);
+            let mut cluster =
+                Embedded::start_on(builder(&shape(options), &options.load), machines)?;
+            drive(&mut cluster, workload, options, progress)
+        }
+        #[cfg(not(all(feature = "rdma", feature = "tcp")))]
+        other => {
+            let _unused_without_features = place.rdma;
+            Err(DeployError::Refused(crate::args::common::lacks(other)).into())
+        }
+    }
+}
+
+/// The cluster's shape as in the options, with spare coroutines if applications generate the load.
+fn shape(options: &Options) -> ClusterConfig {
+    let mut config = options.cluster.clone();
+    if options.load.in_flight.is_some() {
+        config.coroutines += SPARE_COROUTINES;
+    }
+    config
+}
+
+/// Runs a workload, with load from inside or outside of the compute nodes.
+fn drive<M, W>(
+    cluster: &mut Embedded<M>,
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError>
+where
+    M: Machines + 'static,
+    W: Workload,
+    lotus::Cluster<M>: Send + Sync,
+{
+    #[cfg(feature = "tcp")]
+    if let Some(in_flight) = options.load.in_flight {
+        return load::run(cluster, workload, options, in_flight, progress);
+    }
+    harness::run(cluster, workload, options, progress)
+}
+
+/// Runs a workload with every memory node in a process of its own, over shared memory.
+fn on_processes<W: Workload>(
+    workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let builder = builder(&shape(options), &options.load);
+    let nodes = builder.node_count().map_err(|error| refused(&error))?;
+    let memory_nodes = options.cluster.mns as u16;
+    let sockets = Sockets::new(nodes).map_err(|error| refused(&error))?;
+    let arguments = |node: u16| -> Vec<OsString> {
+        let (node, nodes) = (node.to_string(), nodes.to_string());
+        let words = ["host", "--node", &node, "--nodes", &nodes, "--shm"].map(OsString::from);
+        words.into_iter().chain([sockets.path().into()]).collect()
+    };
+    let env = Env::real(options.load.seed);
+    let watched = Arc::clone(progress);
+    let processes = MemoryNodes::start(memory_nodes, arguments, &env, move |why| watched.fail(why))
+        .map_err(|error| refused(&error))?;
+    let machines = |nodes| {
+        let fabric = ShmFabric::join(sockets.path(), nodes, &env)?;
+        (memory_nodes..nodes).try_for_each(|node| fabric.host(NodeId(node)))?;
+        Ok(Threads::over(fabric, env))
+    };
+    let machines =
+        |nodes| machines(nodes).map_err(|error: ShmError| DeployError::Refused(error.to_string()));
+    let outcome = Embedded::start_on(builder, machines).map_err(BenchError::from);
+    let outcome = outcome.and_then(|mut cluster| {
+        let before = processes.processor_time();
+        let outcome = drive(&mut cluster, workload, options, progress);
+        if progress.failure().is_some() {
+            // A coordinator may repeat for ever what it asks of a node that has ended, so none is
+            // waited for. They end with this process, which has nothing else to do.
+            std::mem::forget(cluster);
+        }
+        let mut outcome = outcome?;
+        let used = processes.processor_time().zip(before).map(|(now, before)| now - before);
+        outcome.memory_nodes = used.map(|used| MemoryNodesUse {
+            processes: processes.count(),
+            processor_s: used.as_secs_f64(),
+        });
+        Ok(outcome)
+    });
+    // Once a node has ended, any other error follows from that.
+    match progress.failure() {
+        Some(why) => Err(BenchError::Fatal(why.clone())),
+        None => outcome,
+    }
+}
+
+/// Threads of this process that reach its memory nodes through the machine's RDMA devices.
+#[cfg(feature = "rdma")]
+fn rdma_machines(
+    nodes: u16,
+    arguments: &RdmaArgs,
+    seed: u64,
+) -> Result<Threads<RdmaFabric>, DeployError> {
+    let config = rdma::Config::in_process(nodes, &arguments.rdma_devices);
+    let mut config = config.map_err(|error| refused(&error))?;
+    config.gid_index = arguments.rdma_gid_index;
+    config.mtu = arguments.rdma_mtu;
+    let env = Env::real(seed);
+    let fabric = RdmaFabric::new(config, env.clone()).map_err(|error| refused(&error))?;
+    Ok(Threads::over(fabric, env))
+}
+
+/// Threads of this process that reach its memory nodes, threads as well, over loopback. They demand
+/// a key that only this process has: other users of the machine reach the ports, too.
+#[cfg(feature = "tcp")]
+fn tcp_machines(nodes: u16, seed: u64) -> Result<Threads<TcpFabric>, DeployError> {
+    let key = tcp::Key::random().map_err(|error| refused(&error))?;
+    let security = tcp::Security::SharedKey(key);
+    let config = tcp::Config { security, ..tcp::Config::loopback(nodes) };
+    let env = Env::real(seed);
+    let fabric = TcpFabric::start(config, env.clone()).map_err(|error| refused(&error))?;
+    Ok(Threads::over(fabric, env))
+}
+
+/// A built-in profile, or one from a file.
+fn profile(name: &str) -> Result<Profile, DeployError> {
+    if Profile::names().any(|known| known == name) || !Path::new(name).exists() {
+        return Profile::named(name).map_err(|error| refused(&error));
+    }
+    let text = std::fs::read(name)
+        .map_err(|error| DeployError::Refused(format!("cannot read {name}: {error}")))?;
+    Profile::parse(name, &text).map_err(|error| refused(&error))
+}
+
+fn refused(error: &dyn Display) -> DeployError {
+    DeployError::Refused(error.to_string())
+}

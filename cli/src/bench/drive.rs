@@ -1,0 +1,311 @@
+//! `lotus bench --cluster`: applications drive a running cluster through the client library.
+//!
+//! The cluster and its data are taken as they are: sizes come from its file. Measurements are those
+//! of applications. The nodes add what only they can count (`errands`): what they have sent and
+//! aborted, and they audit the data.
+//!
+//! The effects of all benchmarks on the balances are kept in the cluster's `ledger`.
+//!
+//! # Lost nodes
+//! Read-write calls have ids, so that the outcomes of unanswered ones can be asked for when the
+//! load has ended. A node that was killed has lost its counts: the report names it. The data is
+//! audited when recovery has settled everything; what cannot be judged is reported as such, and is
+//! no failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lotus_benchmarks::audit::{Audit, Check};
+use lotus_benchmarks::config::ClusterConfig;
+use lotus_benchmarks::deployment::{Caches, Ownership, Traffic};
+use lotus_benchmarks::harness::{BenchError, Driven, Options, Outcome};
+use lotus_benchmarks::progress::{Phase, Progress};
+use lotus_benchmarks::stats::Tally;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::env::{Env, Nanos};
+use lotus_recovery::membership;
+use lotus_router::Authority;
+
+use crate::agree::ledger::{self, Ledger};
+use crate::agree::records::{Record, Stage};
+use crate::agree::seat::{Seat, authority};
+use crate::apps::connect::{attach, connect};
+use crate::apps::load::{self, Generated, Ids, failed};
+use crate::args::{BenchArgs, WorkloadArgs};
+use crate::config::file::ClusterFile;
+use crate::config::load::{Load, SEED};
+use crate::config::node::{Kind, Node};
+use crate::host::polling::wait_until;
+use crate::host::processes::Process;
+use crate::node::copier::serving;
+use crate::node::errands::{self, AUDITING, Counted, Done, Errand, ask};
+use crate::node::operator::silent_memory;
+
+/// Time that a node may take to settle and count.
+const COUNTING: Duration = Duration::from_secs(30);
+/// Time that recovery of lost compute nodes may take.
+const SETTLING: Duration = Duration::from_secs(60);
+/// Default number of requests in flight.
+const IN_FLIGHT: usize = 64;
+
+/// Sets a benchmark's arguments to the sizes that the cluster was loaded with.
+///
+/// # Errors
+/// A sentence: the cluster was loaded with another workload, or with none.
+pub fn sized(file: &ClusterFile, args: &mut BenchArgs) -> Result<(), String> {
+    match (&mut args.workload, &file.load) {
+        (WorkloadArgs::Kvs(args), Some(Load::Kvs { keys })) => args.keys = *keys,
+        (WorkloadArgs::Smallbank(args), Some(Load::SmallBank { accounts })) => {
+            args.accounts = *accounts;
+        }
+        (WorkloadArgs::Tatp(args), Some(Load::Tatp { subscribers })) => {
+            args.subscribers = *subscribers;
+        }
+        (WorkloadArgs::Tpcc(args), Some(load @ Load::Tpcc { .. })) => {
+            let Load::Tpcc { warehouses, customers_per_district, items } = load else {
+                return Ok(());
+            };
+            args.warehouses = *warehouses;
+            args.customers_per_district = *customers_per_district;
+            args.items = *items;
+        }
+        (_, Some(load)) => {
+            let (path, name) = (file.path.display(), load.name());
+            return Err(format!("the cluster of {path} is loaded with {name}"));
+        }
+        (_, None) => {
+            return Err(format!("the cluster of {} is loaded with nothing", file.path.display()));
+        }
+    }
+    // Seed that the data was loaded with.
+    args.common_mut().seed = SEED;
+    Ok(())
+}
+
+/// Drives a running cluster, and reports the outcome, even if nodes are lost meanwhile.
+///
+/// # Errors
+/// The cluster does not answer, or not as it should, before the load began.
+pub fn drive<W: Workload>(
+    file: &ClusterFile,
+    mut workload: W,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Outcome, BenchError> {
+    let refuse = |why: String| failed(&why);
+    if !file.serves_applications() {
+        let path = file.path.display();
+        return Err(refuse(format!("{path} gives compute nodes no client address")));
+    }
+    let authority = authority(file).map_err(refuse)?;
+    authority.connect().map_err(|error| failed(&error))?;
+    // An expelled node does not answer; the others have inherited its shards.
+    let now = membership::read(&authority).map_err(|error| failed(&error))?;
+    let serves = |node: &Node| node.kind == Kind::Compute && now.is_live(node.id(file));
+    let nodes: Vec<Node> = Node::all(file).filter(serves).collect();
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    let client = runtime.block_on(connect(file))?;
+    attach(&client, &mut workload, file)?;
+    let workload = Arc::new(workload);
+
+    if let Some(node) = silent_memory(&authority, &nodes) {
+        return Err(refuse(format!("{} does not answer", node.in_words())));
+    }
+    let before = nodes.iter().map(|node| {
+        let counted = Count::take(file, &authority, *node);
+        counted.map_err(|why| refuse(format!("{} cannot be counted: {why}", node.in_words())))
+    });
+    let before = before.collect::<Result<Vec<_>, _>>()?;
+    let clock = Env::real(options.load.seed);
+    let room = ledger::room_for_ids(&authority, &file.calls, clock.now());
+    let room = room.and_then(|room| ledger::open(&authority).map(|_| room));
+    let ids = Some(Ids::new(clock.now().0, room.map_err(|error| failed(&error))?));
+    progress.enter(Phase::Running);
+    let load = load::Load {
+        workload: Arc::clone(&workload),
+        options: options.clone(),
+        clock: clock.clone(),
+        progress: Arc::clone(progress),
+        ids,
+    };
+    let in_flight = options.load.in_flight.unwrap_or(IN_FLIGHT);
+    let generated = runtime.block_on(load.generate(&client, in_flight));
+    let ended = clock.now();
+    Ok(Aftermath { file, authority: &authority, before, options, progress }
+        .report(&*workload, generated, ended))
+}
+
+/// Counts of one life of a compute node.
+struct Count {
+    node: Node,
+    life: Option<(Process, String)>,
+    counted: Counted,
+}
+
+impl Count {
+    /// Asks a node, as long as it takes part.
+    ///
+    /// # Errors
+    /// The reason, as the end of a sentence.
+    fn take(file: &ClusterFile, authority: &dyn Authority, node: Node) -> Result<Self, String> {
+        let sentence = |error: &dyn std::fmt::Display| error.to_string();
+        let life = Record::read(node, authority).map_err(|error| sentence(&error))?;
+        let asked = errands::mailbox(node).put(authority, &Errand::Count, COUNTING);
+        let asked = asked.map_err(|error| sentence(&error))?;
+        let is_out = || membership::read(authority).is_ok_and(|now| !now.is_live(node.id(file)));
+        let is_answered = || asked.is_answered::<Done>(authority);
+        wait_until(&Env::real(0), COUNTING, || is_answered() || is_out());
+        if !is_answered() {
+            let silent = || format!("it does not answer after {COUNTING:?}");
+            return Err(if is_out() { "it was expelled".to_owned() } else { silent() });
+        }
+        let life = life.map(|record| (record.process, record.space));
+        match asked.wait(authority, Duration::ZERO)? {
+            Done::Counted(counted) => Ok(Self { node, life, counted }),
+            Done::Failed(why) => Err(why),
+            Done::Audited(_) => Err("it has counted nothing".to_owned()),
+        }
+    }
+}
+
+/// The cluster when the load has ended.
+struct Aftermath<'a> {
+    file: &'a ClusterFile,
+    authority: &'a Seat,
+    before: Vec<Count>,
+    options: &'a Options,
+    progress: &'a Progress,
+}
+
+impl Aftermath<'_> {
+    fn report<W: Workload>(&self, workload: &W, generated: Generated, ended: Nanos) -> Outcome {
+        let Generated { driven, unanswered, ids, stopped } = generated;
+        let Driven { mut tally, elapsed_s, .. } = driven;
+        let mut remarks = Vec::new();
+        let entered = ledger::close(self.authority, &tally.effects).and_then(|ledger| {
+            ledger::use_ids(self.authority, &self.file.calls, ended, ids).map(|()| ledger)
+        });
+        let (traffic, ownership) = self.count(&mut tally, &mut remarks);
+        let audit = self.options.audit.then(|| {
+            self.progress.enter(Phase::Auditing);
+            let ledger = entered.map_err(|error| error.to_string());
+            let checks = ledger.and_then(|ledger| self.audit(ledger, workload, &tally));
+            let open = |why| vec![Check::not_judged("all data", why)];
+            Audit::new(checks.unwrap_or_else(open))
+        });
+        let nodes: Vec<Node> = self.before.iter().map(|count| count.node).collect();
+        Outcome {
+            workload: W::NAME,
+            transactions: W::TRANSACTIONS,
+            settings: workload.settings(),
+            rates: W::rates(&tally.by_transaction, elapsed_s),
+            tally,
+            load_s: None,
+            elapsed_s,
+            traffic,
+            caches: Caches::default(),
+            ownership,
+            memory: None,
+            audit,
+            floor: None,
+            history: None,
+            simulation: None,
+            memory_nodes: None,
+            unanswered: Some(unanswered),
+            remarks,
+            stopped: stopped.map(|error| explain(&error, self.authority, &nodes)),
+        }
+    }
+
+    /// Adds counts that only the nodes have to `tally`; remarks on nodes whose counts are missing.
+    fn count(&self, tally: &mut Tally, remarks: &mut Vec<String>) -> (Traffic, Ownership) {
+        let (mut traffic, mut ownership) = (Traffic::default(), Ownership::default());
+        for Count { node, life, counted: before } in &self.before {
+            let after = Count::take(self.file, self.authority, *node);
+            let after = after.and_then(|after| match after.life == *life {
+                true => Ok(after.counted),
+                false => Err("it was started anew".to_owned()),
+            });
+            match after {
+                Ok(after) => {
+                    traffic = [traffic, after.traffic - before.traffic].into_iter().sum();
+                    after.aborts.since(&before.aborts).add_to(tally);
+                    ownership += after.ownership.since(before.ownership);
+                }
+                Err(why) => {
+                    let whose = node.in_words();
+                    remarks.push(format!("verbs, locks and aborts of {whose}: {why}"));
+                }
+            }
+        }
+        (traffic, ownership)
+    }
+
+    /// Has a compute node audit all data, once recovery has settled what lost nodes have left.
+    fn audit<W: Workload>(
+        &self,
+        ledger: Ledger,
+        workload: &W,
+        tally: &Tally,
+    ) -> Result<Vec<Check>, String> {
+        let (file, authority) = (self.file, self.authority);
+        let settled = wait_until(&Env::real(0), SETTLING, || {
+            let is_gone = |node: &Node| !self.lives(*node);
+            membership::read(authority).is_ok_and(|now| {
+                let mut gone = self.before.iter().map(|count| count.node).filter(is_gone);
+                now.may_resume() && now.may_adopt() && gone.all(|node| !now.is_live(node.id(file)))
+            })
+        });
+        if !settled {
+            return Err("what a compute node has left is not settled".to_owned());
+        }
+        let serving = serving(file, authority)?;
+        if let Some(node) = silent_memory(authority, &serving) {
+            return Err(format!("{} does not answer", node.in_words()));
+        }
+        let audit = Errand::Audit(ledger.to_judge());
+        let mut checks = match ask(authority, serving[0], audit, AUDITING)? {
+            Done::Audited(checks) => checks,
+            _ => return Err(format!("{} has looked at nothing", serving[0].in_words())),
+        };
+        checks.extend(workload.judge(&tally.by_transaction));
+        if ledger.open > 0 {
+            let why = format!(
+                "{} benchmarks of this cluster run still or were cut short, and what they did to \
+                 the balances is not known",
+                ledger.open
+            );
+            checks.push(Check::not_judged("all benchmarks have ended", why));
+        }
+        Ok(checks)
+    }
+
+    /// Whether the process that reported last for a node serves, and lives as far as this host can
+    /// see.
+    fn lives(&self, node: Node) -> bool {
+        let record = Record::read(node, self.authority).ok().flatten();
+        record.is_some_and(|record| record.stage == Stage::Serving && record.runs() != Some(false))
+    }
+}
+
+/// Reason why the load has ended early. Names memory nodes that do not answer, which applications
+/// cannot see.
+fn explain(error: &BenchError, authority: &dyn Authority, nodes: &[Node]) -> String {
+    let why = match error {
+        BenchError::Fatal(why) => why.clone(),
+        error => error.to_string(),
+    };
+    match silent_memory(authority, nodes) {
+        Some(node) if !why.contains(&node.in_words()) => {
+            format!("{why}; {} does not answer", node.in_words())
+        }
+        _ => why,
+    }
+}
+
+/// Shape of a cluster, for reports.
+pub fn shape(file: &ClusterFile) -> ClusterConfig {
+    file.settings.clone()
+}

@@ -1,0 +1,214 @@
+//! `lotus bench`: from checked arguments to a report. Imports `node` and the floors below it.
+//!
+//! * `deploy`: the cluster that a benchmark runs on; `memory_nodes`: memory nodes as processes of
+//!   their own, and `lotus host`;
+//! * `drive`: load on a cluster that runs already.
+//!
+//! Everything that can be refused is refused before the run, output paths included, so that a
+//! typing error does not cost a run.
+
+mod deploy;
+#[cfg(feature = "tcp")]
+mod drive;
+pub mod memory_nodes;
+
+use std::io::{self, Write};
+use std::num::NonZero;
+#[cfg(feature = "tcp")]
+use std::path::Path;
+use std::time::Duration;
+
+use lotus_benchmarks::config::Fabric;
+use lotus_benchmarks::harness::{BenchError, Options, Outcome};
+use lotus_benchmarks::hotspot::Hotspot;
+use lotus_benchmarks::kvs::Kvs;
+use lotus_benchmarks::output::OutputError;
+use lotus_benchmarks::report::Report;
+use lotus_benchmarks::smallbank::SmallBank;
+use lotus_benchmarks::tatp::Tatp;
+use lotus_benchmarks::tpcc::Tpcc;
+use lotus_fabric::ids::ShardId;
+
+use crate::args::{BenchArgs, KvsArgs, SmallbankArgs, WorkloadArgs};
+#[cfg(feature = "tcp")]
+use crate::config::file::ClusterFile;
+use crate::show::outputs::{Outputs, Refused};
+use crate::show::watch::Watch;
+use crate::show::{Verdict, screen};
+use deploy::Place;
+
+/// Failure of a benchmark.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The arguments make no sense together. Change them.
+    #[error("{0}")]
+    Arguments(String),
+    /// A result could not be written there. Name another path.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Results cannot go where they should. Name other paths.
+    #[error(transparent)]
+    Outputs(#[from] Refused),
+    /// The load ended before its time; what there is of a result was shown.
+    #[error("the run was stopped: {0}")]
+    Stopped(String),
+    /// The benchmark did not finish.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// The standard output is gone.
+    #[error("cannot write the result: {0}")]
+    Stdout(#[from] io::Error),
+}
+
+/// Runs a benchmark and shows its result.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn run(args: &BenchArgs) -> Result<Verdict, Failure> {
+    check(args)?;
+    let common = args.common();
+    let outputs = Outputs::check(common.json.as_deref(), common.history.as_deref())?;
+    #[cfg(feature = "tcp")]
+    if let Some(path) = &common.cluster {
+        return run_on_cluster(args.clone(), path, &outputs);
+    }
+    let options = common.options();
+    warn_of_crowding(&options);
+    let outcome = measure(args, &options)?;
+    show(&options, &outcome, &outputs)
+}
+
+/// Runs a benchmark on a cluster that runs already.
+#[cfg(feature = "tcp")]
+fn run_on_cluster(mut args: BenchArgs, path: &Path, outputs: &Outputs) -> Result<Verdict, Failure> {
+    let file = ClusterFile::read(path, None);
+    let file = file.map_err(|error| Failure::Arguments(error.to_string()))?;
+    drive::sized(&file, &mut args).map_err(Failure::Arguments)?;
+    check(&args)?;
+    let mut options = args.common().options();
+    options.cluster = drive::shape(&file);
+    let place = Place { rdma: &args.common().rdma, cluster: Some(&file) };
+    let outcome = measure_at(&args, &options, &place)?;
+    show(&options, &outcome, outputs)
+}
+
+/// Runs a benchmark and reports on it; writes nothing.
+///
+/// # Errors
+/// [`Failure`] if there is no result.
+pub fn report(args: &BenchArgs) -> Result<Report, Failure> {
+    check(args)?;
+    let options = args.common().options();
+    Ok(Report::new(&options, &measure(args, &options)?))
+}
+
+/// Refuses arguments that make no sense together.
+///
+/// # Errors
+/// [`Failure::Arguments`].
+pub fn check(args: &BenchArgs) -> Result<(), Failure> {
+    if let WorkloadArgs::Smallbank(args) = &args.workload {
+        hot_accounts(args)?;
+    }
+    args.common().check().map_err(Failure::Arguments)
+}
+
+fn measure(args: &BenchArgs, options: &Options) -> Result<Outcome, Failure> {
+    let rdma = &args.common().rdma;
+    #[cfg(feature = "tcp")]
+    let place = Place { rdma, cluster: None };
+    #[cfg(not(feature = "tcp"))]
+    let place = Place { rdma };
+    measure_at(args, options, &place)
+}
+
+fn measure_at(args: &BenchArgs, options: &Options, place: &Place<'_>) -> Result<Outcome, Failure> {
+    let coordinators = options.cluster.cns * options.cluster.threads;
+    let watch = Watch::start(coordinators);
+    let progress = &watch.progress;
+    let outcome = match &args.workload {
+        WorkloadArgs::Kvs(args) => {
+            let kvs = Kvs::new(args.keys, args.update_ratio, args.zipf);
+            let kvs = kvs.with_hotspot(hotspot(args, options.cluster.cns));
+            deploy::run(kvs, options, place, progress)
+        }
+        WorkloadArgs::Smallbank(bank) => {
+            let SmallbankArgs { accounts, hot_ratio, .. } = bank;
+            let hot = hot_accounts(bank)?;
+            let bank = SmallBank::new(*accounts, hot, *hot_ratio, options.load.seed);
+            deploy::run(bank, options, place, progress)
+        }
+        WorkloadArgs::Tatp(args) => {
+            let tatp = Tatp::new(args.subscribers, options.load.seed);
+            deploy::run(tatp, options, place, progress)
+        }
+        WorkloadArgs::Tpcc(args) => {
+            let tpcc = Tpcc::new(args.scale(), args.critical_field, options.load.seed);
+            deploy::run(tpcc, options, place, progress)
+        }
+    };
+    Ok(outcome?)
+}
+
+/// The hotspot of a store whose shards are dealt out to `nodes` compute nodes, if it has one.
+fn hotspot(args: &KvsArgs, nodes: usize) -> Option<Hotspot> {
+    args.hot_shards.map(|hot_shards| Hotspot {
+        hot_shards,
+        ratio: args.hot_ratio,
+        every: Duration::from_secs_f64(args.jump),
+        nodes: nodes as u64,
+        shards: u64::from(ShardId::COUNT),
+    })
+}
+
+/// The size of the hot set.
+fn hot_accounts(args: &SmallbankArgs) -> Result<u64, Failure> {
+    let default = || SmallBank::default_hot_accounts(args.accounts);
+    match args.hot_accounts.unwrap_or_else(default) {
+        1 => Err(Failure::Arguments("a hot set of 1 account has no one to pay".to_owned())),
+        hot if hot > args.accounts => Err(Failure::Arguments(format!(
+            "{hot} hot accounts are more than the {} accounts there are",
+            args.accounts
+        ))),
+        hot => Ok(hot),
+    }
+}
+
+/// Warns if there are more coordinators than cores, so that pollers have to take turns.
+fn warn_of_crowding(options: &Options) {
+    let coordinators = options.cluster.cns * options.cluster.threads;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if coordinators > cores && options.cluster.fabric != Fabric::Sim {
+        // A closed standard error is ignored.
+        let _ = writeln!(
+            io::stderr(),
+            "warning: {coordinators} coordinators share {cores} cores, so latencies include \
+             waiting for a core"
+        );
+    }
+}
+
+/// Writes the results, the human one last.
+fn show(options: &Options, outcome: &Outcome, outputs: &Outputs) -> Result<Verdict, Failure> {
+    let report = Report::new(options, outcome);
+    if let (Some(history), Some(output)) = (&outcome.history, &outputs.history) {
+        output.write(|out| history.write(out))?;
+    }
+    if let Some(output) = &outputs.json {
+        screen::write_json(output, &report)?;
+    }
+    let mut text = report.table();
+    if let Some(audit) = &outcome.audit {
+        text.push_str(&audit.verdict());
+        text.push('\n');
+    }
+    screen::show(&text, &[&outputs.json, &outputs.history])?;
+    if let Some(why) = &outcome.stopped {
+        return Err(Failure::Stopped(why.clone()));
+    }
+    Ok(match &outcome.audit {
+        Some(audit) if !audit.passed => Verdict::Unsound,
+        _ => Verdict::Sound,
+    })
+}

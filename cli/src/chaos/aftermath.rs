@@ -1,0 +1,148 @@
+//! Judges a cluster when load and strikes have ended: nodes that are out must have been recovered,
+//! and all others audit all data.
+
+use lotus_benchmarks::audit::{Check, Effects};
+use lotus_fabric::env::Env;
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::Authority;
+
+use super::callers::Seen;
+use super::hostile::Met;
+use super::round::Siege;
+use super::schedule::Fault;
+use super::striker::{Nodes, RECOVERING, Struck};
+use crate::agree::seat::Seat;
+use crate::config::file::ClusterFile;
+use crate::config::node::{Kind, Node};
+use crate::host::polling::wait_until;
+use crate::node::errands::{AUDITING, Done, Errand, ask};
+use crate::show::steps::Steps;
+
+/// The cluster when the load and the strikes have ended.
+pub struct Aftermath<'a> {
+    pub file: &'a ClusterFile,
+    pub nodes: &'a Nodes,
+    /// Strikes since all nodes were started.
+    pub struck: &'a Struck,
+    pub siege: &'a Siege,
+    pub steps: &'a Steps,
+}
+
+/// Result of the judgement.
+pub struct Findings {
+    /// The membership, if the authority has answered.
+    pub members: Option<Membership>,
+    /// Nodes that do not take part any more.
+    pub out: Vec<Node>,
+    pub checks: Vec<Check>,
+}
+
+impl Aftermath<'_> {
+    /// Waits until nodes that are out have been recovered, and has all others audit the effects of
+    /// all calls so far.
+    ///
+    /// # Errors
+    /// A sentence: a node that takes part does not carry out its audit.
+    pub fn judge(&self, authority: &Seat, seen: &Seen) -> Result<Findings, String> {
+        let mut checks = Vec::new();
+        self.steps.say("whoever is out is recovered");
+        let members = self.await_recovery(authority);
+        let out: Vec<Node> = members.iter().flat_map(|now| self.nodes.out(now)).collect();
+        let recovered = members.as_ref().is_some_and(|now| self.is_recovered(now));
+        let detail = match &members {
+            Some(now) => {
+                let lacking = self.nodes.lacking(now);
+                format!("epoch {}, out: {}{lacking}", now.epoch().0, names(&out))
+            }
+            None => "the authority does not answer".to_owned(),
+        };
+        checks.push(Check::new("whoever is out has been recovered", recovered, detail));
+        checks.push(Check::new(
+            "what became of every call is known",
+            seen.open == 0,
+            format!("{} of {} unanswered calls are open", seen.open, seen.unanswered),
+        ));
+        checks.push(self.siege.resident.check());
+        if self.siege.met.admitted > 0 {
+            checks.extend(self.siege(&out));
+        }
+        let serving = Node::all(self.file).filter(|node| node.kind == Kind::Compute);
+        for node in serving.filter(|node| !out.contains(node)) {
+            self.steps.say(format!("{} looks at all data", node.in_words()));
+            checks.extend(audit(authority, node, seen.tally.effects)?);
+        }
+        Ok(Findings { members, out, checks })
+    }
+
+    /// Checks about hostile clients, given the nodes that are out.
+    fn siege(&self, out: &[Node]) -> [Check; 2] {
+        let Met { admitted, closed, granted } = self.siege.met;
+        let refused = Check::new(
+            "nobody was given more than his share",
+            granted == 0,
+            format!("{admitted} hostile connections, {closed} closed, {granted} steps too large"),
+        );
+        let lease = self.file.lease;
+        let untouched = out.iter().filter(|node| self.struck.is_untouched(**node, lease));
+        let still_out = untouched.map(|node| (*node, self.nodes.last_words(*node)));
+        let unexplained = self.struck.unexplained.iter().cloned().chain(still_out);
+        let lost: Vec<String> = unexplained
+            .filter(|(node, _)| node.kind == Kind::Compute)
+            .map(|(node, words)| format!("{node}: {words}"))
+            .collect();
+        let detail = if lost.is_empty() { "nobody".to_owned() } else { lost.join("; ") };
+        let name = "nobody was expelled for what applications did";
+        [refused, Check::new(name, lost.is_empty(), detail)]
+    }
+
+    /// The membership, as soon as nothing is left to recover; its last state when that takes too
+    /// long.
+    fn await_recovery(&self, authority: &dyn Authority) -> Option<Membership> {
+        let mut members = None;
+        wait_until(&Env::real(0), RECOVERING, || {
+            members = membership::read(authority).ok();
+            let serve = self.restarted().all(|node| self.nodes.serves(authority, node));
+            serve && members.as_ref().is_some_and(|now| self.is_recovered(now))
+        });
+        members
+    }
+
+    /// Whether all nodes that have ended are out, all that are out have been recovered, and
+    /// restarted ones take part and are filled.
+    fn is_recovered(&self, now: &Membership) -> bool {
+        let out = self.nodes.out(now);
+        let mut ended = self.nodes.all().filter(|node| self.nodes.has_ended(*node));
+        let noticed = ended.all(|node| out.contains(&node));
+        let back = self.restarted().all(|node| !out.contains(&node));
+        let filled = now.joining().next().is_none();
+        noticed && back && filled && now.may_resume() && now.may_adopt()
+    }
+
+    /// Nodes that were started again, and not struck since.
+    fn restarted(&self) -> impl Iterator<Item = Node> {
+        let last = |node: &Node| self.struck.strikes.iter().rfind(|strike| strike.node == *node);
+        Node::all(self.file)
+            .filter(move |node| last(node).is_some_and(|last| last.fault == Fault::Restart))
+    }
+}
+
+/// Has a node audit all data; its name is put before each check's.
+fn audit(
+    authority: &dyn Authority,
+    node: Node,
+    effects: Effects,
+) -> Result<impl Iterator<Item = Check>, String> {
+    match ask(authority, node, Errand::Audit(effects), AUDITING)? {
+        Done::Audited(checks) => Ok(checks
+            .into_iter()
+            .map(move |check| Check { name: format!("{node}: {}", check.name), ..check })),
+        _ => Err(format!("{} has looked at nothing", node.in_words())),
+    }
+}
+
+/// Names of nodes, as text.
+pub fn names(nodes: &[Node]) -> String {
+    let names: Vec<String> = nodes.iter().map(Node::to_string).collect();
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+}

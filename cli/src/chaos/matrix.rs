@@ -1,0 +1,202 @@
+//! `lotus cluster matrix`: strikes processes at every step of a start, of a snapshot and of `down`,
+//! and checks the result.
+//!
+//! # What it is
+//! A [`Coordinate`] is a step, given by its [`FaultPoint`], the process that takes it, and a blow:
+//! the process is killed right there, or stands still for longer than the lease. [`actors`] lists
+//! for every point the processes that take the step; the matrix is derived from it and from the
+//! list of points, so a new point needs its own coordinates. Each is a run of its own, of a small
+//! cluster over `shm` in a directory of its own (`ground`), which begins with a snapshot. After the
+//! blow an operator does what docs/operations.md says (`ordeal`): starts again what has ended, or
+//! ends a cluster that reports incomplete data, and begins anew. In the end the cluster must serve,
+//! with the rows that it began with, and no file in the directory of snapshots may have others.
+//!
+//! # What it is not
+//! A test of transactions: nothing is written meanwhile. `lotus sim matrix` and `lotus chaos`
+//! strike clusters at work.
+
+mod ground;
+mod ordeal;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lotus_fabric::env::Env;
+use lotus_points::FaultPoint;
+
+use crate::args::ClusterMatrixArgs;
+use crate::config::node::{Kind, Node};
+use crate::show::Verdict;
+use ground::Ground;
+
+/// A process that takes steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Actor {
+    /// The process of a node.
+    Node(Node),
+    /// The process of `lotus cluster down`.
+    Command,
+}
+
+const FOUNDER: Actor = Actor::Node(Node::compute(0));
+const OTHER: Actor = Actor::Node(Node::compute(1));
+const MEMORY: Actor = Actor::Node(Node { kind: Kind::Memory, index: 1 });
+const HOST: Actor = Actor::Node(Node { kind: Kind::Memory, index: 0 });
+
+/// Processes that pass a point; none for points that only a cluster in one process passes.
+pub fn actors(point: FaultPoint) -> &'static [Actor] {
+    use FaultPoint as P;
+    match point {
+        P::MemoryServing => &[MEMORY, HOST],
+        P::Joined | P::FirstBeat | P::Serving | P::Rested => &[FOUNDER, OTHER],
+        P::Registered | P::Chartered | P::RowsLoaded | P::Filled | P::DataAgreed => &[FOUNDER],
+        P::Announced | P::TakenIn => &[OTHER, FOUNDER],
+        P::SnapshotOpened | P::SnapshotWritten | P::SnapshotSynced => &[FOUNDER],
+        P::SnapshotNamed | P::SnapshotPruned | P::SnapshotReported => &[FOUNDER],
+        P::RestAgreed | P::RestTold | P::LastTaken => &[Actor::Command],
+        P::ComputeEnded | P::AllEnded => &[Actor::Command],
+        _ => &[],
+    }
+}
+
+/// A fault of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blow {
+    /// The process is killed.
+    Kill,
+    /// The process stands still for some leases, and goes on.
+    Stop,
+}
+
+/// A step, the process that is struck there, and the fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Coordinate {
+    point: FaultPoint,
+    actor: Actor,
+    blow: Blow,
+}
+
+impl fmt::Display for Coordinate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blow = match self.blow {
+            Blow::Kill => "kill",
+            Blow::Stop => "stop",
+        };
+        write!(f, "{}/{blow}/", self.point.name())?;
+        match self.actor {
+            Actor::Node(node) => node.fmt(f),
+            Actor::Command => f.write_str("down"),
+        }
+    }
+}
+
+impl Coordinate {
+    /// Value of the environment variable that arms the process.
+    fn armed(&self) -> String {
+        let blow = match self.blow {
+            Blow::Kill => "kill",
+            Blow::Stop => "stop",
+        };
+        // A load passes the point many times: one in the middle.
+        let passage = if self.point == FaultPoint::RowsLoaded { "@300" } else { "" };
+        format!("{}{passage}={blow}", self.point.name())
+    }
+}
+
+/// All coordinates.
+pub fn all() -> Vec<Coordinate> {
+    let mut all = Vec::new();
+    for point in FaultPoint::ALL.iter().copied() {
+        for actor in actors(point).iter().copied() {
+            all.extend([Blow::Kill, Blow::Stop].map(|blow| Coordinate { point, actor, blow }));
+        }
+    }
+    all
+}
+
+/// One coordinate for each point: the first process that passes it is killed.
+pub fn short() -> Vec<Coordinate> {
+    let mut short = all();
+    short.retain(|one| one.blow == Blow::Kill && actors(one.point)[0] == one.actor);
+    short
+}
+
+/// Runs the chosen coordinates, some at a time, each cluster on a ground of its own.
+///
+/// # Errors
+/// A sentence: there is no such coordinate, or no room for a cluster.
+pub fn run(args: &ClusterMatrixArgs) -> Result<Verdict, String> {
+    let chosen = match &args.only {
+        Some(name) => {
+            let named = |one: &Coordinate| one.point.name() == name || one.to_string() == *name;
+            let chosen: Vec<Coordinate> = all().into_iter().filter(named).collect();
+            if chosen.is_empty() {
+                return Err(format!("there is no coordinate {name}"));
+            }
+            chosen
+        }
+        None if args.all => all(),
+        None => short(),
+    };
+    let next = AtomicUsize::new(0);
+    let at_once = usize::from(args.at_once.get()).min(chosen.len());
+    let passed = Env::real(0).in_parallel(at_once, |place| -> Result<usize, String> {
+        let ground = Ground::prepare(place)?;
+        let mut passed = 0;
+        while let Some(coordinate) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            passed += usize::from(is_passed(&ground, coordinate)?);
+        }
+        Ok(passed)
+    });
+    let passed = passed.into_iter().sum::<Result<usize, String>>()?;
+    say(&format!("{passed} of {} coordinates passed\n", chosen.len()))?;
+    Ok(if passed == chosen.len() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// Runs a coordinate, and prints the outcome.
+fn is_passed(ground: &Ground, coordinate: &Coordinate) -> Result<bool, String> {
+    let env = Env::real(0);
+    let began = env.now();
+    let outcome = ordeal::undergo(ground, coordinate);
+    let secs = env.now().since(began).as_secs_f64();
+    match &outcome {
+        Ok(()) => say(&format!("{coordinate}: passed, {secs:.1} s\n"))?,
+        Err(why) => {
+            let logs = ground.keep_logs(&coordinate.to_string())?;
+            let logs = logs.display();
+            say(&format!("{coordinate}: FAILED, {secs:.1} s: {why}; see {logs}\n"))?;
+        }
+    }
+    Ok(outcome.is_ok())
+}
+
+fn say(what: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    let said = out.write_all(what.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|error| format!("cannot write: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_of_processes_has_runs_and_no_other_has() {
+        for point in FaultPoint::ALL.iter().copied() {
+            let runs = all().iter().filter(|one| one.point == point).count();
+            assert_eq!(runs > 0, point.family().is_of_processes(), "{point:?}");
+        }
+        let steps = FaultPoint::ALL.iter().filter(|point| point.family().is_of_processes());
+        assert_eq!(short().len(), steps.count());
+    }
+
+    #[test]
+    fn names_lead_to_one_coordinate_each() {
+        let mut names: Vec<String> = all().iter().map(Coordinate::to_string).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+        assert!(names.contains(&"joined/kill/cn-0".to_owned()), "{names:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! `lotus chaos`: starts a cluster of processes, drives it while nodes are struck, and audits the
+//! result.
+//!
+//! # What it is
+//! * `schedule`, `events`: faults, with their nodes and times; what a cluster survives; `draw`:
+//!   random schedules;
+//! * `ordeal`: rounds of load, with a restore between two; `round`: one of them; `aftermath`: the
+//!   checks after it; `restoring`: ends the cluster with a snapshot, and starts it from there;
+//! * `keeper`: when a strike is due; `striker`: carries it out; `copies`: snapshots under load;
+//! * `callers`: the load, which finds out the outcome of each of its calls; `lives`: joins what
+//!   they saw before and after a restore into one history;
+//! * `hostile`: applications that ask for more than their share; `resident`: the memory they cost;
+//! * `report`: the output.
+//!
+//! Processes are killed and paused with signals, as an operator or a kernel would. When the load
+//! has ended, paused nodes are resumed, and all nodes that are out must have been recovered. Then
+//! each compute node that still serves audits all data: nothing INVISIBLE, no lock, no open log,
+//! replicas alike, balances as the calls have made them. Nothing of the cluster is left running.
+//!
+//! `matrix` strikes single processes at single steps, without load.
+//!
+//! Nodes that were started in network namespaces have cables, which are pulled and plugged in
+//! again; on loopback there are none, and a schedule that asks for it is refused.
+//!
+//! # Imports
+//! `operate`, `node` and the floors below them; not `bench`.
+
+#[cfg(feature = "fault-points")]
+pub mod matrix;
+
+mod aftermath;
+mod callers;
+mod copies;
+mod draw;
+mod events;
+mod hostile;
+mod keeper;
+mod lives;
+mod ordeal;
+mod report;
+mod resident;
+mod restoring;
+mod round;
+mod schedule;
+mod striker;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+
+use crate::agree::seat::Silent;
+use crate::args::ChaosArgs;
+use crate::config::file::ClusterFile;
+use crate::config::load::Load;
+use crate::operate::commands::{start, stop};
+use crate::show::outputs::Outputs;
+use crate::show::steps::Steps;
+use crate::show::{Verdict, screen};
+use events::{Event, rounds};
+use keeper::Pace;
+use ordeal::Ordeal;
+use schedule::Bounds;
+use striker::Nodes;
+
+/// Time that nodes may take to start.
+const STARTING: Duration = Duration::from_secs(60);
+/// Approximate duration of the load between two restores.
+const BETWEEN_RESTORES: Duration = Duration::from_secs(60);
+/// Bytes of a row that remembers a call with as many operations as any of TPC-C has.
+const TPCC_CALL_BYTES: u32 = 8192;
+/// Argument that asks for a drawn schedule.
+const RANDOM: &str = "random";
+
+/// Runs a schedule against a cluster that does not run yet, and shows the report.
+///
+/// # Errors
+/// A sentence: the schedule is invalid, the cluster does not start, or the load fails in a way that
+/// no fault explains. Nothing of the cluster runs any more then.
+pub fn run(file: &ClusterFile, args: &ChaosArgs) -> Result<Verdict, String> {
+    let load = file.load.as_ref();
+    let load = load.ok_or_else(|| format!("{} loads nothing to drive", file.path.display()))?;
+    if let Some(wanted) = args.workload.as_ref().filter(|wanted| *wanted != load.name()) {
+        let path = file.path.display();
+        return Err(format!("{path} loads {}, not {wanted}", load.name()));
+    }
+    let wants_more = matches!(load, Load::Tpcc { .. }) && file.calls.row_bytes < TPCC_CALL_BYTES;
+    if args.history.is_some() && wants_more {
+        return Err(format!(
+            "the history of tpcc needs [calls] with row_bytes = {TPCC_CALL_BYTES}: the record of a \
+             call remembers what it did"
+        ));
+    }
+    if !file.serves_applications() {
+        return Err(format!("{} gives compute nodes no client address", file.path.display()));
+    }
+    let outputs = Outputs::check(args.json.as_deref(), args.history.as_deref());
+    let outputs = outputs.map_err(|error| error.to_string())?;
+    let env = Env::real(0);
+    let seed = args.seed.unwrap_or_else(|| env.now().0);
+    let span = Duration::from_secs_f64(args.secs);
+    let bounds = Bounds {
+        memory_nodes: file.settings.mns,
+        replicas: file.settings.replicas,
+        cables: file.namespaces.is_some(),
+        hosts_authority: !file.authority.outlives_the_cluster(),
+        compute_nodes: file.settings.cns,
+        lease: file.lease,
+        span,
+        snapshots: file.snapshots.is_some(),
+    };
+    let events = read(args, &bounds, seed)?;
+    check_snapshots(file)?;
+    announce(&args.schedule, seed, &events);
+    let pace = if is_drawn(&args.schedule) { Pace::Careful } else { Pace::Exact };
+
+    let steps = Steps::start("# ");
+    start(file, STARTING, &steps)?;
+    let nodes = Nodes::of(file);
+    let ordeal = Ordeal {
+        file,
+        load,
+        nodes: &nodes,
+        seed,
+        bounds,
+        pace,
+        traced: outputs.history.is_some(),
+        hostile: args.hostile,
+        steps: &steps,
+    };
+    let outcome = ordeal.undergo(&rounds(&events, span));
+    let resumed = nodes.resume_all();
+    let stopped = stop(file, Silent::MayLive, &steps);
+    drop(steps);
+    let (report, history) = outcome?;
+    stopped?;
+    resumed?;
+    if let Some(output) = &outputs.history {
+        output.write(|out| history.write(out)).map_err(|error| error.to_string())?;
+    }
+    if let Some(output) = &outputs.json {
+        screen::write_json(output, &report).map_err(|error| error.to_string())?;
+    }
+    let data = [&outputs.json, &outputs.history];
+    screen::show(&report.table(), &data).map_err(|error| error.to_string())?;
+    if !report.audit.passed {
+        return Ok(Verdict::Unsound);
+    }
+    // There were none before the run, and the next run begins with freshly loaded data.
+    remove_snapshots(file)?;
+    Ok(Verdict::Sound)
+}
+
+/// Refuses a cluster that would begin with a snapshot: the effects on its balances are not known.
+fn check_snapshots(file: &ClusterFile) -> Result<(), String> {
+    let Some(snapshots) = &file.snapshots else { return Ok(()) };
+    match snapshots.paths().map_err(|error| error.to_string())?.first() {
+        None => Ok(()),
+        Some(found) => Err(format!(
+            "{} is there, and the cluster would begin with it: move all snapshots away",
+            found.display()
+        )),
+    }
+}
+
+fn remove_snapshots(file: &ClusterFile) -> Result<(), String> {
+    let Some(snapshots) = &file.snapshots else { return Ok(()) };
+    let paths = snapshots.paths().map_err(|error| error.to_string())?;
+    let removed = paths.iter().try_for_each(std::fs::remove_file);
+    removed.map_err(|error| format!("cannot remove the snapshots of this run: {error}"))
+}
+
+/// Default number of restores in a drawn schedule.
+fn usual_restores(bounds: &Bounds) -> usize {
+    match bounds.snapshots && bounds.lease.is_some() {
+        true => bounds.span.as_secs().div_ceil(BETWEEN_RESTORES.as_secs()) as usize,
+        false => 0,
+    }
+}
+
+fn read(args: &ChaosArgs, bounds: &Bounds, seed: u64) -> Result<Vec<Event>, String> {
+    let path = &args.schedule;
+    if is_drawn(path) {
+        let restores = args.restores.unwrap_or_else(|| usual_restores(bounds));
+        if restores > 0 && !bounds.snapshots {
+            return Err("--restores needs [snapshots] in the cluster's file".to_owned());
+        }
+        return Ok(bounds.draw_all(seed, restores));
+    }
+    if args.restores.is_some() {
+        return Err("--restores is for drawn schedules; a file says when by itself".to_owned());
+    }
+    let named = |why: &dyn std::fmt::Display| format!("{}, {why}", path.display());
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    bounds.parse(&text).map_err(|error| named(&error))
+}
+
+/// Prints the schedule, with its seed, in the form in which it can be read again.
+fn announce(path: &Path, seed: u64, events: &[Event]) {
+    let head = if is_drawn(path) { format!("# drawn from seed {seed}\n") } else { String::new() };
+    // A failed write to standard error is ignored.
+    let _ = io::stderr().write_all(format!("{head}{}", schedule::write(events)).as_bytes());
+}
+
+fn is_drawn(schedule: &Path) -> bool {
+    schedule == Path::new(RANDOM)
+}

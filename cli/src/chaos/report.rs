@@ -1,0 +1,111 @@
+//! Report of `lotus chaos`: a table for people, JSON for programs.
+
+use std::fmt::Write as _;
+
+use comfy_table::Table;
+use lotus_benchmarks::audit::Audit;
+use serde::Serialize;
+
+use super::schedule::Strike;
+use crate::config::node::Node;
+
+/// Result of a run of `lotus chaos`.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Path of the cluster's file.
+    pub file: String,
+    /// Seed of random choices.
+    pub seed: u64,
+    /// Duration of the load, in seconds.
+    pub secs: f64,
+    /// Name of the workload.
+    pub workload: &'static str,
+    /// Strikes that were carried out.
+    pub schedule: Vec<Strike>,
+    /// Number of starts of nodes that were struck before the node took part.
+    pub starts_struck: usize,
+    /// Number of snapshots reported as taken, `down`'s and those of checks included.
+    pub snapshots: usize,
+    /// Number of snapshots that were asked for and not taken.
+    pub snapshots_failed: usize,
+    /// Number of snapshots that were struck while they were taken.
+    pub snapshots_struck: usize,
+    /// Number of times the cluster was ended with a snapshot and started from it.
+    pub restores: usize,
+    /// Number of restores that were struck.
+    pub restores_struck: usize,
+    /// Number of times that all had to be begun anew before it served.
+    pub begun_anew: usize,
+    /// Epoch of the membership afterwards.
+    pub epoch: Option<u32>,
+    /// Nodes that do not take part any more.
+    pub expelled: Vec<Node>,
+    /// Calls that have committed.
+    pub committed: u64,
+    /// Calls that the workload itself rejected.
+    pub refused: u64,
+    /// Calls that had no answer, or an error.
+    pub unanswered: u64,
+    /// Number of unanswered calls that turned out to be committed.
+    pub found_committed: u64,
+    /// Longest time in which nothing committed, in milliseconds.
+    pub longest_silence_ms: u64,
+    /// Checks of the data and of the run.
+    pub audit: Audit,
+}
+
+impl Report {
+    /// Formats the report for people.
+    pub fn table(&self) -> String {
+        let mut strikes = Table::new();
+        strikes.load_preset(comfy_table::presets::NOTHING);
+        strikes.set_header(["at ms", "node", "fault"]);
+        for Strike { at_ms, node, fault } in &self.schedule {
+            strikes.add_row([at_ms.to_string(), node.to_string(), fault.name().to_owned()]);
+        }
+        let mut checks = Table::new();
+        checks.load_preset(comfy_table::presets::NOTHING);
+        for check in &self.audit.checks {
+            checks.add_row([check.mark(), &check.name, &check.detail]);
+        }
+        let mut text = format!("{}\n\n", strikes.trim_fmt());
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{} on {}, {} s, seed {}: {} committed, {} refused, {} unanswered of which {} had \
+             committed; {} ms without a commit at most; {}\n{}\n",
+            self.workload,
+            self.file,
+            self.secs,
+            self.seed,
+            self.committed,
+            self.refused,
+            self.unanswered,
+            self.found_committed,
+            self.longest_silence_ms,
+            self.out(),
+            self.struck(),
+        );
+        let _ = writeln!(text, "{}\n\n{}", checks.trim_fmt(), self.audit.verdict());
+        text
+    }
+
+    fn struck(&self) -> String {
+        format!(
+            "{} starts struck; {} snapshots reported, {} not, {} struck; {} restores, {} struck, \
+             {} begun anew",
+            self.starts_struck,
+            self.snapshots,
+            self.snapshots_failed,
+            self.snapshots_struck,
+            self.restores,
+            self.restores_struck,
+            self.begun_anew,
+        )
+    }
+
+    fn out(&self) -> String {
+        let names = super::aftermath::names(&self.expelled);
+        format!("expelled: {names}")
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory that the nodes' processes hold, sampled throughout a run.
+//!
+//! Only anonymous memory counts: what a process has allocated and touched. Memory that nodes share
+//! over `shm` belongs to the cluster, and is as large as its file says.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lotus_benchmarks::audit::Check;
+use lotus_fabric::env::Env;
+
+use super::striker::Nodes;
+use crate::config::file::{ClusterFile, Net};
+use crate::config::node::{Kind, Node};
+use crate::host::polling::wait_until;
+use crate::host::usage::anonymous_bytes;
+
+/// Sampling interval.
+const LOOKING: Duration = Duration::from_millis(250);
+/// Permitted growth of a process under load: caches that fill, state of clients, memory kept by the
+/// allocator. A client that is answered without limit takes as much in seconds.
+const GROWTH_BYTES: u64 = 256 << 20;
+
+/// Samples of a run.
+pub struct Resident {
+    /// Maximum over the processes of each kind when the load began.
+    first: BTreeMap<Kind, u64>,
+    /// Maximum of each node since then.
+    most: BTreeMap<Node, u64>,
+    /// Memory limit of a memory node on `tcp`, which it may come to use; 0 on `shm`.
+    lent: u64,
+}
+
+impl Resident {
+    /// Takes the first sample.
+    pub fn of(file: &ClusterFile, nodes: &Nodes) -> Self {
+        let lent = match file.net {
+            Net::Tcp { .. } => file.settings.memory_limit_bytes.unwrap_or(0),
+            Net::Shm { .. } => 0,
+        };
+        let mut resident = Self { first: BTreeMap::new(), most: BTreeMap::new(), lent };
+        resident.look(nodes);
+        for (node, bytes) in &resident.most {
+            let first = resident.first.entry(node.kind).or_default();
+            *first = (*first).max(*bytes);
+        }
+        resident
+    }
+
+    /// Samples again and again until `stop` is set.
+    pub fn watch(mut self, nodes: &Nodes, stop: &AtomicBool) -> Self {
+        let env = Env::real(0);
+        while !stop.load(Ordering::Relaxed) {
+            self.look(nodes);
+            wait_until(&env, LOOKING, || stop.load(Ordering::Relaxed));
+        }
+        self
+    }
+
+    fn look(&mut self, nodes: &Nodes) {
+        for node in nodes.all() {
+            let bytes = nodes.process(node).and_then(anonymous_bytes).unwrap_or(0);
+            let most = self.most.entry(node).or_default();
+            *most = (*most).max(bytes);
+        }
+    }
+
+    /// Checks that all processes stayed below their bounds.
+    pub fn check(&self) -> Check {
+        let bound = |kind: Kind| {
+            let lent = if kind == Kind::Memory { self.lent } else { 0 };
+            self.first.get(&kind).copied().unwrap_or(0) + lent + GROWTH_BYTES
+        };
+        let stayed = self.most.iter().all(|(node, bytes)| *bytes < bound(node.kind));
+        let mut detail = String::new();
+        for (node, bytes) in &self.most {
+            // Writing to a string cannot fail.
+            let _ = write!(detail, "{node} {}, ", bytes >> 20);
+        }
+        let (memory, compute) = (bound(Kind::Memory) >> 20, bound(Kind::Compute) >> 20);
+        let _ = write!(detail, "of {memory} MiB for memory nodes and {compute} for compute nodes");
+        Check::new("resident memory stayed below its bound", stayed, detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_grows_beyond_the_bound_of_its_kind_is_a_finding() {
+        let (mn, cn) = (Node { kind: Kind::Memory, index: 0 }, Node::compute(1));
+        let first = [(Kind::Memory, 10 << 20), (Kind::Compute, 100 << 20)].into();
+        let check = |memory: u64, compute: u64| {
+            let most = [(mn, memory << 20), (cn, compute << 20)].into();
+            Resident { first: BTreeMap::clone(&first), most, lent: 64 << 20 }.check()
+        };
+        let sound = check(329, 355);
+        assert!(sound.passed, "{}", sound.detail);
+        assert_eq!(
+            sound.detail,
+            "mn-0 329, cn-1 355, of 330 MiB for memory nodes and 356 for compute nodes"
+        );
+        assert!(!check(331, 100).passed && !check(10, 357).passed);
+        assert!(anonymous_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+    }
+}

@@ -1,0 +1,114 @@
+//! One round of load: the workload's transactions are called while nodes are struck and hostile
+//! clients run, until the time is up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lotus_benchmarks::harness::BenchError;
+use lotus_benchmarks::workload::Workload;
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::TableId;
+
+use super::callers::{Callers, Seen};
+use super::copies::Copies;
+use super::hostile::{Hostile, Met};
+use super::keeper::Keeper;
+use super::resident::Resident;
+use super::striker::{self, Nodes, Struck};
+use crate::apps::connect::{attach, connect};
+use crate::apps::load::failed;
+use crate::config::file::ClusterFile;
+use crate::config::load::Use;
+
+/// Settings of a round.
+pub struct Driving<'a> {
+    pub file: &'a ClusterFile,
+    pub nodes: &'a Nodes,
+    /// Clock of the callers, and seed of random choices.
+    pub clock: &'a Env,
+    /// Number of times the cluster was restored before.
+    pub life: u32,
+    /// Duration of the load in this round, and in all rounds together.
+    pub span: Duration,
+    pub all: Duration,
+    pub keeper: Keeper,
+    pub copies: Copies,
+    /// Whether calls report what they read and wrote.
+    pub traced: bool,
+    /// Number of clients that ask for more than their share.
+    pub hostile: usize,
+}
+
+/// Result of a round.
+pub struct Driven {
+    pub workload: &'static str,
+    pub seen: Seen,
+    pub tables: Vec<(TableId, String)>,
+    pub struck: Struck,
+    pub copies: Copies,
+    pub siege: Siege,
+}
+
+/// Results of hostile clients, and the memory that nodes held meanwhile.
+pub struct Siege {
+    pub met: Met,
+    pub resident: Resident,
+}
+
+impl Use for Driving<'_> {
+    type Outcome = Result<Driven, String>;
+
+    fn of<W: Workload>(self, mut workload: W) -> Self::Outcome {
+        let Self { file, nodes, clock, life, span, all, keeper, copies, traced, hostile } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let authority = crate::agree::seat::authority(file)?;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
+            let resident = Resident::of(file, nodes);
+            let watching = scope.spawn(|| resident.watch(nodes, &stop));
+            let driven = runtime.block_on(async {
+                let client = connect(file).await?;
+                let tables = attach(&client, &mut workload, file)?;
+                let workload = Arc::new(workload);
+                let until = clock.now().after(span);
+                let room = file.calls.rows as f64 * f64::from(file.calls.row_bytes);
+                let callers = Callers {
+                    workload,
+                    clock: clock.clone(),
+                    until,
+                    span: all,
+                    traced,
+                    room,
+                    life,
+                };
+                let struck =
+                    scope.spawn(|| striker::strike(nodes, &authority, keeper, span, copies));
+                let besieged = Hostile::of(file, hostile, clock.clone(), until);
+                let besieged = besieged.map(|hostile| scope.spawn(|| hostile.beset()));
+                let besieged = besieged.map_err(|why| failed(&why))?;
+                Ok((callers.call(&client).await?, tables, struck, besieged))
+            });
+            let driven = driven.map_err(|error: BenchError| error.to_string());
+            let (seen, tables, struck, besieged) = driven?;
+            let struck = struck.join().map_err(|_| "whoever strikes has panicked".to_owned())?;
+            let met = besieged.join().map_err(|_| "a hostile client has panicked".to_owned())?;
+            stop.store(true, Ordering::Relaxed);
+            let resident = watching.join().map_err(|_| "who looks at memory has panicked")?;
+            let (struck, copies) = struck?;
+            let siege = Siege { met: met?, resident };
+            Ok(Driven { workload: W::NAME, seen, tables, struck, copies, siege })
+        })
+    }
+}
+
+/// Sets the flag when dropped, so that polling threads end however a run ends.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,305 @@
+//! Carries out a schedule on processes and cables, on a thread of its own, and reads the state of
+//! the nodes meanwhile.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use lotus_fabric::env::Env;
+use lotus_fabric::ids::{NodeId, ShardId};
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_recovery::membership::returns::{Return, Stage as Filling, shards_on};
+use lotus_router::{Authority, Placement};
+use rustix::process::Signal;
+
+use super::copies::{Copies, Copying};
+use super::events::Event;
+use super::keeper::{Keeper, Standing, Standings};
+use super::schedule::{self, Fault, Strike};
+use crate::agree::records::{Record, Stage};
+use crate::agree::seat::Seat;
+use crate::config::file::ClusterFile;
+use crate::config::node::{Kind, Node};
+use crate::host::polling::{PAUSE, wait_until};
+use crate::host::processes::{Seen, State};
+use crate::operate::commands::restart;
+use crate::operate::status::Survey;
+
+/// Time that recovery may take when the load has ended.
+pub const RECOVERING: Duration = Duration::from_secs(60);
+
+/// Interval at which the standings are read.
+const LOOKING: Duration = Duration::from_millis(100);
+
+/// Number of lacking shards that a message names.
+const SOME: usize = 8;
+
+/// The nodes of a cluster, seen from outside.
+pub struct Nodes {
+    file: ClusterFile,
+    state: State,
+}
+
+impl Nodes {
+    /// Nodes that a file describes.
+    pub fn of(file: &ClusterFile) -> Self {
+        Self { file: file.clone(), state: State::look(file) }
+    }
+
+    /// All nodes.
+    pub fn all(&self) -> impl Iterator<Item = Node> + use<> {
+        Node::all(&self.file)
+    }
+
+    /// Nodes that do not take part any more.
+    pub fn out(&self, now: &Membership) -> Vec<Node> {
+        self.all().filter(|node| self.is_out(now, *node)).collect()
+    }
+
+    /// Whether a memory node is being filled with what it missed.
+    fn is_filled(&self, now: &Membership, node: Node) -> bool {
+        let id = node.id(&self.file);
+        node.kind == Kind::Memory && now.joining().any(|joining| joining.node == id)
+    }
+
+    /// Shards that memory nodes which are being filled still lack, in words; empty if none is being
+    /// filled.
+    pub fn lacking(&self, now: &Membership) -> String {
+        let memory: Vec<NodeId> = (0..self.file.settings.mns as u16).map(NodeId).collect();
+        let Ok(first) = Placement::new(&memory, self.file.settings.replicas) else {
+            return String::new();
+        };
+        let lacking = now.joining().map(|Return { node, stage, .. }| {
+            let has = |shard: &ShardId| match stage {
+                Filling::Joining(copied) => copied.contains(*shard),
+                Filling::Found(_) | Filling::Whole => false,
+            };
+            let lacks: Vec<String> = shards_on(*node, &first)
+                .filter(|shard| !has(shard))
+                .map(|shard| shard.raw().to_string())
+                .collect();
+            let some = lacks[..lacks.len().min(SOME)].join(", ");
+            format!("; mn-{} lacks {} shards: {some}", node.0, lacks.len())
+        });
+        lacking.collect()
+    }
+
+    /// Whether a node's current process, and not an earlier one, serves and answers errands.
+    pub fn serves(&self, authority: &dyn Authority, node: Node) -> bool {
+        let record = Record::read(node, authority).ok().flatten();
+        record.is_some_and(|record| {
+            let runs = self.state.seen(node) == Seen::Running(record.process.id);
+            runs && record.stage == Stage::Serving
+        })
+    }
+
+    /// Process id of a node, while it runs.
+    pub fn process(&self, node: Node) -> Option<u32> {
+        match self.state.seen(node) {
+            Seen::Running(process) => Some(process),
+            Seen::Never | Seen::Ended(_) | Seen::Down => None,
+        }
+    }
+
+    /// State of all nodes.
+    pub fn survey<'a>(&'a self, authority: &Seat) -> Survey<'a> {
+        Survey::take(&self.file, &self.state, authority)
+    }
+
+    /// Whether a node's process was started and has ended.
+    pub fn has_ended(&self, node: Node) -> bool {
+        matches!(self.state.seen(node), Seen::Ended(_))
+    }
+
+    fn is_out(&self, now: &Membership, node: Node) -> bool {
+        let id = node.id(&self.file);
+        match node.kind {
+            Kind::Compute => !now.is_live(id),
+            Kind::Memory => now.lost_memory().iter().any(|lost| lost.node == id),
+        }
+    }
+
+    /// Standings of all nodes; empty if the authority does not answer.
+    fn standings(&self, authority: &dyn Authority) -> Standings {
+        let Ok(now) = membership::read(authority) else { return Standings::new() };
+        let standing = |node: Node| match node.kind {
+            _ if self.is_out(&now, node) => Standing::Out,
+            Kind::Memory if self.is_filled(&now, node) => Standing::Filling,
+            Kind::Compute if !self.serves(authority, node) => Standing::Filling,
+            _ => Standing::Whole,
+        };
+        self.all().map(|node| (node, standing(node))).collect()
+    }
+
+    /// Resumes all nodes and plugs in all cables: a node that stands still could not even end, and
+    /// one that is cut off could not be asked.
+    ///
+    /// # Errors
+    /// A sentence: a cable cannot be plugged in.
+    pub fn resume_all(&self) -> Result<(), String> {
+        self.all().for_each(|node| self.state.signal(node, Signal::CONT));
+        let Some(cables) = &self.file.namespaces else { return Ok(()) };
+        self.all().try_for_each(|node| cables.set_cable(node, true))
+    }
+
+    /// Last error in a node's log.
+    pub fn last_words(&self, node: Node) -> String {
+        self.state.complaint(node).unwrap_or_else(|| "it has said nothing".to_owned())
+    }
+
+    /// Reports nodes that are helped up, with their last errors: the schedule did not say so.
+    fn report(&self, helped: &[Strike]) {
+        for strike in helped {
+            let last = self.last_words(strike.node);
+            let event = schedule::write(&[Event::Strike(*strike)]);
+            let line = format!("# out for long: {last}\n{event}");
+            // A failed write to standard error is ignored.
+            let _ = io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    /// Carries out a strike.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn carry_out(&self, Strike { node, fault, .. }: Strike) -> Result<(), String> {
+        let set_cable = |plugged| match &self.file.namespaces {
+            Some(cables) => cables.set_cable(node, plugged),
+            None => Err("there are no cables".to_owned()),
+        };
+        match fault {
+            Fault::Kill => self.state.signal(node, Signal::KILL),
+            Fault::Pause => self.state.signal(node, Signal::STOP),
+            Fault::Resume => self.state.signal(node, Signal::CONT),
+            Fault::Restart => restart(&self.file, node)?,
+            Fault::Partition => set_cable(false)?,
+            Fault::Heal => set_cable(true)?,
+        }
+        Ok(())
+    }
+}
+
+/// Record of what was done to the nodes.
+#[derive(Default)]
+pub struct Struck {
+    /// All strikes, in order.
+    pub strikes: Vec<Strike>,
+    /// Nodes that had to be helped up although nothing had been done to them since they were last
+    /// started, with their last errors.
+    pub unexplained: Vec<(Node, String)>,
+    /// Number of starts that were struck before the node took part.
+    pub starts: usize,
+}
+
+impl Struck {
+    /// Whether nothing was done to a node since it was last started that may have it expelled. A
+    /// pause or a cut of less than half a lease may not.
+    pub fn is_untouched(&self, node: Node, lease: Option<Duration>) -> bool {
+        let mut before = self.strikes.iter().rev().filter(|strike| strike.node == node);
+        let half = lease.unwrap_or(Duration::MAX).as_millis() / 2;
+        while let Some(strike) = before.next() {
+            match (strike.fault, before.next()) {
+                (Fault::Restart, _) => return true,
+                (Fault::Resume | Fault::Heal, Some(begun))
+                    if u128::from(strike.at_ms - begun.at_ms) < half => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Strikes as the keeper decides, then resumes all nodes. Returns what was done, and when; and
+/// `copies` with the outcomes of the snapshots that were taken meanwhile.
+///
+/// # Errors
+/// A sentence: a strike or a snapshot could not be carried out.
+pub fn strike(
+    nodes: &Nodes,
+    authority: &Seat,
+    mut keeper: Keeper,
+    span: Duration,
+    copies: Copies,
+) -> Result<(Struck, Copies), String> {
+    let env = Env::real(0);
+    let began = env.now();
+    let mut looked = began;
+    let mut struck = Struck::default();
+    let mut standings = Standings::new();
+    let mut copying = Copying::new(&nodes.file, copies);
+    loop {
+        let now = env.now();
+        let now_ms = now.since(began).as_millis() as u64;
+        if keeper.looks() && now.since(looked) >= LOOKING {
+            standings = nodes.standings(authority);
+            looked = env.now();
+        }
+        let mut steps = keeper.step(now_ms, &standings);
+        // A node that does not take part yet was not expelled: its start takes long.
+        let starting: Vec<Node> = nodes.all().filter(|node| keeper.is_starting(*node)).collect();
+        let helped = keeper.help_up(now_ms, &standings);
+        nodes.report(&helped);
+        let untouched = helped.iter().map(|strike| strike.node);
+        let untouched = untouched.filter(|node| !starting.contains(node));
+        let untouched = untouched.filter(|node| struck.is_untouched(*node, nodes.file.lease));
+        let untouched: Vec<_> = untouched.map(|node| (node, nodes.last_words(node))).collect();
+        struck.unexplained.extend(untouched);
+        steps.extend(helped);
+        copying.look(false);
+        if keeper.takes_snapshot(now_ms) {
+            copying.begin()?;
+        }
+        for strike in steps {
+            nodes.carry_out(strike)?;
+            let ends_it = strike.fault.goes_away() || strike.fault == Fault::Restart;
+            if strike.node.kind == Kind::Compute && ends_it {
+                copying.is_struck();
+            }
+            struck.strikes.push(strike);
+        }
+        if keeper.is_done(now_ms, &standings) || now.since(began) > span + RECOVERING {
+            break;
+        }
+        wait_until(&env, PAUSE, || false);
+    }
+    nodes.resume_all()?;
+    struck.starts = keeper.starts_struck();
+    Ok((struck, copying.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_or_before_the_last_start_explains_no_expulsion() {
+        let lease = Some(Duration::from_millis(1000));
+        let node = Node::compute(1);
+        let cases: [(&[(u64, Fault)], bool); 8] = [
+            (&[], true),
+            (&[(100, Fault::Kill)], false),
+            (&[(100, Fault::Kill), (900, Fault::Restart)], true),
+            (&[(100, Fault::Pause)], false),
+            (&[(100, Fault::Pause), (599, Fault::Resume)], true),
+            (&[(100, Fault::Pause), (600, Fault::Resume)], false),
+            (&[(0, Fault::Partition), (800, Fault::Heal), (900, Fault::Restart)], true),
+            (
+                &[
+                    (100, Fault::Pause),
+                    (900, Fault::Resume),
+                    (2000, Fault::Pause),
+                    (2100, Fault::Resume),
+                ],
+                false,
+            ),
+        ];
+        for (faults, expected) in cases {
+            let strike =
+                |(at_ms, fault): &(u64, Fault)| Strike { at_ms: *at_ms, node, fault: *fault };
+            let other = Strike { at_ms: 5000, node: Node::compute(0), fault: Fault::Kill };
+            let strikes = faults.iter().map(strike).chain([other]).collect();
+            let struck = Struck { strikes, ..Struck::default() };
+            assert_eq!(struck.is_untouched(node, lease), expected, "{faults:?}");
+        }
+    }
+}

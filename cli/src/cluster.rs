@@ -1,0 +1,121 @@
+//! Commands over clusters of processes, from their arguments to the rooms that carry them out:
+//! `lotus cluster`, `shards` and `chaos`, and the nodes themselves, `lotus mn` and `cn`
+//! (docs/operations.md).
+
+use std::time::Duration;
+
+use crate::agree::seat::Silent;
+use crate::args::{
+    BeginningArgs, ChaosArgs, ClusterArgs, ClusterTask, ComputeNodeArgs, NodeArgs, OnOff,
+    ShardsArgs, ShardsTask,
+};
+use crate::chaos;
+use crate::config::file::ClusterFile;
+use crate::config::namespaces::Namespaces;
+use crate::config::node::{Kind, Node};
+use crate::config::snapshots::IfDamaged;
+use crate::node::daemon;
+use crate::node::operator::Switch;
+use crate::operate::{commands, ranges, shards, status};
+use crate::show::Verdict;
+
+/// `lotus cluster`.
+///
+/// # Errors
+/// A sentence.
+pub fn run(args: &ClusterArgs) -> Result<Verdict, String> {
+    let place = match &args.task {
+        ClusterTask::Up { place, .. } | ClusterTask::Down { place, .. } => place,
+        ClusterTask::Status { place, .. } | ClusterTask::Snapshot { place, .. } => place,
+        #[cfg(feature = "fault-points")]
+        ClusterTask::Matrix(args) => return chaos::matrix::run(args),
+    };
+    let file = ClusterFile::read(&place.file, place.state.as_deref());
+    let mut file = file.map_err(|error| error.to_string())?;
+    match args.task {
+        ClusterTask::Up { wait_secs, beginning, .. } => {
+            begin(&mut file, beginning)?;
+            commands::up(&file, Duration::from_secs(wait_secs))
+        }
+        ClusterTask::Status { json, .. } => status::show(&file, json),
+        ClusterTask::Snapshot { wait_secs, json, .. } => {
+            commands::snapshot(&file, Duration::from_secs(wait_secs), json)
+        }
+        ClusterTask::Down { wait_secs, no_snapshot, others_have_ended, .. } => {
+            let snapshot = (!no_snapshot).then(|| Duration::from_secs(wait_secs));
+            let silent = if others_have_ended { Silent::HaveEnded } else { Silent::MayLive };
+            commands::down(&file, snapshot, silent)
+        }
+        #[cfg(feature = "fault-points")]
+        ClusterTask::Matrix(_) => unreachable!("it has no file"),
+    }
+}
+
+/// `lotus chaos`.
+///
+/// # Errors
+/// A sentence. Nothing of the cluster runs any more then.
+pub fn chaos(args: &ChaosArgs) -> Result<Verdict, String> {
+    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+    let mut file = file.map_err(|error| error.to_string())?;
+    if let Some(name) = &args.namespaces {
+        file.namespaces = Some(Namespaces::find(name, Node::all(&file))?);
+    }
+    chaos::run(&file, args)
+}
+
+/// `lotus shards`.
+///
+/// # Errors
+/// A sentence.
+pub fn shards(args: &ShardsArgs) -> Result<Verdict, String> {
+    let path = args.file.as_ref().ok_or("--file is missing: the description of the cluster")?;
+    let file = ClusterFile::read(path, args.state.as_deref());
+    let file = file.map_err(|error| error.to_string())?;
+    match &args.task {
+        None => {
+            let filter = shards::Filter { table: args.table.clone(), cn: args.cn };
+            shards::show(&file, &filter, args.json)
+        }
+        Some(ShardsTask::Move { shards, to }) => {
+            let to = Node { kind: Kind::Compute, index: *to };
+            shards::start_move(&file, &ranges::parse(shards)?, to)
+        }
+        Some(ShardsTask::Balance { switch: OnOff::On }) => shards::balance(&file, Switch::On),
+        Some(ShardsTask::Balance { switch: OnOff::Off }) => shards::balance(&file, Switch::Paused),
+    }
+}
+
+/// Applies the operator's choice about the snapshot that the cluster begins with.
+fn begin(file: &mut ClusterFile, beginning: BeginningArgs) -> Result<(), String> {
+    let BeginningArgs { older_snapshot } = beginning;
+    match &mut file.snapshots {
+        _ if !older_snapshot => {}
+        Some(snapshots) => snapshots.if_damaged = IfDamaged::UseOlder,
+        None => return Err(format!("{} has no [snapshots] directory", file.path.display())),
+    }
+    Ok(())
+}
+
+/// `lotus mn`.
+///
+/// # Errors
+/// A sentence.
+pub fn lend_memory(args: &NodeArgs) -> Result<(), String> {
+    serve(Kind::Memory, args, BeginningArgs { older_snapshot: false })
+}
+
+/// `lotus cn`.
+///
+/// # Errors
+/// A sentence.
+pub fn compute(args: &ComputeNodeArgs) -> Result<(), String> {
+    serve(Kind::Compute, &args.node, args.beginning)
+}
+
+fn serve(kind: Kind, args: &NodeArgs, beginning: BeginningArgs) -> Result<(), String> {
+    let file = ClusterFile::read(&args.place.file, args.place.state.as_deref());
+    let mut file = file.map_err(|error| error.to_string())?;
+    begin(&mut file, beginning)?;
+    daemon::run(&file, Node { kind, index: args.node })
+}

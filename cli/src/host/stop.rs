@@ -1,0 +1,207 @@
+//! Telling a node to end: by SIGTERM or SIGINT, at any moment of its life.
+//!
+//! A thread waits for the signals. A node that serves finishes its transactions; one that waits for
+//! others stops waiting; one that fills tables, for however long, exits at once, as if it had been
+//! killed. A second signal ends the process at once at any time.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lotus_fabric::env::{Env, Nanos};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+
+use super::polling::wait_until;
+
+/// Interval at which the log repeats that a wait goes on.
+const SAYING_AGAIN: Duration = Duration::from_secs(10);
+
+/// Reason why a node ends before it serves.
+#[derive(Debug)]
+pub enum Early {
+    /// A signal told it to end.
+    Told,
+    /// It cannot serve; a sentence.
+    Failed(String),
+}
+
+impl From<String> for Early {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// Result of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// The condition holds.
+    Holds,
+    /// The time is over.
+    Late,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    told: bool,
+    /// Whether a signal is to end the process at once: no code polls `told`, and nothing is lost.
+    at_once: bool,
+}
+
+/// Whether this process was told to end; clones share the state.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<Shared>);
+
+impl Stop {
+    /// Starts the thread that waits for signals.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn listen(env: &Env) -> io::Result<Self> {
+        let stop = Self::default();
+        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+        let listener = stop.clone();
+        let listen = move || signals.forever().for_each(|signal| listener.tell(signal));
+        env.spawn("lotus-signals", listen)?;
+        Ok(stop)
+    }
+
+    /// Handles a signal.
+    pub fn tell(&self, signal: i32) {
+        let mut state = self.lock();
+        info!(signal, "told to end");
+        if state.told || state.at_once {
+            info!("ended on the spot");
+            std::process::exit(0);
+        }
+        state.told = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Whether the process was told to end.
+    pub fn is_told(&self) -> bool {
+        self.lock().told
+    }
+
+    /// Blocks until the process is told to end, for at most `time`; returns whether it was.
+    pub fn is_told_within(&self, time: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.0.changed.wait_timeout_while(state, time, |state| !state.told);
+        waited.unwrap_or_else(PoisonError::into_inner).0.told
+    }
+
+    /// Runs work that polls nothing, and whose partial results are worth nothing: a signal
+    /// meanwhile ends the process at once.
+    ///
+    /// # Errors
+    /// [`Early::Told`], before the work begins.
+    pub fn or_end_at_once<T>(&self, work: impl FnOnce() -> T) -> Result<T, Early> {
+        let set = |at_once| {
+            let mut state = self.lock();
+            state.at_once = at_once;
+            state.told
+        };
+        if set(true) {
+            return Err(Early::Told);
+        }
+        let outcome = work();
+        set(false);
+        Ok(outcome)
+    }
+
+    /// Polls until `missing` returns `None`, for at most `patience`. The log tells what is still
+    /// missing.
+    ///
+    /// # Errors
+    /// [`Early::Told`].
+    pub fn wait_until(
+        &self,
+        env: &Env,
+        patience: Duration,
+        mut missing: impl FnMut() -> Option<String>,
+    ) -> Result<Waited, Early> {
+        let mut vigil = Vigil::new(self, env);
+        let mut told = false;
+        let holds = wait_until(env, patience, || match missing() {
+            None => true,
+            Some(what) => {
+                told = vigil.look(&what).is_break();
+                told
+            }
+        });
+        match (told, holds) {
+            (true, _) => Err(Early::Told),
+            (false, true) => Ok(Waited::Holds),
+            (false, false) => Ok(Waited::Late),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A wait that logs its reason and its duration, and notices that the process was told to end.
+pub struct Vigil {
+    stop: Stop,
+    env: Env,
+    /// Reason for the wait, its start, and the time of the last log line.
+    said: Option<(String, Nanos, Nanos)>,
+}
+
+impl Vigil {
+    /// Creates a wait that has not begun.
+    pub fn new(stop: &Stop, env: &Env) -> Self {
+        Self { stop: stop.clone(), env: env.clone(), said: None }
+    }
+
+    /// Notes that `what` is still waited for; breaks if the process was told to end.
+    pub fn look(&mut self, what: &str) -> ControlFlow<()> {
+        let now = self.env.now();
+        match &mut self.said {
+            Some((before, since, said)) if before == what => {
+                if now >= said.after(SAYING_AGAIN) {
+                    info!("still waiting for {what}, for {} s", now.since(*since).as_secs());
+                    *said = now;
+                }
+            }
+            said => {
+                info!("waiting for {what}");
+                *said = Some((what.to_owned(), now, now));
+            }
+        }
+        if self.stop.is_told() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_the_process_is_told_to() {
+        let (env, stop) = (Env::real(0), Stop::default());
+        let hour = Duration::from_secs(3600);
+        let mut looks = 0;
+        let waited = stop.wait_until(&env, hour, || {
+            looks += 1;
+            (looks < 3).then(|| "a third look".to_owned())
+        });
+        assert!(matches!(waited, Ok(Waited::Holds)) && looks == 3, "{waited:?}");
+        let waited = stop.wait_until(&env, Duration::ZERO, || Some("nothing".to_owned()));
+        assert!(matches!(waited, Ok(Waited::Late)), "{waited:?}");
+        stop.tell(SIGTERM);
+        assert!(stop.is_told_within(Duration::from_secs(600)));
+        let waited = stop.wait_until(&env, hour, || Some("nothing".to_owned()));
+        assert!(matches!(waited, Err(Early::Told)), "{waited:?}");
+        assert!(matches!(stop.or_end_at_once(|| ()), Err(Early::Told)));
+    }
+}

@@ -1,0 +1,526 @@
+//! `lotus cluster up`, `snapshot` and `down`: the nodes of one host, together.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use lotus::Data;
+use lotus_fabric::env::Env;
+use lotus_points::point_here;
+use lotus_router::authority::Version;
+use rustix::process::Signal;
+
+use super::status::{self, Addresses, Status, Survey};
+use crate::agree::records::Record;
+use crate::agree::seat::{Seat, Silent, authority};
+use crate::config::address::Hosted;
+use crate::config::authority::Place;
+use crate::config::file::{ClusterFile, Net};
+use crate::config::key;
+use crate::config::node::{Kind, Node};
+use crate::config::snapshots::{IfDamaged, Snapshots};
+use crate::host::memory;
+use crate::host::polling::wait_until;
+use crate::host::processes::{Seen, State};
+use crate::node::copier;
+use crate::node::snapshots::Snapshot;
+use crate::show::Verdict;
+use crate::show::screen::say;
+use crate::show::steps::Steps;
+
+/// Node that hosts the authority, or begins its life elsewhere.
+const HOST: Node = Node { kind: Kind::Memory, index: 0 };
+/// Time that a node may take to end after SIGTERM, before it is killed.
+const ENDING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// `lotus cluster up`: starts the nodes of this host, or those of them that have ended, and waits
+/// until all nodes serve. Unsound if the cluster serves, but not with all nodes.
+///
+/// # Errors
+/// A sentence; then every node that was started has been ended again.
+pub fn up(file: &ClusterFile, patience: Duration) -> Result<Verdict, String> {
+    let Started { count, status } = start(file, patience, &Steps::start(""))?;
+    let (path, state) = (file.path.display(), file.state.display());
+    let here = Node::all(file).filter(|node| is_here(file, *node)).count();
+    let again = match count {
+        _ if count == here => String::new(),
+        0 => ", and take calls again".to_owned(),
+        _ => format!(", of which {count} had ended"),
+    };
+    let mut said = match status.unwell().as_str() {
+        "" => {
+            let all = Node::all(file).count();
+            format!("{path}: {all} nodes serve, {here} of them on this host{again}")
+        }
+        unwell => {
+            let (serving, all) = status.serving();
+            format!("{path}: {serving} of {all} nodes serve{again}; {unwell}")
+        }
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(said, "; logs in {state}");
+    if let Some(snapshot) = Snapshot::restored(&authority(file)?)? {
+        let _ = writeln!(said, "{path}: begun with the snapshot {}", snapshot.in_words());
+        for left_out in &snapshot.left_out {
+            let _ = writeln!(said, "{path}: a newer snapshot was left out: {left_out}");
+        }
+    }
+    say(&said)?;
+    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// Result of starting nodes.
+pub struct Started {
+    /// Number of nodes that were started.
+    pub count: usize,
+    /// State of all nodes of the cluster.
+    pub status: Status,
+}
+
+/// Starts the nodes of this host that do not run, and waits until all nodes serve. If some do not
+/// after `patience`, though all that were started here have come up and the cluster serves, the
+/// status says so.
+///
+/// # Errors
+/// A sentence; then every node that was started has been ended again.
+pub fn start(file: &ClusterFile, patience: Duration, steps: &Steps) -> Result<Started, String> {
+    let state = State::lock(file)?;
+    let ours: Vec<Node> = Node::all(file).filter(|node| is_here(file, *node)).collect();
+    if ours.is_empty() {
+        return Err(format!("no node of {} has an address of this host", file.path.display()));
+    }
+    let all = ours.len();
+    let memory_nodes = ours.iter().filter(|node| node.kind == Kind::Memory).count();
+    let warning = memory::check_memory(file, memory_nodes)?;
+    let resumed = resume(file, &state, &ours)?;
+    let ours = missing(file, &state, ours)?;
+    if ours.is_empty() && !resumed {
+        return Err(format!("the cluster of {} runs already", file.path.display()));
+    }
+    let nodes = match &file.net {
+        Net::Tcp { trust, .. } => trust.key_file(),
+        Net::Shm { .. } => None,
+    };
+    for path in [nodes, file.clients.key_file()].into_iter().flatten() {
+        key::make(path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+    }
+    file.security().map_err(|error| error.to_string())?;
+    if let Some(warning) = warning {
+        // A failed write to standard error is ignored.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+    let before = Life::seen(file)?;
+    let mut started = Vec::new();
+    steps.say("starting nodes");
+    let outcome = start_all(file, &state, &ours, &mut started, |state, host| {
+        before.await_next(state, host, patience)
+    });
+    let outcome = outcome.and_then(|()| await_health(file, &state, &mut started, patience, steps));
+    let outcome = outcome.map_err(|why| {
+        let aftermath = Aftermath::of(file, &ours);
+        steps.say("ending what was started");
+        let nodes: Vec<Node> = started.iter().map(|(node, _)| *node).collect();
+        end(&state, &nodes, &mut started);
+        if ours.len() == all {
+            remove_sockets(file);
+        }
+        format!("{why}; {}", aftermath.in_words())
+    });
+    Ok(Started { count: ours.len(), status: outcome? })
+}
+
+/// State of a cluster after a failed command has ended the nodes that it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Aftermath {
+    /// No node runs: all of them had been started here.
+    Nothing,
+    /// Other nodes ran before, or run on other hosts.
+    Others,
+    /// As `Others`, in a cluster that will never serve.
+    OthersInVain,
+}
+
+impl Aftermath {
+    /// Judges the state while the started nodes still run, once it is known that they do not come
+    /// up.
+    fn of(file: &ClusterFile, started: &[Node]) -> Self {
+        let in_vain = || {
+            let data = authority(file).ok().and_then(|authority| Data::read(&authority).ok());
+            matches!(data, Some(Data::CutShort { .. }))
+        };
+        match started.len() == Node::all(file).count() {
+            true => Self::Nothing,
+            false if in_vain() => Self::OthersInVain,
+            false => Self::Others,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Nothing => "all nodes have been ended again",
+            Self::Others => "what was started has been ended again, and no other node",
+            Self::OthersInVain => {
+                "what was started has been ended again; lotus cluster down --no-snapshot on the \
+                 hosts of the other nodes ends those, which will never serve"
+            }
+        }
+    }
+}
+
+/// Lets nodes serve that a `down` brought to rest for good and did not end. Returns whether there
+/// was such a rest.
+fn resume(file: &ClusterFile, state: &State, ours: &[Node]) -> Result<bool, String> {
+    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+    let lives = ours.iter().any(runs) || file.authority.outlives_the_cluster();
+    if file.snapshots.is_none() || !lives {
+        return Ok(false);
+    }
+    // An authority that does not answer is reported by a later step.
+    let authority = authority(file)?;
+    if authority.connect().is_err() { Ok(false) } else { copier::let_serve(&authority) }
+}
+
+/// Nodes to start, of this host's: all, or those that have ended beside others that run; these join
+/// again.
+fn missing(file: &ClusterFile, state: &State, ours: Vec<Node>) -> Result<Vec<Node>, String> {
+    // A node that was killed a moment ago is to be started, too. If it does not end it counts as
+    // running.
+    let none_is_ending = || !ours.iter().any(|node| state.is_ending(*node));
+    wait_until(&Env::real(0), ENDING_PATIENCE, none_is_ending);
+    let runs = |node: &Node| matches!(state.seen(*node), Seen::Running(_));
+    let (running, missing): (Vec<Node>, Vec<Node>) = ours.into_iter().partition(runs);
+    let path = file.path.display();
+    // Without the authority, all that the other nodes have agreed on is gone.
+    let authority_is_left = file.authority.outlives_the_cluster() || !missing.contains(&HOST);
+    let return_alone = file.lease.is_some() && authority_is_left;
+    if !running.is_empty() && !return_alone {
+        let all = running.len() + missing.len();
+        return Err(format!(
+            "{} of {all} nodes of {path} run still: end them with lotus cluster down",
+            running.len()
+        ));
+    }
+    missing.iter().for_each(|node| state.forget(*node));
+    Ok(missing)
+}
+
+/// Restarts a node of this host; kills its process if it runs.
+///
+/// # Errors
+/// A sentence: the process does not end, or cannot be started.
+pub fn restart(file: &ClusterFile, node: Node) -> Result<(), String> {
+    let state = State::lock(file)?;
+    state.signal(node, Signal::KILL);
+    let has_ended = || !matches!(state.seen(node), Seen::Running(_));
+    if !wait_until(&Env::real(0), ENDING_PATIENCE, has_ended) {
+        return Err(format!("{} cannot be ended", node.in_words()));
+    }
+    start_all(file, &state, &[node], &mut Vec::new(), |_, _| Ok(()))
+}
+
+/// Starts the processes of these nodes, as an init system would. Waits for none of them, except for
+/// the node that begins the cluster's life elsewhere.
+///
+/// # Errors
+/// A sentence.
+pub fn start_processes(
+    file: &ClusterFile,
+    nodes: &[Node],
+    patience: Duration,
+) -> Result<(), String> {
+    let state = State::lock(file)?;
+    let before = Life::seen(file)?;
+    start_all(file, &state, nodes, &mut Vec::new(), |state, host| {
+        before.await_next(state, host, patience)
+    })
+}
+
+fn start_all(
+    file: &ClusterFile,
+    state: &State,
+    ours: &[Node],
+    started: &mut Vec<(Node, Child)>,
+    begins: impl Fn(&State, &mut (Node, Child)) -> Result<(), String>,
+) -> Result<(), String> {
+    for node in ours {
+        started.push((*node, start_one(file, state, *node)?));
+        if let (HOST, Some(host)) = (*node, started.last_mut()) {
+            begins(state, host)?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts the process of one node of this host.
+///
+/// # Errors
+/// A sentence.
+pub fn start_one(file: &ClusterFile, state: &State, node: Node) -> Result<Child, String> {
+    let index = node.index.to_string();
+    let mut arguments: Vec<&Path> = vec![
+        node.command().as_ref(),
+        "--file".as_ref(),
+        &file.path,
+        "--node".as_ref(),
+        index.as_ref(),
+        "--state".as_ref(),
+        &file.state,
+    ];
+    let uses_older = |snapshots: &Snapshots| snapshots.if_damaged == IfDamaged::UseOlder;
+    if node.kind == Kind::Compute && file.snapshots.as_ref().is_some_and(uses_older) {
+        arguments.push("--older-snapshot".as_ref());
+    }
+    let child = state.start(node, &arguments);
+    child.map_err(|error| format!("cannot start {}: {error}", node.in_words()))
+}
+
+/// Life of the cluster that the authority knew before nodes were started.
+struct Life {
+    authority: Seat,
+    number: Option<Version>,
+    /// Version of the last record of the authority's host in this life.
+    said: Version,
+}
+
+impl Life {
+    fn seen(file: &ClusterFile) -> Result<Self, String> {
+        let authority = authority(file)?;
+        let number = authority.life().map_err(|error| error.to_string())?;
+        let said = match number {
+            Some(_) => Record::said(HOST, &authority).map_err(|error| error.to_string())?,
+            None => Version::ABSENT,
+        };
+        Ok(Self { authority, number, said })
+    }
+
+    /// Waits until the authority's host has begun another life, or takes part in this one again:
+    /// the other nodes join the life that they find.
+    fn await_next(
+        &self,
+        state: &State,
+        (node, child): &mut (Node, Child),
+        patience: Duration,
+    ) -> Result<(), String> {
+        if !self.authority.has_lives() {
+            return Ok(());
+        }
+        let mut ended = false;
+        let begun = wait_until(&Env::real(0), patience, || {
+            ended = matches!(child.try_wait(), Ok(Some(_)));
+            let number = self.authority.life().ok().flatten();
+            let goes_on = || Record::said(HOST, &self.authority).is_ok_and(|now| now > self.said);
+            ended || number.is_some() && (number != self.number || goes_on())
+        });
+        match (ended, begun) {
+            (true, _) => Err(obituary(state, *node)),
+            (false, true) => Ok(()),
+            (false, false) => Err(format!("etcd does not answer after {patience:?}")),
+        }
+    }
+}
+
+/// Error message: why a node that was just started has ended.
+fn obituary(state: &State, node: Node) -> String {
+    let log = state.log(node);
+    let why = state.complaint(node).unwrap_or_else(|| format!("see {}", log.display()));
+    format!("{} did not start: {why}", node.in_words())
+}
+
+/// Waits until all nodes serve, those of other hosts too.
+fn await_health(
+    file: &ClusterFile,
+    state: &State,
+    started: &mut [(Node, Child)],
+    patience: Duration,
+    steps: &Steps,
+) -> Result<Status, String> {
+    let authority = authority(file)?;
+    let mut ended = None;
+    let mut survey = None;
+    let mut data = None;
+    let mut look = |goes_on: &mut bool| {
+        let is_over = |(_, child): &mut (Node, Child)| matches!(child.try_wait(), Ok(Some(_)));
+        ended = started.iter_mut().position(is_over);
+        let now = survey.insert(Survey::take(file, state, &authority));
+        steps.say_how_far(now.in_words(), now.rows_in_words());
+        let is_over = ended.is_some() || now.all_serve();
+        // Filling tables may take longer than `patience`, as long as rows are added.
+        *goes_on = !is_over && now.is_loading() && now.data() != data.as_ref();
+        data = now.data().cloned();
+        is_over || *goes_on
+    };
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = false;
+        wait_until(&Env::real(0), patience, || look(&mut goes_on));
+    }
+    if let Some(index) = ended {
+        return Err(obituary(state, started[index].0));
+    }
+    let survey = survey.expect("it was looked at once at least");
+    // All nodes that were started here must have come up. The state of other nodes, in a cluster
+    // that serves, is no reason to end any.
+    let late = match survey.goes_on() {
+        true => started.iter().map(|(node, _)| *node).find(|node| !survey.has_come_up(*node)),
+        false => Node::all(file).find(|node| survey.state(*node) != status::SERVING),
+    };
+    match late {
+        Some(node) => Err(format!("{} does not serve after {patience:?}", node.in_words())),
+        None => Ok(survey.into_status()),
+    }
+}
+
+/// `lotus cluster snapshot`: has a snapshot taken, and prints its contents.
+///
+/// # Errors
+/// A sentence.
+pub fn snapshot(file: &ClusterFile, patience: Duration, as_json: bool) -> Result<Verdict, String> {
+    let steps = Steps::start("");
+    steps.say("a snapshot is taken");
+    let (node, snapshot) = copier::take(file, &authority(file)?, patience)?;
+    drop(steps);
+    if as_json {
+        let json = serde_json::to_string_pretty(&snapshot).expect("strings and numbers");
+        return say(&format!("{json}\n"));
+    }
+    say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))
+}
+
+/// `lotus cluster down`: ends the nodes of this host. Where the file names a snapshot directory, it
+/// takes a snapshot first, for at most `snapshot`; nothing is committed after it.
+///
+/// # Errors
+/// A sentence: no snapshot was taken, and nothing was ended; or as [`stop`].
+pub fn down(
+    file: &ClusterFile,
+    snapshot: Option<Duration>,
+    silent: Silent,
+) -> Result<Verdict, String> {
+    #[cfg(feature = "fault-points")]
+    crate::host::fault_point::arm(None)?;
+    let path = file.path.display();
+    if !file.state.exists() && silent == Silent::MayLive {
+        return say(&format!("{path}: nothing runs on this host\n"));
+    }
+    // From here on no other command of this host starts nodes, or lets them serve.
+    let state = State::lock(file)?;
+    let runs = |node: Node| matches!(state.seen(node), Seen::Running(_));
+    let steps = Steps::start("");
+    if let (Some(patience), Some(_), true) = (snapshot, &file.snapshots, Node::all(file).any(runs))
+    {
+        steps.say("compute nodes come to rest, and a snapshot is taken");
+        let taken = copier::take_last(file, &authority(file)?, patience);
+        let (node, snapshot) = taken.map_err(|why| {
+            format!("{why}: nothing was ended; with --no-snapshot, all is ended without one")
+        })?;
+        say(&format!("{}: a snapshot {}\n", node.in_words(), snapshot.in_words()))?;
+        point_here!(0, LastTaken);
+    }
+    match end_here(file, &state, silent, &steps)? {
+        (0, 0) => say(&format!("{path}: nothing runs on this host\n")),
+        (ran, all) if ran == all => say(&format!("{path}: {all} nodes have ended\n")),
+        (ran, all) => {
+            let dead = all - ran;
+            say(&format!("{path}: {ran} nodes have ended; {dead} had before\n"))
+        }
+    }
+}
+
+/// Ends the nodes of this host; returns how many ran, and how many were started here. If memory
+/// node 0 is one of them, the life of the cluster in etcd ends as well, unless other nodes live in
+/// it.
+///
+/// # Errors
+/// A sentence: another command is at work, or a node does not end. Or all nodes here have ended,
+/// but the life in etcd was not ended: compute nodes of other hosts take part in it, or may
+/// (`silent`).
+pub fn stop(file: &ClusterFile, silent: Silent, steps: &Steps) -> Result<(usize, usize), String> {
+    if !file.state.exists() {
+        return Ok((0, 0));
+    }
+    end_here(file, &State::lock(file)?, silent, steps)
+}
+
+fn end_here(
+    file: &ClusterFile,
+    state: &State,
+    silent: Silent,
+    steps: &Steps,
+) -> Result<(usize, usize), String> {
+    let begins_lives = state.seen(HOST) != Seen::Never || silent == Silent::HaveEnded;
+    let known: Vec<Node> = Node::all(file).filter(|node| state.remembers(*node)).collect();
+    steps.say("nodes end");
+    let ran = known.iter().filter(|node| matches!(state.seen(**node), Seen::Running(_))).count();
+    end(state, &known, &mut []);
+    point_here!(0, AllEnded);
+    let left: Vec<String> = known
+        .iter()
+        .filter(|node| matches!(state.seen(**node), Seen::Running(_)))
+        .map(|node| node.in_words())
+        .collect();
+    if !left.is_empty() {
+        return Err(format!("{} cannot be ended", left.join(", ")));
+    }
+    remove_sockets(file);
+    // If memory node 0 was killed, or ended while others lived, it has not ended the life itself.
+    if begins_lives && file.authority.outlives_the_cluster() {
+        steps.say("the life of the cluster ends");
+        let ended = authority(file)?.end_life(file, &Env::real(0), silent);
+        ended.map_err(|why| format!("no node runs on this host any more; {why}"))?;
+    }
+    Ok((ran, known.len()))
+}
+
+/// Ends nodes: compute nodes first, which need the others; the authority's host last. Reaps
+/// children of this process.
+fn end(state: &State, nodes: &[Node], children: &mut [(Node, Child)]) {
+    let env = Env::real(0);
+    for kind in [Kind::Compute, Kind::Memory] {
+        let of_kind: Vec<Node> = nodes.iter().copied().filter(|node| node.kind == kind).collect();
+        for signal in [Signal::TERM, Signal::KILL] {
+            of_kind.iter().for_each(|node| state.signal(*node, signal));
+            let all_ended = wait_until(&env, ENDING_PATIENCE, || {
+                of_kind.iter().all(|node| !matches!(state.seen(*node), Seen::Running(_)))
+            });
+            if all_ended {
+                break;
+            }
+        }
+        for (_, child) in children.iter_mut().filter(|(node, _)| node.kind == kind) {
+            // Reaped if it has ended; otherwise nothing more can be done.
+            let _ = child.try_wait();
+        }
+        if kind == Kind::Compute {
+            point_here!(0, ComputeEnded);
+        }
+    }
+    let ended = nodes.iter().filter(|node| !matches!(state.seen(**node), Seen::Running(_)));
+    ended.for_each(|node| state.forget(*node));
+}
+
+/// Removes the sockets that killed processes have left.
+fn remove_sockets(file: &ClusterFile) {
+    let Net::Shm { directory } = &file.net else { return };
+    crate::host::sockets::remove_sockets(directory, file.node_count());
+    if let Place::Hosted(Hosted::Unix(path)) = &file.authority {
+        // A missing file is as good as a removed one.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Whether a node belongs on this host: its address is one of this host's.
+fn is_here(file: &ClusterFile, node: Node) -> bool {
+    match Addresses::of(file, node).address {
+        // With namespaces, every node runs on this host.
+        _ if file.namespaces.is_some() => true,
+        // A name that cannot be resolved here is not this host's.
+        Some(address) => {
+            let found = address.look_up();
+            found.is_ok_and(|address| UdpSocket::bind((address.ip(), 0)).is_ok())
+        }
+        None => true,
+    }
+}

@@ -1,0 +1,13 @@
+//! An operator's commands: `lotus cluster` and `lotus shards`. Imports `node` and the floors below
+//! it.
+//!
+//! * `commands`: starting, ending and saving the nodes of a host; `status`: the state of all nodes
+//!   of the cluster;
+//! * `shards`: showing and moving shards; `ranges`: compact text for sets of them.
+//!
+//! Not here: the nodes' side of a request (`node`).
+
+pub mod commands;
+pub mod ranges;
+pub mod shards;
+pub mod status;

@@ -1,0 +1,506 @@
+//! `lotus cluster status`: the state of a cluster's nodes, from what this host knows of their
+//! processes, what the nodes report at the authority, and what the members have agreed on.
+//!
+//! # Which source is believed
+//! A process that is seen to run, or to have ended, is believed before any report. The process that
+//! reported last for a node at the authority is looked for on this host as well, so that a node
+//! which was started by hand is not taken for the one that ended before it. A report at the
+//! authority counts for the process that made it, and for no other.
+
+use std::fmt::Write as _;
+
+use comfy_table::Table;
+use lotus::{Data, MemoryStanding, MemoryStatus};
+use lotus_fabric::ids::Epoch;
+use lotus_recovery::Membership;
+use lotus_recovery::membership;
+use lotus_router::Placement;
+use serde::Serialize;
+
+use super::shards;
+use crate::agree::records::{Record, Stage};
+use crate::agree::rest::Rest;
+use crate::agree::seat::{Seat, Unreached, authority};
+use crate::config::address::HostPort;
+use crate::config::file::{ClusterFile, Net};
+use crate::config::node::{Kind, Node};
+use crate::host::processes::{Seen, State};
+use crate::host::usage::processor_time;
+use crate::node::operator::{self, Figures, Group};
+use crate::show::Verdict;
+use crate::show::screen::{or_dash, percent, say};
+
+/// Share of memory in use from which status warns.
+const NEARLY_FULL: f64 = 0.9;
+
+/// State of a node that does its work.
+pub const SERVING: &str = "serving";
+/// State of a memory node that the membership has given up.
+pub const LOST: &str = "lost";
+/// State of a compute node that takes no calls, so that the cluster can be ended.
+const RESTING: &str = "resting";
+
+/// One row of `lotus cluster status`.
+#[derive(Debug, Serialize)]
+struct NodeStatus {
+    node: Node,
+    address: Option<HostPort>,
+    client: Option<HostPort>,
+    metrics: Option<HostPort>,
+    process: Option<u32>,
+    /// Processor time that its process has used since it began, in seconds; only for processes of
+    /// this host.
+    processor_s: Option<f64>,
+    shards: Option<usize>,
+    /// Shards that it gave to other nodes.
+    shards_given: Option<u64>,
+    /// Share of its transactions' locks that it granted itself.
+    local_locks: Option<f64>,
+    state: &'static str,
+}
+
+/// State of a cluster.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Whether all nodes serve and all data is there.
+    pub healthy: bool,
+    authority: &'static str,
+    /// Reason why the authority does not answer.
+    reason: Option<String>,
+    epoch: Option<u32>,
+    /// Minimum number of copies of any row on memory nodes that are in use.
+    copies: Option<usize>,
+    /// Whether all data is there, in words.
+    data: Option<&'static str>,
+    /// Reason why the data never will be complete.
+    cut_short: Option<String>,
+    /// Share in use of the memory for rows and indexes, of the fullest group.
+    memory_used: Option<f64>,
+    nodes: Vec<NodeStatus>,
+}
+
+impl Status {
+    /// Number of nodes that serve, and of all nodes.
+    pub fn serving(&self) -> (usize, usize) {
+        let serving = self.nodes.iter().filter(|node| node.state == SERVING).count();
+        (serving, self.nodes.len())
+    }
+
+    /// Nodes that do not serve, with their states, in words.
+    pub fn unwell(&self) -> String {
+        let unwell = self.nodes.iter().filter(|node| node.state != SERVING);
+        let in_words = unwell.map(|one| format!("{} is {}", one.node.in_words(), one.state));
+        in_words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `lotus cluster status`: what every node reports, and what is known of its process. The verdict
+/// is unsound unless all nodes serve and all data is there.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn show(file: &ClusterFile, as_json: bool) -> Result<Verdict, String> {
+    let authority = authority(file)?;
+    let survey = Survey::take(file, &State::look(file), &authority);
+    let asked = survey.serving(Kind::Compute);
+    let said = operator::figures(&authority, &asked);
+    // With a silent memory node no compute node could answer.
+    let silent = said.iter().flatten().any(|figures| figures.silent != 0);
+    let memory = if silent { Vec::new() } else { operator::memory(&authority, &asked) };
+    let survey = survey.with_figures(&asked, &said);
+    let status = Status { memory_used: memory_used(&memory), ..survey.into_status() };
+    if as_json {
+        let json = serde_json::to_string_pretty(&status).expect("strings and numbers");
+        say(&format!("{json}\n"))?;
+    } else {
+        say(&table(&status))?;
+    }
+    Ok(if status.healthy { Verdict::Sound } else { Verdict::Unsound })
+}
+
+/// State of all nodes, as far as it can be learnt without asking them.
+pub struct Survey<'a> {
+    file: &'a ClusterFile,
+    /// Reason why the authority does not answer, if so: one word, and the error's text.
+    refused: Option<(&'static str, String)>,
+    members: Option<Membership>,
+    copies: Option<usize>,
+    data: Option<Data>,
+    nodes: Vec<Known>,
+}
+
+/// State of one node.
+struct Known {
+    node: Node,
+    process: Option<u32>,
+    /// Whether its process runs on this host.
+    is_here: bool,
+    /// Last stage that its process has reported.
+    stage: Option<Stage>,
+    state: &'static str,
+    figures: Option<Figures>,
+}
+
+impl<'a> Survey<'a> {
+    /// Looks at this host, and asks the authority.
+    pub fn take(file: &'a ClusterFile, state: &State, authority: &Seat) -> Self {
+        let refused = match authority.connect() {
+            Ok(()) => None,
+            Err(Unreached::Silent(why)) => Some(("unreachable", why)),
+            Err(Unreached::Refused(why)) => Some(("refuses", why)),
+        };
+        let answers = refused.is_none();
+        let members = if answers { membership::read(authority).ok() } else { None };
+        let memory = members.as_ref().and_then(|now| memory_left(file, now));
+        let rest_for_good = answers && file.snapshots.is_some() && rest_for_good(authority);
+        let known = |node: Node| {
+            let record = if answers { Record::read(node, authority).ok().flatten() } else { None };
+            let (seen, stage) = reconcile(state.seen(node), record.as_ref());
+            let said = answers.then_some(stage);
+            let standing = match (&memory, node.kind) {
+                (Some(memory), Kind::Memory) => memory.nodes.get(usize::from(node.index)),
+                _ => None,
+            };
+            let judged = match judge(file, node, seen, said, members.as_ref()) {
+                SERVING if node.kind == Kind::Compute && rest_for_good => RESTING,
+                _ if standing == Some(&MemoryStanding::Lost) => LOST,
+                _ if standing == Some(&MemoryStanding::Joining) => "joining",
+                _ if standing == Some(&MemoryStanding::OutOfReach) => "last copies lost",
+                SERVING if is_new(file, node, record.as_ref(), members.as_ref()) => "returning",
+                state => state,
+            };
+            let process = match seen {
+                Seen::Running(process) | Seen::Ended(process) => Some(process),
+                Seen::Never => record.as_ref().map(|record| record.process.id),
+                Seen::Down => None,
+            };
+            let is_here = matches!(seen, Seen::Running(_));
+            Known { node, process, is_here, stage, state: judged, figures: None }
+        };
+        let nodes: Vec<Known> = Node::all(file).map(known).collect();
+        let copies = memory.as_ref().and_then(|memory| memory.copies.iter().copied().min());
+        let data = if answers { Data::read(authority).ok() } else { None };
+        Self { file, refused, members, copies, data, nodes }
+    }
+
+    /// State of the data, if the authority has told it.
+    pub fn data(&self) -> Option<&Data> {
+        self.data.as_ref()
+    }
+
+    /// Whether compute node 0 is creating and filling the tables.
+    pub fn is_loading(&self) -> bool {
+        matches!(self.data, Some(Data::Loading { .. })) && self.members.is_some()
+    }
+
+    /// Nodes of a kind that serve.
+    pub fn serving(&self, kind: Kind) -> Vec<Node> {
+        let serving = self.nodes.iter().filter(|one| one.node.kind == kind);
+        serving.filter(|one| one.state == SERVING).map(|one| one.node).collect()
+    }
+
+    /// Whether all nodes serve, and all data is there.
+    pub fn all_serve(&self) -> bool {
+        let serve = self.nodes.iter().all(|one| one.state == SERVING);
+        serve && self.data == Some(Data::Loaded)
+    }
+
+    /// Progress of filling the tables, in words; empty if they are not being filled.
+    pub fn rows_in_words(&self) -> String {
+        match &self.data {
+            Some(Data::Loading { rows, .. }) if self.is_loading() => format!("{rows} rows so far"),
+            _ => String::new(),
+        }
+    }
+
+    /// Number of nodes that serve, and the state of the first that does not, in words.
+    pub fn in_words(&self) -> String {
+        let serving = self.nodes.iter().filter(|one| one.state == SERVING).count();
+        let first = self.nodes.iter().find(|one| one.state != SERVING);
+        let first = first.map(|one| format!(": {} is {}", one.node.in_words(), one.state));
+        format!("{serving} of {} nodes serve{}", self.nodes.len(), first.unwrap_or_default())
+    }
+
+    /// Whether the cluster exists and a compute node serves.
+    pub fn goes_on(&self) -> bool {
+        self.members.is_some() && !self.serving(Kind::Compute).is_empty()
+    }
+
+    /// Whether a node has reported that it serves, and its process runs on this host; the others
+    /// need not use it yet.
+    pub fn has_come_up(&self, node: Node) -> bool {
+        let is_up = |one: &Known| one.is_here && one.stage == Some(Stage::Serving);
+        self.nodes.iter().any(|one| one.node == node && is_up(one))
+    }
+
+    /// State of a node, in one word.
+    pub fn state(&self, node: Node) -> &'static str {
+        self.nodes.iter().find(|one| one.node == node).map_or("unknown", |one| one.state)
+    }
+
+    /// Adds what compute nodes have reported of themselves, and of memory nodes.
+    fn with_figures(mut self, asked: &[Node], said: &[Option<Figures>]) -> Self {
+        let silent = said.iter().flatten().fold(0, |all, one| all | one.silent);
+        for one in &mut self.nodes {
+            let at = asked.iter().position(|asked| *asked == one.node);
+            one.figures = at.and_then(|at| said[at]);
+            let is_silent = one.node.kind == Kind::Memory && silent & 1 << one.node.index != 0;
+            if is_silent && one.state == SERVING {
+                one.state = "silent";
+            }
+        }
+        self
+    }
+
+    /// Turns the survey into the form that is shown.
+    pub fn into_status(self) -> Status {
+        let node = |one: &Known| {
+            let Addresses { address, client, metrics } = Addresses::of(self.file, one.node);
+            let here = one.process.filter(|_| one.is_here);
+            NodeStatus {
+                node: one.node,
+                address,
+                client,
+                metrics,
+                process: one.process,
+                processor_s: here.and_then(processor_time).map(|time| time.as_secs_f64()),
+                shards: one.figures.map(|figures| figures.shards_owned),
+                shards_given: one.figures.map(|figures| figures.ownership.shards),
+                local_locks: one.figures.as_ref().and_then(shards::local_locks),
+                state: one.state,
+            }
+        };
+        let (data, cut_short) = match self.data.clone() {
+            None => (None, None),
+            Some(Data::Loaded) => (Some("loaded"), None),
+            Some(Data::Loading { .. }) => (Some("not loaded yet"), None),
+            Some(Data::CutShort { why }) => (Some("not whole"), Some(why)),
+        };
+        Status {
+            healthy: self.all_serve(),
+            data,
+            cut_short,
+            authority: self.refused.as_ref().map_or("answers", |(word, _)| word),
+            reason: self.refused.as_ref().map(|(_, why)| why.clone()),
+            epoch: self.members.as_ref().map(|now| now.epoch().0),
+            copies: self.copies,
+            memory_used: None,
+            nodes: self.nodes.iter().map(node).collect(),
+        }
+    }
+}
+
+/// Whether `lotus cluster down` has brought all compute nodes to rest, and not ended them yet.
+fn rest_for_good(authority: &Seat) -> bool {
+    matches!(Rest::read(authority), Ok(Some(rest)) if rest.secs.is_none())
+}
+
+/// Combines what this host remembers of a node's process with the node's last record. Returns the
+/// process, and the last stage that this process has reported.
+fn reconcile(remembered: Seen, record: Option<&Record>) -> (Seen, Option<Stage>) {
+    let Some(record) = record else { return (remembered, None) };
+    let (spoke, stage) = (record.process.id, Some(record.stage));
+    match (remembered, record.runs()) {
+        (Seen::Running(process), _) if process == spoke => (remembered, stage),
+        // It has reported nothing yet.
+        (Seen::Running(_), _) => (remembered, None),
+        (_, Some(true)) => (Seen::Running(spoke), stage),
+        (Seen::Never, Some(false)) => (Seen::Ended(spoke), stage),
+        (_, Some(false)) => (remembered, stage),
+        // It may live where this process cannot see it.
+        (_, None) => (Seen::Never, stage),
+    }
+}
+
+/// Whether a memory node's process joined an existing cluster that does not use its memory yet.
+fn is_new(
+    file: &ClusterFile,
+    node: Node,
+    record: Option<&Record>,
+    members: Option<&Membership>,
+) -> bool {
+    let (Some(now), Some(found)) = (members, record.and_then(|record| record.found)) else {
+        return false;
+    };
+    let used = now.life_of(node.id(file));
+    node.kind == Kind::Memory && !used.is_some_and(|life| life.is_since(Epoch(found)))
+}
+
+/// State of the memory nodes, as the members have agreed on it.
+fn memory_left(file: &ClusterFile, now: &Membership) -> Option<MemoryStatus> {
+    let nodes = Node::all(file).filter(|node| node.kind == Kind::Memory);
+    let nodes: Vec<_> = nodes.map(|node| node.id(file)).collect();
+    let first = Placement::new(&nodes, file.settings.replicas).ok()?;
+    Some(MemoryStatus::new(&first, &now.surviving(&first), &now.out_of_reach(&first)))
+}
+
+/// Share of memory in use in the fullest group: allocated, and free at no compute node. `None` if
+/// no node has answered.
+fn memory_used(said: &[Option<Vec<Group>>]) -> Option<f64> {
+    let said: Vec<_> = said.iter().flatten().collect();
+    let groups = said.iter().map(|groups| groups.len()).min().filter(|groups| *groups > 0)?;
+    let used = (0..groups).map(|group| {
+        let all = || said.iter().map(|groups| groups[group]);
+        let allocated = all().map(|one| one.allocated).max().unwrap_or(0);
+        let free: u64 = all().map(|one| one.free).sum();
+        let limit = all().map(|one| one.limit).max().unwrap_or(0).max(1);
+        allocated.saturating_sub(free) as f64 / limit as f64
+    });
+    used.reduce(f64::max)
+}
+
+/// State of a node, in one word. `said` is `None` where the authority does not answer.
+fn judge(
+    file: &ClusterFile,
+    node: Node,
+    seen: Seen,
+    said: Option<Option<Stage>>,
+    members: Option<&Membership>,
+) -> &'static str {
+    let member = node.id(file);
+    let expelled = node.kind == Kind::Compute && members.is_some_and(|now| !now.is_live(member));
+    match (seen, said) {
+        _ if expelled => match members.is_some_and(|now| now.is_resolved(member)) {
+            true => "expelled",
+            false => "in recovery",
+        },
+        (Seen::Ended(_) | Seen::Down, _) | (Seen::Never, Some(Some(Stage::Ended))) => "ended",
+        (Seen::Running(_), None) => "running",
+        (Seen::Never, None | Some(None)) => "unknown",
+        (_, Some(Some(Stage::Serving))) => SERVING,
+        (_, Some(Some(Stage::Ending | Stage::Ended))) => "ending",
+        (_, Some(Some(Stage::Starting | Stage::Opening) | None)) => "starting",
+    }
+}
+
+/// Addresses at which a node listens: for other nodes, for applications, and for its metrics.
+pub struct Addresses {
+    /// Address for other nodes.
+    pub address: Option<HostPort>,
+    client: Option<HostPort>,
+    metrics: Option<HostPort>,
+}
+
+impl Addresses {
+    /// Addresses that the file gives a node.
+    pub fn of(file: &ClusterFile, node: Node) -> Self {
+        let address = match &file.net {
+            Net::Shm { .. } => None,
+            Net::Tcp { addresses, .. } => {
+                addresses.get(&node.id(file)).map(|at| at.address.clone())
+            }
+        };
+        let compute = match node.kind {
+            Kind::Memory => None,
+            Kind::Compute => file.compute_nodes.get(usize::from(node.index)),
+        };
+        let client = compute.and_then(|node| Some(node.client.as_ref()?.address.clone()));
+        let metrics = match node.kind {
+            Kind::Memory => file.memory_nodes[usize::from(node.index)].metrics.clone(),
+            Kind::Compute => compute.and_then(|node| node.metrics.clone()),
+        };
+        Self { address, client, metrics }
+    }
+}
+
+fn table(status: &Status) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    let places = ["node", "address", "client", "metrics", "process"];
+    let figures = ["cpu s", "shards", "given", "local locks", "state"];
+    table.set_header(places.into_iter().chain(figures));
+    for node in &status.nodes {
+        table.add_row([
+            node.node.to_string(),
+            or_dash(node.address.as_ref(), |address| address.to_string()),
+            or_dash(node.client.as_ref(), |address| address.to_string()),
+            or_dash(node.metrics.as_ref(), |address| address.to_string()),
+            or_dash(node.process, |process| process.to_string()),
+            or_dash(node.processor_s, |time| format!("{time:.2}")),
+            or_dash(node.shards, |shards| shards.to_string()),
+            or_dash(node.shards_given, |given| given.to_string()),
+            or_dash(node.local_locks, percent),
+            node.state.to_owned(),
+        ]);
+    }
+    let mut text = format!("{}\n", table.trim_fmt());
+    let health = if status.healthy { "healthy" } else { "not healthy" };
+    let epoch = status.epoch.map_or(String::new(), |epoch| format!(", epoch {epoch}"));
+    let copies = status.copies.map_or(String::new(), |copies| format!(", copies of rows {copies}"));
+    let used = status.memory_used.map(|used| format!(", memory used {}", percent(used)));
+    let used = used.unwrap_or_default();
+    // Writing to a string cannot fail.
+    let data = status.data.map_or(String::new(), |data| format!(", data {data}"));
+    let reason = status.reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+    let said = format!("the authority: {}{reason}{epoch}{copies}{data}{used}", status.authority);
+    let _ = writeln!(text, "{health}; {said}");
+    if let Some(why) = &status.cut_short {
+        let _ = writeln!(
+            text,
+            "the data is not whole, and the cluster will never serve: {why}\n\
+             lotus cluster down --no-snapshot ends it, and lotus cluster up begins anew"
+        );
+    }
+    if status.nodes.iter().any(|node| node.state == RESTING) {
+        let _ = writeln!(
+            text,
+            "the compute nodes rest behind a last snapshot, and lotus cluster down ends them; if \
+             that was cut short, give it again, or lotus cluster up to let them serve"
+        );
+    }
+    if status.memory_used.is_some_and(|used| used >= NEARLY_FULL) {
+        let _ = writeln!(
+            text,
+            "warning: memory is nearly full. Inserts fail when it is; deleted rows make room, as \
+             does a larger `memory` when the cluster is made again"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn group(allocated: u64, free: u64) -> Group {
+        Group { limit: 100, allocated, free }
+    }
+
+    #[test]
+    fn memory_in_use_is_what_is_allocated_and_free_nowhere_in_the_fullest_group() {
+        let one = Some(vec![group(100, 10), group(80, 0)]);
+        let other = Some(vec![group(100, 25), group(80, 0)]);
+        let cases = [
+            (vec![], None),
+            (vec![None], None),
+            (vec![one.clone(), None], Some(0.9)),
+            (vec![one, other], Some(0.8)),
+        ];
+        for (said, expected) in cases {
+            assert_eq!(memory_used(&said), expected, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn status_warns_before_memory_is_full() {
+        for (memory_used, warns) in [(None, false), (Some(0.89), false), (Some(0.9), true)] {
+            let (authority, epoch, copies) = ("answers", Some(3), Some(2));
+            let nodes = Vec::new();
+            let (reason, data, cut_short) = (None, None, None);
+            let status = Status {
+                healthy: true,
+                authority,
+                reason,
+                epoch,
+                copies,
+                data,
+                cut_short,
+                memory_used,
+                nodes,
+            };
+            let text = table(&status);
+            assert_eq!(text.contains("warning: memory"), warns, "{text}");
+            assert_eq!(text.contains("memory used"), memory_used.is_some(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Output of commands: verdict, text and data, progress. The ground floor: imports no other room.
+//!
+//! * `verdict`: the result, from which the exit code follows; `screen`: text and JSON; `outputs`:
+//!   files for results;
+//! * `watch`, `steps`: progress of a benchmark or a check, and of a command with steps.
+//!
+//! Not here: tables and reports, which each command makes itself.
+
+pub mod outputs;
+pub mod screen;
+#[cfg(feature = "tcp")]
+pub mod steps;
+pub mod verdict;
+pub mod watch;
+
+pub use verdict::Verdict;

@@ -1,0 +1,51 @@
+//! Output of a command's results: text for a person, data for a program.
+
+use std::io::{self, Write};
+
+use lotus_benchmarks::output::{Output, OutputError};
+use serde::Serialize;
+
+#[cfg(feature = "tcp")]
+use crate::show::verdict::Verdict;
+
+/// Writes `result` as indented JSON.
+///
+/// # Errors
+/// [`OutputError`] if the output refuses it.
+pub fn write_json(output: &Output, result: &impl Serialize) -> Result<(), OutputError> {
+    output.write(|out| {
+        serde_json::to_writer_pretty(&mut *out, result)?;
+        out.write_all(b"\n")
+    })
+}
+
+/// Shows `text` to a person: on the standard output, or on the standard error if `data` went to
+/// the standard output.
+///
+/// # Errors
+/// The system's error.
+pub fn show(text: &str, data: &[&Option<Output>]) -> io::Result<()> {
+    if data.contains(&&Some(Output::Stdout)) {
+        io::stderr().write_all(text.as_bytes())
+    } else {
+        io::stdout().write_all(text.as_bytes())
+    }
+}
+
+/// Prints to standard output.
+#[cfg(feature = "tcp")]
+pub fn say(what: &str) -> Result<Verdict, String> {
+    let written = io::stdout().write_all(what.as_bytes());
+    written.map_err(|error| format!("cannot write: {error}"))?;
+    Ok(Verdict::Sound)
+}
+
+#[cfg(feature = "tcp")]
+pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+#[cfg(feature = "tcp")]
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}

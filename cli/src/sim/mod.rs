@@ -1,0 +1,303 @@
+//! `lotus sim`: campaigns of simulated runs, replays, and short versions of what failed.
+//! Imports `args` and `show`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use lotus_benchmarks::output::{Output, OutputError};
+use lotus_benchmarks::report::grouped;
+use lotus_fabric::env::Env;
+use lotus_sim::campaign::{Summary, campaign};
+use lotus_sim::run::{Budget, run as run_once};
+use lotus_sim::shrink::shrink;
+use lotus_sim::{Outcome, Scenario, ScenarioError, named, swarm};
+use serde_json::json;
+
+use crate::args::{ScenarioArgs, SimArgs, SimReplayArgs, SimRunArgs, SimTask};
+use crate::show::{Verdict, screen};
+
+#[cfg(feature = "fault-points")]
+mod matrix;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+
+/// Most failing runs that are shown in full.
+const MOST_FAILURES: usize = 10;
+/// Most runs that are spent on shrinking one.
+const MOST_SHRINKING_RUNS: u64 = 2000;
+
+/// Failure to reach a verdict.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The scenario cannot be run. Change what the sentence names.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// There is neither a scenario nor a file of that name. Ask `lotus sim list`.
+    #[error("there is no scenario {0}, and no such file; `lotus sim list` names them")]
+    Unknown(String),
+    /// The system refuses to read the file, and says why.
+    #[error("cannot read {0}: {1}")]
+    Unreadable(String, io::Error),
+    /// A campaign of all scenarios has no single one to replay. Name one.
+    #[error("name one scenario, not all")]
+    NotOne,
+    /// There is no such rule. The whole table names them.
+    #[cfg(feature = "sabotage")]
+    #[error("there is no rule {0}; `lotus sim sabotage` lists them all")]
+    UnknownRule(String),
+    /// There is no such coordinate. The whole table names them.
+    #[cfg(feature = "fault-points")]
+    #[error("there is no coordinate {0}; `lotus sim matrix --all` lists them")]
+    UnknownCoordinate(String),
+    /// The seed violates nothing, so there is nothing to shrink.
+    #[error("seed {0} violates nothing")]
+    Clean(u64),
+    /// The result could not be written there. Name another path.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The standard output is gone.
+    #[error("cannot write the result: {0}")]
+    Stdout(#[from] io::Error),
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// [`Failure`] if there is no verdict.
+pub fn run(args: &SimArgs) -> Result<Verdict, Failure> {
+    match &args.task {
+        SimTask::Run(args) => run_campaign(args),
+        SimTask::Replay(args) => replay(args),
+        SimTask::Shrink(args) => make_short(args),
+        SimTask::List => list(),
+        #[cfg(feature = "sabotage")]
+        SimTask::Sabotage(args) => sabotage::run(args),
+        #[cfg(feature = "fault-points")]
+        SimTask::Matrix(args) => matrix::run(args),
+    }
+}
+
+/// Source of each seed's scenario.
+enum Source {
+    Swarm,
+    /// These scenarios in turn, from seed to seed.
+    Listed(Vec<Scenario>),
+}
+
+impl Source {
+    fn new(args: &ScenarioArgs) -> Result<Self, Failure> {
+        let Some(name) = args.scenario.as_deref() else { return Ok(Self::Swarm) };
+        if name == "all" {
+            return Ok(Self::Listed(named::all().collect()));
+        }
+        if let Some(scenario) = named::find(name) {
+            return Ok(Self::Listed(vec![scenario]));
+        }
+        if !Path::new(name).exists() {
+            return Err(Failure::Unknown(name.to_owned()));
+        }
+        let bytes = fs::read(name).map_err(|error| Failure::Unreadable(name.to_owned(), error))?;
+        Ok(Self::Listed(vec![Scenario::parse(name, &bytes)?]))
+    }
+
+    fn scenario(&self, seed: u64) -> Scenario {
+        match self {
+            Self::Swarm => swarm::scenario(seed),
+            Self::Listed(all) => all[(seed % all.len() as u64) as usize].clone(),
+        }
+    }
+
+    /// The one scenario that a replay of `seed` runs.
+    fn one(&self, seed: u64) -> Result<Scenario, Failure> {
+        match self {
+            Self::Listed(all) if all.len() > 1 => Err(Failure::NotOne),
+            _ => Ok(self.scenario(seed)),
+        }
+    }
+
+    /// The command that runs a seed again.
+    fn replay_command(&self, seed: u64, given: Option<&str>) -> String {
+        let mut command = format!("lotus sim replay --seed {seed}");
+        match self {
+            Self::Swarm => {}
+            Self::Listed(all) if all.len() > 1 => {
+                let _ = write!(command, " --scenario {}", self.scenario(seed).name);
+            }
+            Self::Listed(_) => {
+                let _ = write!(command, " --scenario {}", given.unwrap_or_default());
+            }
+        }
+        command
+    }
+}
+
+fn budget(args: &ScenarioArgs) -> Budget {
+    Budget { events: args.max_events, ..Budget::default() }
+}
+
+fn run_campaign(args: &SimRunArgs) -> Result<Verdict, Failure> {
+    let json = args.json.as_deref().map(Output::check).transpose()?;
+    let source = Source::new(&args.scenario)?;
+    let seeds = args.from..args.from.saturating_add(args.seeds);
+    let env = Env::real(0);
+    let workers = args.workers.unwrap_or_else(|| env.parallelism());
+    let bar = bar(args.seeds);
+    let began = env.now();
+    let after = |_, outcome: &Outcome| {
+        bar.inc(1);
+        if !outcome.is_clean() {
+            bar.set_message("violations found");
+        }
+        true
+    };
+    let scenario_of = |seed| source.scenario(seed);
+    let summary = campaign(seeds.clone(), scenario_of, workers, budget(&args.scenario), after);
+    bar.finish_and_clear();
+    let summary = summary?;
+    let wall_s = env.now().since(began).as_secs_f64();
+    if let Some(output) = &json {
+        screen::write_json(output, &as_json(&summary, &seeds, wall_s))?;
+    }
+    let replay = |seed| source.replay_command(seed, args.scenario.scenario.as_deref());
+    screen::show(&text(&summary, &seeds, wall_s, &replay), &[&json])?;
+    Ok(if summary.failures.is_empty() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn bar(runs: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = "{spinner} [{bar:30}] {pos} of {len} runs, {eta} to go {msg}";
+    let style = ProgressStyle::with_template(template).expect("the template is a sound constant");
+    ProgressBar::new(runs).with_style(style.progress_chars("= "))
+}
+
+fn as_json(summary: &Summary, seeds: &Range<u64>, wall_s: f64) -> serde_json::Value {
+    let hazards = summary.hazards.iter().map(|(hazard, runs)| (hazard.to_string(), *runs));
+    let failures = summary.failures.iter().map(|(seed, outcome)| {
+        let violated: Vec<_> = outcome.violations.iter().map(|v| v.property.as_str()).collect();
+        json!({ "seed": seed, "violated": violated })
+    });
+    json!({
+        "from": seeds.start,
+        "runs": summary.runs,
+        "wall_s": wall_s,
+        "virtual_s": summary.virtual_time.as_secs_f64(),
+        "committed": summary.committed,
+        "aborted": summary.aborted,
+        "unknown": summary.unknown,
+        "verbs": summary.verbs,
+        "faults": summary.faults,
+        "hazards": hazards.collect::<std::collections::BTreeMap<_, _>>(),
+        "failures": failures.collect::<Vec<_>>(),
+    })
+}
+
+fn text(
+    summary: &Summary,
+    seeds: &Range<u64>,
+    wall_s: f64,
+    replay: &dyn Fn(u64) -> String,
+) -> String {
+    let mut text = String::new();
+    let counted = |counts: &mut dyn Iterator<Item = (String, u64)>| {
+        let seen = counts.filter(|(_, count)| *count > 0);
+        let seen: Vec<_> = seen.map(|(what, count)| format!("{what} {}", grouped(count))).collect();
+        if seen.is_empty() { "none".to_owned() } else { seen.join(", ") }
+    };
+    let aborted = counted(&mut summary.aborted.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+    let faults = counted(&mut summary.faults.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+    let hazards = counted(&mut summary.hazards.iter().map(|(h, runs)| (h.to_string(), *runs)));
+    let virtual_s = summary.virtual_time.as_secs_f64();
+    for (what, line) in [
+        ("runs", format!("{} of seeds {seeds:?}, in {wall_s:.1} s", grouped(summary.runs))),
+        ("virtual time", format!("{virtual_s:.1} s")),
+        ("committed", format!("{} transactions", grouped(summary.committed))),
+        ("aborted", aborted),
+        ("unknown", grouped(summary.unknown)),
+        ("verbs", grouped(summary.verbs)),
+        ("faults", faults),
+        ("hazards", format!("met in runs: {hazards}")),
+    ] {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{what:<14}{line}");
+    }
+    for (seed, outcome) in summary.failures.iter().take(MOST_FAILURES) {
+        let _ = writeln!(text, "\nseed {seed}: {}", replay(*seed));
+        for violation in &outcome.violations {
+            let _ = writeln!(text, "    {}: {}", violation.property, violation.detail);
+        }
+    }
+    let verdict = match summary.failures.len() {
+        0 => "no violation".to_owned(),
+        failed => format!("{failed} of {} runs VIOLATED something", summary.runs),
+    };
+    let _ = writeln!(text, "{verdict}");
+    text
+}
+
+fn replay(args: &SimReplayArgs) -> Result<Verdict, Failure> {
+    let source = Source::new(&args.scenario)?;
+    let scenario = source.one(args.seed)?;
+    let mut out = BufWriter::new(io::stdout());
+    for line in scenario.to_toml().lines() {
+        writeln!(out, "# {line}")?;
+    }
+    // A closed pipe means that its reader has seen enough; the verdict is still the run's.
+    let mut trace = BufWriter::new(io::stdout());
+    let tracer = move |event: &lotus_fabric::sim::TraceEvent<'_>| _ = writeln!(trace, "{event}");
+    out.flush()?;
+    let outcome = run_once(&scenario, args.seed, budget(&args.scenario), Some(Box::new(tracer)))?;
+    let figures = &outcome.figures;
+    let (committed, unknown) = (grouped(figures.committed), grouped(figures.unknown));
+    writeln!(
+        out,
+        "{committed} committed, {unknown} unknown, {} verbs, {} events in {:?}",
+        grouped(figures.verbs),
+        grouped(figures.events),
+        figures.virtual_time
+    )?;
+    for violation in &outcome.violations {
+        writeln!(out, "VIOLATED {}: {}", violation.property, violation.detail)?;
+    }
+    writeln!(out, "trace hash {:016x}", outcome.trace_hash)?;
+    out.flush()?;
+    Ok(if outcome.is_clean() { Verdict::Sound } else { Verdict::Unsound })
+}
+
+fn make_short(args: &SimReplayArgs) -> Result<Verdict, Failure> {
+    let source = Source::new(&args.scenario)?;
+    let scenario = source.one(args.seed)?;
+    let budget = budget(&args.scenario);
+    let outcome = run_once(&scenario, args.seed, budget, None)?;
+    let violation = outcome.violations.first().ok_or(Failure::Clean(args.seed))?;
+    let bar = bar(MOST_SHRINKING_RUNS);
+    let short = shrink(&scenario, args.seed, budget, &violation.property, |runs, _| {
+        bar.set_position(runs);
+        runs < MOST_SHRINKING_RUNS
+    });
+    bar.finish_and_clear();
+    let mut out = io::stdout();
+    writeln!(out, "# with seed {}: {}", args.seed, violation.property)?;
+    out.write_all(short.to_toml().as_bytes())?;
+    Ok(Verdict::Unsound)
+}
+
+fn list() -> Result<Verdict, Failure> {
+    // A terminal's width is shared out; elsewhere each scenario has a line.
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    for scenario in named::all() {
+        let hazards: Vec<_> = scenario.hazards.iter().map(ToString::to_string).collect();
+        let story: Vec<&str> = scenario.story.split_whitespace().collect();
+        table.add_row([scenario.name, hazards.join(" "), story.join(" ")]);
+    }
+    writeln!(io::stdout(), "{}", table.trim_fmt())?;
+    Ok(Verdict::Sound)
+}
