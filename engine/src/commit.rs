@@ -5,8 +5,9 @@
 //!    records, the cells as INVISIBLE. Verbs of one connection take effect in order, so wherever a
 //!    cell has landed, the log names the whole write set (H12).
 //! 2. When all replicas have everything: the commit timestamp, while all locks are held (H1).
-//! 3. The version words on all backups; wait. Now the outcome is certain, and the caller is told.
-//! 4. The version words on the primaries, which are what snapshots read; wait (H3).
+//! 3. The version words on all backups; wait. Now the outcome is certain.
+//! 4. The version words on the primaries, which are what snapshots read; wait (H3). The caller is
+//!    told now, and not before: a memory node may be lost meanwhile (decision 0036).
 //! 5. The rows' entries in this node's version table cache are renewed (H11), and the locks are
 //!    released, remote ones by message. The slots of displaced versions become free for any use.
 //!    Not earlier: until every copy of the cell names another slot, undoing the commit would leave

@@ -8,6 +8,8 @@ mod check;
 #[cfg(feature = "tcp")]
 mod cluster;
 mod common;
+mod floors;
+mod language;
 mod shm;
 mod sim;
 #[cfg(feature = "tcp")]

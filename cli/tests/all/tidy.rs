@@ -16,14 +16,14 @@ const UNSAFE: &str = concat!("un", "safe");
 const UNFINISHED: [&str; 2] = [concat!("to", "do!("), concat!("unimplemented", "!(")];
 
 /// A file of the workspace, named by its path from the root.
-struct Source {
-    path: String,
-    text: String,
+pub(super) struct Source {
+    pub(super) path: String,
+    pub(super) text: String,
 }
 
 impl Source {
     /// Lines with their numbers, from 1.
-    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 }
@@ -33,7 +33,7 @@ fn root() -> PathBuf {
 }
 
 /// All files with this extension at the root, in the crates, in `docs` and in `examples`.
-fn sources(extension: &str) -> Vec<Source> {
+pub(super) fn sources(extension: &str) -> Vec<Source> {
     let is_ours = |path: &Path| {
         path.join("Cargo.toml").exists() || path.ends_with("docs") || path.ends_with("examples")
     };
