@@ -20,7 +20,7 @@ pub const OUTSIDE: &str = "outside";
 pub const SIMULATOR: &str = "simulator";
 
 /// The folder of the simulated network.
-const SIMULATED: &str = "fabric/src/sim/";
+const SIMULATED: &str = "fabric/src/backends/sim/";
 /// Rounds in which the cost of outside code is passed on to its callers. Calls within the standard
 /// library are seldom nested more deeply.
 const ROUNDS: usize = 32;
@@ -250,7 +250,7 @@ cfn=(2) memcpy
 calls=2 0
 * 30
 
-fl=(5) /w/fabric/src/sim/world.rs
+fl=(5) /w/fabric/src/backends/sim/world.rs
 fn=(3) step
 5 200
 cob=(7) /lib/libc.so

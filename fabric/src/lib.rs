@@ -8,6 +8,19 @@
 //! # What it is not
 //! It knows no records, locks or transactions. It never sleeps on an error and never exits.
 //!
+//! # Rooms
+//! Folders, top floor first; each imports only from those below it. `conformance` and `backends`
+//! are side by side.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `conformance` | the test suite that every back end passes |
+//! | `backends` | `local`, `shm`, `tcp`, `rdma`, `sim`, and the machines that exist |
+//! | `rpc` | requests and replies over datagrams |
+//! | `lane` | a coordinator's path into the fabric |
+//! | `run` | time, randomness, threads, the executor, the trait of machines |
+//! | `contract` | addresses, memory, verbs, the traits of a back end |
+//!
 //! # Where to look
 //! * [`ids`], [`region`], [`verbs`]: the basic types.
 //! * [`lane`]: a coordinator's interface to the fabric; [`exec`]: its executor; [`mod@env`]: time
@@ -21,32 +34,33 @@
 //! * [`conformance`]: the test suite that every back end passes.
 
 pub mod conformance;
-mod copies;
-pub mod counters;
-pub mod env;
-pub mod exec;
-pub mod ids;
 pub mod lane;
-pub mod local;
-pub mod machines;
-pub mod prefetch;
-#[cfg(feature = "rdma")]
-pub mod rdma;
-pub mod region;
 pub mod rpc;
-pub mod shm;
-pub mod sim;
+
+mod backends;
+mod contract;
+mod run;
+
+#[cfg(feature = "rdma")]
+pub use backends::rdma;
 #[cfg(feature = "tcp")]
-pub mod tcp;
-pub mod trace;
-pub mod transport;
-pub mod verbs;
+pub use backends::tcp;
+pub use backends::{local, shm, sim};
+pub use contract::{counters, ids, prefetch, region, transport, verbs};
+pub use lane::trace;
+pub use run::{env, exec};
+
+/// The machines that a cluster runs on: a fabric, clocks, and cores that turn executors.
+pub mod machines {
+    pub use crate::backends::threads::Threads;
+    pub use crate::run::machines::{Courier, Errand, Machines, Program};
+}
 
 /// Fuzz targets (`just fuzz`): everything that decodes bytes from outside. Each function accepts
 /// any bytes, and panics where a promise is broken.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    pub use crate::rpc::fuzzing::datagrams;
     #[cfg(feature = "tcp")]
-    pub use crate::tcp::fuzzing::{tcp_handshake, tcp_verbs};
+    pub use crate::backends::tcp::fuzzing::{tcp_handshake, tcp_verbs};
+    pub use crate::rpc::fuzzing::datagrams;
 }

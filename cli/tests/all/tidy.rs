@@ -184,10 +184,10 @@ fn raw_access_stays_where_it_is_wrapped() {
 
 fn may_access_raw_memory(source: &Source) -> bool {
     let wrapped = [
-        "fabric/src/region",
-        "fabric/src/prefetch.rs",
-        "fabric/src/local/",
-        "fabric/src/rdma/",
+        "fabric/src/contract/region",
+        "fabric/src/contract/prefetch.rs",
+        "fabric/src/backends/local/",
+        "fabric/src/backends/rdma/",
         // A libibverbs of the tests' own.
         "fabric/tests/rdma/",
     ];

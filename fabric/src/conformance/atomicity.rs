@@ -1,9 +1,9 @@
 //! Atomicity of words, stable READs and atomics under concurrent writers.
 
 use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, SetOnDrop, properties, read, word};
-use crate::ids::{Endpoint, LaneId};
+use crate::contract::ids::{Endpoint, LaneId};
+use crate::contract::region::WORD_BYTES;
 use crate::lane::Lane;
-use crate::region::WORD_BYTES;
 
 properties! {
     a_word_never_tears,

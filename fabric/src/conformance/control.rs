@@ -1,10 +1,10 @@
 //! The control path: refusals during set-up, and operations that may be repeated.
 
 use super::{CLIENT, Cluster, Coordinator, LIMIT, MEMORY, PEER, REGION, REGION_BYTES, properties};
-use crate::exec::Executor;
-use crate::ids::{Endpoint, Epoch, LaneId, NodeId};
-use crate::region::Rights;
-use crate::transport::FabricError;
+use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
+use crate::contract::region::Rights;
+use crate::contract::transport::FabricError;
+use crate::run::exec::Executor;
 
 properties! {
     a_region_is_registered_once,

@@ -6,9 +6,9 @@ use super::{
     CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, properties, read_words, wait_until, word,
     write,
 };
-use crate::ids::{Endpoint, Epoch, LaneId};
+use crate::contract::ids::{Endpoint, Epoch, LaneId};
+use crate::contract::verbs::{Failure, VerbError};
 use crate::lane::Lane;
-use crate::verbs::{Failure, VerbError};
 
 properties! {
     nothing_takes_effect_after_a_fence,

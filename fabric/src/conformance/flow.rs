@@ -4,9 +4,9 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use super::{Cluster, MEMORY, REGION, properties, read, read_words, word, write};
-use crate::ids::RemoteAddr;
+use crate::contract::ids::RemoteAddr;
+use crate::contract::region::WORD_BYTES;
 use crate::lane::{Lane, MAX_VERBS_IN_FLIGHT, Posted};
-use crate::region::WORD_BYTES;
 
 properties! {
     a_dropped_future_cancels_nothing_and_leaks_nothing,
@@ -70,7 +70,7 @@ fn a_batch_that_is_never_posted_does_nothing(cluster: &Cluster) {
     });
 }
 
-fn count_up(lane: &Lane, verbs: usize) -> (crate::verbs::Buffer, Posted) {
+fn count_up(lane: &Lane, verbs: usize) -> (crate::contract::verbs::Buffer, Posted) {
     let mut batch = lane.batch();
     let before = batch.fetch_and_add(word(MEMORY[0], 0), 1);
     for _ in 1..verbs {

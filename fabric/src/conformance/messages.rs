@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::{CLIENT, Cluster, Coordinator, Flag, PEER, properties, wait_until};
-use crate::ids::{Endpoint, LaneId, NodeId};
+use crate::contract::ids::{Endpoint, LaneId, NodeId};
+use crate::contract::transport::MAX_MESSAGE_BYTES;
 use crate::lane::Lane;
-use crate::transport::MAX_MESSAGE_BYTES;
 
 properties! {
     messages_arrive_whole_and_name_their_sender,

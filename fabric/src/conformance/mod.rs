@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::env::Env;
-use crate::exec::Executor;
-use crate::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
+use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId, RegionId, RemoteAddr};
+use crate::contract::region::{Rights, WORD_BYTES};
+use crate::contract::transport::Fabric;
+use crate::contract::verbs::VerbError;
 use crate::lane::{Batch, Lane};
-use crate::region::{Rights, WORD_BYTES};
-use crate::transport::Fabric;
-use crate::verbs::VerbError;
+use crate::run::env::Env;
+use crate::run::exec::Executor;
 
 /// Number of nodes that the fabric under test must have, numbered from zero. All of them can hold
 /// regions and open lanes.

@@ -1,8 +1,8 @@
 //! Verbs on one connection take effect in posting order; nothing is asked between connections.
 
 use super::{CLIENT, Cluster, Coordinator, Flag, MEMORY, PEER, properties, read, word};
+use crate::contract::region::WORD_BYTES;
 use crate::lane::Lane;
-use crate::region::WORD_BYTES;
 
 properties! {
     verbs_of_one_batch_take_effect_in_order,

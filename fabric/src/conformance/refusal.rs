@@ -4,10 +4,10 @@ use super::{
     CLIENT, Cluster, Coordinator, MEMORY, PEER, REGION, REGION_BYTES, error_of, properties, read,
     read_words, word, write,
 };
-use crate::ids::{NodeId, RegionId, RemoteAddr};
+use crate::contract::ids::{NodeId, RegionId, RemoteAddr};
+use crate::contract::region::{Rights, WORD_BYTES};
+use crate::contract::verbs::VerbError;
 use crate::lane::{Batch, Lane};
-use crate::region::{Rights, WORD_BYTES};
-use crate::verbs::VerbError;
 
 properties! {
     misaligned_verbs_are_not_applied,

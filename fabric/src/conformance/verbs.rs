@@ -1,9 +1,9 @@
 //! Effects of a verb, and of a batch of verbs, when nothing fails.
 
 use super::{Cluster, MEMORY, REGION, properties, read, read_words, word, write};
-use crate::ids::RemoteAddr;
-use crate::region::WORD_BYTES;
-use crate::verbs::MAX_VERB_BYTES;
+use crate::contract::ids::RemoteAddr;
+use crate::contract::region::WORD_BYTES;
+use crate::contract::verbs::MAX_VERB_BYTES;
 
 properties! {
     fresh_memory_is_zero,

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::{Core, Outcome, Waiting};
-use crate::ids::RemoteAddr;
-use crate::region::WORD_BYTES;
-use crate::verbs::{Buffer, Failure, Op, Work};
+use crate::contract::ids::RemoteAddr;
+use crate::contract::region::WORD_BYTES;
+use crate::contract::verbs::{Buffer, Failure, Op, Work};
 
 /// A batch owned by the coordinator; returns to the lane's pool when dropped.
 struct Owned {
@@ -53,7 +53,7 @@ impl Batch {
     /// Adds a READ of `bytes` at `addr`; the buffer holds the data once the batch is complete.
     ///
     /// # Panics
-    /// If `bytes` is not a multiple of eight or exceeds [`crate::verbs::MAX_VERB_BYTES`].
+    /// If `bytes` is not a multiple of eight or exceeds [`crate::contract::verbs::MAX_VERB_BYTES`].
     #[inline]
     pub fn read(&mut self, addr: RemoteAddr, bytes: usize) -> Buffer {
         self.push_with_buffer(addr, Op::Read, bytes)

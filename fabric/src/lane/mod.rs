@@ -9,6 +9,7 @@
 
 mod batch;
 mod sink;
+pub mod trace;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,13 +19,13 @@ use std::task::Poll;
 
 pub use batch::{Batch, BatchError, BatchResult, Completed, Posted};
 
-use crate::counters::VerbCounters;
-use crate::exec::{Driver, Handle, TaskId};
-use crate::ids::{Endpoint, NodeId};
-use crate::region::Chunk;
-use crate::trace::{Recorder, Trace};
-use crate::transport::{MAX_MESSAGE_BYTES, Token, Transport};
-use crate::verbs::{CHUNK_WORDS, Capabilities, VerbError, Work};
+use crate::contract::counters::VerbCounters;
+use crate::contract::ids::{Endpoint, NodeId};
+use crate::contract::region::Chunk;
+use crate::contract::transport::{MAX_MESSAGE_BYTES, Token, Transport};
+use crate::contract::verbs::{CHUNK_WORDS, Capabilities, VerbError, Work};
+use crate::lane::trace::{Recorder, Trace};
+use crate::run::exec::{Driver, Handle, TaskId};
 
 /// Largest number of verbs that one lane keeps in flight; further batches wait.
 pub const MAX_VERBS_IN_FLIGHT: usize = 8192;
@@ -301,7 +302,7 @@ impl Lane {
     /// Bytes of registered buffers, in use or not. Grows only when more are in use at once than
     /// ever before.
     pub fn arena_bytes(&self) -> usize {
-        self.core.state.borrow().pool.chunks_carved * crate::verbs::MAX_VERB_BYTES
+        self.core.state.borrow().pool.chunks_carved * crate::contract::verbs::MAX_VERB_BYTES
     }
 
     /// Records the shape of every batch from now on, for [`Lane::take_trace`].

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Core, Deferred, Lane, Outcome, State};
-use crate::exec::Driver;
-use crate::ids::Endpoint;
-use crate::transport::{Sink, Sleep, Token};
-use crate::verbs::{VerbError, Work};
+use crate::contract::ids::Endpoint;
+use crate::contract::transport::{Sink, Sleep, Token};
+use crate::contract::verbs::{VerbError, Work};
+use crate::run::exec::Driver;
 
 pub(super) struct LaneDriver {
     pub(super) lane: Lane,

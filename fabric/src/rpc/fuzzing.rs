@@ -1,7 +1,7 @@
 //! Fuzz target of RPC datagrams. See [`crate::fuzzing`].
 
 use super::wire::{Header, MAX_PAYLOAD_BYTES, Reassembly};
-use crate::ids::{Endpoint, LaneId, NodeId};
+use crate::contract::ids::{Endpoint, LaneId, NodeId};
 
 /// Decodes datagrams, each preceded by its length in two bytes, and checks that no reassembled
 /// payload is longer than allowed.

@@ -29,10 +29,10 @@ use std::time::Duration;
 
 use lotus_sabotage::{Rule, broken};
 
-use crate::env::Nanos;
-use crate::exec::{Handle, TaskId};
-use crate::ids::{Endpoint, NodeId};
+use crate::contract::ids::{Endpoint, NodeId};
 use crate::lane::Lane;
+use crate::run::env::Nanos;
+use crate::run::exec::{Handle, TaskId};
 
 pub use slowest::{Slowest, least_tolerance};
 pub use wire::MAX_PAYLOAD_BYTES;

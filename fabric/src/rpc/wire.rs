@@ -3,8 +3,8 @@
 //! Plain values only; nothing here sends or waits. Malformed bytes are refused, and do no other
 //! harm.
 
-use crate::ids::Endpoint;
-use crate::transport::MAX_MESSAGE_BYTES;
+use crate::contract::ids::Endpoint;
+use crate::contract::transport::MAX_MESSAGE_BYTES;
 
 use super::Service;
 
@@ -163,7 +163,7 @@ const _: () = assert!(MAX_FRAGMENTS.is_multiple_of(64) && MAX_FRAGMENTS <= u16::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{LaneId, NodeId};
+    use crate::contract::ids::{LaneId, NodeId};
     use proptest::prelude::*;
 
     const FROM: Endpoint = Endpoint { node: NodeId(1), lane: LaneId(2) };

@@ -1,0 +1,390 @@
+//! The data path of one lane: batches to connections, completions back, messages both ways.
+//!
+//! All completions of a lane arrive in one queue. An id identifies the connection and the verb, or
+//! a buffer for datagrams. Slow work (requesting a connection from another node, or looking up a
+//! lane's mailbox) is an errand: a thread that reports its result as news. So polling never blocks,
+//! and a node that does not answer delays only the verbs and messages to it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::chain::{Chain, Local};
+use super::connection::{Connection, Flights, Link, Tools, node_of, word_of};
+use super::datagrams::{Datagrams, RECEIVED};
+use super::ffi::{
+    Agreement, CompletionQueue, Completions, MemoryRegion, Patience, ProtectionDomain, QueuePair,
+};
+use super::node::Node;
+use super::rules::Ordering;
+use super::wire::{Card, Mailbox, Reply, Request};
+use super::{SetupError, Shared};
+use crate::contract::ids::{Endpoint, Epoch, NodeId};
+use crate::contract::region::Rights;
+use crate::contract::transport::{FabricError, Sink, Token, Transport, Wake};
+use crate::contract::verbs::{Capabilities, VerbError, Work, WorkRequest};
+
+/// The data path of one lane. Queue pairs come first: they are destroyed before the buffers that
+/// the device may access through them.
+pub(super) struct RdmaLane {
+    pub(super) connections: Vec<Connection>,
+    datagrams: Datagrams,
+    news: Receiver<News>,
+    errands: Errands,
+    flights: Flights,
+    arena: Arena,
+    chain: Chain,
+    queue: Arc<CompletionQueue>,
+    /// Completions found by the poll before going to sleep, and whether there were any.
+    early: RefCell<Completions>,
+    has_early: Cell<bool>,
+    completions: Completions,
+    reconnected: Vec<(Token, Result<(), VerbError>)>,
+    /// By node: whether the batch being posted has verbs to it already.
+    addressed: Vec<bool>,
+}
+
+/// Result of an errand.
+enum News {
+    Connected(NodeId, Result<Link, VerbError>),
+    Found(Endpoint, Option<Mailbox>),
+}
+
+/// Registrations of the buffers that this lane's batches use.
+pub(super) struct Arena {
+    pub domain: Arc<ProtectionDomain>,
+    pub slabs: Vec<MemoryRegion>,
+}
+
+impl Arena {
+    /// Address and key of a request's local side. Registers memory that was not seen before: the
+    /// lane's pool grows by slabs, rarely.
+    #[inline]
+    pub fn local(&mut self, work: &Work, request: &WorkRequest) -> Result<Local, VerbError> {
+        if let Some(word) = word_of(request) {
+            return Ok(word);
+        }
+        let (memory, address) = work.place(request.local);
+        let known = self.slabs.iter().find(|slab| Arc::ptr_eq(slab.memory(), memory));
+        let key = match known {
+            Some(slab) => slab.local_key(),
+            None => self.grow(memory)?,
+        };
+        Ok(Local { address: address as u64, bytes: request.local.bytes() as u32, key })
+    }
+
+    #[cold]
+    fn grow(&mut self, memory: &Arc<crate::contract::region::Memory>) -> Result<u32, VerbError> {
+        let nobody = Rights { read: false, write: false, atomic: false };
+        let slab = MemoryRegion::new(&self.domain, Arc::clone(memory), memory.bytes(), nobody);
+        // The verb was not posted, so it has no effect; a reconnect tries again.
+        let slab = slab.map_err(|_| VerbError::Broken)?;
+        self.slabs.push(slab);
+        Ok(self.slabs[self.slabs.len() - 1].local_key())
+    }
+}
+
+/// Context that errands need, cloned into their threads.
+#[derive(Clone)]
+struct Errands {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+    at: Endpoint,
+    epoch: Epoch,
+    queue: Arc<CompletionQueue>,
+    wake: Arc<dyn Wake>,
+    report: Sender<News>,
+}
+
+impl Errands {
+    /// Runs an errand on a thread of its own. If none can be started, reports `failed`.
+    fn run(&self, failed: News, errand: impl FnOnce(&Self) -> News + Send + 'static) {
+        let own = self.clone();
+        let started = self.shared.env.spawn("rdma-ask", move || {
+            let news = errand(&own);
+            // Fails if the lane is gone.
+            let _ = own.report.send(news);
+            own.wake.wake();
+        });
+        if started.is_err() {
+            let _ = self.report.send(failed);
+        }
+    }
+
+    fn connect(&self, node: NodeId) {
+        let failed = News::Connected(node, Err(VerbError::Unreachable));
+        self.run(failed, move |own| {
+            let link = own.make_link(node);
+            let in_terms = |error| match error {
+                Refusal::Revoked => VerbError::Revoked,
+                Refusal::Failed => VerbError::Unreachable,
+            };
+            News::Connected(node, link.map_err(in_terms))
+        });
+    }
+
+    fn find(&self, lane: Endpoint) {
+        self.run(News::Found(lane, None), move |own| {
+            let reply = own.shared.ask(lane.node, &Request::Find { lane });
+            let mailbox = match reply {
+                Ok(Reply::Found(mailbox)) => Some(mailbox),
+                _ => None,
+            };
+            News::Found(lane, mailbox)
+        });
+    }
+
+    /// Makes this end of a connection, requests the other end, and joins them.
+    fn make_link(&self, to: NodeId) -> Result<Link, Refusal> {
+        let (config, device) = (&self.shared.config, &self.node.device);
+        let shape = self.node.connection_shape(config);
+        let pair = QueuePair::new(&device.domain, &self.queue, &self.queue, shape)?;
+        pair.admit_verbs(device.port)?;
+        // Any number will do; a different one each time rejects strays of an earlier life.
+        let first_packet = self.shared.env.now().0 as u32 & 0xFF_FFFF;
+        let card = Card {
+            queue_pair: pair.number(),
+            first_packet,
+            gid: device.gid,
+            lid: device.lid,
+            mtu: device.mtu,
+            reads: device.limits.initiated,
+        };
+        let request = Request::Connect { of: to, from: self.at, epoch: self.epoch, card };
+        let (theirs, keys) = match self.shared.ask(to, &request)? {
+            Reply::Connected { card, keys } => (card, keys),
+            Reply::Revoked => return Err(Refusal::Revoked),
+            _ => return Err(Refusal::Failed),
+        };
+        let agreed = Agreement {
+            mtu: theirs.mtu,
+            peer_number: theirs.queue_pair,
+            peer_first_packet: theirs.first_packet,
+            // The other end issues no verbs.
+            served: 1,
+        };
+        pair.receive_from(&device.route_to(theirs.gid, theirs.lid), agreed)?;
+        let patience = Patience { timeout: config.timeout, retries: config.retries };
+        pair.send(first_packet, theirs.reads, patience)?;
+        Ok(Link::new(pair, &keys))
+    }
+}
+
+/// Reason why a connection could not be made.
+enum Refusal {
+    Revoked,
+    Failed,
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(_: std::io::Error) -> Self {
+        Self::Failed
+    }
+}
+
+impl From<FabricError> for Refusal {
+    fn from(_: FabricError) -> Self {
+        Self::Failed
+    }
+}
+
+impl RdmaLane {
+    /// Makes the lane's queues. Connections are made when first used.
+    pub fn open(
+        shared: Arc<Shared>,
+        node: &Arc<Node>,
+        at: Endpoint,
+        epoch: Epoch,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Self, SetupError> {
+        let (config, device) = (&shared.config, &node.device);
+        let nodes = config.nodes.len();
+        let failed = |source| device.error("open a queue on", source);
+        let cookie = usize::from(at.lane.0);
+        let capacity = device.completions(config, nodes);
+        let events = Some((node.events.channel(), cookie));
+        let queue = CompletionQueue::new(&device.context, capacity, events).map_err(failed)?;
+        let queue = Arc::new(queue);
+        let datagrams = Datagrams::open(node, config, at, &queue, shared.env.now().0)?;
+        let shape = node.connection_shape(config);
+        let ordering = Ordering::of_vendor(device.limits.vendor);
+        let connect =
+            |id| Connection::new(NodeId(id), shape.send_queue, config.unsignalled, ordering);
+        let connections = (0..nodes as u16).map(connect).collect();
+        node.events.add(cookie, Arc::clone(&wake));
+        node.receive_at(at.lane, datagrams.mailbox());
+        let (report, news) = crossbeam_channel::unbounded();
+        let (shared, node) = (shared, Arc::clone(node));
+        Ok(Self {
+            arena: Arena { domain: Arc::clone(&node.device.domain), slabs: Vec::new() },
+            errands: Errands { shared, node, at, epoch, queue: Arc::clone(&queue), wake, report },
+            news,
+            flights: Flights::default(),
+            chain: Chain::with_capacity(shape.send_queue as usize),
+            connections,
+            datagrams,
+            queue,
+            early: RefCell::default(),
+            has_early: Cell::new(false),
+            completions: Completions::default(),
+            reconnected: Vec::new(),
+            addressed: vec![false; nodes],
+        })
+    }
+
+    #[inline]
+    fn pump(&mut self, index: usize) {
+        let Self { flights, arena, chain, .. } = self;
+        let connection = &mut self.connections[index];
+        if connection.pump(&mut Tools { flights, arena, chain }) {
+            self.errands.connect(NodeId(index as u16));
+        }
+    }
+
+    fn take_news(&mut self) {
+        while let Ok(news) = self.news.try_recv() {
+            match news {
+                News::Connected(node, link) => {
+                    let index = usize::from(node.0);
+                    let reconnected = &mut self.reconnected;
+                    self.connections[index]
+                        .connected(link, |token, result| reconnected.push((token, result)));
+                    self.pump(index);
+                }
+                News::Found(lane, mailbox) => self.datagrams.found(lane, mailbox),
+            }
+        }
+    }
+
+    /// Processes the results of one poll. Returns whether there may be more.
+    #[inline]
+    fn take_completions(&mut self, completions: &Completions, sink: &mut dyn Sink) -> bool {
+        for completion in completions.found() {
+            let (id, status) = (completion.wr_id(), status_of(completion));
+            if id & RECEIVED == RECEIVED {
+                let reachable = self.errands.node.is_reachable();
+                self.datagrams.received(id, completion, |from, bytes| {
+                    if reachable {
+                        sink.message(from, bytes);
+                    }
+                });
+                continue;
+            }
+            let index = usize::from(node_of(id).0);
+            self.connections[index].completed(&mut self.flights, id, status);
+            self.pump(index);
+        }
+        completions.found().len() == Completions::MOST
+    }
+
+    fn is_reachable(&self, node: NodeId) -> bool {
+        let peer = self.errands.shared.nodes.get(usize::from(node.0));
+        peer.is_some_and(|peer| peer.here.as_ref().is_none_or(|here| here.node.is_reachable()))
+    }
+}
+
+#[inline]
+fn status_of(completion: &super::ffi::ibv_wc) -> super::ffi::ibv_wc_status::Type {
+    completion.error().map_or(super::ffi::ibv_wc_status::IBV_WC_SUCCESS, |(status, _)| status)
+}
+
+impl Transport for RdmaLane {
+    /// Masked and 16-byte atomics exist on some devices (mlx5), but only through interfaces that
+    /// this back end does not use; so it claims neither.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    #[inline]
+    fn post(&mut self, token: Token, mut work: Box<Work>) {
+        let nodes = self.connections.len();
+        let mut parts = 0;
+        for index in 0..work.requests().len() {
+            let node = work.requests()[index].addr.node();
+            match self.addressed.get_mut(usize::from(node.0)) {
+                Some(addressed) => parts += u32::from(!std::mem::replace(addressed, true)),
+                None if work.has_failed(node) => {}
+                None => work.fail(index, VerbError::Unreachable),
+            }
+        }
+        // One more part, so that the batch stays while its parts are queued.
+        let flight = self.flights.add(token, work, parts + 1);
+        for index in 0..nodes {
+            if std::mem::take(&mut self.addressed[index]) {
+                self.connections[index].push(flight, 0);
+                self.pump(index);
+            }
+        }
+        self.flights.end_part(flight);
+    }
+
+    fn reconnect(&mut self, token: Token, node: NodeId) {
+        let index = usize::from(node.0);
+        match self.connections.get_mut(index) {
+            Some(connection) => {
+                connection.push_reconnect(token);
+                self.pump(index);
+            }
+            None => self.reconnected.push((token, Err(VerbError::Unreachable))),
+        }
+    }
+
+    fn send(&mut self, to: Endpoint, bytes: &[u8]) {
+        if !self.is_reachable(to.node) || !self.errands.node.is_reachable() {
+            return;
+        }
+        if self.datagrams.send(to, bytes) {
+            self.errands.find(to);
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn Sink) {
+        self.take_news();
+        if self.has_early.take() {
+            let early = self.early.take();
+            self.take_completions(&early, sink);
+            self.early.replace(early);
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        loop {
+            self.queue.poll(&mut completions);
+            if !self.take_completions(&completions, sink) {
+                break;
+            }
+        }
+        self.completions = completions;
+        while let Some(flight) = self.flights.landed.pop() {
+            let (token, work) = self.flights.take(flight);
+            sink.completed(token, work);
+        }
+        for (token, result) in self.reconnected.drain(..) {
+            sink.reconnected(token, result);
+        }
+    }
+
+    /// Also requests an event, because the lane may go to sleep now; the poll that follows finds
+    /// the completions that came before it.
+    fn has_input(&self) -> bool {
+        let ready = !self.flights.landed.is_empty()
+            || !self.reconnected.is_empty()
+            || !self.news.is_empty()
+            || self.has_early.get();
+        if !ready {
+            self.queue.request_event();
+            let mut early = self.early.borrow_mut();
+            self.queue.poll(&mut early);
+            self.has_early.set(!early.found().is_empty());
+        }
+        ready || self.has_early.get()
+    }
+}
+
+impl Drop for RdmaLane {
+    fn drop(&mut self) {
+        let Errands { node, at, .. } = &self.errands;
+        node.close_lane(at.lane);
+        node.events.remove(usize::from(at.lane.0));
+    }
+}

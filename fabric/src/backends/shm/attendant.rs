@@ -1,0 +1,156 @@
+//! A process's attendant: the thread for work that lanes must not wait for.
+//!
+//! It finds the mailboxes of other lanes, re-makes connections, and notices hosts that hang up. It
+//! sleeps otherwise. Lanes wake it by the process's *bell*. It is not involved in messages from
+//! other processes: every lane has a bell of its own for those.
+//!
+//! A host that does not answer blocks it until that host's time-out.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError, Weak};
+
+use crossbeam_channel::{Receiver, Sender};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::attachment::Attachment;
+use super::mailbox::Producer;
+use super::{Shared, bell};
+use crate::contract::ids::{Endpoint, NodeId};
+use crate::contract::transport::{Token, Wake};
+use crate::contract::verbs::VerbError;
+
+/// A request from a lane.
+pub(super) struct Job {
+    pub(super) errand: Errand,
+    /// Channel for the answer, and the thread to wake for it.
+    pub(super) answers: Sender<Answer>,
+    pub(super) wake: Arc<dyn Wake>,
+}
+
+pub(super) enum Errand {
+    Find { from: Endpoint, to: Endpoint },
+    Reconnect { token: Token, node: NodeId },
+}
+
+pub(super) enum Answer {
+    /// Means to send to that lane; `None` if it is not open.
+    Found(Endpoint, Option<Outlet>),
+    Reconnected(Token, NodeId, Result<Arc<Attachment>, VerbError>),
+}
+
+/// One lane's channel to another.
+pub(super) struct Outlet {
+    pub(super) ring: Producer,
+    pub(super) bell: Bell,
+    /// Attachment to the receiving lane's node.
+    pub(super) node: Arc<Attachment>,
+}
+
+/// Wakes the receiver's thread.
+pub(super) enum Bell {
+    Here(Arc<dyn Wake>),
+    Elsewhere(OwnedFd),
+}
+
+impl Outlet {
+    /// Whether the lane still seems to receive messages.
+    pub(super) fn is_open(&self) -> bool {
+        !self.ring.mailbox().is_closed() && !self.node.is_lost()
+    }
+
+    /// Sends a message, or drops it if there is no room.
+    pub(super) fn send(&mut self, from: Endpoint, bytes: &[u8]) {
+        if self.ring.send(from, bytes) {
+            match &self.bell {
+                Bell::Here(wake) => wake.wake(),
+                Bell::Elsewhere(bell) => bell::ring(bell),
+            }
+        }
+    }
+}
+
+/// An open lane of this process, and its waker.
+pub(super) struct Sleeper {
+    pub(super) at: Endpoint,
+    pub(super) wake: Arc<dyn Wake>,
+}
+
+/// Event data of the bell; other values are node numbers.
+const BELL: u64 = u64::MAX;
+
+/// Descriptors that the attendant sleeps on.
+pub(super) struct Watch(OwnedFd);
+
+impl Watch {
+    pub(super) fn new(bell: &OwnedFd) -> rustix::io::Result<Self> {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&watch, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self(watch))
+    }
+
+    /// Watches a connection to the host of `node`, until it is closed.
+    pub(super) fn add(&self, node: NodeId, socket: impl AsFd) -> rustix::io::Result<()> {
+        // Edge-triggered: an attachment that is lost stays lost.
+        let events = EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.0, socket, EventData::new_u64(node.0.into()), events)
+    }
+}
+
+/// Main loop of the thread; it ends when the fabric is dropped.
+pub(super) fn attend(shared: &Weak<Shared>, watch: &Watch, bell: &OwnedFd, jobs: &Receiver<Job>) {
+    let mut events = Vec::with_capacity(64);
+    loop {
+        // Fails only if interrupted; then there are no events.
+        let _ = epoll::wait(&watch.0, rustix::buffer::spare_capacity(&mut events), None);
+        let Some(shared) = shared.upgrade() else { return };
+        for event in events.drain(..) {
+            match event.data.u64() {
+                BELL => {
+                    // Before the jobs are read, so that a later ring is not lost.
+                    bell::silence(bell);
+                    jobs.try_iter().for_each(|job| shared.carry_out(job));
+                }
+                node => shared.look_at(NodeId(node as u16)),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn carry_out(&self, job: Job) {
+        let answer = match job.errand {
+            Errand::Find { from, to } => Answer::Found(to, self.find(from, to)),
+            Errand::Reconnect { token, node } => {
+                Answer::Reconnected(token, node, self.reconnect(node))
+            }
+        };
+        // Fails if the lane is gone.
+        let _ = job.answers.send(answer);
+        job.wake.wake();
+    }
+
+    fn find(&self, from: Endpoint, to: Endpoint) -> Option<Outlet> {
+        let node = self.attach(to.node).ok()?;
+        let (ring, bell) = node.find_lane(to.lane, from).ok()??;
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        // A lane open in this process is the one that its host has named, or is closed by now.
+        let here = lanes.iter().find(|lane| lane.at == to);
+        let bell = match here {
+            Some(lane) => Bell::Here(Arc::clone(&lane.wake)),
+            None => Bell::Elsewhere(bell),
+        };
+        Some(Outlet { ring, bell, node: Arc::clone(&node) })
+    }
+
+    fn reconnect(&self, node: NodeId) -> Result<Arc<Attachment>, VerbError> {
+        let attachment = self.attach(node).map_err(|_| VerbError::Unreachable)?;
+        attachment.refresh().map_err(|_| VerbError::Unreachable)?;
+        Ok(attachment)
+    }
+
+    fn look_at(&self, node: NodeId) {
+        if let Some(attachment) = self.attached(node) {
+            attachment.look();
+        }
+    }
+}

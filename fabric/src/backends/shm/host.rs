@@ -1,0 +1,291 @@
+//! The host of a node: a thread that shares the node's memory with other processes.
+//!
+//! # What it is
+//! [`Host`] listens at the node's socket, with one connection for each process, and answers as
+//! `service` decides. It has no part in verbs and messages: attached processes have the memory
+//! mapped.
+//!
+//! # End of a process
+//! Memory is in files without names, so the kernel frees it. The socket stays when its host is
+//! killed; a lock on a file beside it tells the next host that the socket is stale. The kernel
+//! releases the lock when its owner ends.
+//!
+//! # Misbehaving processes
+//! Malformed packets end the connection. The host waits for no process: a reply that does not fit
+//! ends the connection as well. Processes of other users are refused, and all processes beyond
+//! [`MAX_PEERS`].
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::error::ShmError;
+use super::process::Process;
+use super::service::{Answer, Ledger, PeerId, Service};
+use super::socket::{self, Received, Socket};
+use super::wire::{Refusal, Reply, Request};
+use crate::contract::counters::Lent;
+use crate::contract::ids::NodeId;
+use crate::run::env::Env;
+
+/// Largest number of processes attached at once, including those that hung up but did not end.
+const MAX_PEERS: usize = 256;
+/// Largest number of connections, including those that will only be told that there are too many.
+const MOST_CONNECTIONS: usize = MAX_PEERS + 64;
+/// Pause in accepting when the operating system has no descriptor to give.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The host of a node. Dropping it ends the node: its memory remains only where it is mapped.
+pub struct Host {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+    ledger: Arc<Ledger>,
+    /// Held as long as the host lives.
+    _lock: Lock,
+}
+
+impl Host {
+    /// Hosts `node`, one of `nodes`, at its socket in `directory`.
+    ///
+    /// # Errors
+    /// [`ShmError::InUse`] if another process hosts the node; or the operating system's error.
+    pub fn start(directory: &Path, node: NodeId, nodes: u16, env: &Env) -> Result<Self, ShmError> {
+        let path = socket::path(directory, node);
+        let failed = |source: io::Error| ShmError::Socket { path: path.clone(), source };
+        let lock =
+            Lock::take(&path).map_err(failed)?.ok_or_else(|| ShmError::InUse(path.clone()))?;
+        // A socket file here is stale: its host held the lock, and is gone.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = socket::listen(&path).map_err(failed)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = Arc::new(rustix::event::eventfd(0, flags)?);
+        let service = Service::new(node, nodes, env.clone())?;
+        let ledger = Arc::clone(service.ledger());
+        let stopped = Arc::clone(&stop);
+        let serve = move || {
+            Server { service, listener, stop: stopped, peers: BTreeMap::new(), next: 0 }.serve();
+        };
+        let thread = Some(env.spawn(&format!("lotus-host{}", node.0), serve)?);
+        Ok(Self { stop, thread, path, ledger, _lock: lock })
+    }
+
+    /// Memory and connections that the node provides to others.
+    pub fn lent(&self) -> Lent {
+        self.ledger.lent()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Cannot fail: only this writes, and one does not overflow the counter.
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported already.
+            let _ = thread.join();
+        }
+        // If the file stays, the next host treats the socket as stale.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The file lock that goes with a socket.
+struct Lock(File);
+
+impl Lock {
+    /// Takes the lock; `None` if another process holds it.
+    fn take(socket: &Path) -> io::Result<Option<Self>> {
+        let path = socket.with_extension("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Closing the file is not enough: a process that another thread is starting has a copy of the
+    /// descriptor until it runs its own program, and would keep the lock until then.
+    fn drop(&mut self) {
+        // If it fails, closing the file releases the lock.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// State of the host's thread.
+struct Server {
+    service: Service,
+    listener: OwnedFd,
+    stop: Arc<OwnedFd>,
+    peers: BTreeMap<PeerId, Peer>,
+    next: PeerId,
+}
+
+enum Peer {
+    /// Has not sent its hello; a refusal is sent in reply to that.
+    Stranger(Socket, Result<Process, Refusal>),
+    Attached(Socket),
+    /// Hung up, but may have the node's memory mapped until it ends.
+    Departed,
+}
+
+/// Event that ended a wait.
+#[derive(Clone, Copy)]
+enum Event {
+    Stop,
+    Connection,
+    Peer(PeerId),
+}
+
+impl Server {
+    fn serve(mut self) {
+        let mut accepting = true;
+        loop {
+            let events = self.wait(accepting);
+            accepting = true;
+            for event in events {
+                match event {
+                    Event::Stop => return,
+                    Event::Connection => accepting = self.welcome().is_ok(),
+                    Event::Peer(peer) => self.attend(peer),
+                }
+            }
+        }
+    }
+
+    /// Sleeps until an event.
+    fn wait(&self, accepting: bool) -> Vec<Event> {
+        let mut sources: Vec<(Event, BorrowedFd<'_>)> = vec![(Event::Stop, self.stop.as_fd())];
+        if accepting {
+            sources.push((Event::Connection, self.listener.as_fd()));
+        }
+        for (id, peer) in &self.peers {
+            let source = match peer {
+                Peer::Stranger(socket, _) | Peer::Attached(socket) => Some(socket.as_fd()),
+                Peer::Departed => self.service.process(*id).map(Process::as_fd),
+            };
+            sources.extend(source.map(|source| (Event::Peer(*id), source)));
+        }
+        let polled =
+            sources.iter().map(|(_, source)| PollFd::from_borrowed_fd(*source, PollFlags::IN));
+        let mut polled: Vec<_> = polled.collect();
+        let timeout = if accepting { None } else { Some(&PAUSE) };
+        // An interrupted wait has no events.
+        if rustix::event::poll(&mut polled, timeout).is_err() {
+            return Vec::new();
+        }
+        let ready = sources.iter().zip(&polled).filter(|(_, polled)| !polled.revents().is_empty());
+        ready.map(|((event, _), _)| *event).collect()
+    }
+
+    /// Accepts the next connection.
+    fn welcome(&mut self) -> io::Result<()> {
+        let socket = socket::accept(&self.listener)?;
+        let process = match self.peers.len() {
+            ..MAX_PEERS => stranger(&socket),
+            MAX_PEERS..MOST_CONNECTIONS => Err(Refusal::Crowded),
+            // A flood: closed without a reply.
+            _ => return Ok(()),
+        };
+        self.peers.insert(self.next, Peer::Stranger(socket, process));
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Handles a peer's request, or its end.
+    fn attend(&mut self, id: PeerId) {
+        let next = match self.peers.remove(&id) {
+            Some(Peer::Stranger(socket, process)) => self.greet(id, socket, process),
+            Some(Peer::Attached(socket)) => self.serve_one(id, socket),
+            Some(Peer::Departed) => {
+                self.service.forget(id);
+                None
+            }
+            None => None,
+        };
+        next.map(|peer| self.peers.insert(id, peer));
+    }
+
+    fn greet(
+        &mut self,
+        id: PeerId,
+        socket: Socket,
+        process: Result<Process, Refusal>,
+    ) -> Option<Peer> {
+        let (packet, files) = match socket.receive_now() {
+            Ok(None) => return Some(Peer::Stranger(socket, process)),
+            Ok(Some(Received::Packet(packet, files))) => (packet, files),
+            // It holds nothing of this node yet.
+            _ => return None,
+        };
+        let answer = match process {
+            Ok(process) => self.service.greet(id, process, Request::decode(&packet)?, files)?,
+            Err(refusal) => refusal.into(),
+        };
+        let sent = send(&socket, &answer);
+        if answer.reply != Reply::Welcome {
+            return None;
+        }
+        Some(if sent { Peer::Attached(socket) } else { Peer::Departed })
+    }
+
+    /// Answers one request.
+    fn serve_one(&mut self, id: PeerId, socket: Socket) -> Option<Peer> {
+        let (request, files) = match socket.receive_now() {
+            Ok(None) => return Some(Peer::Attached(socket)),
+            Ok(Some(Received::Packet(packet, files))) => (Request::decode(&packet), files),
+            _ => (None, Vec::new()),
+        };
+        let answer = request.and_then(|request| self.service.answer(id, request, files));
+        if answer.is_some_and(|answer| send(&socket, &answer)) {
+            return Some(Peer::Attached(socket));
+        }
+        self.service.hang_up(id);
+        // After a goodbye the process is forgotten already.
+        self.service.process(id).map(|_| Peer::Departed)
+    }
+}
+
+fn send(socket: &Socket, answer: &Answer) -> bool {
+    let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
+    socket.send_now(&answer.reply.encode(), &files).is_ok()
+}
+
+/// Identifies the connecting process, and refuses processes of other users.
+fn stranger(socket: &Socket) -> Result<Process, Refusal> {
+    let refuse = |error: Errno| Refusal::System { errno: error.raw_os_error() };
+    let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(refuse)?;
+    if credentials.uid != rustix::process::geteuid() {
+        return Err(Refusal::OtherUser);
+    }
+    Process::of(credentials)
+        .map_err(|error| Refusal::System { errno: error.raw_os_error().unwrap_or(0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_being_started_does_not_keep_the_lock_of_a_host_that_ended() {
+        let directory = tempfile::tempdir().expect("a fresh directory");
+        let host = || Host::start(directory.path(), NodeId(0), 1, &Env::real(0)).expect("hosts");
+        let first = host();
+        let _copy = first._lock.0.try_clone().expect("as a fork does");
+        drop(first);
+        host();
+    }
+}

@@ -1,0 +1,136 @@
+//! The registered memory of simulated nodes, and the effect of verbs on it.
+
+use crate::contract::region::{Memory, Rights, WORD_BYTES};
+use crate::contract::verbs::{Op, VerbError, VerbKind, Work, WorkRequest};
+
+const REGIONS_PER_NODE: usize = 256;
+
+/// One region.
+pub(super) struct Region {
+    pub(super) memory: Memory,
+    pub(super) bytes: u64,
+    pub(super) rights: Rights,
+}
+
+/// All regions of one node, by number.
+pub(super) struct Regions(Vec<Option<Region>>);
+
+/// Effect of a verb after its batch is gone.
+pub(super) enum Effect {
+    Write(Vec<u64>),
+    CompareAndSwap { expected: u64, new: u64 },
+    FetchAndAdd { addend: u64 },
+}
+
+impl Effect {
+    /// Effect of `request` of `work`; `None` if it changes nothing.
+    pub(super) fn of(request: &WorkRequest, work: &Work) -> Option<Self> {
+        match request.op {
+            Op::Read | Op::ReadStable => None,
+            Op::Write => Some(Self::Write(work.words(request.local).to_vec())),
+            Op::WriteWord { value } => Some(Self::Write(vec![value])),
+            Op::CompareAndSwap { expected, new } => Some(Self::CompareAndSwap { expected, new }),
+            Op::FetchAndAdd { addend } => Some(Self::FetchAndAdd { addend }),
+        }
+    }
+
+    pub(super) fn apply(&self, memory: &Memory, word: usize) {
+        match self {
+            Self::Write(words) => memory.write(word, words),
+            Self::CompareAndSwap { expected, new } => {
+                memory.compare_and_swap(word, *expected, *new);
+            }
+            Self::FetchAndAdd { addend } => {
+                memory.fetch_and_add(word, *addend);
+            }
+        }
+    }
+}
+
+impl Regions {
+    pub(super) fn new() -> Self {
+        Self((0..REGIONS_PER_NODE).map(|_| None).collect())
+    }
+
+    pub(super) fn slot(&mut self, region: crate::contract::ids::RegionId) -> &mut Option<Region> {
+        &mut self.0[usize::from(region.0)]
+    }
+
+    /// Unregisters all regions; returns their total bytes.
+    pub(super) fn lose(&mut self) -> u64 {
+        self.0.iter_mut().filter_map(Option::take).map(|region| region.bytes).sum()
+    }
+
+    /// Prefetches the lines that a verb touches: it takes effect many events from now.
+    #[inline]
+    pub(super) fn prefetch(&self, request: &WorkRequest) {
+        let Some(region) = &self.0[usize::from(request.addr.region().0)] else { return };
+        let word = request.addr.offset() as usize / WORD_BYTES;
+        let words = request.bytes() / WORD_BYTES;
+        match request.kind() {
+            VerbKind::Read => region.memory.prefetch(word, words),
+            _ => region.memory.prefetch_for_write(word, words),
+        }
+    }
+
+    /// The memory that a verb touches, and the index of its first word in it.
+    #[inline]
+    pub(super) fn resolve(&self, request: &WorkRequest) -> Result<(&Memory, usize), VerbError> {
+        let region = self.0[usize::from(request.addr.region().0)].as_ref();
+        let region = region.ok_or(VerbError::OutOfBounds)?;
+        Ok((&region.memory, request.first_word(region.bytes, region.rights)?))
+    }
+
+    /// Carries out a verb at once. Returns a word derived from the data found or written, for the
+    /// trace hash.
+    #[inline]
+    pub(super) fn apply(&self, request: &WorkRequest, work: &mut Work) -> Result<u64, VerbError> {
+        let (memory, word) = self.resolve(request)?;
+        Ok(match request.op {
+            Op::Read | Op::ReadStable => {
+                let into = work.words_mut(request.local);
+                memory.read(word, into);
+                digest(into)
+            }
+            Op::Write => {
+                let from = work.words(request.local);
+                memory.write(word, from);
+                digest(from)
+            }
+            Op::WriteWord { value } => {
+                memory.write(word, &[value]);
+                value
+            }
+            Op::CompareAndSwap { expected, new } => {
+                let held = memory.compare_and_swap(word, expected, new);
+                work.words_mut(request.local)[0] = held;
+                held
+            }
+            Op::FetchAndAdd { addend } => {
+                let held = memory.fetch_and_add(word, addend);
+                work.words_mut(request.local)[0] = held;
+                held
+            }
+        })
+    }
+
+    /// Carries out one word of a READ or WRITE.
+    pub(super) fn apply_word(&self, request: &WorkRequest, work: &mut Work, index: usize) {
+        let Ok((memory, word)) = self.resolve(request) else { return };
+        match request.op {
+            Op::Write => memory.write(word + index, &work.words(request.local)[index..=index]),
+            _ => memory.read(word + index, &mut work.words_mut(request.local)[index..=index]),
+        }
+    }
+}
+
+/// Combines the first and the last word, which differ whenever records do: a version comes first,
+/// data or a checksum last.
+#[inline]
+fn digest(words: &[u64]) -> u64 {
+    match words {
+        [] => 0,
+        [first, .., last] => first.rotate_left(32) ^ last,
+        [only] => *only,
+    }
+}

@@ -1,0 +1,339 @@
+//! Profiles: the constants of a NIC, its links and the cores beside it, as data with sources.
+//!
+//! A profile is a TOML file. Every constant in it names its source, and a constant without one is
+//! refused, so that no value is tuned silently (DESIGN §9). Rates are written as published (Mops,
+//! Gbps) and kept as time: picoseconds for one operation or one byte.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::queue::{PICOS_PER_NANO, Picos};
+use crate::contract::verbs::VerbKind;
+
+/// Built-in profiles, by name.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("cx3-56g", include_str!("../../../profiles/cx3-56g.toml")),
+    ("ideal", include_str!("../../../profiles/ideal.toml")),
+];
+
+/// Reason why a profile cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// No built-in profile has that name; choose one that is listed.
+    #[error("unknown profile \"{name}\"; known are {known}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Names of all built-in profiles, separated by commas.
+        known: String,
+    },
+    /// The text is not a profile; correct the line.
+    #[error("{name}, line {line}: {message}")]
+    Malformed {
+        /// The caller's name for the text, for instance a file name.
+        name: String,
+        /// Line number, from 1.
+        line: usize,
+        /// The error in that line.
+        message: String,
+    },
+}
+
+/// The constants of one kind of cluster.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    name: String,
+    summary: String,
+    pub(super) costs: Costs,
+}
+
+/// Time for which one operation of each kind occupies a server of a NIC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Services {
+    read: Picos,
+    write: Picos,
+    atomic: Picos,
+    pub(super) message: Picos,
+}
+
+impl Services {
+    #[inline]
+    pub(super) fn of(&self, kind: VerbKind) -> Picos {
+        match kind {
+            VerbKind::Read => self.read,
+            VerbKind::Write => self.write,
+            VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => self.atomic,
+        }
+    }
+}
+
+/// A profile's constants, as time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Costs {
+    pub(super) inbound: Services,
+    pub(super) outbound: Services,
+    pub(super) atomic_unit: Picos,
+    byte: Picos,
+    overhead_bytes: u64,
+    pub(super) delay: Picos,
+    pub(super) jitter: Picos,
+    pub(super) cpu: Cpu,
+}
+
+/// CPU time that a core spends on each operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cpu {
+    pub(super) poll: Picos,
+    pub(super) completion: Picos,
+    pub(super) verb: Picos,
+    pub(super) doorbell: Picos,
+    pub(super) send: Picos,
+    pub(super) receive: Picos,
+    pub(super) transaction: Picos,
+}
+
+impl Costs {
+    /// Time for which `bytes` of payload and their headers occupy a link.
+    #[inline]
+    pub(super) fn transmission(&self, bytes: usize) -> Picos {
+        (bytes as u64 + self.overhead_bytes) * self.byte
+    }
+}
+
+impl Profile {
+    /// Names of all built-in profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A built-in profile.
+    ///
+    /// # Errors
+    /// `Unknown`, with the names of the built-in profiles.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
+        match BUILT_IN.iter().find(|(known, _)| *known == name) {
+            Some((name, text)) => Self::parse(name, text.as_bytes()),
+            None => Err(ProfileError::Unknown {
+                name: name.to_owned(),
+                known: Self::names().collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+
+    /// The profile with a tiny fixed latency and no limits, for tests.
+    pub fn ideal() -> Self {
+        Self::named("ideal").expect("a test parses every built-in profile")
+    }
+
+    /// Parses the bytes of a profile file; `name` is used in errors.
+    ///
+    /// # Errors
+    /// `Malformed`, with the line.
+    pub fn parse(name: &str, bytes: &[u8]) -> Result<Self, ProfileError> {
+        let malformed = |at: usize, message: String| {
+            let before = &bytes[..at.min(bytes.len())];
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            ProfileError::Malformed { name: name.to_owned(), line, message }
+        };
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| malformed(error.valid_up_to(), "not text (UTF-8)".to_owned()))?;
+        let document: Document = toml::from_str(text).map_err(|error| {
+            malformed(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        let costs = document.costs().map_err(|(at, message)| malformed(at, message))?;
+        Ok(Self { name: document.name, summary: document.summary, costs })
+    }
+
+    /// The profile's own name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One-line description of the profile.
+    pub fn summary(&self) -> &str {
+        &self.summary
+    }
+}
+
+/// An error in the text: byte offset and message.
+type Wrong = (usize, String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    name: String,
+    summary: String,
+    inbound: Rates,
+    outbound: Rates,
+    atomic_unit: AtomicUnit,
+    link: Link,
+    cpu: CpuCosts,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rates {
+    read_mops: Constant,
+    write_mops: Constant,
+    atomic_mops: Constant,
+    message_mops: Constant,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AtomicUnit {
+    mops: Constant,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    gbps: Constant,
+    overhead_bytes: Constant,
+    delay_ns: Constant,
+    jitter_ns: Constant,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CpuCosts {
+    poll_ns: Constant,
+    completion_ns: Constant,
+    verb_ns: Constant,
+    doorbell_ns: Constant,
+    send_ns: Constant,
+    receive_ns: Constant,
+    transaction_ns: Constant,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Constant {
+    value: Spanned<f64>,
+    source: Spanned<String>,
+}
+
+/// Picoseconds for one operation at 1 Mops, and for one byte at 1 Gbps.
+const PICOS_PER_MOPS: f64 = 1e6;
+const PICOS_PER_GBPS: f64 = 8e3;
+/// Upper bound of time constants: a second. Larger ones are mistakes, and their sums might
+/// overflow.
+const MAX_NANOS: f64 = 1e9;
+const MAX_OVERHEAD_BYTES: f64 = 4096.0;
+
+impl Constant {
+    /// The value, if it has a source and lies in the range.
+    fn checked(&self, range: std::ops::RangeInclusive<f64>) -> Result<f64, Wrong> {
+        if self.source.get_ref().trim().is_empty() {
+            return Err((self.source.span().start, "a constant needs a source".to_owned()));
+        }
+        let (low, high) = (range.start(), range.end());
+        let refusal = || format!("{} is not between {low} and {high}", self.value.get_ref());
+        let value = *self.value.get_ref();
+        range.contains(&value).then_some(value).ok_or_else(|| (self.value.span().start, refusal()))
+    }
+
+    /// Time for one unit, where a rate of 1 takes `picos`. Infinite rates give zero.
+    fn rate(&self, picos: f64) -> Result<Picos, Wrong> {
+        // At a slower rate, one unit would take more than a second.
+        let slowest = picos / (MAX_NANOS * PICOS_PER_NANO as f64);
+        self.checked(slowest..=f64::INFINITY).map(|rate| (picos / rate).round() as Picos)
+    }
+
+    fn nanos(&self) -> Result<Picos, Wrong> {
+        let picos = |nanos: f64| (nanos * PICOS_PER_NANO as f64).round() as Picos;
+        self.checked(0.0..=MAX_NANOS).map(picos)
+    }
+}
+
+impl Rates {
+    fn services(&self) -> Result<Services, Wrong> {
+        Ok(Services {
+            read: self.read_mops.rate(PICOS_PER_MOPS)?,
+            write: self.write_mops.rate(PICOS_PER_MOPS)?,
+            atomic: self.atomic_mops.rate(PICOS_PER_MOPS)?,
+            message: self.message_mops.rate(PICOS_PER_MOPS)?,
+        })
+    }
+}
+
+impl Document {
+    fn costs(&self) -> Result<Costs, Wrong> {
+        let (link, cpu) = (&self.link, &self.cpu);
+        Ok(Costs {
+            inbound: self.inbound.services()?,
+            outbound: self.outbound.services()?,
+            atomic_unit: self.atomic_unit.mops.rate(PICOS_PER_MOPS)?,
+            byte: link.gbps.rate(PICOS_PER_GBPS)?,
+            overhead_bytes: link.overhead_bytes.checked(0.0..=MAX_OVERHEAD_BYTES)? as u64,
+            delay: link.delay_ns.nanos()?,
+            jitter: link.jitter_ns.nanos()?,
+            cpu: Cpu {
+                poll: cpu.poll_ns.nanos()?,
+                completion: cpu.completion_ns.nanos()?,
+                verb: cpu.verb_ns.nanos()?,
+                doorbell: cpu.doorbell_ns.nanos()?,
+                send: cpu.send_ns.nanos()?,
+                receive: cpu.receive_ns.nanos()?,
+                transaction: cpu.transaction_ns.nanos()?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_parses_and_bears_its_name() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(profile.name(), name);
+            assert!(!profile.summary().is_empty());
+        }
+    }
+
+    #[test]
+    fn rates_become_times() {
+        let costs = Profile::named("cx3-56g").expect("built in").costs;
+        assert_eq!(costs.atomic_unit, 400_000);
+        assert_eq!(costs.inbound.of(VerbKind::Write), 28_571);
+        // 50 bytes at 54.5 Gbps.
+        assert_eq!(costs.transmission(8), 50 * 147);
+        assert_eq!(Profile::ideal().costs.transmission(1000), 0);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = Profile::named("cx9").expect_err("no such profile").to_string();
+        assert_eq!(error, "unknown profile \"cx9\"; known are cx3-56g, ideal");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let good = BUILT_IN[1].1;
+        let line_of = |part: &str| {
+            1 + good.lines().position(|line| line.contains(part)).expect("part of the profile")
+        };
+        let cases: [(String, usize, &str); 8] = [
+            (good.replace("value = 100,", "value = -1,"), line_of("value = 100,"), "between"),
+            (good.replace("value = 100,", "value = nan,"), line_of("value = 100,"), "between"),
+            (good.replace("value = 20,", "value = \"x\","), line_of("value = 20,"), "invalid type"),
+            (good.replace("delay_ns", "delay_us"), line_of("delay_ns"), "delay_us"),
+            (good.replace("poll_ns", "?"), line_of("poll_ns"), ""),
+            ("name = \"x\"".to_owned(), 1, "missing field"),
+            (good.replacen("\"by definition\"", "\" \"", 1), line_of("read_mops"), "source"),
+            (good.replacen("value = inf", "value = 0", 1), line_of("read_mops"), "between"),
+        ];
+        for (text, expected, part) in cases {
+            let error = Profile::parse("p", text.as_bytes()).expect_err("malformed");
+            let ProfileError::Malformed { line, message, .. } = error else { panic!("{error}") };
+            assert_eq!(line, expected, "{message}");
+            assert!(message.contains(part), "{message} has no {part}");
+        }
+        let error = Profile::parse("p", b"name = \"x\"\n\xFF\xFE").expect_err("garbage");
+        assert_eq!(error.to_string(), "p, line 2: not text (UTF-8)");
+    }
+}

@@ -1,0 +1,44 @@
+//! Utilisation of all resources of a world since a span began.
+
+use super::queue::{Picos, duration};
+use super::state::State;
+use crate::contract::ids::NodeId;
+use crate::run::utilisation::{Report, Resource, Utilisation};
+
+/// Forgets how long every resource was busy so far: a span begins now.
+pub(super) fn start(state: &mut State) {
+    state.measured_since = state.now;
+    for node in &mut state.nodes {
+        node.nic.servers().into_iter().for_each(|server| server.forget_busy());
+    }
+    state.cores.iter_mut().for_each(|core| core.busy = 0);
+}
+
+/// Utilisation of all resources since the span began.
+pub(super) fn of(state: &mut State) -> Report {
+    let elapsed = state.now - state.measured_since;
+    // Servers are booked ahead, so slightly more than the whole time is possible at the end.
+    let part = |busy: Picos| (busy as f64 / elapsed.max(1) as f64).min(1.0);
+    let mut resources = Vec::new();
+    for (number, node) in state.nodes.iter_mut().enumerate() {
+        let node_id = NodeId(number as u16);
+        let names = [
+            Resource::Outbound(node_id),
+            Resource::Inbound(node_id),
+            Resource::AtomicUnit(node_id),
+            Resource::Sending(node_id),
+            Resource::Receiving(node_id),
+        ];
+        let servers = node.nic.servers().map(|server| part(server.busy()));
+        let entries = names.into_iter().zip(servers);
+        resources.extend(entries.map(|(resource, busy)| Utilisation { resource, busy }));
+    }
+    let mut cores_of = vec![0; state.nodes.len()];
+    for core in &state.cores {
+        let index = &mut cores_of[usize::from(core.node.0)];
+        let resource = Resource::Core { node: core.node, index: *index };
+        *index += 1;
+        resources.push(Utilisation { resource, busy: part(core.busy) });
+    }
+    Report { elapsed: duration(elapsed), resources }
+}

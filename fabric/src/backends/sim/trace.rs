@@ -1,0 +1,165 @@
+//! A readable trace of the events in a world.
+//!
+//! Off by default, and then costs one check of an option. The trace hash is always computed and
+//! does not depend on whether a tracer is set.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::faults::Fault;
+use crate::contract::ids::{Endpoint, NodeId};
+use crate::contract::verbs::{Op, VerbError, WorkRequest};
+
+/// Receiver of trace events. Called with the world locked: it must not call the fabric.
+pub type Tracer = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
+
+/// One event of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceEvent<'a> {
+    /// Time since the world began.
+    pub at: Duration,
+    /// The event.
+    pub what: Happening<'a>,
+}
+
+/// Kinds of trace events.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Happening<'a> {
+    /// A verb took effect.
+    Applied {
+        /// The lane that posted it.
+        from: Endpoint,
+        /// The verb.
+        request: &'a WorkRequest,
+    },
+    /// A verb begins to land (WRITE) or to be sampled (READ) in pieces.
+    Torn {
+        /// The lane that posted it.
+        from: Endpoint,
+        /// The verb.
+        request: &'a WorkRequest,
+    },
+    /// A connection broke.
+    Broken {
+        /// The initiating lane.
+        from: Endpoint,
+        /// The target node.
+        to: NodeId,
+        /// The error that broke it.
+        error: VerbError,
+    },
+    /// A reconnect ended.
+    Reconnected {
+        /// The initiating lane.
+        from: Endpoint,
+        /// The target node.
+        to: NodeId,
+        /// Result of the reconnect.
+        result: Result<(), VerbError>,
+    },
+    /// A verb arrived after its initiator had given up.
+    Straggler {
+        /// The lane that posted it.
+        from: Endpoint,
+        /// The node where it arrived.
+        to: NodeId,
+        /// Whether it took effect.
+        landed: bool,
+    },
+    /// All verbs of a batch are done, and reported to the lane.
+    Completed {
+        /// The lane that posted the batch.
+        at: Endpoint,
+        /// Number of verbs.
+        verbs: usize,
+        /// Whether any of them failed.
+        failed: bool,
+    },
+    /// A message was received or lost.
+    Message {
+        /// The sender.
+        from: Endpoint,
+        /// The receiver.
+        to: Endpoint,
+        /// Length in bytes.
+        bytes: usize,
+        /// Result of the delivery, in words.
+        fate: &'static str,
+    },
+    /// A node was fenced at another.
+    Fenced {
+        /// The node that refuses.
+        target: NodeId,
+        /// The node that is refused.
+        expelled: NodeId,
+        /// Epoch below which its verbs are refused.
+        epoch: u32,
+    },
+    /// A fault happened.
+    Fault(&'a Fault),
+}
+
+/// Formats a lane as `n4.0`: node and number.
+struct Name(Endpoint);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}.{}", self.0.node.0, self.0.lane.0)
+    }
+}
+
+struct Verb<'a>(&'a WorkRequest);
+
+impl fmt::Display for Verb<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(request) = self;
+        let (bytes, addr) = (request.bytes(), request.addr);
+        match request.op {
+            Op::Read => write!(f, "READ {bytes}B @{addr:?}"),
+            Op::ReadStable => write!(f, "READ (stable) {bytes}B @{addr:?}"),
+            Op::Write => write!(f, "WRITE {bytes}B @{addr:?}"),
+            Op::WriteWord { value } => write!(f, "WRITE {value:#x} @{addr:?}"),
+            Op::CompareAndSwap { expected, new } => {
+                write!(f, "CAS {expected:#x}->{new:#x} @{addr:?}")
+            }
+            Op::FetchAndAdd { addend } => write!(f, "FAA {addend:#x} @{addr:?}"),
+        }
+    }
+}
+
+impl fmt::Display for TraceEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>12.3}us ", self.at.as_nanos() as f64 / 1e3)?;
+        match self.what {
+            Happening::Applied { from, request } => write!(f, "{} {}", Name(from), Verb(request)),
+            Happening::Torn { from, request } => {
+                write!(f, "{} {} begins, torn", Name(from), Verb(request))
+            }
+            Happening::Broken { from, to, error } => {
+                write!(f, "{} -> n{}: broken: {error}", Name(from), to.0)
+            }
+            Happening::Reconnected { from, to, result: Ok(()) } => {
+                write!(f, "{} -> n{}: reconnected", Name(from), to.0)
+            }
+            Happening::Reconnected { from, to, result: Err(error) } => {
+                write!(f, "{} -> n{}: not reconnected: {error}", Name(from), to.0)
+            }
+            Happening::Straggler { from, to, landed } => {
+                let fate = if landed { "landed" } else { "was refused" };
+                write!(f, "{} -> n{}: a straggler {fate}", Name(from), to.0)
+            }
+            Happening::Completed { at, verbs, failed } => {
+                let how = if failed { "failed" } else { "completed" };
+                write!(f, "{} batch of {verbs} {how}", Name(at))
+            }
+            Happening::Message { from, to, bytes, fate } => {
+                write!(f, "{} -> {} message {bytes}B {fate}", Name(from), Name(to))
+            }
+            Happening::Fenced { target, expelled, epoch } => {
+                write!(f, "n{} fences n{} below epoch {epoch}", target.0, expelled.0)
+            }
+            Happening::Fault(fault) => write!(f, "fault: {fault:?}"),
+        }
+    }
+}

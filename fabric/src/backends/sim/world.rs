@@ -1,0 +1,480 @@
+//! The world: the cores of all nodes, and the loop that advances time.
+//!
+//! A [`World`] is made from a [`Config`], which is data; two worlds of equal configurations whose
+//! cores run the same programs have the same history, and the same [`World::trace_hash`].
+//!
+//! # Cores
+//! Each core is an [`Executor`] that the world turns when a completion, a message, a timer or a
+//! foreign wake gives it something to do. A turn happens at one moment: the node's clock does not
+//! move during it. The turn's work is charged as CPU time; its verbs are posted at the time charged
+//! up to them, and the core's next turn comes after all of it.
+//!
+//! # Outside of time
+//! Only the world's own methods advance time. A lane that is used while none of them runs, by
+//! [`Executor::run`] on the caller's thread, sees its verbs take effect at once, without faults:
+//! for loading data before a run, and checking it afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::fabric::SimFabric;
+use super::faults::{Fault, FaultCounts, MemoryFate, Rates, Scheduled, When};
+use super::profile::Profile;
+use super::queue::picos;
+use super::report;
+use super::state::{Next, State};
+use super::trace::Tracer;
+use crate::contract::ids::NodeId;
+use crate::contract::transport::Wake;
+use crate::run::env::{Env, Nanos};
+use crate::run::exec::Executor;
+use crate::run::utilisation::Report;
+
+/// Granularity at which the verbs of different lanes interleave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Interleaving {
+    /// Every verb takes effect at a moment of its own. For finding bugs.
+    #[default]
+    PerVerb,
+    /// The verbs of one batch to one node take effect together with the first one; their durations
+    /// are counted as in `PerVerb`. Fewer events, for measuring.
+    PerBatch,
+}
+
+/// Limits of a run, which is stopped when it exceeds one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Number of events.
+    pub events: u64,
+    /// Bytes of regions, and of messages in flight.
+    pub bytes: u64,
+    /// Virtual time since the world began.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    /// No limits.
+    fn default() -> Self {
+        Self { events: u64::MAX, bytes: u64::MAX, time: Duration::MAX }
+    }
+}
+
+/// All input of a world: equal configurations give equal runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Seed of all random choices.
+    pub seed: u64,
+    /// Number of nodes; they are numbered from zero.
+    pub nodes: u16,
+    /// Model of NICs, links and cores.
+    pub profile: Profile,
+    /// Rates of random faults. None by default.
+    pub rates: Rates,
+    /// Scheduled faults. None by default.
+    pub schedule: Vec<Scheduled>,
+    /// Time for which an initiator waits for a verb that is held up: 4 ms by default, about the
+    /// limit of a reliable connection with small retry counts.
+    pub verb_timeout: Duration,
+    /// `PerVerb` by default.
+    pub interleaving: Interleaving,
+    /// No limits by default.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// A world without faults or limits.
+    pub fn new(seed: u64, nodes: u16, profile: Profile) -> Self {
+        Self {
+            seed,
+            nodes,
+            profile,
+            rates: Rates::default(),
+            schedule: Vec::new(),
+            verb_timeout: Duration::from_millis(4),
+            interleaving: Interleaving::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Whether READs may be torn at any time.
+    pub(super) fn tears_reads(&self) -> bool {
+        let scheduled = self.schedule.iter().map(|entry| match &entry.fault {
+            Fault::SetRates(rates) => rates.torn_reads,
+            _ => 0.0,
+        });
+        scheduled.chain([self.rates.torn_reads]).any(|rate| rate > 0.0)
+    }
+
+    /// The nodes that the schedule names.
+    fn scheduled_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.schedule.iter().flat_map(|entry| {
+            let counted = match entry.when {
+                When::At(_) => None,
+                When::AfterVerbs { node, .. } | When::AfterMessages { node, .. } => Some(node),
+            };
+            entry.fault.nodes().chain(counted)
+        })
+    }
+}
+
+/// Reason why a world cannot be made or go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// The schedule, or a fault, names a node that does not exist; correct it.
+    #[error("there is no node {0:?} in this world")]
+    UnknownNode(NodeId),
+    /// The run was stopped; raise [`Limits::events`], or look for an endless loop.
+    #[error("stopped after {limit} events, at {at:?}")]
+    TooManyEvents {
+        /// The configured limit.
+        limit: u64,
+        /// Virtual time of the stop.
+        at: Duration,
+    },
+    /// The run was stopped; raise [`Limits::bytes`], or look for data that piles up.
+    #[error("stopped because more than {limit} bytes are in use, at {at:?}")]
+    TooMuchMemory {
+        /// The configured limit.
+        limit: u64,
+        /// Virtual time of the stop.
+        at: Duration,
+    },
+    /// The run was stopped; raise [`Limits::time`], or look for a task that makes no progress.
+    #[error("stopped after {limit:?} of virtual time")]
+    TooLong {
+        /// The configured limit.
+        limit: Duration,
+    },
+    /// Nothing is in flight, no timer is armed and every core sleeps: the condition that the caller
+    /// waits for can no longer change.
+    #[error("deadlock at {at:?}: nothing will ever happen")]
+    Deadlock {
+        /// Virtual time of the stop.
+        at: Duration,
+    },
+}
+
+/// Reason why a run has ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The time has been reached, or the condition no longer holds.
+    Done,
+    /// A node has crashed: its executors are gone. React to that, then run on.
+    Crashed(NodeId),
+    /// A node is up again, without cores: add new executors, then run on.
+    Restarted(NodeId),
+}
+
+/// Identifies a core of a world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CoreId(u32);
+
+/// A simulated cluster on virtual time. Lives on one thread.
+pub struct World {
+    fabric: SimFabric,
+    /// By core number minus `first_core`.
+    executors: Vec<Option<Executor>>,
+    first_core: u32,
+    woken: Arc<Woken>,
+}
+
+/// Cores woken by foreign wakers.
+#[derive(Default)]
+struct Woken {
+    cores: Mutex<Vec<u32>>,
+    /// Whether `cores` may be non-empty.
+    any: AtomicBool,
+}
+
+/// State of a core after its turn.
+struct Rest {
+    /// No task is ready.
+    idle: bool,
+    timer: Option<Nanos>,
+}
+
+/// Listener for the foreign wakes of one core's executor.
+struct CoreWake {
+    woken: Arc<Woken>,
+    core: u32,
+}
+
+impl Wake for CoreWake {
+    fn wake(&self) {
+        self.woken.cores.lock().unwrap_or_else(PoisonError::into_inner).push(self.core);
+        self.woken.any.store(true, Ordering::Relaxed);
+    }
+}
+
+impl World {
+    /// A world at time zero, without cores.
+    ///
+    /// # Errors
+    /// `UnknownNode`, if the schedule names a node that does not exist.
+    pub fn new(config: Config) -> Result<Self, SimError> {
+        if let Some(node) = config.scheduled_nodes().find(|node| node.0 >= config.nodes) {
+            return Err(SimError::UnknownNode(node));
+        }
+        Ok(Self::over(SimFabric::new(config)))
+    }
+
+    /// A world over the fabric of an earlier world, whose cores are gone. Time goes on from there.
+    pub fn over(fabric: SimFabric) -> Self {
+        let first_core = fabric.state().cores.len() as u32;
+        Self { fabric, executors: Vec::new(), first_core, woken: Arc::default() }
+    }
+
+    /// The fabric: registers memory, opens lanes, and lets simulated code inject faults.
+    pub fn fabric(&self) -> &SimFabric {
+        &self.fabric
+    }
+
+    /// Clock and randomness of a node.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn env(&self, node: NodeId) -> Env {
+        self.fabric.env(node)
+    }
+
+    /// Makes `executor` a core of `node`. Its first turn comes when the world runs.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn add_core(&mut self, node: NodeId, executor: Executor) -> CoreId {
+        let mut state = self.fabric.state();
+        assert!(state.has_node(node), "there is no node {node:?}");
+        let core = state.add_core(node);
+        drop(state);
+        let woken = Arc::clone(&self.woken);
+        executor.on_foreign_wake(Arc::new(CoreWake { woken, core }));
+        self.executors.push(Some(executor));
+        CoreId(core)
+    }
+
+    /// Executor of a core, to spawn tasks on. `None` once its node has crashed.
+    pub fn executor(&mut self, core: CoreId) -> Option<&mut Executor> {
+        self.executors.get_mut(core.0.checked_sub(self.first_core)? as usize)?.as_mut()
+    }
+
+    /// Removes a core and returns its executor. Verbs that its lanes have in flight still complete.
+    /// `None` if its node has crashed.
+    pub fn remove_core(&mut self, core: CoreId) -> Option<Executor> {
+        let index = core.0.checked_sub(self.first_core)? as usize;
+        let executor = self.executors.get_mut(index)?.take()?;
+        self.fabric.state().cores[core.0 as usize].alive = false;
+        Some(executor)
+    }
+
+    /// Virtual time since the world began.
+    pub fn now(&self) -> Duration {
+        self.fabric.now()
+    }
+
+    /// Runs until `time` since the world began.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn run_until(&mut self, time: Duration) -> Result<Stop, SimError> {
+        self.run(time, || true)
+    }
+
+    /// Runs for `span` from now on.
+    ///
+    /// # Errors
+    /// A limit is exceeded.
+    pub fn run_for(&mut self, span: Duration) -> Result<Stop, SimError> {
+        self.run_until(self.now().saturating_add(span))
+    }
+
+    /// Runs as long as `condition` holds; it is checked before the first turn and after each turn.
+    ///
+    /// # Errors
+    /// A limit is exceeded, or `Deadlock`.
+    pub fn run_while(&mut self, condition: impl FnMut() -> bool) -> Result<Stop, SimError> {
+        self.run(Duration::MAX, condition)
+    }
+
+    fn run(
+        &mut self,
+        until: Duration,
+        mut condition: impl FnMut() -> bool,
+    ) -> Result<Stop, SimError> {
+        self.wake_all();
+        if !condition() {
+            return Ok(Stop::Done);
+        }
+        let limit = self.fabric.state().limits.time;
+        let end = picos(until.min(limit));
+        let mut next = self.fabric.state().run(end)?;
+        while let Next::Turn(core) = next {
+            let rest = self.turn(core);
+            let go_on = condition();
+            let mut state = self.fabric.state();
+            self.end_turn(&mut state, core, rest);
+            if !go_on {
+                return Ok(Stop::Done);
+            }
+            next = state.run(end)?;
+        }
+        self.stop(next, until, limit)
+    }
+
+    /// Result of a run that has no further turn.
+    fn stop(&mut self, next: Next, until: Duration, limit: Duration) -> Result<Stop, SimError> {
+        match next {
+            Next::Crash(node, memory) => {
+                self.crash(node, memory)?;
+                return Ok(Stop::Crashed(node));
+            }
+            Next::Restart(node) => {
+                self.restart(node)?;
+                return Ok(Stop::Restarted(node));
+            }
+            Next::Nothing if until == Duration::MAX => {
+                return Err(SimError::Deadlock { at: self.now() });
+            }
+            Next::Nothing => self.fabric.state().set_time(picos(until.min(limit))),
+            Next::Reached | Next::Turn(_) => {}
+        }
+        if until <= limit { Ok(Stop::Done) } else { Err(SimError::TooLong { limit }) }
+    }
+
+    /// Wakes the cores that have got tasks since the world last ran.
+    fn wake_all(&mut self) {
+        for (core, executor) in (self.first_core..).zip(&self.executors) {
+            // Checked without holding the lock, which the executors' lanes take.
+            if executor.as_ref().is_some_and(|executor| !executor.is_idle()) {
+                self.fabric.state().wake_core(core);
+            }
+        }
+    }
+
+    /// Runs a turn of a core; `None` if the core is gone.
+    #[inline]
+    fn turn(&mut self, core: u32) -> Option<Rest> {
+        let executor = self.executors.get_mut((core - self.first_core) as usize)?.as_mut()?;
+        // First takes in completions and messages, then runs the tasks that waited for them.
+        if executor.turn() {
+            executor.turn_of_tasks();
+        }
+        Some(Rest { idle: executor.tasks_are_idle(), timer: executor.next_timer() })
+    }
+
+    #[inline]
+    fn end_turn(&self, state: &mut State, core: u32, rest: Option<Rest>) {
+        let Some(Rest { idle, timer }) = rest else { return };
+        state.end_turn(core, idle, timer);
+        if self.woken.any.swap(false, Ordering::Relaxed) {
+            let mut woken = self.woken.cores.lock().unwrap_or_else(PoisonError::into_inner);
+            woken.drain(..).for_each(|core| state.wake_core(core));
+        }
+    }
+
+    /// Crashes a node now, between two events: its processes end. Its executors are dropped; the
+    /// seed decides which of their verbs in flight still land. The node answers no other node until
+    /// it is restarted.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn crash(&mut self, node: NodeId, memory: MemoryFate) -> Result<(), SimError> {
+        let mut state = self.fabric.known(node)?;
+        let mut gone = Vec::new();
+        for (executor, core) in self.executors.iter_mut().zip(self.first_core..) {
+            let core = &mut state.cores[core as usize];
+            if core.node == node {
+                core.alive = false;
+                gone.push(executor.take());
+            }
+        }
+        drop(state);
+        // Without the lock: the executors' lanes close themselves.
+        drop(gone);
+        self.fabric.state().crash(node, memory);
+        Ok(())
+    }
+
+    /// Makes a crashed node reachable again. Older connections stay broken. Give it new executors
+    /// with [`World::add_core`]; register its regions again if its memory was lost.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn restart(&mut self, node: NodeId) -> Result<(), SimError> {
+        self.fabric.known(node)?.restart(node);
+        Ok(())
+    }
+
+    /// Number of restarts of a node; `None` while it is down.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn restarts(&self, node: NodeId) -> Option<u64> {
+        let mut state = self.fabric.state();
+        let node = state.node(node);
+        node.up.then_some(node.restarts)
+    }
+
+    /// Injects a fault; crashes and restarts happen when the world next runs.
+    ///
+    /// # Errors
+    /// `UnknownNode`.
+    pub fn inject(&self, fault: Fault) -> Result<(), SimError> {
+        self.fabric.inject(fault)
+    }
+
+    /// Calls `tracer` for every event from now on. It must not use the fabric.
+    pub fn trace_to(&self, tracer: Tracer) {
+        self.fabric.state().tracer = Some(tracer);
+    }
+
+    /// A hash over everything that has happened so far.
+    pub fn trace_hash(&self) -> u64 {
+        self.fabric.state().hash.value()
+    }
+
+    /// Number of events so far.
+    pub fn events(&self) -> u64 {
+        self.fabric.state().events
+    }
+
+    /// Counts of the faults so far.
+    pub fn faults(&self) -> FaultCounts {
+        self.fabric.state().counts.clone()
+    }
+
+    /// Starts a new measuring period for [`World::report`], for instance after a warm-up.
+    pub fn start_measuring(&self) {
+        report::start(&mut self.fabric.state());
+    }
+
+    /// Utilisation of all resources in the current measuring period.
+    pub fn report(&self) -> Report {
+        report::of(&mut self.fabric.state())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let mut state = self.fabric.state();
+        let cores = self.executors.len();
+        let mine = state.cores.iter_mut().skip(self.first_core as usize).take(cores);
+        mine.for_each(|core| core.alive = false);
+    }
+}
+
+/// Whether only the world can carry out the fault.
+pub(super) fn waits_for_the_world(fault: &Fault) -> bool {
+    matches!(fault, Fault::Crash { .. } | Fault::Restart { .. })
+}
+
+/// Schedules a fault for the moment when the world next runs.
+pub(super) fn schedule_now(state: &mut State, fault: Fault) {
+    let entry = state.schedule.len() as u32;
+    let when = When::At(state.time());
+    state.schedule.push(Scheduled { when, fault });
+    state.queue.push(state.now, super::queue::Event::Fault(entry));
+}

@@ -1,0 +1,103 @@
+//! A lane's connection in the making: connects and performs the handshake without blocking.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::handshake::{Hello, Initiator, Refusal};
+use super::limits::GUEST_WORDS;
+use super::security::Security;
+use super::socket::{self, Fill, Input, Interest, Output};
+use super::stream::Stream;
+use super::wire::{self, WireError};
+use crate::run::env::Nanos;
+
+/// Reason why a connection failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl From<WireError> for DialError {
+    fn from(_: WireError) -> Self {
+        Self::Refused(Refusal::Garbage)
+    }
+}
+
+/// A connection in the making.
+pub(super) struct Dial {
+    stream: Stream,
+    connected: bool,
+    initiator: Initiator,
+    input: Input,
+    output: Output,
+    /// Time to give up.
+    pub(super) deadline: Nanos,
+}
+
+impl Dial {
+    /// Starts a connection to `address`.
+    ///
+    /// # Errors
+    /// The system refuses at once.
+    pub(super) fn start(
+        address: SocketAddr,
+        hello: Hello,
+        security: &Security,
+        deadline: Nanos,
+    ) -> io::Result<Self> {
+        let mut output = Output::default();
+        let initiator = Initiator::start(hello, security.key(), &mut output.words)?;
+        let stream = Stream::outgoing(socket::connect(address)?, security)?;
+        let input = Input::new(GUEST_WORDS);
+        Ok(Self { stream, connected: false, initiator, input, output, deadline })
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The socket, to be taken once the connection is admitted.
+    pub(super) fn into_stream(self) -> Stream {
+        self.stream
+    }
+
+    /// Readiness that the next step needs.
+    pub(super) fn interest(&self) -> Interest {
+        if self.connected { Interest::READ } else { Interest::WRITE }
+    }
+
+    /// Proceeds as far as possible. Returns whether the connection is admitted.
+    ///
+    /// # Errors
+    /// The connection failed for good.
+    pub(super) fn advance(&mut self) -> Result<bool, DialError> {
+        if !self.connected {
+            self.connected = socket::connected(self.stream.socket())?;
+            if !self.connected {
+                return Ok(false);
+            }
+        }
+        loop {
+            // A few bytes into an empty socket: if they do not fit now, they never will.
+            self.output.flush(&mut self.stream)?;
+            let fill = self.input.fill(&mut self.stream)?;
+            while let Some(frame) = wire::decode(self.input.words())? {
+                let words = frame.words();
+                let admitted = self.initiator.step(&frame, &mut self.output.words)?;
+                self.input.take(words);
+                if admitted {
+                    return Ok(true);
+                }
+            }
+            match fill {
+                Fill::Closed => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Fill::Full => return Err(Refusal::Garbage.into()),
+                Fill::Nothing if self.output.is_empty() => return Ok(false),
+                Fill::Nothing | Fill::Drained => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Fuzz targets of this back end. See [`crate::fuzzing`].
+
+use std::sync::LazyLock;
+
+use super::handshake::{Greeter, Key};
+use super::limits::GUEST_WORDS;
+use super::serve::{Regions, Served};
+use super::wire::{self, Kind, MAX_FRAME_WORDS};
+use crate::contract::ids::RegionId;
+use crate::contract::region::Rights;
+
+/// The whole words of `bytes`.
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let (words, _rest) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+/// Executes frames of verbs on a node with one small region: answers stay within their bound, and
+/// each covers as many verbs as its frame.
+pub fn tcp_verbs(bytes: &[u8]) {
+    static REGIONS: LazyLock<Regions> = LazyLock::new(|| {
+        let regions = Regions::new(u64::MAX);
+        assert!(regions.register(RegionId(0), 512, Rights::ALL).is_ok());
+        regions
+    });
+    let words = words(bytes);
+    let mut input = &words[..];
+    REGIONS.prefetch(input);
+    let mut out = Vec::new();
+    while let Ok(Some(frame)) = wire::decode(input) {
+        input = &input[frame.words()..];
+        if frame.header.kind != Kind::Verbs {
+            continue;
+        }
+        out.clear();
+        let Ok(served) = REGIONS.execute(&frame, &mut out) else { continue };
+        assert!(out.len() <= MAX_FRAME_WORDS);
+        let Ok(Some(answer)) = wire::decode(&out) else { panic!("the answer is a frame") };
+        assert_eq!(answer.words(), out.len());
+        let (asked, answered) = (frame.header.count, answer.header.count);
+        match served {
+            Served::All => assert_eq!(answered, asked),
+            Served::UpTo => assert!(answered < asked),
+        }
+    }
+}
+
+/// Feeds a target's handshake: no initiator without the key is admitted.
+pub fn tcp_handshake(bytes: &[u8]) {
+    static KEY: LazyLock<Key> = LazyLock::new(|| Key::random().expect("there is randomness"));
+    let words = words(bytes);
+    for key in [None, Some(&*KEY)] {
+        let (mut greeter, mut input, mut out) = (Greeter::default(), &words[..], Vec::new());
+        while let Ok(Some(frame)) = wire::decode(input) {
+            input = &input[frame.words()..];
+            match greeter.step(&frame, key, &mut out) {
+                Ok(admitted) => assert!(admitted.is_none() || key.is_none(), "without the key"),
+                Err(_refused) => break,
+            }
+        }
+        assert!(out.len() <= GUEST_WORDS, "an answer fits in what a guest is given");
+    }
+}

@@ -1,0 +1,279 @@
+//! Messages of a lane: one connection to each peer that it has sent to, and one from each that has
+//! sent to it.
+//!
+//! A connection is made for the first message. Until it is admitted messages wait, within bounds;
+//! when it is refused or breaks they are lost, and so are further messages for a short time. Losing
+//! messages is allowed, blocking is not (docs/verbs.md).
+
+use std::collections::BTreeMap;
+
+use crossbeam_channel::Receiver;
+use slab::Slab;
+
+use super::common::Common;
+use super::dial::Dial;
+use super::handshake::{Hello, Purpose};
+use super::limits::{PEER_WORDS, VISITOR_WORDS, VISITORS};
+use super::socket::{Fill, Input, Interest, Output, Tag};
+use super::stream::Stream;
+use super::target::Visitor;
+use super::wire::{self, WireError};
+use crate::contract::ids::Endpoint;
+use crate::contract::transport::Sink;
+use crate::run::env::Nanos;
+
+/// First tag of connections to peers, then of connections from peers. Smaller tags are links.
+const PEERS: Tag = 1 << 32;
+const FROM_PEERS: Tag = 1 << 33;
+/// Reads from one connection before other sockets get their turn.
+const READS: usize = 4;
+
+/// Message connections of one lane.
+pub(super) struct Mail {
+    peers: Vec<Peer>,
+    known: BTreeMap<Endpoint, usize>,
+    /// Peers with unsent messages.
+    dirty: Vec<usize>,
+    inbox: Receiver<Visitor>,
+    visitors: Slab<Inbound>,
+}
+
+/// A lane that this lane sends to.
+struct Peer {
+    at: Endpoint,
+    state: State,
+    /// Number of connections made so far.
+    number: u64,
+    output: Output,
+    interest: Interest,
+}
+
+enum State {
+    /// No connection; none is attempted before that time.
+    Down {
+        until: Nanos,
+    },
+    Dialing(Box<Dial>),
+    Open(Stream),
+}
+
+/// A lane that this lane receives from.
+struct Inbound {
+    from: Endpoint,
+    stream: Stream,
+    input: Input,
+}
+
+impl Mail {
+    pub(super) fn new(inbox: Receiver<Visitor>) -> Self {
+        Self {
+            peers: Vec::new(),
+            known: BTreeMap::new(),
+            dirty: Vec::new(),
+            inbox,
+            visitors: Slab::new(),
+        }
+    }
+
+    /// Whether `flush` or `welcome` would do something.
+    pub(super) fn has_news(&self) -> bool {
+        !self.dirty.is_empty() || !self.inbox.is_empty()
+    }
+
+    /// Queues a message, or drops it.
+    #[inline]
+    pub(super) fn send(&mut self, to: Endpoint, bytes: &[u8], common: &Common) {
+        if common.is_cut(to.node) {
+            return;
+        }
+        let index = self.known.get(&to).copied().unwrap_or_else(|| self.add(to));
+        let peer = &mut self.peers[index];
+        if let State::Down { until } = peer.state
+            && (common.inner.env.now() < until || !peer.dial(index, common))
+        {
+            return;
+        }
+        if peer.output.len() + wire::MAX_MESSAGE_WORDS > PEER_WORDS {
+            return;
+        }
+        let waits = !peer.output.is_empty() || matches!(peer.state, State::Dialing(_));
+        wire::encode_message(&mut peer.output.words, bytes);
+        if !waits {
+            self.dirty.push(index);
+        }
+    }
+
+    fn add(&mut self, at: Endpoint) -> usize {
+        let (number, output, interest) = (0, Output::default(), Interest::READ);
+        let state = State::Down { until: Nanos(0) };
+        self.peers.push(Peer { at, state, number, output, interest });
+        self.known.insert(at, self.peers.len() - 1);
+        self.peers.len() - 1
+    }
+
+    /// Sends the queued messages.
+    #[inline]
+    pub(super) fn flush(&mut self, common: &Common) {
+        for index in self.dirty.drain(..) {
+            self.peers[index].flush(index, common);
+        }
+    }
+
+    /// Takes over connections that other lanes have made to this one, and delivers their messages.
+    pub(super) fn welcome(&mut self, common: &Common, sink: &mut dyn Sink) {
+        while let Ok(Visitor { from, stream }) = self.inbox.try_recv() {
+            // A peer has one connection at a time; this is the newest.
+            self.visitors.retain(|_, known| known.from != from);
+            if self.visitors.len() >= VISITORS {
+                continue;
+            }
+            let entry = self.visitors.vacant_entry();
+            let tag = FROM_PEERS + entry.key() as Tag;
+            if common.watch.add(&stream, tag, Interest::READ).is_ok() {
+                entry.insert(Inbound { from, stream, input: Input::new(VISITOR_WORDS) });
+                self.turn(tag, common, sink);
+            }
+        }
+    }
+
+    /// Handles readiness of a socket.
+    #[inline]
+    pub(super) fn turn(&mut self, tag: Tag, common: &Common, sink: &mut dyn Sink) {
+        if tag >= FROM_PEERS {
+            let key = (tag - FROM_PEERS) as usize;
+            // The key may be vacant: the connection was replaced earlier in the same round.
+            let Some(visitor) = self.visitors.get_mut(key) else { return };
+            if !visitor.receive(sink) {
+                self.visitors.remove(key);
+            }
+        } else if let Some(peer) = self.peers.get_mut((tag - PEERS) as usize) {
+            peer.turn((tag - PEERS) as usize, common);
+        }
+    }
+
+    /// Gives up connections that exceeded the handshake time-out.
+    pub(super) fn check(&mut self, now: Nanos) {
+        for peer in &mut self.peers {
+            if let State::Dialing(dial) = &peer.state
+                && now > dial.deadline
+            {
+                peer.hang_up(now);
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// Starts a connection. Returns whether that succeeded so far.
+    fn dial(&mut self, index: usize, common: &Common) -> bool {
+        self.number += 1;
+        let hello = Hello {
+            purpose: Purpose::Messages,
+            from: common.at,
+            to: self.at,
+            epoch: common.epoch,
+            session: common.session,
+            number: self.number,
+        };
+        let Ok(dial) = common.dial(hello) else {
+            self.fail(common);
+            return false;
+        };
+        self.interest = dial.interest();
+        let watched = common.watch.add(dial.stream(), PEERS + index as Tag, self.interest);
+        self.state = State::Dialing(Box::new(dial));
+        if watched.is_err() {
+            self.fail(common);
+        }
+        watched.is_ok()
+    }
+
+    fn fail(&mut self, common: &Common) {
+        self.hang_up(common.inner.env.now().after(common.limits().redial));
+    }
+
+    fn hang_up(&mut self, until: Nanos) {
+        self.output.clear();
+        self.state = State::Down { until };
+    }
+
+    fn turn(&mut self, index: usize, common: &Common) {
+        match &mut self.state {
+            State::Down { .. } => {}
+            State::Dialing(dial) => match dial.advance() {
+                Ok(true) => self.open(index, common),
+                Ok(false) => {
+                    let interest = dial.interest();
+                    if interest != self.interest {
+                        self.interest = interest;
+                        let tag = PEERS + index as Tag;
+                        if common.watch.change(dial.stream(), tag, interest).is_err() {
+                            self.fail(common);
+                        }
+                    }
+                }
+                Err(_) => self.fail(common),
+            },
+            State::Open(stream) => {
+                // The peer sends nothing here, so any readable data means the end.
+                let fill = Input::new(1).fill(stream);
+                if !fill.is_ok_and(|fill| fill == Fill::Nothing) {
+                    return self.fail(common);
+                }
+                self.flush(index, common);
+            }
+        }
+    }
+
+    fn open(&mut self, index: usize, common: &Common) {
+        let down = State::Down { until: Nanos(0) };
+        if let State::Dialing(dial) = std::mem::replace(&mut self.state, down) {
+            self.state = State::Open(dial.into_stream());
+            self.flush(index, common);
+        }
+    }
+
+    fn flush(&mut self, index: usize, common: &Common) {
+        let State::Open(stream) = &mut self.state else { return };
+        if self.output.flush(stream).is_err() {
+            return self.fail(common);
+        }
+        let interest = Interest { read: true, write: !self.output.is_empty() };
+        if interest != self.interest {
+            self.interest = interest;
+            if common.watch.change(stream, PEERS + index as Tag, interest).is_err() {
+                self.fail(common);
+            }
+        }
+    }
+}
+
+impl Inbound {
+    /// Delivers the messages received. Returns whether the connection is still usable.
+    fn receive(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut reads = 0;
+        while reads < READS || self.stream.hides_input() {
+            reads += 1;
+            let Ok(fill) = self.input.fill(&mut self.stream) else { return false };
+            if self.deliver(sink).is_err() {
+                return false;
+            }
+            match fill {
+                Fill::Full => {}
+                Fill::Drained | Fill::Nothing => return true,
+                Fill::Closed => return false,
+            }
+        }
+        true
+    }
+
+    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<(), WireError> {
+        let mut taken = 0;
+        while let Some(frame) = wire::decode(&self.input.words()[taken..])? {
+            sink.message(self.from, wire::message(&frame)?);
+            taken += frame.words();
+        }
+        self.input.take(taken);
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! The `tcp` back end: verbs over sockets, for any network and no special NIC.
+//!
+//! Every node runs a software target: threads that receive frames of verbs from sockets, carry them
+//! out on the node's regions and answer. A lane has a connection of its own to each node that it
+//! reaches, so one stream is one order of verbs. Messages travel over connections from lane to
+//! lane, in the same framing.
+//!
+//! * initiator: `lane` (the data path), `link` (one connection to a node), `mail` (messages),
+//!   `common` (what a lane's connections share), `batches`, `dial` (making connections);
+//! * target: `targets` (the start of threads), `worker` (one thread), `control` (registering and
+//!   fencing), `target` (state that workers share), `serve` (verbs on memory);
+//! * both: `inner` (state of a fabric), `config`, `wire` (frames), `handshake` (authentication),
+//!   `security`, `stream` and `tls` (plain or encrypted bytes), `socket` (non-blocking sockets),
+//!   `limits`.
+//!
+//! No async runtime: a thread owns its sockets, and carries frames out where they were received
+//! (docs/decisions/0018-own-event-loop-for-tcp.md). The threat model is in docs/security.md.
+
+mod batches;
+mod common;
+mod config;
+mod control;
+mod dial;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+mod handshake;
+mod inner;
+mod lane;
+mod limits;
+mod link;
+mod mail;
+mod security;
+mod serve;
+mod socket;
+mod stream;
+mod target;
+mod targets;
+#[cfg(feature = "tls")]
+mod tls;
+mod wire;
+mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use config::{Config, MAX_NODES, StartError, Waiting};
+pub use handshake::{Key, MIN_KEY_BYTES, Refusal, VERSION, WeakKey, Words4, nonce, nonce_bytes};
+pub use limits::{Limits, TargetCounters};
+pub use security::Security;
+pub use stream::{Caller, NO_TLS, Stream};
+#[cfg(feature = "tls")]
+pub use tls::{APPLICATIONS, Sealed, Tls, TlsError};
+
+use control::{Failure, Request};
+use inner::Inner;
+use lane::TcpLane;
+use targets::Targets;
+
+use crate::contract::counters::Lent;
+use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId};
+use crate::contract::region::Rights;
+use crate::contract::transport::{Fabric, FabricError, Transport, Wake};
+use crate::run::env::Env;
+
+/// Control path of the back end. Clones share one fabric; its targets stop when the last clone and
+/// the last lane are gone.
+#[derive(Clone)]
+pub struct TcpFabric {
+    inner: Arc<Inner>,
+}
+
+impl TcpFabric {
+    /// Starts the targets of all nodes that this process serves.
+    ///
+    /// # Errors
+    /// [`StartError`]: the configuration makes no sense, or a port cannot be had.
+    pub fn start(config: Config, env: Env) -> Result<Self, StartError> {
+        if !(1..=MAX_NODES).contains(&config.nodes) {
+            return Err(StartError::NodeCount(config.nodes));
+        }
+        for (node, address) in config.addresses.iter().chain(&config.listen) {
+            if node.0 >= config.nodes {
+                return Err(StartError::UnknownNode(*node));
+            }
+            if !config.security.allows(address.ip()) {
+                return Err(StartError::NeedsKey(*node, *address));
+            }
+        }
+        let targets = Targets::start(&config, &env)?;
+        let mut addresses = config.addresses;
+        let there = targets.addresses().filter(|(node, _)| !config.listen.contains_key(node));
+        addresses.extend(there);
+        let inner = Inner {
+            nodes: config.nodes,
+            addresses,
+            targets,
+            security: config.security,
+            limits: config.limits,
+            waiting: config.waiting,
+            env,
+            cut: (0..config.nodes).map(|_| AtomicBool::new(false)).collect(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Address at which a node is reached.
+    pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        self.inner.address(node)
+    }
+
+    /// Event counters of a target of this process.
+    pub fn counters(&self, node: NodeId) -> Option<TargetCounters> {
+        self.inner.targets.node(node).map(|node| node.counting.now())
+    }
+
+    /// Memory and connections that a target of this process provides.
+    pub fn lent(&self, node: NodeId) -> Option<Lent> {
+        self.inner.targets.node(node).map(|node| Lent {
+            registered_bytes: node.regions.bytes(),
+            used_bytes: None,
+            connections: node.admitted.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Makes lanes of this process treat `node` as unreachable, or reachable again. For tests.
+    ///
+    /// # Errors
+    /// Unknown node.
+    pub fn set_reachable(&self, node: NodeId, reachable: bool) -> Result<(), FabricError> {
+        self.inner.check(node)?;
+        self.inner.cut[usize::from(node.0)].store(!reachable, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn register(
+        &self,
+        node: NodeId,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<(), FabricError> {
+        match self.inner.call(node, Request::Register { region, bytes, rights })? {
+            Ok(()) => Ok(()),
+            Err(Failure::Taken) => Err(FabricError::RegionTaken(node, region)),
+            Err(Failure::Memory(code)) => {
+                let source = io::Error::from_raw_os_error(code);
+                Err(FabricError::OutOfMemory { bytes, source })
+            }
+            Err(Failure::UnknownNode) => Err(FabricError::UnknownNode(node)),
+        }
+    }
+
+    fn open_lane(
+        &self,
+        at: Endpoint,
+        epoch: Epoch,
+        wake: Arc<dyn Wake>,
+    ) -> Result<Box<dyn Transport>, FabricError> {
+        self.inner.check(at.node)?;
+        let target = self.inner.target(at.node).ok_or(FabricError::Elsewhere(at.node))?;
+        let system = FabricError::System;
+        let watch = socket::Watch::new(self.inner.waiting.lane_spin()).map_err(system)?;
+        let [session, ..] = nonce().map_err(system)?;
+        let inbox = target.open(at.lane, wake).ok_or(FabricError::LaneTaken(at))?;
+        Ok(Box::new(TcpLane::new(Arc::clone(&self.inner), at, epoch, session, inbox, watch)))
+    }
+
+    fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError> {
+        self.inner.check(target)?;
+        self.inner.check(expelled)?;
+        match self.inner.call(target, Request::Fence { expelled, epoch })? {
+            Ok(()) => Ok(()),
+            Err(_) => Err(FabricError::UnknownNode(expelled)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod handshake_tests;
+#[cfg(test)]
+mod tests;
+#[cfg(all(test, feature = "tls"))]
+mod tls_tests;
+#[cfg(test)]
+mod wire_tests;

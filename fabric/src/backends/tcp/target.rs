@@ -1,0 +1,201 @@
+//! State of a served node, which worker threads share, and the orders between them.
+//!
+//! Verbs of a lane belong to one worker, chosen by the lane's name, for all of its connections. So
+//! closing a lane's older connection is done by one thread, between two frames. A fence is carried
+//! out by every worker in the same way, between two frames, and acknowledged by each: when the last
+//! has, no verb of the expelled node is still running (H2).
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::config::{Config, Waiting};
+use super::handshake::Hello;
+use super::limits::{Counting, Limits};
+use super::security::Security;
+use super::serve::Regions;
+use super::socket::Watch;
+use super::stream::Stream;
+use crate::contract::ids::{Endpoint, Epoch, LaneId, NodeId};
+use crate::contract::transport::Wake;
+use crate::run::env::Env;
+
+/// State of one node, shared by the workers.
+pub(super) struct Shared {
+    pub(super) node: NodeId,
+    /// Its index among the nodes of the process.
+    pub(super) place: usize,
+    pub(super) regions: Regions,
+    pub(super) security: Security,
+    pub(super) limits: Limits,
+    pub(super) counting: Counting,
+    /// Number of admitted connections, of all workers.
+    pub(super) admitted: AtomicUsize,
+    /// By expelled node: epoch below which its connections are refused.
+    fences: Box<[AtomicU32]>,
+    lanes: Mutex<BTreeMap<LaneId, Door>>,
+    mailboxes: Arc<[Mailbox]>,
+}
+
+/// Receiver of message connections for an open lane.
+#[derive(Clone)]
+struct Door {
+    visitors: Sender<Visitor>,
+    wake: Arc<dyn Wake>,
+}
+
+/// A connection that carries messages to a lane.
+pub(super) struct Visitor {
+    pub(super) from: Endpoint,
+    pub(super) stream: Stream,
+}
+
+/// A worker's orders, and what wakes it.
+pub(super) struct Mailbox {
+    pub(super) orders: Sender<Order>,
+    pub(super) watch: Arc<Watch>,
+}
+
+impl Mailbox {
+    pub(super) fn tell(&self, order: Order) {
+        // Fails only if the worker has ended, which needs no order.
+        if self.orders.send(order).is_ok() {
+            self.watch.wake();
+        }
+    }
+}
+
+/// Message from one worker to another.
+pub(super) enum Order {
+    /// Serve this lane, on the node at that index.
+    Serve(usize, Stream, Hello),
+    /// Carry out a fence.
+    Fence(Arc<FenceOrder>),
+    /// All workers have carried out the fence.
+    Fenced(Arc<FenceOrder>),
+    /// Stop.
+    Stop,
+}
+
+/// A fence that is being carried out.
+pub(super) struct FenceOrder {
+    /// Index of the protected node.
+    pub(super) place: usize,
+    pub(super) expelled: NodeId,
+    pub(super) epoch: Epoch,
+    /// Number of workers that have not yet carried it out.
+    left: AtomicUsize,
+    /// Control connection that asked, as the first worker's name for it.
+    pub(super) asker: u64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        node: NodeId,
+        place: usize,
+        config: &Config,
+        mailboxes: Arc<[Mailbox]>,
+    ) -> Self {
+        Self {
+            node,
+            place,
+            regions: Regions::new(config.limits.memory_bytes),
+            security: config.security.clone(),
+            limits: config.limits.clone(),
+            counting: Counting::default(),
+            admitted: AtomicUsize::new(0),
+            fences: (0..config.nodes).map(|_| AtomicU32::new(0)).collect(),
+            lanes: Mutex::default(),
+            mailboxes,
+        }
+    }
+
+    /// Whether the node is part of the fabric.
+    pub(super) fn knows(&self, node: NodeId) -> bool {
+        usize::from(node.0) < self.fences.len()
+    }
+
+    /// Whether `epoch` of `node` has been fenced. Unknown nodes count as fenced.
+    pub(super) fn is_fenced(&self, node: NodeId, epoch: Epoch) -> bool {
+        let fence = self.fences.get(usize::from(node.0));
+        fence.is_none_or(|fence| fence.load(Ordering::SeqCst) > epoch.0)
+    }
+
+    /// Index of the worker that serves a lane.
+    pub(super) fn worker_of(&self, lane: Endpoint) -> usize {
+        (usize::from(lane.node.0) + usize::from(lane.lane.0)) % self.mailboxes.len()
+    }
+
+    pub(super) fn tell(&self, worker: usize, order: Order) {
+        self.mailboxes[worker].tell(order);
+    }
+
+    /// Raises a fence and orders every worker to carry it out; the first worker gets `Fenced` when
+    /// all have.
+    pub(super) fn fence(&self, expelled: NodeId, epoch: Epoch, asker: u64) {
+        // Before the orders: a connection that a worker admits later sees the new epoch.
+        self.fences[usize::from(expelled.0)].fetch_max(epoch.0, Ordering::SeqCst);
+        let left = AtomicUsize::new(self.mailboxes.len());
+        let order = Arc::new(FenceOrder { place: self.place, expelled, epoch, left, asker });
+        (0..self.mailboxes.len())
+            .for_each(|worker| self.tell(worker, Order::Fence(Arc::clone(&order))));
+    }
+
+    /// Records that one worker has carried out a fence.
+    pub(super) fn acknowledge(&self, order: Arc<FenceOrder>) {
+        // Everything that any worker did before its own decrement happens before the answer.
+        if order.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.tell(0, Order::Fenced(order));
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneId, Door>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a lane to messages; `None` if it is open already.
+    pub(super) fn open(&self, lane: LaneId, wake: Arc<dyn Wake>) -> Option<Receiver<Visitor>> {
+        let mut lanes = self.lanes();
+        if lanes.contains_key(&lane) {
+            return None;
+        }
+        let (visitors, receiver) = crossbeam_channel::bounded(self.limits.guests);
+        lanes.insert(lane, Door { visitors, wake });
+        Some(receiver)
+    }
+
+    pub(super) fn close(&self, lane: LaneId) {
+        self.lanes().remove(&lane);
+    }
+
+    /// Whether a lane is open.
+    pub(super) fn is_open(&self, lane: LaneId) -> bool {
+        self.lanes().contains_key(&lane)
+    }
+
+    /// Passes a connection to a lane, or closes it if the lane is gone or its queue is full.
+    pub(super) fn visit(&self, lane: LaneId, visitor: Visitor) {
+        let door = self.lanes().get(&lane).cloned();
+        if let Some(door) = door {
+            // On failure the connection closes; the sender dials again with its next message.
+            if door.visitors.try_send(visitor).is_ok() {
+                door.wake.wake();
+            }
+        }
+    }
+}
+
+/// Everything that a worker needs to start.
+pub(super) struct Post {
+    pub(super) index: usize,
+    pub(super) nodes: Arc<[Arc<Shared>]>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) orders: Receiver<Order>,
+    pub(super) waiting: Waiting,
+    pub(super) limits: Limits,
+    pub(super) env: Env,
+}

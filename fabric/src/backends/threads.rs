@@ -1,0 +1,80 @@
+//! Machines of the real world: threads of this process on its clock, over any fabric.
+//!
+//! Every core is a thread, and all share one clock. Memory is wherever the fabric has it, by
+//! default in this process as well.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_channel::Receiver;
+
+use super::local::LocalFabric;
+use crate::contract::ids::NodeId;
+use crate::contract::transport::Fabric;
+use crate::run::env::Env;
+use crate::run::exec::Executor;
+use crate::run::machines::{Machines, Program};
+
+/// Threads of this process on the machine's clock, over a fabric; `LocalFabric` by default.
+pub struct Threads<F = LocalFabric> {
+    fabric: F,
+    env: Env,
+}
+
+impl Threads {
+    /// Machines for `nodes` nodes, with randomness that derives from `seed`.
+    pub fn new(nodes: u16, seed: u64) -> Self {
+        Self::over(LocalFabric::new(nodes), Env::real(seed))
+    }
+
+    /// The fabric by its concrete type, with its fault injection for tests.
+    pub fn local_fabric(&self) -> &LocalFabric {
+        &self.fabric
+    }
+}
+
+impl<F> Threads<F> {
+    /// Machines over a fabric that exists already.
+    pub fn over(fabric: F, env: Env) -> Self {
+        Self { fabric, env }
+    }
+}
+
+impl<F: Fabric + Clone + 'static> Machines for Threads<F> {
+    type Core = JoinHandle<()>;
+
+    fn fabric(&self) -> Arc<dyn Fabric> {
+        Arc::new(self.fabric.clone())
+    }
+
+    fn control_workers(&self) -> usize {
+        self.env.parallelism()
+    }
+
+    fn env(&self, _node: NodeId) -> Env {
+        self.env.clone()
+    }
+
+    fn outside(&self) -> Env {
+        self.env.clone()
+    }
+
+    fn start(&self, node: NodeId, name: &str, program: Program) -> io::Result<JoinHandle<()>> {
+        let env = self.env(node);
+        self.env.spawn(name, move || {
+            let mut executor = Executor::new(env);
+            let life = program(&mut executor);
+            executor.run(life);
+        })
+    }
+
+    fn join(&self, core: JoinHandle<()>) -> bool {
+        // A cluster may be ended on one of its own cores, which cannot wait for itself.
+        core.thread().id() == std::thread::current().id() || core.join().is_ok()
+    }
+
+    fn wait<T>(&self, receiver: &Receiver<T>) -> Option<T> {
+        receiver.recv_blocking().ok()
+    }
+}

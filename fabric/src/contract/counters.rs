@@ -1,0 +1,98 @@
+//! Counts of the verbs and messages that a lane has issued, by kind.
+
+use crate::contract::verbs::{VerbKind, WorkRequest};
+
+/// Memory and connections that a node provides to others, as its host sees them now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lent {
+    /// Bytes of its regions.
+    pub registered_bytes: u64,
+    /// Registered bytes that were touched, and so take memory; `None` where the host cannot tell
+    /// them from other memory of its process.
+    pub used_bytes: Option<u64>,
+    /// Established connections (`tcp`), or attached processes (`shm`).
+    pub connections: usize,
+}
+
+/// Counts since the lane was opened. `+=` adds up several lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbCounters {
+    /// READs.
+    pub reads: u64,
+    /// WRITEs.
+    pub writes: u64,
+    /// Compare-and-swaps.
+    pub compare_and_swaps: u64,
+    /// Fetch-and-adds.
+    pub fetch_and_adds: u64,
+    /// Doorbells: one for each connection in a batch.
+    pub doorbells: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes moved by verbs, both ways.
+    pub verb_bytes: u64,
+    /// Bytes sent in messages.
+    pub message_bytes: u64,
+}
+
+impl VerbCounters {
+    /// One-sided verbs of any kind.
+    pub fn verbs(&self) -> u64 {
+        self.reads + self.writes + self.compare_and_swaps + self.fetch_and_adds
+    }
+
+    #[inline]
+    pub(crate) fn count_batch(&mut self, requests: &[WorkRequest]) {
+        // Node numbers stay below 128 in any configuration; see router's MAX_NODES.
+        let mut nodes = 0u128;
+        let mut last = None;
+        for request in requests {
+            let count = match request.kind() {
+                VerbKind::Read => &mut self.reads,
+                VerbKind::Write => &mut self.writes,
+                VerbKind::CompareAndSwap => &mut self.compare_and_swaps,
+                VerbKind::FetchAndAdd => &mut self.fetch_and_adds,
+            };
+            *count += 1;
+            self.verb_bytes += request.bytes() as u64;
+            let node = request.addr.node();
+            if last != Some(node) {
+                last = Some(node);
+                nodes |= 1 << (node.0 % 128);
+            }
+        }
+        self.doorbells += u64::from(nodes.count_ones());
+    }
+
+    #[inline]
+    pub(crate) fn count_message(&mut self, bytes: usize) {
+        self.messages += 1;
+        self.message_bytes += bytes as u64;
+    }
+}
+
+impl std::ops::AddAssign<&Self> for VerbCounters {
+    fn add_assign(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.compare_and_swaps += other.compare_and_swaps;
+        self.fetch_and_adds += other.fetch_and_adds;
+        self.doorbells += other.doorbells;
+        self.messages += other.messages;
+        self.verb_bytes += other.verb_bytes;
+        self.message_bytes += other.message_bytes;
+    }
+}
+
+impl std::ops::SubAssign<&Self> for VerbCounters {
+    fn sub_assign(&mut self, earlier: &Self) {
+        self.reads -= earlier.reads;
+        self.writes -= earlier.writes;
+        self.compare_and_swaps -= earlier.compare_and_swaps;
+        self.fetch_and_adds -= earlier.fetch_and_adds;
+        self.doorbells -= earlier.doorbells;
+        self.messages -= earlier.messages;
+        self.verb_bytes -= earlier.verb_bytes;
+        self.message_bytes -= earlier.message_bytes;
+    }
+}

@@ -1,0 +1,482 @@
+//! Registered memory: the only place where bytes that other nodes touch are accessed.
+//!
+//! # What it is
+//! [`Memory`] is one mapping, seen as atomic 8-byte words, and [`View`] one that can only be read.
+//! A node's *regions* are mappings plus [`Rights`]; a coordinator's *arena* is `Memory` cut into
+//! [`Chunk`]s, each with a single owner.
+//!
+//! # What it is not
+//! It knows nothing of nodes, epochs or verbs: back ends check those before they come here.
+//!
+//! # Why the orderings are what they are
+//! Several threads (initiators on the `local` and `shm` back ends, the target on `tcp`) read and
+//! write one region at the same time, without locks. All of them go through [`AtomicU64`], so
+//! there is no data race, and an aligned word never tears. Loads are `Acquire` and stores are
+//! `Release`; on x86-64 both compile to plain moves. They give the two facts that the layers above
+//! build on:
+//!
+//! * a reader that sees a word of one verb sees all verbs that its writer completed before, so a
+//!   version word that turned visible implies the record behind it (DESIGN §6);
+//! * [`Memory::read_stable`], which copies until two passes agree, returns words that were all
+//!   current at one moment. If a writer stopped half-way, that moment shows a mix of its words and
+//!   the ones before; the contract says "any words, in any order" (H14), and readers check.
+//!
+//! Read-modify-writes are `AcqRel`: they order among themselves by the word they share.
+//!
+//! # Memory shared with other processes
+//! All of this holds across processes as well: eight-byte atomics are lock-free, so they act on the
+//! physical word, whatever address a process maps it at. A process that is killed leaves a prefix
+//! of its stores behind, never half a word. The values that another process stores are not trusted:
+//! any value is legal for an atomic word, and the layer that interprets the words checks them.
+//! Another process must not be able to take the memory away, because an access to a page beyond the
+//! end of a file kills the process. So only files that are sealed against shrinking are mapped.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::contract::prefetch;
+
+/// Bytes in a word, the unit of every remote access.
+pub const WORD_BYTES: usize = 8;
+/// Bytes in a cache line.
+pub const LINE_BYTES: usize = 64;
+
+/// Kinds of access that a region grants to other nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// READ is allowed.
+    pub read: bool,
+    /// WRITE is allowed.
+    pub write: bool,
+    /// Compare-and-swap and fetch-and-add are allowed.
+    pub atomic: bool,
+}
+
+impl Rights {
+    /// READ, WRITE and atomics.
+    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+    /// READ alone.
+    pub const READ_ONLY: Self = Self { read: true, write: false, atomic: false };
+}
+
+/// A read-only mapping, addressed by word.
+pub struct View {
+    words: NonNull<AtomicU64>,
+    word_count: usize,
+}
+
+// SAFETY: the words are atomics, and the mapping lives until the last owner drops it; nothing in
+// `View` is bound to a thread.
+unsafe impl Send for View {}
+// SAFETY: as above; shared access goes through `&AtomicU64`.
+unsafe impl Sync for View {}
+
+/// One page-aligned mapping, addressed by word.
+///
+/// Pages are backed lazily, by huge pages where the machine gives them.
+pub struct Memory {
+    /// The mapping; unlike other views, this one may be stored to.
+    view: View,
+}
+
+impl View {
+    /// Maps a whole shared file for reading.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is empty or not sealed against shrinking; otherwise the
+    /// operating system's error.
+    pub fn of_file(file: impl AsFd) -> io::Result<Self> {
+        Self::map_file(file, rustix::mm::ProtFlags::READ)
+    }
+
+    fn map_file(file: impl AsFd, protection: rustix::mm::ProtFlags) -> io::Result<Self> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+        use rustix::mm::{Advice, MapFlags, madvise, mmap};
+        let bytes = fstat(&file)?.st_size as usize;
+        let whole = bytes > 0 && bytes.is_multiple_of(WORD_BYTES);
+        if !whole || !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let null = std::ptr::null_mut();
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this
+        // process. Other processes store to its words, as ours do, and we read them as atomics.
+        // It was as large as that a moment ago and can never get smaller.
+        let mapped = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
+        let view = Self { words, word_count: bytes / WORD_BYTES };
+        // SAFETY: the range is the mapping just made; the advice is optional.
+        let _ = unsafe { madvise(mapped, bytes, Advice::LinuxHugepage) };
+        // SAFETY: as above. A child process must not inherit the mapping: once a process is seen to
+        // have ended, nothing may be left that stores there on its behalf (H2).
+        unsafe { madvise(mapped, bytes, Advice::LinuxDontFork) }?;
+        Ok(view)
+    }
+
+    /// Bytes in the mapping.
+    pub fn bytes(&self) -> usize {
+        self.word_count * WORD_BYTES
+    }
+
+    /// Value of the word at `index`, in the single order of all sequentially consistent accesses.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn load(&self, index: usize) -> u64 {
+        self.slice(index, 1)[0].load(Ordering::SeqCst)
+    }
+
+    /// Copies the words from `first` on into `into`, in ascending order.
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read(&self, first: usize, into: &mut [u64]) {
+        let words = self.slice(first, into.len());
+        in_lines(words, into, |word, copy| *copy = word.load(Ordering::Acquire));
+    }
+
+    /// Like [`View::read`], repeated until two passes in a row agree (H14).
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read_stable(&self, first: usize, into: &mut [u64]) {
+        self.read(first, into);
+        loop {
+            let mut agree = true;
+            in_lines(self.slice(first, into.len()), into, |word, copy| {
+                let now = word.load(Ordering::Acquire);
+                agree &= now == *copy;
+                *copy = now;
+            });
+            if agree {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Hints that the words from `first` on will soon be read. Outside the mapping, does nothing.
+    #[inline]
+    pub fn prefetch(&self, first: usize, words: usize) {
+        self.for_each_line(first, words, prefetch::line);
+    }
+
+    #[inline]
+    fn for_each_line(&self, first: usize, words: usize, visit: impl Fn(*const u8)) {
+        if first >= self.word_count || words > self.word_count - first {
+            return;
+        }
+        let base = self.words.as_ptr().cast::<u8>().cast_const();
+        // The mapping starts at a page, so lines of the mapping are lines of memory.
+        let mut line = first * WORD_BYTES / LINE_BYTES * LINE_BYTES;
+        while line < (first + words) * WORD_BYTES {
+            visit(base.wrapping_add(line));
+            line += LINE_BYTES;
+        }
+    }
+
+    /// All words. Only loads are allowed, unless the view is inside a `Memory`.
+    #[inline]
+    fn all(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping lives as long as `self` and holds initialised (zeroed) words.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.word_count) }
+    }
+
+    #[inline]
+    fn slice(&self, first: usize, words: usize) -> &[AtomicU64] {
+        let range = first..first.saturating_add(words);
+        self.all().get(range).expect("access outside the mapping")
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length; no reference outlives us. Unmapping can
+        // only fail for arguments that are not a mapping.
+        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), self.bytes()) };
+    }
+}
+
+impl Memory {
+    /// Maps `bytes` of zeroed memory, rounded up to whole words, for this process alone.
+    ///
+    /// Tries reserved huge pages first, then asks for transparent ones; a machine with neither
+    /// gets ordinary pages.
+    ///
+    /// # Errors
+    /// The operating system's error when the address space is exhausted.
+    ///
+    /// # Panics
+    /// If `bytes` is zero.
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        assert!(bytes > 0, "an empty mapping has no address");
+        let length = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let lazy = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // Without NORESERVE: the kernel must promise the huge pages now, or a later touch faults.
+        let huge = MapFlags::PRIVATE | MapFlags::HUGETLB;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+        let mapped = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, protection, huge)
+                .or_else(|_| mmap_anonymous(std::ptr::null_mut(), length, protection, lazy))
+        }?;
+        // SAFETY: the range is the mapping just made. The advice is optional, so its failure
+        // (a kernel without transparent huge pages) is ignored.
+        let _ = unsafe { madvise(mapped, length, Advice::LinuxHugepage) };
+        let words = NonNull::new(mapped.cast()).expect("mmap does not return null");
+        Ok(Self { view: View { words, word_count: length / WORD_BYTES } })
+    }
+
+    /// Maps a whole shared file. If the file is made of huge pages, all of them are reserved now,
+    /// or the call fails.
+    ///
+    /// # Errors
+    /// As [`View::of_file`], and if the file may not be written.
+    pub fn of_file(file: impl AsFd) -> io::Result<Self> {
+        use rustix::mm::ProtFlags;
+        Ok(Self { view: View::map_file(file, ProtFlags::READ | ProtFlags::WRITE)? })
+    }
+
+    /// Read-only view of the mapping.
+    #[inline]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Bytes in the mapping, at least as many as were asked for.
+    pub fn bytes(&self) -> usize {
+        self.view.bytes()
+    }
+
+    /// The word at `index`.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        &self.view.slice(index, 1)[0]
+    }
+
+    /// See [`View::read`].
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read(&self, first: usize, into: &mut [u64]) {
+        self.view.read(first, into);
+    }
+
+    /// See [`View::read_stable`].
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn read_stable(&self, first: usize, into: &mut [u64]) {
+        self.view.read_stable(first, into);
+    }
+
+    /// Copies `from` into the words from `first` on, in ascending order.
+    ///
+    /// # Panics
+    /// If the range leaves the mapping.
+    #[inline]
+    pub fn write(&self, first: usize, from: &[u64]) {
+        for (word, value) in self.view.slice(first, from.len()).iter().zip(from) {
+            word.store(*value, Ordering::Release);
+        }
+    }
+
+    /// Stores `new` if the word at `index` holds `expected`; returns the word's previous value.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn compare_and_swap(&self, index: usize, expected: u64, new: u64) -> u64 {
+        let word = self.word(index);
+        match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
+    /// Adds `addend` (wrapping) to the word at `index`; returns the word's previous value.
+    ///
+    /// # Panics
+    /// If `index` is outside the mapping.
+    #[inline]
+    pub fn fetch_and_add(&self, index: usize, addend: u64) -> u64 {
+        self.word(index).fetch_add(addend, Ordering::AcqRel)
+    }
+
+    /// See [`View::prefetch`].
+    #[inline]
+    pub fn prefetch(&self, first: usize, words: usize) {
+        self.view.prefetch(first, words);
+    }
+
+    /// Hints that the words from `first` on will soon be written. Outside the mapping, does
+    /// nothing.
+    #[inline]
+    pub fn prefetch_for_write(&self, first: usize, words: usize) {
+        self.view.for_each_line(first, words, prefetch::line_for_write);
+    }
+
+    /// Backs the `bytes` from `offset` on with pages, so that later accesses do not fault. The
+    /// contents do not change. Does nothing outside the mapping, or on a kernel without support.
+    pub fn prefault(&self, offset: usize, bytes: usize) {
+        use rustix::mm::{Advice, madvise};
+        let end = offset.saturating_add(bytes).min(self.bytes());
+        let offset = offset / PAGE_BYTES * PAGE_BYTES;
+        if offset < end {
+            // SAFETY: the range is inside the mapping, which lives as long as `self`. Populating
+            // it is as if some word of each page had been read and written back in one step.
+            let _ = unsafe {
+                let from = self.view.words.as_ptr().cast::<u8>().add(offset);
+                madvise(from.cast(), end - offset, Advice::LinuxPopulateWrite)
+            };
+        }
+    }
+}
+
+impl Deref for Memory {
+    type Target = [AtomicU64];
+
+    /// All words of the mapping; the first one begins a page.
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        self.view.all()
+    }
+}
+
+/// Bytes in a huge page.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
+const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
+
+/// Visits two ranges of equal length side by side, in ascending order. Goes line by line, so that
+/// the compiler unrolls the loop: it may not vectorise atomics.
+#[inline]
+fn in_lines(words: &[AtomicU64], copies: &mut [u64], mut visit: impl FnMut(&AtomicU64, &mut u64)) {
+    let (lines, rest) = words.as_chunks::<LINE_WORDS>();
+    let (line_copies, rest_copies) = copies.as_chunks_mut::<LINE_WORDS>();
+    for (line, copies) in lines.iter().zip(line_copies) {
+        line.iter().zip(copies).for_each(|(word, copy)| visit(word, copy));
+    }
+    rest.iter().zip(rest_copies).for_each(|(word, copy)| visit(word, copy));
+}
+
+/// A piece of an arena with one owner: the coordinator, or the batch that is in flight with it.
+///
+/// The holder of the chunk may use it as a plain slice. While verbs are in flight the back end
+/// holds it, so the NIC (or the code that plays its part) is the only one to touch it.
+pub struct Chunk {
+    memory: Arc<Memory>,
+    first: usize,
+    words: usize,
+}
+
+impl Chunk {
+    /// Cuts a new mapping into `count` chunks of `words` words each.
+    ///
+    /// # Errors
+    /// The operating system's error when the address space is exhausted.
+    pub fn carve(count: usize, words: usize) -> io::Result<Vec<Self>> {
+        // One line apart: at a distance of a power of two, the first lines of all chunks would
+        // compete for one set of the cache.
+        let stride = words + LINE_WORDS;
+        let memory = Arc::new(Memory::anonymous(count * stride * WORD_BYTES)?);
+        let chunk = |index| Self { memory: Arc::clone(&memory), first: index * stride, words };
+        Ok((0..count).map(chunk).collect())
+    }
+
+    /// The mapping that the chunk is a part of, for a NIC to register.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u64];
+    #[inline]
+    fn deref(&self) -> &[u64] {
+        // SAFETY: `carve` hands out each range once and `Chunk` is not `Clone`, so `self` is the
+        // only path to these words; `AtomicU64` and `u64` have the same layout.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.memory.view.words.as_ptr().add(self.first).cast::<u64>(),
+                self.words,
+            )
+        }
+    }
+}
+
+impl DerefMut for Chunk {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.memory.view.words.as_ptr().add(self.first).cast::<u64>(),
+                self.words,
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_zero_at_first_and_keep_what_is_written() {
+        let memory = Memory::anonymous(4096).expect("maps");
+        let mut copy = [7; 4];
+        memory.read(10, &mut copy);
+        assert_eq!(copy, [0; 4]);
+        memory.write(10, &[1, 2, 3, 4]);
+        memory.read_stable(10, &mut copy);
+        assert_eq!(copy, [1, 2, 3, 4]);
+        assert_eq!(memory.compare_and_swap(10, 1, 9), 1);
+        assert_eq!(memory.compare_and_swap(10, 1, 8), 9);
+        assert_eq!(memory.fetch_and_add(10, u64::MAX), 9);
+        assert_eq!(memory.word(10).load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn prefaulting_changes_no_word_and_stays_inside() {
+        let memory = Memory::anonymous(2 * HUGE_PAGE_BYTES).expect("maps");
+        memory.write(7, &[42]);
+        for (offset, bytes) in [(0, 1), (100, 8192), (memory.bytes() - 8, 1 << 30), (usize::MAX, 8)]
+        {
+            memory.prefault(offset, bytes);
+        }
+        assert_eq!(memory.word(7).load(Ordering::Relaxed), 42);
+        let last = memory.bytes() / WORD_BYTES - 1;
+        assert_eq!(memory.word(last).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the mapping")]
+    fn an_access_past_the_end_panics() {
+        let memory = Memory::anonymous(4096).expect("maps");
+        memory.read(memory.bytes() / WORD_BYTES - 1, &mut [0; 2]);
+    }
+
+    #[test]
+    fn chunks_do_not_overlap() {
+        let mut chunks = Chunk::carve(3, 64).expect("maps");
+        for (value, chunk) in (1..).zip(&mut chunks) {
+            chunk.fill(value);
+        }
+        for (value, chunk) in (1..).zip(&chunks) {
+            assert!(chunk.iter().all(|word| *word == value));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Traits that a back end implements: one object per cluster, one per lane.
+//!
+//! [`Fabric`] is the control path (register memory, fence, open a lane), [`Transport`] the data
+//! path of one lane. Both are object-safe, so that the engine is compiled once for all back ends;
+//! the dynamic call is paid once per doorbell, not once per verb.
+//!
+//! Implementation in each back end:
+//!
+//! | | `post` | `poll` | `reconnect` | `fence` |
+//! |---|---|---|---|---|
+//! | local | queue | prefetch, copy, complete | clear the broken mark | epoch, wait for lanes |
+//! | shm | queue | prefetch, copy, drain rings | attach anew | epoch, wait for lanes, kill |
+//! | tcp | encode | send, read replies | new socket, acknowledged | all workers acknowledge |
+//! | rdma | linked work requests, doorbell | poll CQ | new queue pair | destroy queue pairs |
+//! | sim | schedule arrivals | take what is due | new connection number | epoch on arrival |
+
+use crate::contract::ids::{Endpoint, Epoch, NodeId, RegionId, RemoteAddr};
+use crate::contract::region::Rights;
+use crate::contract::verbs::{Capabilities, VerbError, Work};
+
+/// Largest message in bytes (DESIGN §3).
+pub const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Identifies a posted batch (or a reconnect) until it completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token(pub u32);
+
+/// Receiver of the events that [`Transport::poll`] reports.
+pub trait Sink {
+    /// A batch is complete: no verb of it is in flight any more, and its failures are recorded.
+    fn completed(&mut self, token: Token, work: Box<Work>);
+    /// A reconnect is done: no verb of the old connection can take effect any more.
+    fn reconnected(&mut self, token: Token, result: Result<(), VerbError>);
+    /// A message has come. It may be a duplicate, late, or out of order.
+    fn message(&mut self, from: Endpoint, bytes: &[u8]);
+}
+
+/// The data path of one lane. Used by one thread.
+pub trait Transport {
+    /// Optional abilities of this back end beyond the common contract.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Starts a batch: one doorbell for each connection in it. Verbs to one node take effect in
+    /// order, also across batches; nothing is promised between nodes.
+    fn post(&mut self, token: Token, work: Box<Work>);
+
+    /// Closes the connection to `node` and makes a new one; completes once no verb of the old
+    /// connection can take effect any more (H22).
+    fn reconnect(&mut self, token: Token, node: NodeId);
+
+    /// Sends a datagram of at most [`MAX_MESSAGE_BYTES`]. It may be lost without notice.
+    fn send(&mut self, to: Endpoint, bytes: &[u8]);
+
+    /// Reports what has happened since the last call. Never blocks.
+    fn poll(&mut self, sink: &mut dyn Sink);
+
+    /// Whether `poll` would find something now; asked before the thread goes to sleep.
+    fn has_input(&self) -> bool;
+
+    /// The thread's way to sleep, for back ends whose input comes through the operating system
+    /// without a call of [`Wake::wake`]. `None`: the back end calls it.
+    fn sleeper(&self) -> Option<std::sync::Arc<dyn Sleep>> {
+        None
+    }
+}
+
+/// Wakes the thread that polls a lane. Handed to the back end when the lane is opened.
+pub trait Wake: Send + Sync {
+    /// The lane has something to poll.
+    fn wake(&self);
+}
+
+/// A way to sleep that ends by itself when a lane has input. [`Wake::wake`] ends the current sleep
+/// as well, or else the next one.
+pub trait Sleep: Wake {
+    /// Time for which an idle thread keeps polling before it sleeps.
+    fn spin(&self) -> std::time::Duration;
+
+    /// Sleeps for `at_most`.
+    fn sleep(&self, at_most: std::time::Duration);
+
+    /// Adds a descriptor: `other` becoming readable ends a sleep as well, until it is closed.
+    ///
+    /// # Errors
+    /// The system is out of memory.
+    fn watch(&self, other: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()>;
+}
+
+/// Reason why the control path refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The node is not part of this fabric; correct the configuration.
+    #[error("node {0:?} is not part of this fabric")]
+    UnknownNode(NodeId),
+    /// A region of that number exists on the node already; choose another.
+    #[error("region {1:?} is already registered on node {0:?}")]
+    RegionTaken(NodeId, RegionId),
+    /// The endpoint is open already; each lane has one owner.
+    #[error("lane {0:?} is already open")]
+    LaneTaken(Endpoint),
+    /// Mapping the memory failed; ask for less.
+    #[error("could not map {bytes} bytes: {source}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The device, the machine or a peer is not as the configuration says; the back end's own error
+    /// (`rdma::SetupError`) is the remedy.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(Box<dyn std::error::Error + Send + Sync>),
+    /// The request to the node failed; the source says why, and what to do.
+    #[error("node {}: {source}", node.0)]
+    Control {
+        /// The node.
+        node: NodeId,
+        /// The back end's own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The lane belongs to a node that another process serves; open it there.
+    #[error("node {0:?} is served by another process")]
+    Elsewhere(NodeId),
+    /// The node does not answer. Whether it carried out the request is unknown.
+    #[error("node {node:?} cannot be reached: {source}")]
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The node answers, but refuses this process; correct the configuration.
+    #[error("node {node:?} refuses: {reason}")]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// Reason that the node gave.
+        reason: String,
+    },
+    /// The operating system has no more files, or no randomness.
+    #[error("the operating system refuses: {0}")]
+    System(#[source] std::io::Error),
+}
+
+/// The control path of a back end.
+pub trait Fabric: Send + Sync {
+    /// Registers `bytes` of zeroed memory as `region` of `node`.
+    ///
+    /// # Errors
+    /// Unknown node, region taken, or no memory.
+    fn register(
+        &self,
+        node: NodeId,
+        region: RegionId,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<(), FabricError>;
+
+    /// Opens the lane `at`, whose verbs carry the access epoch `epoch`.
+    ///
+    /// # Errors
+    /// Unknown node, or the lane is open already.
+    fn open_lane(
+        &self,
+        at: Endpoint,
+        epoch: Epoch,
+        wake: std::sync::Arc<dyn Wake>,
+    ) -> Result<Box<dyn Transport>, FabricError>;
+
+    /// Makes `target` refuse every later verb of `expelled` whose epoch is below `epoch`. Returns
+    /// once no verb admitted earlier is still running (H2).
+    ///
+    /// # Errors
+    /// Unknown node.
+    fn fence(&self, target: NodeId, expelled: NodeId, epoch: Epoch) -> Result<(), FabricError>;
+
+    /// Epoch below which `target` refuses verbs of `initiator`. The default, `None`, is for back
+    /// ends where only the target itself knows. Used by inspections, which look at all nodes at
+    /// once.
+    fn refused_below(&self, _target: NodeId, _initiator: NodeId) -> Option<Epoch> {
+        None
+    }
+
+    /// A hint: the `bytes` from `at` on will soon be used for the first time. The default does
+    /// nothing, which suits memory that is pinned when it is registered.
+    fn prefault(&self, _at: RemoteAddr, _bytes: u64) {}
+}

@@ -1,0 +1,404 @@
+//! One-sided verbs as plain data: what a coordinator asks a back end to do.
+//!
+//! A [`Work`] is a batch under construction or in flight: a list of [`WorkRequest`]s and the arena
+//! chunks that they read from and write into. It owns its buffers, so nothing that a NIC may still
+//! touch can be borrowed or freed meanwhile. Building a batch allocates nothing once the lane's
+//! pool is warm. The guarantees of verbs (order, atomicity, failure) are in docs/verbs.md.
+
+use crate::contract::ids::{NodeId, RemoteAddr};
+use crate::contract::region::{Chunk, LINE_BYTES, Rights, WORD_BYTES};
+
+/// Words in one arena chunk.
+pub const CHUNK_WORDS: usize = 2048;
+/// Largest READ or WRITE in bytes: a buffer never spans chunks.
+pub const MAX_VERB_BYTES: usize = CHUNK_WORDS * WORD_BYTES;
+
+/// A buffer inside the chunks of one [`Work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    chunk: u16,
+    first: u16,
+    words: u16,
+}
+
+impl Buffer {
+    /// Length in bytes.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        usize::from(self.words) * WORD_BYTES
+    }
+
+    /// The first `bytes` of the buffer.
+    ///
+    /// # Panics
+    /// If the buffer is shorter, or `bytes` is not a multiple of eight.
+    #[inline]
+    #[must_use]
+    pub fn prefix(self, bytes: usize) -> Self {
+        assert!(bytes <= self.bytes() && bytes.is_multiple_of(WORD_BYTES), "not a prefix");
+        Self { words: (bytes / WORD_BYTES) as u16, ..self }
+    }
+}
+
+/// Operation at the remote address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Copy remote memory into the buffer.
+    Read,
+    /// Like `Read`; back ends whose reads can be torn between words copy until two passes agree
+    /// (H14). On a NIC it is a plain READ, so readers still check the data.
+    ReadStable,
+    /// Copy the buffer to remote memory.
+    Write,
+    /// Store one word that travels with the request.
+    WriteWord {
+        /// The word.
+        value: u64,
+    },
+    /// Compare-and-swap one word; the buffer receives the word's previous value.
+    CompareAndSwap {
+        /// Value that the word must hold for the swap to happen.
+        expected: u64,
+        /// Value stored by the swap.
+        new: u64,
+    },
+    /// Add to one word, wrapping; the buffer receives the word's previous value.
+    FetchAndAdd {
+        /// The summand.
+        addend: u64,
+    },
+}
+
+/// The kind of a verb, for counting and costing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VerbKind {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+    /// Compare-and-swap.
+    CompareAndSwap,
+    /// Fetch-and-add.
+    FetchAndAdd,
+}
+
+/// One verb of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkRequest {
+    /// Remote address of the first byte.
+    pub addr: RemoteAddr,
+    /// The operation.
+    pub op: Op,
+    /// The local side: source of a WRITE, destination of everything else.
+    pub local: Buffer,
+}
+
+impl WorkRequest {
+    /// Bytes of remote memory that the verb touches.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self.op {
+            Op::Read | Op::ReadStable | Op::Write => self.local.bytes(),
+            Op::WriteWord { .. } | Op::CompareAndSwap { .. } | Op::FetchAndAdd { .. } => WORD_BYTES,
+        }
+    }
+
+    /// The verb's kind.
+    #[inline]
+    pub fn kind(&self) -> VerbKind {
+        match self.op {
+            Op::Read | Op::ReadStable => VerbKind::Read,
+            Op::Write | Op::WriteWord { .. } => VerbKind::Write,
+            Op::CompareAndSwap { .. } => VerbKind::CompareAndSwap,
+            Op::FetchAndAdd { .. } => VerbKind::FetchAndAdd,
+        }
+    }
+
+    /// Index of the verb's first word in a region of `region_bytes` with these rights.
+    ///
+    /// # Errors
+    /// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
+    #[inline]
+    pub(crate) fn first_word(&self, region_bytes: u64, rights: Rights) -> Result<usize, VerbError> {
+        first_word(self.addr.offset(), self.bytes() as u64, self.kind(), region_bytes, rights)
+    }
+}
+
+/// Index of the first word that a verb touches in a region of `region_bytes` with these rights.
+///
+/// # Errors
+/// The error that a target answers if the verb is misaligned, out of bounds or not allowed.
+#[inline]
+pub(crate) fn first_word(
+    offset: u64,
+    bytes: u64,
+    kind: VerbKind,
+    region_bytes: u64,
+    rights: Rights,
+) -> Result<usize, VerbError> {
+    if !offset.is_multiple_of(WORD_BYTES as u64) {
+        return Err(VerbError::Misaligned);
+    }
+    if offset + bytes > region_bytes {
+        return Err(VerbError::OutOfBounds);
+    }
+    let allowed = match kind {
+        VerbKind::Read => rights.read,
+        VerbKind::Write => rights.write,
+        VerbKind::CompareAndSwap | VerbKind::FetchAndAdd => rights.atomic,
+    };
+    if allowed { Ok(offset as usize / WORD_BYTES) } else { Err(VerbError::AccessDenied) }
+}
+
+/// Reason why a verb did not complete. Each variant's text begins with what is known of its effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbError {
+    /// Not applied: the address leaves the region, or no such region is registered.
+    #[error("the access leaves every region of the node")]
+    OutOfBounds,
+    /// Not applied: address and length must be multiples of eight.
+    #[error("the access is not aligned to eight bytes")]
+    Misaligned,
+    /// Not applied: the region does not grant this kind of access.
+    #[error("the region does not allow this access")]
+    AccessDenied,
+    /// Not applied, and never will be: the issuing node has been expelled and fenced (H2).
+    #[error("this node has been fenced")]
+    Revoked,
+    /// Not applied: an earlier verb broke the connection, which has not been re-made.
+    #[error("the connection is broken")]
+    Broken,
+    /// Unknown: an earlier verb on the same connection failed while this one was in flight (H24).
+    #[error("the verb was flushed after an earlier failure")]
+    Flushed,
+    /// Unknown: the node does not answer.
+    #[error("the node is unreachable")]
+    Unreachable,
+    /// Unknown: no completion in time. The verb may still take effect until the lane has
+    /// reconnected.
+    #[error("the verb timed out")]
+    TimedOut,
+}
+
+impl VerbError {
+    /// Whether the verb may have taken effect, or may still do so.
+    pub fn outcome_unknown(self) -> bool {
+        matches!(self, Self::Flushed | Self::Unreachable | Self::TimedOut)
+    }
+}
+
+/// The first failure on one connection; no later verb of the batch to that node completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The node at the other end.
+    pub node: NodeId,
+    /// Index of the verb in its batch.
+    pub verb: usize,
+    /// The error of that verb.
+    pub error: VerbError,
+}
+
+/// Optional abilities of a back end beyond the common contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities {
+    /// [`Op::ReadStable`] returns words that were all current at one moment. Where this is false,
+    /// it is a plain READ.
+    pub stable_reads: bool,
+    /// Compare-and-swap and fetch-and-add under a mask.
+    pub masked_atomics: bool,
+    /// Atomics on 16-byte operands.
+    pub wide_atomics: bool,
+}
+
+/// A list of verbs and the buffers that they use. It has one owner at a time: the coordinator while
+/// building it and after completion, the back end in between.
+#[derive(Default)]
+pub struct Work {
+    requests: Vec<WorkRequest>,
+    buffers: Buffers,
+    failures: Vec<Failure>,
+}
+
+/// The local side of a batch: the source of WRITEs and the destination of all other verbs.
+#[derive(Default)]
+pub struct Buffers {
+    chunks: Vec<Chunk>,
+    /// Words used in the last chunk.
+    used_words: usize,
+}
+
+impl Buffers {
+    /// The contents of a buffer.
+    #[inline]
+    pub fn words(&self, buffer: Buffer) -> &[u64] {
+        let first = usize::from(buffer.first);
+        &self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
+    }
+
+    /// The contents of a buffer, to be filled.
+    #[inline]
+    pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
+        let first = usize::from(buffer.first);
+        &mut self.chunks[usize::from(buffer.chunk)][first..first + usize::from(buffer.words)]
+    }
+
+    /// Address of a buffer, and the mapping that contains it.
+    #[cfg(feature = "rdma")]
+    #[inline]
+    fn place(
+        &self,
+        buffer: Buffer,
+    ) -> (&std::sync::Arc<crate::contract::region::Memory>, *const u64) {
+        (self.chunks[usize::from(buffer.chunk)].memory(), self.words(buffer).as_ptr())
+    }
+
+    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    #[inline]
+    fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
+        assert!(words <= CHUNK_WORDS, "a buffer holds at most {MAX_VERB_BYTES} bytes");
+        if self.chunks.is_empty() || self.used_words + words > CHUNK_WORDS {
+            self.chunks.push(new_chunk());
+            self.used_words = 0;
+        }
+        let buffer = Buffer {
+            chunk: (self.chunks.len() - 1) as u16,
+            first: self.used_words as u16,
+            words: words as u16,
+        };
+        self.used_words += words;
+        buffer
+    }
+
+    /// Whether the buffer was reserved here.
+    #[inline]
+    fn holds(&self, buffer: Buffer) -> bool {
+        let (chunk, end) = (usize::from(buffer.chunk), usize::from(buffer.first + buffer.words));
+        let in_last = chunk + 1 == self.chunks.len() && end <= self.used_words;
+        in_last || chunk + 1 < self.chunks.len()
+    }
+}
+
+impl Work {
+    /// The verbs in posting order.
+    #[inline]
+    pub fn requests(&self) -> &[WorkRequest] {
+        &self.requests
+    }
+
+    /// The contents of a buffer.
+    #[inline]
+    pub fn words(&self, buffer: Buffer) -> &[u64] {
+        self.buffers.words(buffer)
+    }
+
+    /// The contents of a buffer, to be filled.
+    #[inline]
+    pub fn words_mut(&mut self, buffer: Buffer) -> &mut [u64] {
+        self.buffers.words_mut(buffer)
+    }
+
+    /// Address of a buffer, and the mapping that contains it, for a NIC.
+    #[cfg(feature = "rdma")]
+    #[inline]
+    pub(crate) fn place(
+        &self,
+        buffer: Buffer,
+    ) -> (&std::sync::Arc<crate::contract::region::Memory>, *const u64) {
+        self.buffers.place(buffer)
+    }
+
+    /// Carries out the verbs in order, for a back end whose initiator does so itself. Once a verb
+    /// to a node has failed, further verbs to that node are skipped.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        mut verb: impl FnMut(&WorkRequest, &mut Buffers) -> Result<(), VerbError>,
+    ) {
+        let Self { requests, buffers, failures } = self;
+        for (index, request) in requests.iter().enumerate() {
+            let node = request.addr.node();
+            if failures.iter().any(|failure| failure.node == node) {
+                continue;
+            }
+            if let Err(error) = verb(request, buffers) {
+                failures.push(Failure { node, verb: index, error });
+            }
+        }
+    }
+
+    /// Copies the results of READs and atomics into the buffers of the `verbs` verbs to `node` from
+    /// request `first` on. `results` are back to back, and as long as the buffers together.
+    #[cfg(feature = "tcp")]
+    #[inline]
+    pub(crate) fn scatter(
+        &mut self,
+        node: NodeId,
+        first: usize,
+        verbs: usize,
+        mut results: &[u64],
+    ) {
+        let Self { requests, buffers, .. } = self;
+        let of_node = requests[first..].iter().filter(|request| request.addr.node() == node);
+        for request in of_node.take(verbs).filter(|request| request.kind() != VerbKind::Write) {
+            let into = buffers.words_mut(request.local);
+            let (mine, rest) = results.split_at(into.len());
+            into.copy_from_slice(mine);
+            results = rest;
+        }
+    }
+
+    /// Failed verbs, at most one entry a node.
+    #[inline]
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Records that `verb` was the first to fail on its connection.
+    pub fn fail(&mut self, verb: usize, error: VerbError) {
+        let node = self.requests[verb].addr.node();
+        debug_assert!(!self.has_failed(node), "one failure a node");
+        self.failures.push(Failure { node, verb, error });
+    }
+
+    /// Whether a verb of this batch to `node` has failed.
+    #[inline]
+    pub fn has_failed(&self, node: NodeId) -> bool {
+        self.failures.iter().any(|failure| failure.node == node)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, addr: RemoteAddr, op: Op, local: Buffer) {
+        let staged = self.buffers.holds(local) || local.words == 0;
+        assert!(staged, "the buffer belongs to another batch");
+        self.requests.push(WorkRequest { addr, op, local });
+    }
+
+    /// A buffer of `words` words; asks `new_chunk` when the current chunk is used up.
+    #[inline]
+    pub(crate) fn reserve(&mut self, words: usize, new_chunk: impl FnOnce() -> Chunk) -> Buffer {
+        self.buffers.reserve(words, new_chunk)
+    }
+
+    /// An empty buffer, for requests that carry their data themselves.
+    #[inline]
+    pub(crate) const fn no_buffer() -> Buffer {
+        Buffer { chunk: 0, first: 0, words: 0 }
+    }
+
+    /// Empties the list for reuse. Returns whether it has more chunks than the one that it keeps.
+    #[inline]
+    pub(crate) fn clear(&mut self) -> bool {
+        self.requests.clear();
+        self.failures.clear();
+        self.buffers.used_words = 0;
+        self.buffers.chunks.len() > 1
+    }
+
+    /// Takes out the chunks beyond the first; only after `clear`.
+    pub(crate) fn spare_chunks(&mut self) -> impl Iterator<Item = Chunk> {
+        self.buffers.chunks.drain(1..)
+    }
+}
+
+const _: () = assert!(CHUNK_WORDS <= u16::MAX as usize && LINE_BYTES.is_multiple_of(WORD_BYTES));

@@ -1,0 +1,154 @@
+//! The shape of a lane's posted batches: addresses and sizes, without the data.
+//!
+//! Replayed with the same number of coroutines and no protocol, a trace shows the throughput of the
+//! fabric alone: the *floor* that the engine is measured against (DESIGN §10).
+
+use crate::contract::ids::RemoteAddr;
+use crate::contract::verbs::{Op, WorkRequest};
+use crate::lane::{BatchError, Lane};
+use crate::run::exec::TaskId;
+
+/// One recorded verb. Data and operands are dropped: other values cost the same in a replay.
+#[derive(Clone, Copy, Debug)]
+struct Verb {
+    addr: RemoteAddr,
+    bytes: u32,
+    op: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Read,
+    ReadStable,
+    Write,
+    WriteWord,
+    CompareAndSwap,
+    FetchAndAdd,
+}
+
+/// Verbs of whole transactions, in batches, in the order in which the transactions ended.
+#[derive(Default)]
+pub struct Trace {
+    verbs: Vec<Verb>,
+    /// End of each batch in `verbs`.
+    batches: Vec<u32>,
+    /// End of each transaction in `batches`.
+    transactions: Vec<u32>,
+}
+
+impl Trace {
+    /// Number of transactions recorded.
+    pub fn transaction_count(&self) -> usize {
+        self.transactions.len()
+    }
+
+    /// Moves the batches of `other` to the end of this trace.
+    fn append(&mut self, other: &mut Self) {
+        let base = self.verbs.len() as u32;
+        self.verbs.append(&mut other.verbs);
+        self.batches.extend(other.batches.drain(..).map(|end| base + end));
+    }
+
+    /// Number of verbs recorded.
+    pub fn verb_count(&self) -> usize {
+        self.verbs.len()
+    }
+
+    /// Posts the verbs of transaction `index`, batch by batch, waiting for each.
+    ///
+    /// WRITEs carry zeroes or leftovers: replay only over memory whose contents are no longer
+    /// needed.
+    ///
+    /// # Errors
+    /// Failure of a batch.
+    ///
+    /// # Panics
+    /// If there is no transaction `index`.
+    pub async fn replay(&self, lane: &Lane, index: usize) -> Result<(), BatchError> {
+        let first = if index == 0 { 0 } else { self.transactions[index - 1] as usize };
+        for batch_index in first..self.transactions[index] as usize {
+            let start = if batch_index == 0 { 0 } else { self.batches[batch_index - 1] as usize };
+            let verbs = &self.verbs[start..self.batches[batch_index] as usize];
+            let mut batch = lane.batch();
+            let writes = verbs.iter().filter(|verb| verb.op == Shape::Write);
+            let staged = batch.stage(writes.map(|verb| verb.bytes as usize).max().unwrap_or(0));
+            for verb in verbs {
+                let bytes = verb.bytes as usize;
+                match verb.op {
+                    Shape::Read => _ = batch.read(verb.addr, bytes),
+                    Shape::ReadStable => _ = batch.read_stable(verb.addr, bytes),
+                    Shape::Write => batch.write(verb.addr, staged.prefix(bytes)),
+                    Shape::WriteWord => batch.write_word(verb.addr, 0),
+                    Shape::CompareAndSwap => _ = batch.compare_and_swap(verb.addr, 0, 0),
+                    Shape::FetchAndAdd => _ = batch.fetch_and_add(verb.addr, 0),
+                }
+            }
+            batch.post().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Records batches as they are posted. Coroutines interleave, so each has a transaction of its
+/// own under construction.
+pub(crate) struct Recorder {
+    trace: Trace,
+    open: Vec<(TaskId, Trace)>,
+    /// Work done between transactions, to be counted with the next one that ends.
+    errands: Trace,
+    max_verbs: usize,
+}
+
+impl Recorder {
+    pub(crate) fn new(max_verbs: usize) -> Self {
+        let (trace, errands) = (Trace::default(), Trace::default());
+        Self { trace, open: Vec::new(), errands, max_verbs }
+    }
+
+    pub(crate) fn batch(&mut self, task: TaskId, requests: &[WorkRequest]) {
+        if self.trace.verbs.len() >= self.max_verbs {
+            return;
+        }
+        let index = self.open.iter().position(|(owner, _)| *owner == task).unwrap_or_else(|| {
+            self.open.push((task, Trace::default()));
+            self.open.len() - 1
+        });
+        let open = &mut self.open[index].1;
+        open.verbs.extend(requests.iter().map(Verb::of));
+        open.batches.push(open.verbs.len() as u32);
+    }
+
+    pub(crate) fn end_transaction(&mut self, task: TaskId) {
+        let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) else {
+            return;
+        };
+        self.trace.append(&mut self.errands);
+        self.trace.append(open);
+        self.trace.transactions.push(self.trace.batches.len() as u32);
+    }
+
+    /// Ends work of `task` that is no transaction itself, but is caused by transactions.
+    pub(crate) fn end_errand(&mut self, task: TaskId) {
+        if let Some((_, open)) = self.open.iter_mut().find(|(owner, _)| *owner == task) {
+            self.errands.append(open);
+        }
+    }
+
+    pub(crate) fn finish(self) -> Trace {
+        self.trace
+    }
+}
+
+impl Verb {
+    fn of(request: &WorkRequest) -> Self {
+        let op = match request.op {
+            Op::Read => Shape::Read,
+            Op::ReadStable => Shape::ReadStable,
+            Op::Write => Shape::Write,
+            Op::WriteWord { .. } => Shape::WriteWord,
+            Op::CompareAndSwap { .. } => Shape::CompareAndSwap,
+            Op::FetchAndAdd { .. } => Shape::FetchAndAdd,
+        };
+        Self { addr: request.addr, bytes: request.bytes() as u32, op }
+    }
+}

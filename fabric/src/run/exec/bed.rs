@@ -1,0 +1,69 @@
+//! An executor's sleep where more than other threads may end it: on descriptors, and on an event
+//! counter (the bell) that other threads and other processes write to.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use super::SPIN;
+use crate::contract::transport::{Sleep, Wake};
+
+/// An epoll instance that watches the bell and further descriptors.
+pub(crate) struct Bed {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+const BELL: u64 = 0;
+const OTHERS: u64 = 1;
+
+impl Bed {
+    /// A sleeper whose bell has not been rung.
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, bell })
+    }
+
+    /// The bell: an eventfd, which any holder can add to, in other processes as well.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Sleep for Bed {
+    fn spin(&self) -> Duration {
+        SPIN
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        let mut events = Vec::with_capacity(2);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        // Fails only if interrupted, which ends the wait.
+        let _ = epoll::wait(&self.epoll, room, Some(&timespec(at_most)));
+        if events.iter().any(|event| event.data.u64() == BELL) {
+            // Resets the bell. An error means that it was reset already.
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        }
+    }
+
+    fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(OTHERS);
+        Ok(epoll::add(&self.epoll, other, data, epoll::EventFlags::IN)?)
+    }
+}
+
+impl Wake for Bed {
+    fn wake(&self) {
+        // Fails only if the counter would overflow: then it is readable anyway.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Converts a duration to the form that the system calls take.
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}

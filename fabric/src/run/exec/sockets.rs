@@ -1,0 +1,212 @@
+//! Sockets of applications (not of lanes) that an executor's tasks read and write.
+//!
+//! # What it is
+//! Non-blocking sockets, and for each the task to wake when it is ready again. A busy executor
+//! looks every few turns, with one call into the kernel for all sockets; an idle one sleeps on
+//! them, so that input wakes the very thread that reads it.
+//!
+//! # Ownership
+//! A task owns its [`Socket`]; the executor knows which task to wake for it. Before the first
+//! socket is adopted, no descriptor is watched and no call is made.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use slab::Slab;
+
+use super::bed::{Bed, timespec};
+use super::{Handle, TaskId};
+use crate::contract::transport::Sleep;
+
+/// Events taken with one call.
+const EVENTS: usize = 64;
+
+/// All sockets of one executor.
+pub(super) struct Sockets {
+    /// Edge-triggered: an event's flags are kept in the entry.
+    epoll: OwnedFd,
+    entries: RefCell<Slab<Rc<Entry>>>,
+    ready: RefCell<Vec<epoll::Event>>,
+}
+
+/// Readiness of one socket, as last seen.
+struct Entry {
+    readable: Cell<bool>,
+    /// The other side has closed its sending side. The kernel reports that once, perhaps with the
+    /// last bytes.
+    ended: Cell<bool>,
+    writable: Cell<bool>,
+    /// Task to wake when the socket becomes ready.
+    task: Cell<TaskId>,
+}
+
+impl Sockets {
+    pub(super) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, entries: RefCell::default(), ready: RefCell::default() })
+    }
+
+    /// Wakes the tasks whose sockets have become ready. Returns whether there were any.
+    pub(super) fn look(&self, executor: &Handle) -> bool {
+        let entries = self.entries.borrow();
+        if entries.is_empty() {
+            return false;
+        }
+        let mut ready = self.ready.borrow_mut();
+        ready.reserve(EVENTS);
+        let room = rustix::buffer::spare_capacity(&mut ready);
+        // Fails only if interrupted: then no socket was ready.
+        let _ = epoll::wait(&self.epoll, room, Some(&timespec(Duration::ZERO)));
+        let any = !ready.is_empty();
+        for event in ready.drain(..) {
+            let Some(entry) = entries.get(event.data.u64() as usize) else { continue };
+            let flags = event.flags;
+            let broken = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            let end = epoll::EventFlags::RDHUP | broken;
+            let came = epoll::EventFlags::IN | end;
+            let left = epoll::EventFlags::OUT | broken;
+            entry.ended.set(entry.ended.get() || flags.intersects(end));
+            entry.readable.set(entry.readable.get() || flags.intersects(came));
+            entry.writable.set(entry.writable.get() || flags.intersects(left));
+            if entry.task.get() != TaskId::NONE {
+                executor.wake(entry.task.replace(TaskId::NONE));
+            }
+        }
+        any
+    }
+
+    /// The epoll descriptor: readable while a socket is ready and [`Sockets::look`] has not seen
+    /// it.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// A connection owned by a task, which alone reads and writes it, without blocking.
+pub struct Socket {
+    stream: OwnedFd,
+    entry: Rc<Entry>,
+    key: usize,
+    sockets: Rc<Sockets>,
+    executor: Handle,
+}
+
+impl Socket {
+    pub(super) fn new(
+        stream: OwnedFd,
+        sockets: &Rc<Sockets>,
+        executor: &Handle,
+    ) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&stream, true)?;
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        let entry = Rc::new(Entry {
+            readable: Cell::new(true),
+            ended: Cell::new(false),
+            writable: Cell::new(true),
+            task: Cell::new(TaskId::NONE),
+        });
+        let mut entries = sockets.entries.borrow_mut();
+        let vacant = entries.vacant_entry();
+        let key = vacant.key();
+        epoll::add(&sockets.epoll, &stream, epoll::EventData::new_u64(key as u64), flags)?;
+        vacant.insert(Rc::clone(&entry));
+        let (sockets, executor) = (Rc::clone(sockets), executor.clone());
+        Ok(Self { stream, entry, key, sockets, executor })
+    }
+
+    /// Appends received bytes to `into`, as far as it has room; zero bytes mean the end. If nothing
+    /// has arrived, the task is woken when something does.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn poll_read(&mut self, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let Self { stream, entry, executor, .. } = self;
+        if !entry.readable.get() {
+            return entry.wait(executor);
+        }
+        let room = into.capacity() - into.len();
+        match retrying(|| rustix::io::read(&*stream, rustix::buffer::spare_capacity(into))) {
+            Err(Errno::AGAIN) => {
+                entry.readable.set(false);
+                entry.wait(executor)
+            }
+            Ok(count) => {
+                // A short read has emptied the socket, but the end may still be unread.
+                entry.readable.set(count == room || count == 0 || entry.ended.get());
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+
+    /// Writes some of `bytes`. If none can be written, the task is woken when some can.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn poll_write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { stream, entry, executor, .. } = self;
+        if !entry.writable.get() {
+            return entry.wait(executor);
+        }
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        match retrying(|| rustix::net::send(&*stream, bytes, flags)) {
+            Err(Errno::AGAIN) => {
+                entry.writable.set(false);
+                entry.wait(executor)
+            }
+            outcome => Poll::Ready(outcome.map_err(io::Error::from)),
+        }
+    }
+
+    /// Executor of the owning task.
+    pub fn executor(&self) -> &Handle {
+        &self.executor
+    }
+}
+
+impl Entry {
+    fn wait<T>(&self, executor: &Handle) -> Poll<T> {
+        self.task.set(executor.current());
+        Poll::Pending
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Fails if the socket is not watched, which is the desired state.
+        let _ = epoll::delete(&self.sockets.epoll, &self.stream);
+        self.sockets.entries.borrow_mut().remove(self.key);
+    }
+}
+
+fn retrying<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Sleeper for an executor with these sockets: `lanes`' own if they have one, else a new one.
+pub(super) fn sleeper(
+    lanes: Option<&Arc<dyn Sleep>>,
+    sockets: &Sockets,
+) -> io::Result<Arc<dyn Sleep>> {
+    let sleeper = match lanes {
+        Some(sleeper) => Arc::clone(sleeper),
+        None => Arc::new(Bed::new()?),
+    };
+    sleeper.watch(sockets.as_fd())?;
+    Ok(sleeper)
+}
