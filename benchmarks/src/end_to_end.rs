@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::config::{ClusterConfig, LoadConfig, Routing};
-use crate::deployment::Deployment;
-use crate::engine::Isolation;
-use crate::harness::{self, BenchError, Options, Outcome};
-use crate::kvs::{Kvs, integer_key};
-use crate::progress::{Phase, Progress};
-use crate::reference::{Faults, Reference};
-use crate::report::Report;
-use crate::smallbank::SmallBank;
-use crate::workload::Workload;
+use crate::contract::config::{ClusterConfig, LoadConfig, Routing};
+use crate::contract::deployment::Deployment;
+use crate::contract::engine::Isolation;
+use crate::contract::workload::Workload;
+use crate::drive::harness::{self, BenchError, Options, Outcome};
+use crate::drive::progress::{Phase, Progress};
+use crate::engines::reference::{Faults, Reference};
+use crate::reports::report::Report;
+use crate::workloads::kvs::{Kvs, integer_key};
+use crate::workloads::smallbank::SmallBank;
 
 pub(crate) fn options() -> Options {
     Options {

@@ -11,18 +11,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tidy::{Source, sources};
 
 /// The folders of each crate that has floors, the top floor first. A single file may be one.
-const FLOORS: [(&str, &[&str]); 1] = [(
-    "cli",
-    &[
-        "fuzzing", "cluster", "figures", "chaos", "bench", "sim", "check", "operate", "node",
-        "apps", "agree", "host", "config", "args", "show",
-    ],
-)];
+const FLOORS: [(&str, &[&str]); 3] = [
+    ("fabric", &["conformance", "backends", "rpc", "lane", "run", "contract"]),
+    (
+        "benchmarks",
+        &["end_to_end", "reports", "drive", "engines", "workloads", "judge", "contract"],
+    ),
+    (
+        "cli",
+        &[
+            "fuzzing", "cluster", "figures", "chaos", "bench", "sim", "check", "operate", "node",
+            "apps", "agree", "host", "config", "args", "show",
+        ],
+    ),
+];
 
 /// The most files that may import each other.
 const LARGEST_CIRCLE: usize = 8;
 /// Crates with larger circles than that, and how large they are: less is better, more fails.
-const LARGER: [(&str, usize); 3] = [("engine", 47), ("fabric", 10), ("sim", 19)];
+const LARGER: [(&str, usize); 2] = [("engine", 47), ("sim", 19)];
 
 /// A module of a crate, as the path from the crate's root.
 type Module = Vec<String>;

@@ -1,0 +1,227 @@
+//! Configuration of a benchmark run, as plain values.
+//!
+//! [`ClusterConfig`] describes the machines and the engine, [`LoadConfig`] the load of the clients.
+//! Both go into the report unchanged, so that a figure can be repeated. Nothing is validated here:
+//! the command line has done that.
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::engine::Isolation;
+
+/// Network between the nodes (DESIGN §3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fabric {
+    /// One process, memory nodes as mapped memory.
+    Local,
+    /// Processes on one host, over shared memory.
+    Shm,
+    /// Any network, a software target on each memory node.
+    Tcp,
+    /// RDMA network cards, which access remote memory without a processor.
+    Rdma,
+    /// Virtual time and a model of the network card.
+    Sim,
+}
+
+impl Fabric {
+    /// The name that flags and reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+            Self::Sim => "sim",
+        }
+    }
+}
+
+/// Version that a serializable read-write transaction reads (DESIGN §6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadRule {
+    /// The newest one, under the lock.
+    Latest,
+    /// The newest one at or before the start; abort if there is a newer one (LOTUS §5.1).
+    Snapshot,
+}
+
+/// Source of a key's shard number (LOTUS §4.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharding {
+    /// The field that the workload's transactions share.
+    App,
+    /// A hash of the key.
+    Hash,
+}
+
+/// Choice of the compute node for a transaction (LOTUS §4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Routing {
+    /// Read-write ones go to the owner of their first record, read-only ones to a random node.
+    Hybrid,
+    /// All go to a random node.
+    Random,
+}
+
+/// Locks that guard the records (DESIGN §5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Locks {
+    /// Lock tables on the compute nodes (LOTUS §4.1).
+    Lotus,
+    /// Spin locks on words of the memory nodes, taken by compare-and-swap.
+    Cas,
+}
+
+/// Source of timestamps (DESIGN §6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Timestamps {
+    /// A clock that all coordinators of the process share.
+    Clock,
+    /// One compute node that serves them to all.
+    Oracle,
+}
+
+/// Order in which a commit becomes visible on the replicas (DESIGN §7, H3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Visible {
+    /// Backups first, then the primary.
+    BackupsFirst,
+    /// All replicas at once, as in the paper.
+    AllAtOnce,
+}
+
+/// Fate of a displaced version that a snapshot may still need (DESIGN §7, H13).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retention {
+    /// Kept, within bounds.
+    On,
+    /// Overwritten, as in the paper.
+    Off,
+}
+
+/// The cluster under test.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ClusterConfig {
+    /// Network between the nodes.
+    #[serde(skip)]
+    pub fabric: Fabric,
+    /// The simulated cluster's NICs, links and cores; `None` on any other fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// Compute nodes.
+    pub cns: usize,
+    /// Coordinators on each compute node.
+    pub threads: usize,
+    /// Coroutines on each coordinator.
+    pub coroutines: usize,
+    /// Memory nodes.
+    pub mns: usize,
+    /// Copies of each record.
+    pub replicas: usize,
+    /// Versions of each record.
+    pub versions: u32,
+    /// Version that serializable read-write transactions read.
+    pub read_rule: ReadRule,
+    /// Bytes of the lock table of each compute node.
+    pub lock_table_bytes: u64,
+    /// Capacity of each compute node's version table cache, in rows; 0 for no cache.
+    pub vt_cache: usize,
+    /// Source of shard numbers.
+    pub sharding: Sharding,
+    /// Locks that guard the records.
+    pub locks: Locks,
+    /// Source of timestamps.
+    pub timestamps: Timestamps,
+    /// Order in which a commit becomes visible on the replicas.
+    pub visible: Visible,
+    /// Fate of displaced versions.
+    pub retain_versions: Retention,
+    /// Interval at which compute nodes exchange the oldest snapshots that they read, in
+    /// microseconds.
+    #[serde(skip)]
+    pub horizon_us: u64,
+    /// Interval at which compute nodes compare their loads and give shards away, in microseconds;
+    /// `None` for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance_us: Option<u64>,
+    /// Time for which a node may be silent before it is expelled, in microseconds; `None` to expel
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_us: Option<u64>,
+    /// Memory limit of each memory node in bytes; `None` for no limit.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Default for ClusterConfig {
+    /// Defaults of the command line (DESIGN §10).
+    fn default() -> Self {
+        Self {
+            fabric: Fabric::Local,
+            profile: None,
+            cns: 2,
+            threads: 1,
+            coroutines: 16,
+            mns: 3,
+            replicas: 3,
+            versions: 2,
+            read_rule: ReadRule::Latest,
+            lock_table_bytes: 32 << 20,
+            vt_cache: 64 << 10,
+            sharding: Sharding::App,
+            locks: Locks::Lotus,
+            timestamps: Timestamps::Clock,
+            visible: Visible::BackupsFirst,
+            retain_versions: Retention::On,
+            horizon_us: 1_000,
+            balance_us: None,
+            lease_us: None,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
+/// The load of the clients.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct LoadConfig {
+    /// The isolation level of read-write transactions.
+    pub isolation: Isolation,
+    /// Share of attempts that run at the other isolation level, in 0..=1.
+    pub other_isolation: f64,
+    /// Choice of the compute node for a transaction.
+    pub routing: Routing,
+    /// Duration of the measurement, in seconds.
+    pub secs: f64,
+    /// Duration of the warm-up before it, in seconds.
+    pub warmup_secs: f64,
+    /// Rate of an open loop over all clients, in transactions a second; `None` for a closed loop.
+    pub rate_tps: Option<f64>,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// Requests that applications outside the compute nodes keep in flight; `None` if the load is
+    /// generated inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<usize>,
+    /// Interval at which the shard of a request is given to the next compute node, in microseconds;
+    /// `None` for never. Hot shards move most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub move_us: Option<u64>,
+    /// Step of the timeline of commits, in microseconds; `None` for no timeline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline_us: Option<u64>,
+}
+
+impl LoadConfig {
+    /// Tasks of each coordinator besides its workers: the pacer of an open loop, and the mover of
+    /// shards.
+    pub fn helpers(&self) -> usize {
+        usize::from(self.rate_tps.is_some()) + usize::from(self.move_us.is_some())
+    }
+}

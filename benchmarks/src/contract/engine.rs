@@ -1,0 +1,261 @@
+//! The interface to a transaction engine that workloads are written against.
+//!
+//! # What it is
+//! The trait pair [`TxnEngine`] and [`Txn`]: a workload is written once against them, and any
+//! engine that implements them can run it, ours or a baseline. They follow the shape that systems
+//! on disaggregated memory share: declare the data, execute (lock and read it), write, commit
+//! (LOTUS §5.1).
+//!
+//! # What it is not
+//! It is not the public interface of an engine. It has no tables to create and no cluster to
+//! start; that is [`crate::contract::deployment`].
+//!
+//! # Cost
+//! Everything is dispatched statically and nothing here allocates, so that measurements show the
+//! engine's own cost. Futures stay on their coordinator's thread and need not be `Send`.
+
+use std::fmt;
+
+use lotus_fabric::ids::{TableId, TxnId};
+use lotus_mvcc::PrimaryKey;
+use serde::{Deserialize, Serialize};
+
+/// The isolation level of a read-write transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Isolation {
+    /// Equivalent to some serial order; data that is only read is read-locked.
+    #[serde(rename = "sr")]
+    Serializable,
+    /// Reads come from one snapshot; of two concurrent writers of a key one aborts.
+    #[serde(rename = "si")]
+    Snapshot,
+}
+
+impl Isolation {
+    /// The opposite level: snapshot for serializable, and the reverse.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Serializable => Self::Snapshot,
+            Self::Snapshot => Self::Serializable,
+        }
+    }
+
+    /// The name that flags, reports and histories use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Serializable => "sr",
+            Self::Snapshot => "si",
+        }
+    }
+}
+
+/// Kind of a transaction, declared when it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxnKind {
+    /// A read-write transaction at this level.
+    ReadWrite(Isolation),
+    /// A read-only transaction: reads from one snapshot, without locks.
+    ReadOnly,
+}
+
+/// Handle of one record within one transaction, numbered in the order of adding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Item(pub u32);
+
+/// Timestamps of a committed transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Receipt {
+    /// The commit timestamp; `None` when nothing was written.
+    pub commit_ts: Option<u64>,
+    /// The snapshot that the reads came from; `None` if they were made under locks.
+    pub snapshot: Option<u64>,
+}
+
+/// Reason why an attempt certainly had no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AbortReason {
+    /// Another transaction holds or has changed the data. Retry.
+    Conflict,
+    /// A lock bucket is full. Back off and retry.
+    LockTableFull,
+    /// The data carries the write of a transaction that is in doubt. Retry.
+    InDoubt,
+    /// The snapshot's versions have been overwritten. Retry with a newer one.
+    SnapshotTooOld,
+    /// A node did not answer in time, or the data is lost for now. Retry.
+    Unavailable,
+    /// The lock's owner has not answered for a while and may be dead. Drop the request.
+    Suspected,
+    /// The lock's shard has no owner, because its owner was lost. Drop the request.
+    Unowned,
+    /// The workload rolled back, as its rules ask, or a row to insert exists already. Do not retry.
+    Logic,
+    /// No memory is left for another row. Drop the request; most workloads cannot go on
+    /// ([`Workload::FILLS_MEMORY`](crate::contract::workload::Workload::FILLS_MEMORY)).
+    MemoryFull,
+}
+
+impl AbortReason {
+    /// All reasons, in the order of [`AbortReason::index`].
+    pub const ALL: [Self; 9] = [
+        Self::Conflict,
+        Self::LockTableFull,
+        Self::InDoubt,
+        Self::SnapshotTooOld,
+        Self::Unavailable,
+        Self::Suspected,
+        Self::Unowned,
+        Self::Logic,
+        Self::MemoryFull,
+    ];
+
+    /// Position of the reason in [`AbortReason::ALL`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether a client drops the request and issues another one instead of retrying.
+    #[inline]
+    pub const fn drops_request(self) -> bool {
+        matches!(self, Self::Logic | Self::Suspected | Self::Unowned | Self::MemoryFull)
+    }
+
+    /// The name that reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::LockTableFull => "lock_table_full",
+            Self::InDoubt => "in_doubt",
+            Self::SnapshotTooOld => "snapshot_too_old",
+            Self::Unavailable => "unavailable",
+            Self::Suspected => "suspected",
+            Self::Unowned => "unowned",
+            Self::Logic => "logic",
+            Self::MemoryFull => "memory_full",
+        }
+    }
+}
+
+impl fmt::Display for AbortReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Error of a transaction's operation.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// The attempt had no effect. The reason tells whether to retry, as a new attempt.
+    #[error("the transaction aborted ({0})")]
+    Aborted(AbortReason),
+    /// The attempt may or may not have committed. Never retry it blindly.
+    #[error("the outcome of the transaction is unknown")]
+    Unknown,
+    /// The compute node was expelled from the cluster. The attempt may or may not have committed;
+    /// clients of this node go to another one.
+    #[error("the compute node is lost")]
+    Lost,
+    /// The run has become worthless: a full table, a damaged value, misuse. Stop and show the
+    /// message to the user.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// Begins the transactions of one coroutine.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait TxnEngine {
+    /// A transaction in progress.
+    type Txn: Finish;
+
+    /// Begins an attempt. Every retry is a new attempt.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    async fn begin(&mut self, kind: TxnKind) -> Result<Self::Txn, TxnError>;
+}
+
+/// The rows of one attempt of one transaction, as the workload's code sees them. The caller of that
+/// code commits.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait Txn {
+    /// The id of this attempt; no two attempts share one.
+    fn id(&self) -> TxnId;
+
+    /// Declares a record that will be read.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn add_ro(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
+
+    /// Declares a record that will be read and may be written.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn add_rw(&mut self, table: TableId, key: impl Into<PrimaryKey>) -> Result<Item, TxnError>;
+
+    /// Declares a record that does not exist yet, with its value. It is not read.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; if the record exists, the execution aborts with
+    /// [`AbortReason::Logic`].
+    fn insert(
+        &mut self,
+        table: TableId,
+        key: impl Into<PrimaryKey>,
+        value: &[u8],
+    ) -> Result<Item, TxnError>;
+
+    /// Locks and reads the records added since the last call. May be called again after adding
+    /// more.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says; after an error only [`Finish::abort`] may be called.
+    async fn execute(&mut self) -> Result<(), TxnError>;
+
+    /// The value that an executed item had when it was read; `None` if the record did not exist.
+    fn value(&self, item: Item) -> Option<&[u8]>;
+
+    /// Writer of the version that was read; `None` for a loaded row or an absent one.
+    fn writer(&self, item: Item) -> Option<TxnId>;
+
+    /// Sets the value that the commit will write. The item must come from [`Txn::add_rw`].
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn put(&mut self, item: Item, value: &[u8]) -> Result<(), TxnError>;
+
+    /// Marks the record for deletion at commit. The item must come from [`Txn::add_rw`] and exist.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    fn delete(&mut self, item: Item) -> Result<(), TxnError>;
+}
+
+/// Commit or abort of one attempt of one transaction.
+#[allow(async_fn_in_trait, reason = "transactions stay on their coordinator's thread")]
+pub trait Finish: Txn {
+    /// Commits: makes all writes visible, or none of them.
+    ///
+    /// # Errors
+    /// As [`TxnError`] says.
+    async fn commit(self) -> Result<Receipt, TxnError>;
+
+    /// Aborts: none of the attempt's writes ever becomes visible.
+    fn abort(self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_counted_where_they_stand() {
+        for (at, reason) in AbortReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), at, "{reason}");
+        }
+    }
+}

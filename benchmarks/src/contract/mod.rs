@@ -1,0 +1,10 @@
+//! The contract between workloads, engines and the harness: traits, configuration, effects, counts.
+//!
+//! The lowest room: it imports from no other. It knows no workload and no engine.
+
+pub mod audit;
+pub mod config;
+pub mod deployment;
+pub mod engine;
+pub mod stats;
+pub mod workload;

@@ -1,0 +1,8 @@
+//! Engines that carry out workloads: Lotus, and for tests a simple reference.
+//!
+//! Imports from `contract` and `judge`. It knows no workload by name.
+
+pub mod lotus;
+#[cfg(test)]
+pub(crate) mod reference;
+pub mod wrapper;

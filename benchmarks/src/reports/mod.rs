@@ -1,0 +1,7 @@
+//! Reports of a run for people and for files, and profiles by layer.
+//!
+//! Imports from `drive`, `judge` and `contract`. It runs nothing.
+
+pub mod callgrind;
+pub mod output;
+pub mod report;

@@ -1,0 +1,566 @@
+//! Report of a benchmark, as JSON and as a table for display (DESIGN §10).
+//!
+//! [`Report`] is the JSON, field by field; [`Report::table`] shows the same with units. Latencies
+//! are microseconds, rates per second.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Serialize, Serializer};
+
+use crate::contract::audit::Audit;
+use crate::contract::config::{ClusterConfig, LoadConfig};
+use crate::contract::deployment::{
+    Caches, Hits, Memory, MemoryNodesUse, Ownership, Replay, Traffic,
+};
+use crate::contract::engine::AbortReason;
+use crate::contract::stats::{Counts, Timeline};
+use crate::contract::workload::Rate;
+use crate::drive::harness::{Options, Outcome, Unanswered};
+use crate::judge::utilisation::{Busy, Simulation};
+
+/// The result of a benchmark.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The workload's name.
+    pub workload: &'static str,
+    /// The fabric's name.
+    pub fabric: &'static str,
+    /// Configuration, complete enough to repeat the run.
+    pub config: Config,
+    /// Wall time for creating and filling the tables, in seconds; absent if they existed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_s: Option<f64>,
+    /// Time from the end of the warm-up to the end of the last transaction, in seconds.
+    pub elapsed_s: f64,
+    /// Figures of all types of transaction together.
+    #[serde(flatten)]
+    pub total: Figures,
+    /// Rates by which the workload is known; none for most workloads.
+    #[serde(flatten, serialize_with = "rates")]
+    pub rates: Vec<Rate>,
+    /// Figures of each type of transaction.
+    pub by_transaction: BTreeMap<&'static str, Figures>,
+    /// Verbs and messages per committed transaction, aborted attempts included.
+    pub verbs_per_txn: VerbsPerTxn,
+    /// Hit rates of the compute nodes' caches; absent if there were no look-ups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caches: Option<CacheFigures>,
+    /// Locks taken and shards moved; absent where locks have no owners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ownership: Option<OwnershipFigures>,
+    /// Throughput over time; absent unless it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<TimelineFigures>,
+    /// Memory that the data takes; absent if it cannot be seen from this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Processor use of the memory nodes; absent unless they are processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_nodes: Option<MemoryNodesUse>,
+    /// Checks of the data; absent if there was no audit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
+    /// Rates of the fabric alone; absent if they were not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
+    /// Utilisation; absent unless the cluster was simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulation: Option<Simulation>,
+    /// Calls that ended without a result; absent unless the cluster was running already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<Unanswered>,
+    /// Sentences on what is missing from the report, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+}
+
+/// Configuration, complete enough to repeat a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// Configuration of the cluster.
+    #[serde(flatten)]
+    pub cluster: ClusterConfig,
+    /// Configuration of the clients' load.
+    #[serde(flatten)]
+    pub load: LoadConfig,
+    /// Parameters of the workload.
+    #[serde(flatten)]
+    pub workload: serde_json::Value,
+}
+
+/// Counts, rates and latencies of some transactions.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Number of committed transactions.
+    pub committed: u64,
+    /// Committed transactions a second.
+    pub throughput_tps: f64,
+    /// Attempts that aborted, by reason; reasons that never came up are left out.
+    pub aborted: BTreeMap<&'static str, u64>,
+    /// Aborted attempts among all attempts, in 0..=1.
+    pub abort_rate: f64,
+    /// Number of transactions with unknown outcome.
+    pub unknown: u64,
+    /// Latency from intended start to commit, retries included.
+    pub latency_us: Latency,
+}
+
+/// Latency percentiles, in microseconds, to one per cent.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Half of the transactions took no longer.
+    pub p50: f64,
+    /// 90 % took no longer.
+    pub p90: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// Longest latency.
+    pub max: f64,
+}
+
+/// Verbs and messages per committed transaction.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct VerbsPerTxn {
+    /// READ verbs.
+    pub read: f64,
+    /// WRITE verbs.
+    pub write: f64,
+    /// Compare-and-swap verbs.
+    pub compare_and_swap: f64,
+    /// Fetch-and-add verbs.
+    pub fetch_and_add: f64,
+    /// Doorbells.
+    pub doorbells: f64,
+    /// Messages.
+    pub messages: f64,
+}
+
+/// Hit rates of the compute nodes' caches, warm-up included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CacheFigures {
+    /// Version table caches: a hit saves the READ of a CVT.
+    pub version_tables: HitRate,
+    /// Address caches, asked after a miss in the version table cache: a hit saves the READ of a
+    /// bucket.
+    pub addresses: HitRate,
+}
+
+/// Locks taken and shards moved (LOTUS §4.3), warm-up included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct OwnershipFigures {
+    /// Share of locks owned by the transaction's own node, in 0..=1.
+    pub local_locks: f64,
+    /// Hand-overs: one node gave a batch of shards to another.
+    pub hand_overs: u64,
+    /// Shards moved by those hand-overs.
+    pub shards_moved: u64,
+    /// Attempts that a hand-over asked to give up their locks.
+    pub stragglers: u64,
+    /// Mean time per hand-over in which no owner grants the moving shards' locks.
+    pub interruption_us: f64,
+    /// The longest such time.
+    pub interruption_us_max: f64,
+    /// A shard that takes most of its owner's time and would take as much on any other node, so
+    /// that only spreading its rows over more shards can help. Absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub too_hot: Option<u16>,
+}
+
+/// Throughput in equal steps of time, from the end of the warm-up on.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimelineFigures {
+    /// Length of a step.
+    pub step_ms: f64,
+    /// Transactions a second in each whole step.
+    pub tps: Vec<f64>,
+}
+
+/// Look-ups and hits of one kind of cache.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct HitRate {
+    /// Number of look-ups.
+    pub lookups: u64,
+    /// Number of look-ups that found their entry.
+    pub hits: u64,
+    /// Ratio of hits to look-ups, in 0..=1; 0 without look-ups.
+    pub hit_rate: f64,
+}
+
+/// Rates of the fabric without a protocol, compared with the engine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Floor {
+    /// Transactions' verb lists replayed a second.
+    pub tps: f64,
+    /// Throughput of the engine divided by `tps`.
+    pub ratio: f64,
+    /// One-sided verbs replayed a second.
+    pub verbs_per_s: f64,
+}
+
+impl Report {
+    /// Derives the report from `outcome`.
+    pub fn new(options: &Options, outcome: &Outcome) -> Self {
+        let total = Figures::new(&outcome.tally.total(), outcome.elapsed_s);
+        let by_transaction = outcome.transactions.iter().zip(&outcome.tally.by_transaction);
+        let by_transaction =
+            by_transaction.map(|(name, counts)| (*name, Figures::new(counts, outcome.elapsed_s)));
+        Self {
+            workload: outcome.workload,
+            fabric: options.cluster.fabric.name(),
+            config: Config {
+                cluster: options.cluster.clone(),
+                load: options.load.clone(),
+                workload: outcome.settings.clone(),
+            },
+            load_s: outcome.load_s,
+            elapsed_s: outcome.elapsed_s,
+            rates: outcome.rates.clone(),
+            by_transaction: by_transaction.collect(),
+            verbs_per_txn: VerbsPerTxn::new(&outcome.traffic, outcome.tally.all_committed),
+            caches: CacheFigures::new(&outcome.caches),
+            ownership: OwnershipFigures::new(&outcome.ownership),
+            timeline: TimelineFigures::new(outcome.tally.timeline.as_ref(), options.load.secs),
+            memory: outcome.memory,
+            memory_nodes: outcome.memory_nodes,
+            audit: outcome.audit.clone(),
+            floor: outcome.floor.map(|replay| Floor::new(&replay, total.throughput_tps)),
+            simulation: outcome.simulation.clone(),
+            unanswered: outcome.unanswered,
+            remarks: outcome.remarks.clone(),
+            total,
+        }
+    }
+
+    /// Formats the report for display; ends with a line break.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for (what, figures) in self.summary() {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{what:<14}{figures}");
+        }
+        let _ = writeln!(text, "\n{}", self.transaction_table());
+        if let Some(timeline) = &self.timeline {
+            let _ = writeln!(text, "\n{}", timeline.table());
+        }
+        if let Some(audit) = &self.audit {
+            text.push('\n');
+            for check in &audit.checks {
+                let _ = writeln!(text, "{:<7} {}: {}", check.mark(), check.name, check.detail);
+            }
+        }
+        text
+    }
+
+    /// Labels and values of all parts of the report except transactions, timeline and audit.
+    fn summary(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![(self.workload, self.setting())];
+        lines.extend(self.load_s.map(|load_s| ("loading", format!("{load_s:.2} s"))));
+        lines.push(("throughput", self.throughput()));
+        // Directly after the throughput.
+        let rate =
+            |rate: &Rate| (rate.name, format!("{} {}", grouped(rate.value as u64), rate.unit));
+        lines.extend(self.rates.iter().map(rate));
+        lines.extend(self.unanswered.map(|calls| ("unanswered", calls.line())));
+        lines.push(("aborts", self.total.aborts()));
+        lines.extend(self.ownership.iter().map(|ownership| ("locks", ownership.line())));
+        lines.extend(self.caches.iter().map(|caches| ("caches", caches.line())));
+        lines.push(("per txn", self.verbs_per_txn.line()));
+        lines.extend(self.memory.map(|memory| ("memory", memory.line())));
+        if let Some(MemoryNodesUse { processes, processor_s }) = self.memory_nodes {
+            let busy = format!("{processes} processes, busy for {processor_s:.6} s altogether");
+            lines.push(("memory nodes", busy));
+        }
+        if let Some(Floor { tps, ratio, verbs_per_s }) = self.floor {
+            let (tps, verbs) = (grouped(tps as u64), grouped(verbs_per_s as u64));
+            let percent = ratio * 100.0;
+            let line = format!("{tps} txn/s, {verbs} verbs/s; the engine reaches {percent:.1} %");
+            lines.push(("floor", line));
+        }
+        if let Some(simulation) = &self.simulation {
+            lines.extend(simulated(simulation));
+        }
+        lines.extend(self.remarks.iter().map(|remark| ("missing", remark.clone())));
+        lines
+    }
+
+    fn setting(&self) -> String {
+        let ClusterConfig { cns, threads, coroutines, mns, replicas, .. } = &self.config.cluster;
+        let (fabric, isolation) = (self.fabric, self.config.load.isolation.name());
+        format!(
+            "{fabric} fabric, {cns} CNs x {threads} coordinators x {coroutines} coroutines, \
+             {mns} MNs, {replicas} replicas, {isolation}"
+        )
+    }
+
+    fn throughput(&self) -> String {
+        let Figures { committed, throughput_tps, .. } = self.total;
+        let (committed, tps) = (grouped(committed), grouped(throughput_tps as u64));
+        format!("{tps} txn/s ({committed} committed in {:.2} s)", self.elapsed_s)
+    }
+
+    fn transaction_table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN).set_header([
+            "transaction",
+            "committed",
+            "txn/s",
+            "aborts %",
+            "p50 us",
+            "p90 us",
+            "p99 us",
+            "p99.9 us",
+            "max us",
+        ]);
+        for (name, figures) in &self.by_transaction {
+            table.add_row(figures.row(name));
+        }
+        if self.by_transaction.len() > 1 {
+            table.add_row(self.total.row("all"));
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+impl Memory {
+    fn line(&self) -> String {
+        let Self { bytes_per_record_and_replica: bytes, resident_bytes } = *self;
+        let resident_mib = resident_bytes as f64 / f64::from(1 << 20);
+        format!("{bytes:.1} bytes per record and replica, {resident_mib:.1} MiB resident")
+    }
+}
+
+impl Unanswered {
+    fn line(&self) -> String {
+        let Self { calls, committed, unknown, without_id } = *self;
+        let without = match without_id {
+            0 => String::new(),
+            some => format!("; {} calls had no id", grouped(some)),
+        };
+        let (calls, not) = (grouped(calls), grouped(calls - committed - unknown));
+        format!("{calls} calls: {committed} committed, {not} did not, {unknown} unknown{without}")
+    }
+}
+
+impl Figures {
+    fn new(counts: &Counts, elapsed_s: f64) -> Self {
+        let aborted = AbortReason::ALL.into_iter().zip(counts.aborted);
+        let percentile = |quantile| counts.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        Self {
+            committed: counts.committed,
+            throughput_tps: if elapsed_s > 0.0 { counts.committed as f64 / elapsed_s } else { 0.0 },
+            aborted: aborted
+                .filter(|(_, count)| *count > 0)
+                .map(|(reason, count)| (reason.name(), count))
+                .collect(),
+            abort_rate: counts.abort_rate(),
+            unknown: counts.unknown,
+            latency_us: Latency {
+                p50: percentile(0.5),
+                p90: percentile(0.9),
+                p99: percentile(0.99),
+                p999: percentile(0.999),
+                max: counts.latency_ns.max() as f64 / 1e3,
+            },
+        }
+    }
+
+    fn aborts(&self) -> String {
+        let mut text = format!("{:.2} % of attempts", self.abort_rate * 100.0);
+        let mut separator = " (";
+        for (reason, count) in &self.aborted {
+            let _ = write!(text, "{separator}{reason} {}", grouped(*count));
+            separator = ", ";
+        }
+        if !self.aborted.is_empty() {
+            text.push(')');
+        }
+        if self.unknown > 0 {
+            let _ = write!(text, ", {} outcomes unknown", grouped(self.unknown));
+        }
+        text
+    }
+
+    fn row(&self, name: &str) -> [String; 9] {
+        let Latency { p50, p90, p99, p999, max } = self.latency_us;
+        let [p50, p90, p99, p999, max] = [p50, p90, p99, p999, max].map(|us| format!("{us:.1}"));
+        let abort_percent = format!("{:.2}", self.abort_rate * 100.0);
+        let throughput = grouped(self.throughput_tps as u64);
+        let committed = grouped(self.committed);
+        [name.to_owned(), committed, throughput, abort_percent, p50, p90, p99, p999, max]
+    }
+}
+
+impl VerbsPerTxn {
+    fn new(traffic: &Traffic, committed: u64) -> Self {
+        let per_txn = |count: u64| count as f64 / committed.max(1) as f64;
+        Self {
+            read: per_txn(traffic.reads),
+            write: per_txn(traffic.writes),
+            compare_and_swap: per_txn(traffic.compare_and_swaps),
+            fetch_and_add: per_txn(traffic.fetch_and_adds),
+            doorbells: per_txn(traffic.doorbells),
+            messages: per_txn(traffic.messages),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { read, write, compare_and_swap, fetch_and_add, doorbells, messages } = self;
+        format!(
+            "{read:.2} READ, {write:.2} WRITE, {compare_and_swap:.2} CAS, {fetch_and_add:.2} FAA, \
+             {doorbells:.2} doorbells, {messages:.2} messages"
+        )
+    }
+}
+
+impl OwnershipFigures {
+    fn new(ownership: &Ownership) -> Option<Self> {
+        let Ownership { locks, hand_overs, shards, stragglers, .. } = *ownership;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        (locks.lookups > 0).then(|| Self {
+            local_locks: locks.hits as f64 / locks.lookups as f64,
+            hand_overs,
+            shards_moved: shards,
+            stragglers,
+            interruption_us: micros(ownership.interrupted) / hand_overs.max(1) as f64,
+            interruption_us_max: micros(ownership.longest),
+            too_hot: ownership.too_hot,
+        })
+    }
+
+    fn line(&self) -> String {
+        let mut local = format!("{:.1} % taken locally", self.local_locks * 100.0);
+        if let Some(shard) = self.too_hot {
+            let _ = write!(local, "; shard {shard} is too hot for any node");
+        }
+        if self.hand_overs == 0 {
+            return local;
+        }
+        let Self { hand_overs, shards_moved, interruption_us, interruption_us_max, .. } = self;
+        format!(
+            "{local}; {shards_moved} shards moved in {hand_overs} hand-overs, interrupted for \
+             {interruption_us:.0} us on average, {interruption_us_max:.0} us at most"
+        )
+    }
+}
+
+impl TimelineFigures {
+    fn new(timeline: Option<&Timeline>, secs: f64) -> Option<Self> {
+        let Timeline { step_ns, commits } = timeline?;
+        let step_s = *step_ns as f64 / 1e9;
+        // Steps after the last client has stopped are left out: they would look like a slump.
+        let whole = (secs / step_s + 1e-6) as usize;
+        let tps = commits.iter().take(whole).map(|commits| *commits as f64 / step_s).collect();
+        Some(Self { step_ms: step_s * 1e3, tps })
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_MARKDOWN).set_header(["ms", "txn/s"]);
+        for (step, tps) in self.tps.iter().enumerate() {
+            let at_ms = format!("{:.0}", step as f64 * self.step_ms);
+            table.add_row([at_ms, grouped(*tps as u64)]);
+        }
+        for column in table.column_iter_mut() {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+impl CacheFigures {
+    fn new(caches: &Caches) -> Option<Self> {
+        let asked = caches.version_tables.lookups + caches.addresses.lookups > 0;
+        let rate = |Hits { lookups, hits }| {
+            let hit_rate = hits as f64 / lookups.max(1) as f64;
+            HitRate { lookups, hits, hit_rate }
+        };
+        let (version_tables, addresses) = (rate(caches.version_tables), rate(caches.addresses));
+        asked.then_some(Self { version_tables, addresses })
+    }
+
+    fn line(&self) -> String {
+        let part = |what, HitRate { lookups, hit_rate, .. }: HitRate| match lookups {
+            0 => format!("{what} not asked"),
+            _ => format!("{what} {:.1} % of {} hit", hit_rate * 100.0, grouped(lookups)),
+        };
+        let (tables, addresses) =
+            (part("version tables", self.version_tables), part("addresses", self.addresses));
+        format!("{tables}; {addresses}")
+    }
+}
+
+impl Floor {
+    fn new(replay: &Replay, engine_tps: f64) -> Self {
+        let ratio = if replay.tps > 0.0 { engine_tps / replay.tps } else { 0.0 };
+        Self { tps: replay.tps, ratio, verbs_per_s: replay.verbs_per_s }
+    }
+}
+
+/// Serializes rates as fields named after them.
+fn rates<S: Serializer>(rates: &[Rate], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rates.iter().map(|rate| (rate.name, rate.value)))
+}
+
+/// Summary lines of a simulation.
+fn simulated(simulation: &Simulation) -> Vec<(&'static str, String)> {
+    let Simulation { wall_s, verbs_per_wall_s, bottleneck, kinds, .. } = simulation;
+    let verbs = grouped(*verbs_per_wall_s as u64);
+    let mut lines = vec![("simulated", format!("in {wall_s:.2} s, {verbs} verbs a second"))];
+    if let Some(Busy { resource, busy }) = bottleneck {
+        lines.push(("bottleneck", format!("{resource}, busy {:.1} % of the time", busy * 100.0)));
+    }
+    lines.extend(kinds.iter().map(|(kind, mean, most)| {
+        let [mean, most] = [mean, most].map(|part| part * 100.0);
+        ("busy", format!("{kind}: {mean:.1} % on average, {most:.1} % at most"))
+    }));
+    lines
+}
+
+/// Formats a number with commas between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1234567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn hit_rates_are_told_where_somebody_asked() {
+        assert!(CacheFigures::new(&Caches::default()).is_none());
+        let caches = Caches { addresses: Hits { lookups: 2000, hits: 1500 }, ..Caches::default() };
+        let figures = CacheFigures::new(&caches).expect("addresses were asked for");
+        assert_eq!((figures.version_tables.hit_rate, figures.addresses.hit_rate), (0.0, 0.75));
+        assert_eq!(figures.line(), "version tables not asked; addresses 75.0 % of 2,000 hit");
+    }
+
+    #[test]
+    fn nothing_measured_gives_zeroes() {
+        let figures = Figures::new(&Counts::default(), 0.0);
+        assert_eq!((figures.throughput_tps, figures.abort_rate), (0.0, 0.0));
+        assert_eq!((figures.latency_us.p50, figures.latency_us.max), (0.0, 0.0));
+    }
+}

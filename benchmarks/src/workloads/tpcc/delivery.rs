@@ -1,0 +1,91 @@
+//! Delivery (clause 2.7): delivers the oldest undelivered order of every district of a warehouse.
+//!
+//! All ten districts are in one transaction. The specification allows one transaction for each;
+//! together they are the largest writer of the workload, up to 190 rows, and reach the engine's
+//! limits. A district without an undelivered order is skipped (clause 2.7.4.2).
+
+use super::access::{Row, Rows};
+use super::rows::{Customer, NewOrder, NextDelivery, Order, OrderLine};
+use super::scale::{DISTRICTS, MAX_LINES, Scale};
+use crate::contract::engine::{Txn, TxnError};
+
+/// One value for each district of a warehouse.
+type Each<R> = [Option<R>; DISTRICTS as usize];
+
+/// Rows of an order that is being delivered.
+#[derive(Clone, Copy)]
+struct Parcel {
+    customer: Row<Customer>,
+    lines: [Option<Row<OrderLine>>; MAX_LINES],
+}
+
+impl<T: Txn> Rows<'_, T> {
+    /// Returns the number of delivered orders.
+    pub(super) async fn delivery(&mut self, warehouse: u32, carrier: u8) -> Result<i64, TxnError> {
+        let first = warehouse * DISTRICTS;
+        let mut next: Each<Row<NextDelivery>> = [None; DISTRICTS as usize];
+        for (district, next) in (first..).zip(&mut next) {
+            *next = Some(self.update(Scale::district_key(district))?);
+        }
+        self.execute().await?;
+
+        let mut oldest: Each<(Row<NewOrder>, Row<Order>)> = [None; DISTRICTS as usize];
+        for ((district, next), oldest) in (first..).zip(next).zip(&mut oldest) {
+            let number = self.get(next.expect("of every district"))?.order.get();
+            let key = Scale::order_key(district, number);
+            *oldest = Some((self.update(key)?, self.update(key)?));
+        }
+        self.execute().await?;
+
+        let mut parcels: Each<Parcel> = [None; DISTRICTS as usize];
+        for ((next, oldest), parcel) in next.into_iter().zip(oldest).zip(&mut parcels) {
+            let (next, (new, order)) = next.zip(oldest).expect("of every district");
+            if self.find(new)?.is_some() {
+                self.delete(new)?;
+                *parcel = Some(self.dispatch(next, order, carrier)?);
+            }
+        }
+        self.execute().await?;
+
+        for parcel in parcels.iter().flatten() {
+            self.hand_over(parcel)?;
+        }
+        Ok(parcels.iter().flatten().count() as i64)
+    }
+
+    /// Sets the order's carrier, and declares the order's customer and lines.
+    fn dispatch(
+        &mut self,
+        next: Row<NextDelivery>,
+        order: Row<Order>,
+        carrier: u8,
+    ) -> Result<Parcel, TxnError> {
+        let mut record = self.get(order)?;
+        record.carrier = carrier;
+        self.put(order, &record)?;
+        let (district, number) = (record.district.get(), record.id.get());
+        let following = NextDelivery { district: district.into(), order: (number + 1).into() };
+        self.put(next, &following)?;
+        let customer = self.update(self.tpcc.scale.customer_key(record.customer.get()))?;
+        let mut lines = [None; MAX_LINES];
+        for (line, row) in (1..=u32::from(record.lines)).zip(&mut lines) {
+            *row = Some(self.update(Scale::line_key(district, number, line))?);
+        }
+        Ok(Parcel { customer, lines })
+    }
+
+    /// Sets the delivery date of the lines, and charges the customer for them.
+    fn hand_over(&mut self, parcel: &Parcel) -> Result<(), TxnError> {
+        let mut due = 0;
+        for row in parcel.lines.into_iter().flatten() {
+            let mut line = self.get(row)?;
+            line.delivered = self.now();
+            due += line.amount.get();
+            self.put(row, &line)?;
+        }
+        let mut customer = self.get(parcel.customer)?;
+        customer.balance.set(customer.balance.get() + due);
+        customer.deliveries.set(customer.deliveries.get() + 1);
+        self.put(parcel.customer, &customer)
+    }
+}

@@ -1,0 +1,202 @@
+//! TPC-C (revision 5.11): a company with warehouses, districts, customers, stock and orders.
+//!
+//! # Tables and transactions
+//! Nine tables and five transactions, in the specification's proportions, populated in full
+//! ([`Scale`]). Three more tables are access paths: customers by last name, the latest order of a
+//! customer, the oldest undelivered order of a district. Their rows are ordinary rows, written in
+//! the same transactions as their targets.
+//!
+//! # Limits
+//! The figures are no TPC-C results: there are no terminals, keying times or think times.
+//!
+//! # Modules
+//! `rows` defines the records, `population` their initial contents, `request` the requests; each
+//! transaction has a file. `audit` checks the specification's twelve consistency conditions. They
+//! hold at either isolation level, because every execution of TPC-C under snapshot isolation is
+//! serializable (Fekete et al., "Making snapshot isolation serializable", TODS 2005). An unknown
+//! outcome breaks none of them, because a transaction takes effect as a whole or not at all.
+
+use lotus_fabric::ids::TableId;
+use lotus_mvcc::{PrimaryKey, TableSpec};
+use rand::rngs::SmallRng;
+use serde_json::json;
+
+use crate::contract::audit::{Check, Effects};
+use crate::contract::config::ClusterConfig;
+use crate::contract::deployment::{DeployError, Deployment};
+use crate::contract::engine::{Txn, TxnError};
+use crate::contract::stats::Counts;
+use crate::contract::workload::{Access, Rate, Workload};
+
+mod access;
+mod audit;
+mod delivery;
+mod new_order;
+mod order_status;
+mod payment;
+mod population;
+mod random;
+mod request;
+mod rows;
+mod scale;
+mod stock_level;
+#[cfg(test)]
+mod tests;
+
+use access::Rows;
+use population::Population;
+pub use request::Request;
+use request::{Kind, Terminals, Whom, Wish};
+use scale::Table;
+pub use scale::{Critical, Scale};
+
+/// The TPC-C workload.
+#[derive(Clone, Debug)]
+pub struct Tpcc {
+    tables: [TableId; Table::COUNT],
+    scale: Scale,
+    critical: Critical,
+    population: Population,
+    terminals: Terminals,
+}
+
+impl Tpcc {
+    /// A company of size `scale`, sharded by `critical`. All data follows from `seed`.
+    ///
+    /// # Panics
+    /// If a number of `scale` is zero or above its limit.
+    pub fn new(scale: Scale, critical: Critical, seed: u64) -> Self {
+        let Scale { warehouses, customers, items } = scale;
+        let allowed = (1..=Scale::MAX_WAREHOUSES).contains(&warehouses)
+            && (1..=Scale::MAX_CUSTOMERS).contains(&customers)
+            && (1..=Scale::MAX_ITEMS).contains(&items);
+        assert!(allowed, "there is no company of {scale:?}");
+        Self {
+            tables: [TableId(0); Table::COUNT],
+            scale,
+            critical,
+            population: Population::new(scale, seed),
+            terminals: Terminals::new(scale, seed),
+        }
+    }
+
+    fn record_bytes(&self, table: Table) -> usize {
+        match table {
+            Table::Warehouse => size_of::<rows::Warehouse>(),
+            Table::District => size_of::<rows::District>(),
+            Table::Customer => size_of::<rows::Customer>(),
+            Table::History => size_of::<rows::History>(),
+            Table::NewOrder => size_of::<rows::NewOrder>(),
+            Table::Order => size_of::<rows::Order>(),
+            Table::OrderLine => size_of::<rows::OrderLine>(),
+            Table::Item => size_of::<rows::Item>(),
+            Table::Stock => size_of::<rows::Stock>(),
+            Table::CustomersByName => {
+                self.population.most_of_one_name() * rows::postings::ENTRY_BYTES
+            }
+            Table::LatestOrder => size_of::<rows::LatestOrder>(),
+            Table::NextDelivery => size_of::<rows::NextDelivery>(),
+        }
+    }
+}
+
+impl Workload for Tpcc {
+    type Request = Request;
+
+    const NAME: &'static str = "tpcc";
+    const TRANSACTIONS: &'static [&'static str] =
+        &["NewOrder", "Payment", "OrderStatus", "Delivery", "StockLevel"];
+
+    fn tables(&self, cluster: &ClusterConfig) -> Vec<TableSpec> {
+        let spec = |table: Table| {
+            let size = (self.population.rows(table), self.record_bytes(table));
+            table.spec(&self.scale, size, self.critical, cluster)
+        };
+        Table::ALL.map(spec).into()
+    }
+
+    fn attach(&mut self, tables: &[TableId]) {
+        self.tables.copy_from_slice(tables);
+    }
+
+    fn rows(&self, table: usize) -> u64 {
+        self.population.rows(Table::ALL[table])
+    }
+
+    fn row(&self, table: usize, row: u64, value: &mut Vec<u8>) -> PrimaryKey {
+        self.population.row(Table::ALL[table], row, value)
+    }
+
+    #[inline]
+    fn draw(&self, rng: &mut SmallRng) -> Request {
+        self.terminals.draw(rng)
+    }
+
+    #[inline]
+    fn kind(request: &Request) -> usize {
+        request.kind() as usize
+    }
+
+    #[inline]
+    fn access(request: &Request) -> Access {
+        match request.kind() {
+            Kind::OrderStatus | Kind::StockLevel => Access::ReadOnly,
+            Kind::NewOrder | Kind::Payment | Kind::Delivery => Access::ReadWrite,
+        }
+    }
+
+    /// The customer of a new order or of a status by number, otherwise the district or warehouse of
+    /// the request. Its key names all levels above it, so any critical field of them applies.
+    #[inline]
+    fn first_record(&self, request: &Request) -> (TableId, PrimaryKey) {
+        let (table, key) = match request.0 {
+            Wish::NewOrder(order) => (Table::Customer, self.scale.customer_key(order.customer)),
+            Wish::Payment(payment) => (Table::District, Scale::district_key(payment.district)),
+            Wish::OrderStatus(Whom::Number(customer)) => {
+                (Table::Customer, self.scale.customer_key(customer))
+            }
+            Wish::OrderStatus(Whom::Name { district, .. }) | Wish::StockLevel { district, .. } => {
+                (Table::District, Scale::district_key(district))
+            }
+            Wish::Delivery { warehouse, .. } => (Table::Warehouse, Scale::warehouse_key(warehouse)),
+        };
+        (self.tables[table as usize], key)
+    }
+
+    /// The balance is the sum of cents paid, orders placed and orders delivered.
+    async fn attempt<T: Txn>(&self, txn: &mut T, request: &Request) -> Result<i64, TxnError> {
+        let mut rows = Rows { tpcc: self, txn };
+        match &request.0 {
+            Wish::NewOrder(wish) => rows.new_order(wish).await,
+            Wish::Payment(wish) => rows.payment(wish).await,
+            Wish::OrderStatus(whom) => rows.order_status(*whom).await.map(|()| 0),
+            Wish::Delivery { warehouse, carrier } => rows.delivery(*warehouse, *carrier).await,
+            Wish::StockLevel { district, threshold } => {
+                rows.stock_level(*district, *threshold).await.map(|_low| 0)
+            }
+        }
+    }
+
+    fn audit<D: Deployment>(
+        &self,
+        deployment: &mut D,
+        effects: &Effects,
+    ) -> Result<Vec<Check>, DeployError> {
+        audit::audit(self, deployment, effects, audit::ORDERS_AT_ONCE)
+    }
+
+    fn settings(&self) -> serde_json::Value {
+        json!({
+            "warehouses": self.scale.warehouses,
+            "customers_per_district": self.scale.customers,
+            "items": self.scale.items,
+            "critical_field": self.critical,
+        })
+    }
+
+    fn rates(by_transaction: &[Counts], elapsed_s: f64) -> Vec<Rate> {
+        let orders = by_transaction[Kind::NewOrder as usize].committed as f64;
+        let value = if elapsed_s > 0.0 { orders * 60.0 / elapsed_s } else { 0.0 };
+        vec![Rate { name: "tpmC", unit: "new orders a minute", value }]
+    }
+}

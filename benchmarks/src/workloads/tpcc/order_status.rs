@@ -1,0 +1,37 @@
+//! OrderStatus (clause 2.6): a customer's balance, and the latest order with its lines.
+
+use super::access::{Row, Rows};
+use super::request::Whom;
+use super::rows::{Customer, LatestOrder, Order, OrderLine};
+use super::scale::{MAX_LINES, Scale};
+use crate::contract::engine::{Txn, TxnError};
+
+impl<T: Txn> Rows<'_, T> {
+    pub(super) async fn order_status(&mut self, whom: Whom) -> Result<(), TxnError> {
+        let scale = self.tpcc.scale;
+        let id = self.find_customer(whom).await?;
+        let district = scale.district_of(id);
+        let customer = self.read::<Customer>(scale.customer_key(id))?;
+        let latest = self.read::<LatestOrder>(scale.customer_key(id))?;
+        self.execute().await?;
+        self.get(customer)?;
+        let number = self.get(latest)?.order.get();
+
+        let order = self.read::<Order>(Scale::order_key(district, number))?;
+        self.execute().await?;
+        let order = self.get(order)?;
+        if order.customer.get() != id {
+            return Err(TxnError::Fatal(format!("customer {id} did not place order {number}")));
+        }
+
+        let mut lines: [Option<Row<OrderLine>>; MAX_LINES] = [None; MAX_LINES];
+        for (line, row) in (1..=order.lines.into()).zip(&mut lines) {
+            *row = Some(self.read(Scale::line_key(district, number, line))?);
+        }
+        self.execute().await?;
+        for line in lines.into_iter().flatten() {
+            self.get(line)?;
+        }
+        Ok(())
+    }
+}

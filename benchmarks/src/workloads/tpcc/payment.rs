@@ -1,0 +1,79 @@
+//! Payment (clause 2.5): a customer pays, a district and its warehouse take the money.
+
+use std::io::Write as _;
+
+use super::access::Rows;
+use super::request::{Payment, Whom};
+use super::rows::{CUSTOMER_DATA, Customer, District, History, Warehouse, postings};
+use super::scale::{Scale, Table};
+use crate::contract::engine::{Txn, TxnError};
+
+impl<T: Txn> Rows<'_, T> {
+    pub(super) async fn payment(&mut self, wish: &Payment) -> Result<i64, TxnError> {
+        let id = self.find_customer(wish.whom).await?;
+        let warehouse_id = Scale::warehouse_of(wish.district);
+        let warehouse = self.update::<Warehouse>(Scale::warehouse_key(warehouse_id))?;
+        let district = self.update::<District>(Scale::district_key(wish.district))?;
+        let customer = self.update::<Customer>(self.tpcc.scale.customer_key(id))?;
+        let mut payment = History {
+            customer: id.into(),
+            district: wish.district.into(),
+            date: self.now(),
+            amount: wish.amount.into(),
+            data: [0; 24],
+        };
+        let history = self.insert(&payment)?;
+        self.execute().await?;
+
+        let mut taking: Warehouse = self.get(warehouse)?;
+        taking.ytd.set(taking.ytd.get() + wish.amount);
+        self.put(warehouse, &taking)?;
+        let mut here: District = self.get(district)?;
+        here.ytd.set(here.ytd.get() + wish.amount);
+        self.put(district, &here)?;
+        let mut paying: Customer = self.get(customer)?;
+        pay(&mut paying, wish);
+        self.put(customer, &paying)?;
+        payment.data[..10].copy_from_slice(&taking.name);
+        payment.data[14..].copy_from_slice(&here.name);
+        self.put(history, &payment)?;
+        Ok(wish.amount)
+    }
+
+    /// Number of the customer that a request names; looked up if it gives the last name.
+    pub(super) async fn find_customer(&mut self, whom: Whom) -> Result<u32, TxnError> {
+        let (district, name) = match whom {
+            Whom::Number(customer) => return Ok(customer),
+            Whom::Name { district, name } => (district, name),
+        };
+        let table = self.tpcc.tables[Table::CustomersByName as usize];
+        let key = Scale::name_key(district, &super::population::last_name(name));
+        let item = self.txn.add_ro(table, key)?;
+        self.execute().await?;
+        let list = self.txn.value(item);
+        list.and_then(postings::middle)
+            .ok_or_else(|| TxnError::Fatal(format!("name {key:?} has the customers {list:02x?}")))
+    }
+}
+
+fn pay(customer: &mut Customer, wish: &Payment) {
+    customer.balance.set(customer.balance.get() - wish.amount);
+    customer.paid.set(customer.paid.get() + wish.amount);
+    customer.payments.set(customer.payments.get() + 1);
+    if &customer.credit == b"BC" {
+        note(customer, wish);
+    }
+}
+
+/// Prepends payer, district and amount to the data of a customer with bad credit, which loses its
+/// end (clause 2.5.2.2).
+fn note(customer: &mut Customer, wish: &Payment) {
+    let mut data = [0; CUSTOMER_DATA];
+    let mut left = &mut data[..];
+    let (id, district, amount) = (customer.id.get(), wish.district, wish.amount);
+    // The numbers of customer and district identify what the specification gives as five numbers.
+    write!(left, "{id} {district} {amount}|").expect("three numbers fit");
+    let noted = CUSTOMER_DATA - left.len();
+    data[noted..].copy_from_slice(&customer.data[..CUSTOMER_DATA - noted]);
+    customer.data = data;
+}
