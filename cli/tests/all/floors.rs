@@ -1,4 +1,4 @@
-//! The order of the folders within each crate, from what its files import.
+//! The order of the folders within each crate, from what its files import (decision 0065).
 //!
 //! A crate's folders are its floors: code imports from floors below and from its own, never from
 //! one above. Files that import each other, directly or by way of others, form a circle, which has
