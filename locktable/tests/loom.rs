@@ -1,6 +1,6 @@
 //! The lock table under every interleaving of a few threads, up to three preemptions.
 //!
-//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locktable --release --test loom`
+//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-locktable --test loom`
 //!
 //! The locks protect two words that are read and written without any ordering of their own.
 //! Wherever a lock fails to exclude or to make visible, the model finds a run in which they differ

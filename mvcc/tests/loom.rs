@@ -1,7 +1,7 @@
 //! The version table cache and the lock table under every interleaving of a few threads, up to
 //! three preemptions of two threads or two of three (H11).
 //!
-//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-mvcc --release --test loom`
+//! `RUSTFLAGS="--cfg lotus_loom" cargo test -p lotus-mvcc --test loom`
 //!
 //! Remote memory is one word, the version of the newest cell; a clock is another. The threads use
 //! locks and cache as `engine/src/version_tables.rs` does.

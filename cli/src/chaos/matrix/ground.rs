@@ -20,8 +20,8 @@ use crate::host::polling::wait_until;
 use crate::host::processes::{is_stopped, make_private};
 use crate::node::snapshots::Digest;
 
-/// Lease of a compute node.
-pub const LEASE: Duration = Duration::from_millis(1000);
+/// Lease of a compute node. Longer than a busy machine lets a process wait for its turn.
+pub const LEASE: Duration = Duration::from_millis(2000);
 /// Time that one step may take, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Port of the first compute node for applications.
